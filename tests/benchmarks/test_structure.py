@@ -124,8 +124,8 @@ def test_a_stream_of_old_events_takes_no_call_for_each(tmp_path, size):
     session = LowLevelSession(StreamLimits(batch_limit=100), {"0": Position(1, -1)}, 0.0)
 
     with CallCounter() as counted:
-        run = EventChunk(1, 0, log.read("t", 0, 0)).from_offset(0)
-        lines = [batch_line(batch) for batch in session.arrived("0", run, 1.0)]
+        run = EventChunk(1, 0, log.read("t", 0, 0)).run_from_offset(0)
+        lines = [batch_line(batch) for batch in session.handle_events("0", run, 1.0)]
     log.close()
 
     assert [line.count(b'"') for line in lines] == [212] * 10
@@ -141,8 +141,8 @@ def test_old_events_from_the_archive_take_no_call_for_each():
     parse_partition_member(content, "t", 0)  # the pattern of its lines is made once
 
     with CallCounter() as counted:
-        run = EventChunk(1, 0, EventSlice(parse_partition_member(content, "t", 0), 1000)).from_offset(0)
-        lines = [batch_line(batch) for batch in session.arrived("0", run, 1.0)]
+        run = EventChunk(1, 0, EventSlice(parse_partition_member(content, "t", 0), 1000)).run_from_offset(0)
+        lines = [batch_line(batch) for batch in session.handle_events("0", run, 1.0)]
 
     assert [line.count(b'"') for line in lines] == [212] * 10
     assert counted.calls < 500, counted.calls

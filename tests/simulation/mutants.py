@@ -90,7 +90,7 @@ MUTANTS = (
         "offsets are read before the assignment",
         "subscriptions/stream/members.py",
         "    assignment = known.assignment if known is not None else members.assignment()\n",
-        "    offsets = members.coordination.committed_offsets(members.subscription)\n"
+        "    offsets = members.coordination.committed_offsets(members.subscription_id)\n"
         "    assignment = known.assignment if known is not None else members.assignment()\n"
         "    if True:\n        return SharedState(assignment, offsets, False)\n",
     ),
@@ -98,7 +98,7 @@ MUTANTS = (
         "I5",
         "a partition is let go although events of it are outstanding",
         "subscriptions/stream/session.py",
-        "if not each.outstanding and not each.is_parking_or_dropping]",
+        "if not each.uncommitted and not each.is_parking_or_dropping]",
         "if not each.is_parking_or_dropping]",
     ),
     Mutant(
@@ -140,14 +140,14 @@ MUTANTS = (
         "I7",
         "a session goes on without a lease",
         "subscriptions/stream/session.py",
-        "now >= self._context.lease.good_until",
+        "now >= self._context.lease.valid_until",
         "False",
     ),
     Mutant(
         "I7",
         "a lease that was renewed too late is believed",
         "subscriptions/stream/leases.py",
-        "if lease.is_good(self._clock.monotonic()):",
+        "if lease.is_valid(self._clock.monotonic()):",
         "if True:",
     ),
     Mutant(
@@ -204,15 +204,16 @@ MUTANTS = (
         "once committed",
         "an opening that was overtaken is believed",
         "subscriptions/stream/session.py",
-        "not partition.open and partition.opening == opening.number and not self.closing",
-        "not self.closing",
+        "return partition.opening_number == opening.opening_number",
+        "return True",
     ),
     Mutant(
         "order",
         "events that are not for the client end a batch in its middle",
         "subscriptions/stream/outbox.py",
         "            self.taken = part.end\n",
-        "            self.taken = part.end\n            if disposition is Disposition.SKIP:\n                break\n",
+        "            self.taken = part.end\n"
+        "            if disposition is EventDisposition.SKIP:\n                break\n",
     ),
     Mutant(
         "at least once",
@@ -225,21 +226,21 @@ MUTANTS = (
         "parking",
         "a stream that begins does not ask what is parked",
         "subscriptions/stream/calls.py",
-        "        parked = self._parking.keys(opening.partition, opening.replay)\n",
+        "        parked = self._parking.parked_keys(opening.partition, opening.replay)\n",
         "        parked = frozenset[str]()\n",
     ),
     Mutant(
         "progress",
         "nobody removes dead sessions",
         "subscriptions/stream/leases.py",
-        "            if dead:\n                log.info",
-        "            if False:\n                log.info",
+        "            if dead:\n                name =",
+        "            if False:\n                name =",
     ),
     Mutant(
         "progress",
         "a session that could not leave is forgotten",
         "subscriptions/stream/leases.py",
-        "        self._unremoved.add((subscription, session))\n",
+        "        self._unremoved.add((subscription_id, session_id))\n",
         "        return\n",
     ),
 )

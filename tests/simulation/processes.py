@@ -54,15 +54,15 @@ class Stream:
         self.limits = limits
         self.lease = lease
         context = SessionContext(
-            measure=lambda _, first, last: last.offset - first.offset,
-            deliverable=lambda _, record: record.directed_to is None,
+            measure_distance=lambda _, first, last: last.offset - first.offset,
+            is_deliverable=lambda _, record: record.directed_to is None,
             lease=lease,
-            access=Rules(),
+            reading_rules=Rules(),
         )
         policy = process.policy
         self.session = SubscriptionSession(session_id, limits, process.clock.monotonic(), context, policy)
         store: Any = ParkedEventStore(process.wire, SUBSCRIPTION)  # type: ignore[arg-type]
-        parking = ParkingService(store, process.clock, follows=policy is not None and policy.parks_keys)
+        parking = ParkingService(store, process.clock, parks_keys=policy is not None and policy.parks_keys)
         self.executor = SessionCallExecutor(process.members, self.session, process.beginning, process.handle, parking)
         self.facts: deque[ApplySessionFact] = deque()
         self.calls: deque[SessionCall] = deque()
@@ -75,7 +75,7 @@ class Stream:
 
     @property
     def able(self) -> bool:
-        return self.session.end is None and self.process.alive and self.lease.is_good(self.process.clock.monotonic())
+        return self.session.end is None and self.process.alive and self.lease.is_valid(self.process.clock.monotonic())
 
     def turn(self) -> None:
         """One round of the driver."""
@@ -85,8 +85,8 @@ class Stream:
         for place in tuple(self.reads):
             run = self._read(place)
             if run is not None:
-                self._carry_out_actions(self.session.arrived(place, run, now))
-        if now >= self.session.deadline():
+                self._carry_out_actions(self.session.handle_events(place, run, now))
+        if now >= self.session.next_tick_at():
             self._carry_out_actions(self.session.tick(now))
         self._check_hand_overs(now)
 
@@ -105,7 +105,7 @@ class Stream:
         try:
             wire.actor, wire.letting_go = self.session.id, not isinstance(call, OpenPartition)
             if isinstance(call, OpenPartition):
-                beginning = self.executor.open(call)
+                beginning = self.executor.find_start(call)
                 self.facts.append(lambda now: self._opened(call, beginning, now))
             else:
                 self.facts.append(self.executor.perform(call))
@@ -121,14 +121,14 @@ class Stream:
         self.left = True
         try:
             wire.actor = self.session.id
-            self.process.members.leave(self.session.id, self.session.result())
+            self.process.members.leave(self.session.id, self.session.departure_record())
         except Unavailable:
-            self.process.host.retry_removal(SUBSCRIPTION, self.session.id)
+            self.process.host.remove_session_later(SUBSCRIPTION, self.session.id)
         finally:
             wire.actor = ""
 
-    def state_read(self, shared: SharedState, now: float) -> Sequence[SessionAction]:
-        actions = self.session.state_read(shared, now)
+    def handle_state(self, shared: SharedState, now: float) -> Sequence[SessionAction]:
+        actions = self.session.handle_state(shared, now)
         # What is older than what the session has done since is not believed, and so not heard.
         if self.session._seen == shared.assignment.revision:
             self.process.history.was_told(self.session.id, shared.offsets)
@@ -142,10 +142,12 @@ class Stream:
         return actions
 
     def _opened(self, opening: OpenPartition, beginning: PartitionStart, now: float) -> Sequence[SessionAction]:
-        if not self.session.expects(opening):
+        if not self.session.expects_opening(opening):
             return []
-        self.reads[opening.partition] = beginning.start.offset + 1
-        return self.session.opened(opening, beginning.start, beginning.lost, now, beginning.parked)
+        self.reads[opening.partition] = beginning.position.offset + 1
+        return self.session.handle_opening(
+            opening, beginning.position, beginning.lost_events, now, beginning.parked_keys
+        )
 
     def _carry_out_actions(self, actions: Iterable[SessionAction]) -> None:
         for action in actions:
@@ -166,7 +168,7 @@ class Stream:
     def _read(self, place: Place) -> EventRun | None:
         history = self.process.history
         start, events = self.reads[place], history.events[place]
-        if start >= len(events) or not self.session.wants(place):
+        if start >= len(events) or not self.session.wants_events(place):
             return None
         found = events[start : start + self.process.random.randint(1, MOST_EVENTS_READ)]
         self.reads[place] = start + len(found)
@@ -174,7 +176,7 @@ class Stream:
             StoredEvent(each.offset, Record(b"1", each.key, directed_to=None if each.ours else "others"), START)
             for each in found
         )
-        return EventChunk(1, start, EventSlice(stored, self.reads[place])).from_offset(start)
+        return EventChunk(1, start, EventSlice(stored, self.reads[place])).run_from_offset(start)
 
 
 @dataclass
@@ -212,7 +214,7 @@ class Process:
 
     @property
     def has_duties(self) -> bool:
-        return bool(self.streams) or self.host.has_unremoved
+        return bool(self.streams) or self.host.has_unremoved_sessions
 
     @property
     def is_to_look(self) -> bool:
@@ -228,10 +230,10 @@ class Process:
         except Unavailable:
             return None
         try:
-            lease = self.host.lease()
+            lease = self.host.ensure_lease()
             session = Session(
                 id=session_id,
-                process_id=lease.holder,
+                process_id=lease.process_id,
                 started_at=self.clock.now(),
                 commit_timeout=limits.commit_seconds,
                 requested_partitions=tuple(requested),
@@ -239,7 +241,7 @@ class Process:
             self.host.remove_expired_sessions([(self.members, self.members.assignment())])
             self.members.join(session)
         except Unavailable:
-            self.host.retry_removal(SUBSCRIPTION, session_id)
+            self.host.remove_session_later(SUBSCRIPTION, session_id)
             return None
         except Conflict:
             return None
@@ -260,7 +262,7 @@ class Process:
             self.news |= news or {SubscriptionChange.ASSIGNMENT}
             return
         for stream in streams:
-            stream.facts.append(lambda now, stream=stream: stream.state_read(shared, now))
+            stream.facts.append(lambda now, stream=stream: stream.handle_state(shared, now))
 
     def renew_and_clean_up(self) -> None:
         shared = self.state_reader.shared

@@ -263,7 +263,7 @@ class World:
         random = self.random
         limits = SubscriptionStreamLimits(
             batch_limit=random.choice([1, 2, 5]),
-            window=random.choice([1, 3, 10, 30]),
+            max_uncommitted_events=random.choice([1, 3, 10, 30]),
             stream_limit=random.choice([0, 0, 0, 7]),
             flush_seconds=random.choice([1, 5, 30]),
             stream_seconds=random.choice([10, 60, 4000]),
@@ -361,7 +361,7 @@ class World:
     def _client_goes(self) -> None:
         stream = self._some_stream()
         if stream is not None:
-            stream.facts.append(stream.session.gone)
+            stream.facts.append(stream.session.handle_disconnect)
 
     def _crash(self) -> None:
         process = self._some_process()

@@ -29,7 +29,7 @@ def a_chunk(*records: Record | str, start: int = 0, order: int = 1) -> EventChun
 def some_events(count: int, start: int = 0, size: int = 1) -> EventRun:
     """Consecutive events whose values are their offsets, filled up to `size` bytes."""
     records = [Record(str(offset).rjust(size, "0").encode()) for offset in range(start, start + count)]
-    return a_chunk(*records, start=start).from_offset(start)
+    return a_chunk(*records, start=start).run_from_offset(start)
 
 
 def values(runs: Iterable[EventRun]) -> list[bytes]:

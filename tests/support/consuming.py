@@ -66,10 +66,10 @@ class Table:
         self.lines: list[str] = []
         self.calls: list[SessionAction] = []
         context = SessionContext(
-            measure=distance,
-            deliverable=lambda _, record: (deliverable or has_value)(record),
+            measure_distance=distance,
+            is_deliverable=lambda _, record: (deliverable or has_value)(record),
             lease=self.lease,
-            access=self.rules,
+            reading_rules=self.rules,
         )
         defaults = {"batch_limit": 1, "stream_seconds": 4200, "flush_seconds": 30}
         self.session = SubscriptionSession(ME, SubscriptionStreamLimits(**defaults | limits), self.now, context, policy)
@@ -85,7 +85,7 @@ class Table:
     # What happens
 
     def look(self, *, resetting: bool = False) -> None:
-        self._take(self.session.state_read(SharedState(self.assignment, dict(self.offsets), resetting), self.now))
+        self._take(self.session.handle_state(SharedState(self.assignment, dict(self.offsets), resetting), self.now))
 
     def change(self, *entries: PartitionAssignment) -> None:
         """These entries become like this, with their owners in the offsets, and the session hears of it."""
@@ -106,12 +106,12 @@ class Table:
     def arrive(self, events: EventRun | int, start: int = 0, partition: int = 0) -> None:
         """Events of a partition are read: so many from an offset on, or these."""
         run = some_events(events, start) if isinstance(events, int) else events
-        self._take(self.session.arrived(a_place(partition), run, self.now))
+        self._take(self.session.handle_events(a_place(partition), run, self.now))
 
     def wait(self, seconds: float) -> None:
         """Time passes, and the session is woken whenever it wanted to be."""
         until = self.now + seconds
-        while not self.session.end and (deadline := self.session.deadline()) <= until:
+        while not self.session.end and (deadline := self.session.next_tick_at()) <= until:
             self.now = max(self.now, deadline)
             self.tick()
         self.now = until
@@ -143,7 +143,7 @@ class Table:
                     self.lines.append(f"{place.partition}@{position.offset} {info}".strip())
                 case OpenPartition(place, position) if self.opening:
                     start, lost = self.starts.get(place, (position, 0))
-                    self._take(self.session.opened(action, start, lost, self.now))
+                    self._take(self.session.handle_opening(action, start, lost, self.now))
                 case _:
                     self.calls.append(action)
 

@@ -40,7 +40,7 @@ class Streams:
 
     async def until_drained(self, outlet):
         self.open += 1
-        await outlet.when_draining()
+        await outlet.when_shutting_down()
         await outlet.write(b"bye\n")
         self.open -= 1
 

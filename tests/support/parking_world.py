@@ -37,7 +37,7 @@ from nakadi.subscriptions.stream.admission import PartitionStart
 from nakadi.subscriptions.stream.calls import SessionCallExecutor
 from nakadi.subscriptions.stream.limits import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.members import SubscriptionSessions
-from nakadi.subscriptions.stream.parking import ParkingService, empty_run_up_to, runs_of
+from nakadi.subscriptions.stream.parking import ParkingService, empty_run_ending_at, event_runs
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.support.builders import an_event_type
 from tests.support.chunks import Rules, a_chunk
@@ -141,30 +141,30 @@ class World:
         self.members.join(stored)
         limits = SubscriptionStreamLimits(
             batch_limit=self.chance.randint(1, 3),
-            window=self.chance.randint(1, 6),
+            max_uncommitted_events=self.chance.randint(1, 6),
             commit_seconds=5,
             stream_seconds=4200,
         )
         context = SessionContext(
-            measure=lambda _, first, last: last.offset - first.offset,
-            deliverable=lambda _, record: record.value is not None,
+            measure_distance=lambda _, first, last: last.offset - first.offset,
+            is_deliverable=lambda _, record: record.value is not None,
             lease=ProcessLease("", 1e12),
-            access=Rules(),
+            reading_rules=Rules(),
         )
         session = SubscriptionSession(stored.id, limits, self.clock.monotonic(), context, POLICY)
-        parking = ParkingService(self.store, self.clock, follows=True)
+        parking = ParkingService(self.store, self.clock, parks_keys=True)
         self.consumer = Consumer(
             session, SessionCallExecutor(self.members, session, self.beginning, self.handle, parking)
         )
 
     def end(self) -> None:
         if self.consumer is not None:
-            self.consumer.session.drain()
+            self.consumer.session.handle_shutdown()
             self.leave()
 
     def leave(self) -> None:
         assert self.consumer is not None
-        self.members.leave(self.consumer.session.id, self.consumer.session.result())
+        self.members.leave(self.consumer.session.id, self.consumer.session.departure_record())
         self.consumer = None
 
     def crash(self) -> None:
@@ -177,7 +177,7 @@ class World:
 
     def look(self, consumer: Consumer) -> None:
         shared = SharedState(self.members.assignment(), self.coordination.committed_offsets(SUBSCRIPTION))
-        self.take(consumer, consumer.session.state_read(shared, self.clock.monotonic()))
+        self.take(consumer, consumer.session.handle_state(shared, self.clock.monotonic()))
 
     def call(self, consumer: Consumer, *, faults: bool) -> None:
         if not consumer.calls:
@@ -198,10 +198,10 @@ class World:
             self.take(consumer, consumer.facts.popleft()(self.clock.monotonic()))
 
     def feed(self, consumer: Consumer) -> None:
-        if consumer.source is not None and consumer.session.wants(PLACE):
+        if consumer.source is not None and consumer.session.wants_events(PLACE):
             run = next(consumer.source, None)
             if run is not None:
-                self.take(consumer, consumer.session.arrived(PLACE, run, self.clock.monotonic()))
+                self.take(consumer, consumer.session.handle_events(PLACE, run, self.clock.monotonic()))
 
     def wait(self, consumer: Consumer) -> None:
         self.clock.move(6.0 if consumer.stuck else self.chance.choice([0.1, 1.0, 3.0]))
@@ -239,13 +239,15 @@ class World:
     # What a clerk asks
 
     def begin_reading(self, consumer: Consumer, opening: OpenPartition):
-        beginning = consumer.executor.open(opening)
+        beginning = consumer.executor.find_start(opening)
 
         def opened(now: float) -> list[SessionAction]:
-            if not consumer.session.expects(opening):
+            if not consumer.session.expects_opening(opening):
                 return []
             consumer.source = self.events(beginning)
-            return consumer.session.opened(opening, beginning.start, beginning.lost, now, beginning.parked)
+            return consumer.session.handle_opening(
+                opening, beginning.position, beginning.lost_events, now, beginning.parked_keys
+            )
 
         return opened
 
@@ -254,25 +256,25 @@ class World:
 
     def events(self, beginning: PartitionStart) -> Iterator[EventRun]:
         """Parked ones and those of the log, a few at a time."""
-        offset, again = beginning.start.offset, beginning.again
+        offset, again = beginning.position.offset, beginning.planned_replay
         if again is not None:
             for each in again.events:
                 value = self.coordination.parked_event_value(SUBSCRIPTION, each.partition, each.position)
-                yield from runs_of([(each, value)] if value is not None else [])
-            if (again.events[-1].position if again.events else beginning.start) < again.last_position:
-                yield empty_run_up_to(again.last_position)
-            offset = again.onward.offset
+                yield from event_runs([(each, value)] if value is not None else [])
+            if (again.events[-1].position if again.events else beginning.position) < again.last_position:
+                yield empty_run_ending_at(again.last_position)
+            offset = again.resume_position.offset
         while True:
             count = min(self.chance.randint(1, 4), self.published - offset - 1)
             if count <= 0:
                 yield from self._nothing_yet()
                 continue
             records = [Record(b"%d" % n, self.keys[n]) for n in range(offset + 1, offset + 1 + count)]
-            yield a_chunk(*records, start=offset + 1).from_offset(offset + 1)
+            yield a_chunk(*records, start=offset + 1).run_from_offset(offset + 1)
             offset += count
 
     def _nothing_yet(self) -> Iterator[EventRun]:
-        yield a_chunk(start=self.published).from_offset(self.published)
+        yield a_chunk(start=self.published).run_from_offset(self.published)
 
     def handle(self, _drop) -> None:
         raise Wrong("an event was dropped")

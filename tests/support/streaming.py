@@ -56,7 +56,7 @@ class SeenLog:
 class NoFigures:
     """Counts nothing of what a stream sends."""
 
-    report_at = math.inf
+    next_report_at = math.inf
 
     def record_sent_batch(self, *_):
         pass
@@ -87,7 +87,7 @@ class KeptOutlet:
     def when_client_gone(self) -> asyncio.Future[Any]:
         return asyncio.ensure_future(self.leaving.wait())
 
-    def when_draining(self) -> asyncio.Future[Any]:
+    def when_shutting_down(self) -> asyncio.Future[Any]:
         return asyncio.ensure_future(self.ending.wait())
 
     @property

@@ -69,7 +69,7 @@ def test_the_lease_is_renewed_while_all_threads_wait(inside, subscription, consu
     """Streams that wait for a log that does not answer take no thread from the lease. (S318)"""
     consumer(subscription)
     answered = threading.Event()
-    for _ in range(streams.CALL_THREADS):
+    for _ in range(streams.CALL_THREAD_COUNT):
         inside.subscription_streams._threads.submit(answered.wait, PATIENCE)
     renewed, renew = threading.Event(), inside.coordination.renew_lease
     monkeypatch.setattr(inside.coordination, "renew_lease", lambda *lease: (renew(*lease), renewed.set()))

@@ -289,7 +289,11 @@ def test_dead_letters_that_are_not_stored_are_counted(metrics):
             raise Unavailable("no")
 
     letters = DeadLetterPublisher(
-        own=Nothing(), publisher=Nothing(), clock=HandMovedClock(), name="dead", metrics=metrics
+        system_event_types=Nothing(),
+        publisher=Nothing(),
+        clock=HandMovedClock(),
+        event_type_name="dead",
+        metrics=metrics,
     )
     with pytest.raises(Unavailable):
         letters.publish("subscription", a_drop())
@@ -299,14 +303,17 @@ def test_dead_letters_that_are_not_stored_are_counted(metrics):
 
 def a_drop():
     found = EventSlice((StoredEvent(0, Record(b"{}"), datetime(2026, 11, 21, tzinfo=UTC)),), 1)
-    return GiveUpOnEvent(EventTypePartition("order", "0"), EventChunk(1, 0, found).from_offset(0), 3)
+    return GiveUpOnEvent(EventTypePartition("order", "0"), EventChunk(1, 0, found).run_from_offset(0), 3)
 
 
 def test_sessions_of_dead_processes_are_counted(metrics):
     """Each stream that is removed for its process has no lease any more counts."""
     clock, coordination = HandMovedClock(), MemoryCoordination()
     host = LeaseKeeper(coordination, clock, metrics=metrics)
-    sessions = [a_session("mine", process_id=host.lease().holder), a_session("theirs", process_id="a dead process")]
+    sessions = [
+        a_session("mine", process_id=host.ensure_lease().process_id),
+        a_session("theirs", process_id="a dead process"),
+    ]
     new = an_assignment("mine", "theirs", sessions=sessions)
     offsets = {each.partition: Position(1, -1) for each in new.entries}
     members = SubscriptionSessions(coordination, "s", clock, lambda _subscription: None)

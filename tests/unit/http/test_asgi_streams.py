@@ -313,7 +313,7 @@ def test_streams_are_asked_to_end():
 
     async def serve(outlet):
         opened.set()
-        await outlet.when_draining()
+        await outlet.when_shutting_down()
         await outlet.write(b"bye\n")
 
     async def run():

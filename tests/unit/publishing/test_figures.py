@@ -155,10 +155,10 @@ def test_a_stream_is_reported_periodically_and_at_its_end(world):
     stream.record_sent_batch("b", 2, 20, world.clock.now())
     stream.record_sent_batch("a", 3, 30, world.clock.now())
     world.clock.move(STREAM_KPI_REPORT_INTERVAL_SECONDS - 1)
-    assert stream.report_at == world.clock.monotonic() + 1
+    assert stream.next_report_at == world.clock.monotonic() + 1
     world.clock.move(1)
     stream.report()
-    assert stream.report_at == world.clock.monotonic() + STREAM_KPI_REPORT_INTERVAL_SECONDS
+    assert stream.next_report_at == world.clock.monotonic() + STREAM_KPI_REPORT_INTERVAL_SECONDS
     stream.record_sent_batch("a", 5, 50, world.clock.now())
     stream.report()
     stream.report()

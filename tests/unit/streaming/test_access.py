@@ -33,7 +33,7 @@ class Case:
         self.known = self.access.authorize("a", UNAUTHENTICATED)
 
     def verdict(self, known=None):
-        return self.access.change_for(UNAUTHENTICATED, known or self.known)
+        return self.access.access_change_for(UNAUTHENTICATED, known or self.known)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ class SilentAccess:
         self.answers.wait(PATIENCE)
         self.over.set()
 
-    def change_for(self, *_):
+    def access_change_for(self, *_):
         return None
 
 

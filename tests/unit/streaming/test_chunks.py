@@ -43,15 +43,15 @@ def as_records() -> EventChunk:
 
 def test_events_are_joined_as_they_were_stored():
     """The bytes of events are put together without being looked into. (L41, L45)"""
-    assert bytes_of(a_chunk("a", "b", "c").from_offset(0)) == b'"a","b","c"'
+    assert bytes_of(a_chunk("a", "b", "c").run_from_offset(0)) == b'"a","b","c"'
 
 
 def test_equal_cuts_share_their_bytes():
     """Streams that cut at the same places get the very same bytes."""
     chunk = a_chunk("a", "b", "c")
     chunk.shared = True
-    first, _ = chunk.from_offset(0).split(2)
-    second, _ = chunk.from_offset(0).split(2)
+    first, _ = chunk.run_from_offset(0).split(2)
+    second, _ = chunk.run_from_offset(0).split(2)
     batches = [SendEvents("0", run.end, (run,)) for run in (first, second)]
     assert batch_line(batches[0]) is batch_line(batches[1])
 
@@ -60,8 +60,8 @@ def test_many_different_cuts_do_not_multiply_the_memory():
     """What is remembered of a chunk stays in proportion to it."""
     chunk = a_chunk(*map(str, range(100)))
     chunk.shared = True
-    made = [chunk.serialised(0, last, lambda: b"x" * 100) for last in range(2, 101)]
-    again = [chunk.serialised(0, last, lambda: b"y" * 100) for last in range(2, 101)]
+    made = [chunk.cached_bytes(0, last, lambda: b"x" * 100) for last in range(2, 101)]
+    again = [chunk.cached_bytes(0, last, lambda: b"y" * 100) for last in range(2, 101)]
     kept = sum(old is new for old, new in zip(made, again, strict=True))
     assert 0 < kept * 100 <= 2 * chunk.weight
 
@@ -90,7 +90,7 @@ def test_runs_of_both_kinds_are_joined(middle):
 @pytest.mark.parametrize("offset", [2, 3, 5, 6, 8, 9, 11, 12])
 def test_stored_text_is_taken_up_behind_any_offset(offset):
     """Offsets that have no event any more are passed by in stored text, too. (L44)"""
-    assert as_lines().from_offset(offset).first == as_records().from_offset(offset).first
+    assert as_lines().run_from_offset(offset).first == as_records().run_from_offset(offset).first
 
 
 def test_events_are_made_of_stored_text_where_they_are_looked_at():
@@ -106,7 +106,7 @@ def test_events_are_made_of_stored_text_where_they_are_looked_at():
 def test_no_event_of_stored_text_is_made_to_be_sent(monkeypatch):
     """Sending costs a few steps for a batch, not for each of its events."""
     monkeypatch.setattr(EventChunk, "records", property(lambda _: pytest.fail("events were made")))
-    run = as_lines().from_offset(2)
+    run = as_lines().run_from_offset(2)
     assert [each.count for each in run.readable_parts(is_public)] == [6]
     assert batch_line(SendEvents("0", run.end, (run,))).endswith(b'"events":["a","b","c","dd",1,22]}\n')
 
@@ -114,21 +114,21 @@ def test_no_event_of_stored_text_is_made_to_be_sent(monkeypatch):
 @pytest.mark.parametrize(("offset", "expected"), [(10, b'"a","b"'), (11, b'"b"'), (12, b"")])
 def test_a_run_begins_anywhere_in_a_chunk(offset, expected):
     """What lies behind an offset is found, also in the middle. (L33)"""
-    assert bytes_of(a_chunk("a", "b", start=10).from_offset(offset)) == expected
+    assert bytes_of(a_chunk("a", "b", start=10).run_from_offset(offset)) == expected
 
 
 def test_holes_left_by_compaction_are_stepped_over():
     """Offsets that have no event any more are passed by, and a position is that of a real event. (L44)"""
     events = (StoredEvent(3, a_record("a"), STORED_AT), StoredEvent(7, a_record("b"), STORED_AT))
     chunk = EventChunk(2, 1, EventSlice(events, 9))
-    assert chunk.from_offset(1).end == Position(2, 7)
-    assert bytes_of(chunk.from_offset(4)) == b'"b"'
+    assert chunk.run_from_offset(1).end == Position(2, 7)
+    assert bytes_of(chunk.run_from_offset(4)) == b'"b"'
     assert chunk.next_offset == 9
 
 
 def test_splitting_keeps_sizes_and_ends_right():
     """Each part of a run knows its size and its last event."""
-    first, rest = a_chunk("a", "bb", "ccc", start=5).from_offset(5).split(2)
+    first, rest = a_chunk("a", "bb", "ccc", start=5).run_from_offset(5).split(2)
     assert (first.count, first.size, first.end) == (2, 7, Position(1, 6))
     assert (rest.count, rest.size, rest.end) == (1, 5, Position(1, 7))
 
@@ -136,7 +136,7 @@ def test_splitting_keeps_sizes_and_ends_right():
 @pytest.mark.parametrize("special", [TOMBSTONE, DIRECTED, OWNED])
 def test_what_a_reader_may_not_see_is_left_out(special):
     """Tombstones, directed events and other owners' events are cut out, the rest stays in order. (L58)"""
-    run = a_chunk("a", special, special, "b", "c", special).from_offset(0)
+    run = a_chunk("a", special, special, "b", "c", special).run_from_offset(0)
     assert [bytes_of(each) for each in run.readable_parts(is_public)] == [b'"a"', b'"b","c"']
 
 
@@ -146,5 +146,5 @@ def test_an_ordinary_chunk_is_not_searched():
     def ask_nobody(record: Record) -> bool:
         raise AssertionError(record)
 
-    run = a_chunk("a", "b").from_offset(0)
+    run = a_chunk("a", "b").run_from_offset(0)
     assert list(run.readable_parts(ask_nobody)) == [run]

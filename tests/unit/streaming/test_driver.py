@@ -222,7 +222,7 @@ def test_a_refusal_is_the_last_line():
         stage.publish("a")
         driver = stage.stream(outlet)
         await outlet.lines(1)
-        driver.add_fact(lambda _: driver.session.refused(NotPermitted("no more")))
+        driver.add_fact(lambda _: driver.session.handle_refusal(NotPermitted("no more")))
         await stage.ended()
         assert outlet.text == f"{line(0, 'a')}\nPROBLEM no more\n"
 
@@ -287,7 +287,7 @@ def test_a_stream_crosses_into_the_next_timeline():
         stage.publish("a", "b")
         driver = stage.stream(outlet)
         await outlet.lines(2)
-        driver.update(stage.switched(events=2))
+        driver.update_event_type(stage.switched(events=2))
         stage.publish("c")
         assert await outlet.lines(3) == [line(0, "a"), line(1, "b"), line(0, "c", timeline=2)]
 
@@ -303,7 +303,7 @@ def test_a_switch_in_the_middle_of_reading_loses_nothing():
         stage.publish(*"abcdef")
         driver = stage.stream(outlet)
         await asyncio.sleep(0.02)
-        driver.update(stage.switched(events=6))
+        driver.update_event_type(stage.switched(events=6))
         stage.publish("g")
         outlet.room.set()
         lines = await outlet.lines(7)
@@ -363,7 +363,7 @@ def test_a_timeline_that_was_cleaned_up_under_a_stream_ends_it_with_a_reason():
         await stage.asked()
         changed = stage.switched(events=5)
         old, new = changed.timelines
-        driver.update(replace(changed, timelines=(replace(old, deleted=True), new)))
+        driver.update_event_type(replace(changed, timelines=(replace(old, deleted=True), new)))
         await stage.ended()
         assert "PROBLEM offset 000000000000000000 for partition 0" in outlet.text
 

@@ -293,10 +293,10 @@ def test_a_log_is_watched_only_while_someone_follows():
     async def scenario(stage: Stage) -> None:
         first, second = await stage.follow(), await stage.follow()
         assert stage.log.watchers == 1
-        first.leave()
-        first.leave()
+        first.release()
+        first.release()
         assert stage.log.watchers == 1
-        second.leave()
+        second.release()
         assert stage.log.watchers == 0
         stage.publish("a")
         assert await stage.taken(await stage.follow(), 1) == ["a"]
@@ -313,7 +313,7 @@ def test_an_abandoned_feed_is_not_tried_again(monkeypatch):
         follower = await stage.follow()
         assert follower.take_run() is None
         await asyncio.sleep(0.01)
-        follower.leave()
+        follower.release()
         await stage.idle()
         reads = len(stage.log.reads)
         await asyncio.sleep(0.02)

@@ -12,13 +12,13 @@ STARTS = {"0": Position(1, -1), "1": Position(2, 6)}
 
 
 def a_batch() -> SendEvents:
-    first, _ = a_chunk('a"\\u00e4', "b").from_offset(0).split(1)
+    first, _ = a_chunk('a"\\u00e4', "b").run_from_offset(0).split(1)
     return SendEvents("0", Position(1, 12), (first, some_events(2, start=11)))
 
 
 def test_a_batch_is_one_line():
     """Cursor first, then events as they were stored; no spaces, and a line break at the end. (L41, L46, L58a)"""
-    line = JsonStreamFormat(STARTS).batch(a_batch())
+    line = JsonStreamFormat(STARTS).encode_batch(a_batch())
     assert line == (
         b'{"cursor":{"partition":"0","offset":"001-0001-000000000000000012"},"events":["a"\\u00e4",11,12]}\n'
     )
@@ -34,20 +34,20 @@ def test_a_batch_is_one_line():
 )
 def test_a_keep_alive_is_a_cursor_alone(position, offset):
     """A keep-alive has no events, not even an empty list; the offset is in the new form. (L42, L43, L44, L46)"""
-    line = JsonStreamFormat(STARTS).keep_alive(SendStreamKeepAlive("7", position))
+    line = JsonStreamFormat(STARTS).encode_keep_alive(SendStreamKeepAlive("7", position))
     assert line == b'{"cursor":{"partition":"7","offset":"' + offset + b'"}}\n'
 
 
 def test_json_lines_need_no_words_around_them():
     """Nothing comes before the first line, and a Problem is a line like any other. (L60)"""
     lines = JsonStreamFormat(STARTS)
-    assert lines.opening() == b""
-    assert lines.problem(b'{"status":403}') == b'{"status":403}\n'
+    assert lines.stream_opening() == b""
+    assert lines.encode_problem(b'{"status":403}') == b'{"status":403}\n'
 
 
 def test_server_sent_events_begin_with_where_they_are():
     """A browser knows from the first moment where to go on: every partition's place is in the id."""
-    opening = EventStreamFormat(STARTS).opening()
+    opening = EventStreamFormat(STARTS).stream_opening()
     assert opening == (
         b"retry: 3000\n"
         b'id: [{"partition":"0","offset":"001-0001--1"},{"partition":"1","offset":"001-0002-000000000000000006"}]\n\n'
@@ -57,20 +57,20 @@ def test_server_sent_events_begin_with_where_they_are():
 def test_a_batch_is_one_server_sent_event():
     """Its data is the batch as in the other form; its id is where the whole stream is after it."""
     lines = EventStreamFormat(STARTS)
-    ident, data, *rest = lines.batch(a_batch()).split(b"\n")
+    ident, data, *rest = lines.encode_batch(a_batch()).split(b"\n")
     assert rest == [b"", b""]
-    assert data == b"data: " + JsonStreamFormat(STARTS).batch(a_batch()).rstrip()
+    assert data == b"data: " + JsonStreamFormat(STARTS).encode_batch(a_batch()).rstrip()
     places = {cursor.partition: cursor.offset for cursor in parse_cursors_header(ident.removeprefix(b"id: ").decode())}
     assert places == {"0": "001-0001-000000000000000012", "1": "001-0002-000000000000000006"}
 
 
 def test_a_server_sent_keep_alive_has_an_id_and_no_data():
     """A browser remembers the id, and does not show it to the page."""
-    block = EventStreamFormat({"0": Position(1, 3)}).keep_alive(SendStreamKeepAlive("0", Position(1, 4)))
+    block = EventStreamFormat({"0": Position(1, 3)}).encode_keep_alive(SendStreamKeepAlive("0", Position(1, 4)))
     assert block == b'id: [{"partition":"0","offset":"001-0001-000000000000000004"}]\n\n'
 
 
 def test_a_server_sent_problem_has_a_name():
     """A page can distinguish a Problem from a batch."""
-    block = EventStreamFormat(STARTS).problem(orjson.dumps({"status": 403}))
+    block = EventStreamFormat(STARTS).encode_problem(orjson.dumps({"status": 403}))
     assert block == b'event: problem\ndata: {"status":403}\n\n'

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from nakadi.model.outcomes import Invalid
-from nakadi.streaming.session import StreamLimits, StreamParameters, limits_of
+from nakadi.streaming.session import StreamLimits, StreamParameters, stream_limits
 
 
 def smallest(shortest: int, longest: int) -> int:
@@ -21,8 +21,8 @@ def biggest(shortest: int, longest: int) -> int:
 def test_everything_has_a_default():
     """Without parameters a stream sends single events, waits 30 s, and lives for a random 3000 to 4199 s. (L1, L50)"""
     expected = {"batch_limit": 1, "stream_limit": 0, "flush_seconds": 30, "keep_alive_limit": 0}
-    assert limits_of(StreamParameters(), smallest) == StreamLimits(stream_seconds=3000, **expected)
-    assert limits_of(StreamParameters(), biggest) == StreamLimits(stream_seconds=4199, **expected)
+    assert stream_limits(StreamParameters(), smallest) == StreamLimits(stream_seconds=3000, **expected)
+    assert stream_limits(StreamParameters(), biggest) == StreamLimits(stream_seconds=4199, **expected)
 
 
 def test_everything_can_be_asked_for():
@@ -30,7 +30,7 @@ def test_everything_can_be_asked_for():
     asked = StreamParameters(
         batch_limit=10, stream_limit=20, batch_flush_timeout=5, stream_timeout=60, stream_keep_alive_limit=3
     )
-    assert limits_of(asked, smallest) == StreamLimits(
+    assert stream_limits(asked, smallest) == StreamLimits(
         batch_limit=10, stream_limit=20, flush_seconds=5, stream_seconds=60, keep_alive_limit=3
     )
 
@@ -38,17 +38,17 @@ def test_everything_can_be_asked_for():
 @pytest.mark.parametrize("seconds", [None, 0, -1, 4201, 100_000])
 def test_a_stream_timeout_out_of_range_is_replaced(seconds):
     """A stream timeout that is missing, not positive or above 4200 is replaced, not refused. (L1, L8)"""
-    assert limits_of(StreamParameters(stream_timeout=seconds), smallest).stream_seconds == 3000
+    assert stream_limits(StreamParameters(stream_timeout=seconds), smallest).stream_seconds == 3000
 
 
 def test_the_longest_stream_timeout_is_taken_as_it_is():
     """4200 s may be asked for. (L1)"""
-    assert limits_of(StreamParameters(stream_timeout=4200), smallest).stream_seconds == 4200
+    assert stream_limits(StreamParameters(stream_timeout=4200), smallest).stream_seconds == 4200
 
 
 def test_a_flush_timeout_of_zero_is_the_default():
     """A flush timeout of 0 means 30 s. (L1)"""
-    assert limits_of(StreamParameters(batch_flush_timeout=0), smallest).flush_seconds == 30
+    assert stream_limits(StreamParameters(batch_flush_timeout=0), smallest).flush_seconds == 30
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_flush_timeout_of_zero_is_the_default():
 def test_limits_that_contradict_each_other_are_refused(asked, detail):
     """Stream limit, stream timeout, batch limit: the first that is wrong is reported. (L3, L4, L5, L6, L7)"""
     with pytest.raises(Invalid, match=f"^{detail}$"):
-        limits_of(asked, smallest)
+        stream_limits(asked, smallest)
 
 
 @pytest.mark.parametrize(
@@ -89,44 +89,46 @@ def test_limits_that_contradict_each_other_are_refused(asked, detail):
 def test_negative_numbers_are_refused(asked, name):
     """A negative limit is refused instead of making a stream that says nothing sensible. (L11)"""
     with pytest.raises(Invalid, match=f"^{name} can't be lower than"):
-        limits_of(asked, smallest)
+        stream_limits(asked, smallest)
 
 
 @pytest.mark.parametrize("flush", [3001, 4199])
 def test_a_long_flush_timeout_is_never_refused_by_chance(flush):
     """A stream timeout that we choose is not below the flush timeout: nothing fails at random. (L9, better)"""
-    assert limits_of(StreamParameters(batch_flush_timeout=flush), smallest).stream_seconds == flush
+    assert stream_limits(StreamParameters(batch_flush_timeout=flush), smallest).stream_seconds == flush
 
 
 def test_a_flush_timeout_beyond_all_random_stream_timeouts_is_refused():
     """From 4200 s on, a flush timeout needs a stream timeout beside it. (L9)"""
     with pytest.raises(Invalid, match="stream_timeout"):
-        limits_of(StreamParameters(batch_flush_timeout=4200), biggest)
-    assert limits_of(StreamParameters(batch_flush_timeout=4200, stream_timeout=4200), biggest).flush_seconds == 4200
+        stream_limits(StreamParameters(batch_flush_timeout=4200), biggest)
+    assert stream_limits(StreamParameters(batch_flush_timeout=4200, stream_timeout=4200), biggest).flush_seconds == 4200
 
 
 def test_the_place_where_we_run_may_end_streams_earlier():
     """A client that asks for more time than we may give gets what there is, and is not refused for it. (L1)"""
-    limits = limits_of(StreamParameters(batch_flush_timeout=1000, stream_timeout=2000), biggest, longest_seconds=840)
+    limits = stream_limits(
+        StreamParameters(batch_flush_timeout=1000, stream_timeout=2000), biggest, max_stream_seconds=840
+    )
     assert limits.stream_seconds == 840
-    assert limits_of(StreamParameters(stream_timeout=60), smallest, longest_seconds=840).stream_seconds == 60
+    assert stream_limits(StreamParameters(stream_timeout=60), smallest, max_stream_seconds=840).stream_seconds == 60
 
 
 def test_streams_that_end_because_of_the_place_do_not_end_together():
     """Their ends lie in the last quarter of what the place allows; what a client asked below that is kept. (L1)"""
     picks = random.Random(7).randint
-    ends = {limits_of(StreamParameters(), picks, longest_seconds=840).stream_seconds for _ in range(200)}
+    ends = {stream_limits(StreamParameters(), picks, max_stream_seconds=840).stream_seconds for _ in range(200)}
 
     assert len(ends) > 50
     assert 630 <= min(ends) < 650
     assert 820 < max(ends) <= 840
-    assert limits_of(StreamParameters(stream_timeout=700), smallest, longest_seconds=840).stream_seconds == 630
-    assert limits_of(StreamParameters(stream_timeout=700), biggest, longest_seconds=840).stream_seconds == 700
+    assert stream_limits(StreamParameters(stream_timeout=700), smallest, max_stream_seconds=840).stream_seconds == 630
+    assert stream_limits(StreamParameters(stream_timeout=700), biggest, max_stream_seconds=840).stream_seconds == 700
 
 
 def test_a_place_may_bound_the_silence():
     """Where a pause of more than 240 s would end a response, a stream speaks earlier than it was asked to."""
     asked = StreamParameters(batch_flush_timeout=1000, stream_timeout=2000)
 
-    assert limits_of(asked, smallest, longest_silence_seconds=240).flush_seconds == 240
-    assert limits_of(StreamParameters(), smallest, longest_silence_seconds=240).flush_seconds == 30
+    assert stream_limits(asked, smallest, longest_silence_seconds=240).flush_seconds == 240
+    assert stream_limits(StreamParameters(), smallest, longest_silence_seconds=240).flush_seconds == 30

@@ -46,8 +46,8 @@ def _told(action: StreamAction) -> str:
 def test_a_full_batch_goes_at_once():
     """As soon as a partition has batch_limit events, they are sent. (L47, trap 10)"""
     session = a_session(batch_limit=3)
-    assert in_words(session.arrived("0", some_events(2), 1.0)) == []
-    assert in_words(session.arrived("0", some_events(2, start=2), 2.0)) == ["0: 0 1 2"]
+    assert in_words(session.handle_events("0", some_events(2), 1.0)) == []
+    assert in_words(session.handle_events("0", some_events(2, start=2), 2.0)) == ["0: 0 1 2"]
 
 
 @pytest.mark.parametrize(
@@ -61,21 +61,21 @@ def test_a_full_batch_goes_at_once():
 )
 def test_no_batch_exceeds_its_limit(batch_limit, expected):
     """Many events that arrive together are cut into batches of batch_limit, by default of one. (L50, L51)"""
-    assert in_words(a_session(batch_limit=batch_limit).arrived("0", some_events(5), 1.0)) == expected
+    assert in_words(a_session(batch_limit=batch_limit).handle_events("0", some_events(5), 1.0)) == expected
 
 
 def test_partitions_are_never_mixed():
     """A batch has events of one partition, in their order. (L45)"""
     session = a_session(2, batch_limit=2)
-    assert in_words(session.arrived("0", some_events(1), 1.0)) == []
-    assert in_words(session.arrived("1", some_events(1), 1.0)) == []
-    assert in_words(session.arrived("1", some_events(1, start=1), 1.0)) == ["1: 0 1"]
-    assert in_words(session.arrived("0", some_events(1, start=1), 1.0)) == ["0: 0 1"]
+    assert in_words(session.handle_events("0", some_events(1), 1.0)) == []
+    assert in_words(session.handle_events("1", some_events(1), 1.0)) == []
+    assert in_words(session.handle_events("1", some_events(1, start=1), 1.0)) == ["1: 0 1"]
+    assert in_words(session.handle_events("0", some_events(1, start=1), 1.0)) == ["0: 0 1"]
 
 
 def test_a_batch_is_placed_at_its_last_event():
     """The position of a batch is that of its last event. (L44)"""
-    (batch,) = a_session(batch_limit=2).arrived("0", some_events(2, start=7), 1.0)
+    (batch,) = a_session(batch_limit=2).handle_events("0", some_events(2, start=7), 1.0)
     assert batch.position == Position(1, 8)
 
 
@@ -85,7 +85,7 @@ def test_a_batch_is_placed_at_its_last_event():
 def test_what_waits_is_flushed_in_time():
     """When the flush timeout has passed, a partition sends what it has. (L47)"""
     session = a_session(batch_limit=100)
-    session.arrived("0", some_events(3), 4.0)
+    session.handle_events("0", some_events(3), 4.0)
     assert in_words(session.tick(9.9)) == []
     assert in_words(session.tick(10.0)) == ["0: 0 1 2"]
 
@@ -93,21 +93,21 @@ def test_what_waits_is_flushed_in_time():
 def test_the_timer_runs_from_the_start_of_the_stream():
     """The first flush is due a flush timeout after the stream began, not after the first event. (L48)"""
     session = a_session(batch_limit=100)
-    session.arrived("0", some_events(1), 9.5)
-    assert session.deadline() == 10.0
+    session.handle_events("0", some_events(1), 9.5)
+    assert session.next_tick_at() == 10.0
     assert in_words(session.tick(10.0)) == ["0: 0"]
 
 
 def test_every_send_resets_the_timer():
     """Full batches, timed batches and keep-alives all start the timer again. (L48)"""
     session = a_session(batch_limit=2)
-    session.arrived("0", some_events(2), 6.0)
-    assert session.deadline() == 16.0
+    session.handle_events("0", some_events(2), 6.0)
+    assert session.next_tick_at() == 16.0
     assert in_words(session.tick(16.0)) == ["0: -"]
-    assert session.deadline() == 26.0
-    session.arrived("0", some_events(1, start=2), 20.0)
+    assert session.next_tick_at() == 26.0
+    session.handle_events("0", some_events(1, start=2), 20.0)
     assert in_words(session.tick(26.0)) == ["0: 2"]
-    assert session.deadline() == 36.0
+    assert session.next_tick_at() == 36.0
 
 
 def test_an_empty_partition_sends_a_keep_alive():
@@ -120,7 +120,7 @@ def test_an_empty_partition_sends_a_keep_alive():
 def test_timers_of_partitions_are_their_own():
     """A partition that has just sent something does not keep another one quiet. (L48, L49)"""
     session = a_session(2)
-    session.arrived("1", some_events(1), 5.0)
+    session.handle_events("1", some_events(1), 5.0)
     assert in_words(session.tick(10.0)) == ["0: -"]
     assert in_words(session.tick(15.0)) == ["1: -"]
 
@@ -129,21 +129,21 @@ def test_a_late_tick_does_not_shift_the_next_ones():
     """Flush times count from when they were due, so that small delays do not add up. (L47)"""
     session = a_session()
     session.tick(10.3)
-    assert session.deadline() == 20.0
+    assert session.next_tick_at() == 20.0
 
 
 def test_a_very_late_tick_does_not_make_up_for_what_was_missed():
     """After a long pause there is one keep-alive, not one for each that was due. (L49)"""
     session = a_session()
     assert in_words(session.tick(57.0)) == ["0: -"]
-    assert session.deadline() == 67.0
+    assert session.next_tick_at() == 67.0
 
 
 def test_a_keep_alive_reports_the_last_delivered_position():
     """Before the first event it is the start, then that of the last event sent. (L44)"""
     session = a_session(start=Position(3, 41))
     assert session.tick(10.0) == [SendStreamKeepAlive("0", Position(3, 41))]
-    session.arrived("0", some_events(1, start=42), 11.0)
+    session.handle_events("0", some_events(1, start=42), 11.0)
     (keep_alive,) = session.tick(21.0)
     assert keep_alive.position == Position(1, 42)
 
@@ -154,7 +154,7 @@ def test_a_silent_connection_gets_a_sign_of_life():
     Counting and timers stay what they are. (L49, L55: with long flush timeouts, keep-alives come sooner than agreed)
     """
     session = a_session(flush_seconds=60, keep_alive_limit=2)
-    assert session.deadline() == 25.0
+    assert session.next_tick_at() == 25.0
     assert in_words(session.tick(25.0)) == ["0: -"]
     assert in_words(session.tick(50.0)) == ["0: -"]
     assert in_words(session.tick(60.0)) == []
@@ -177,9 +177,9 @@ def test_too_much_in_memory_goes_early(monkeypatch):
     """Above the memory limit the heaviest partition is sent at once, until there is little enough. (L52)"""
     monkeypatch.setattr(session_module, "MAX_BUFFERED_BYTES", 1000)
     session = a_session(3, batch_limit=100)
-    assert session.arrived("0", some_events(1, size=300), 1.0) == []
-    assert session.arrived("1", some_events(2, size=300), 1.0) == []
-    (early,) = session.arrived("2", some_events(1, size=200), 1.0)
+    assert session.handle_events("0", some_events(1, size=300), 1.0) == []
+    assert session.handle_events("1", some_events(2, size=300), 1.0) == []
+    (early,) = session.handle_events("2", some_events(1, size=200), 1.0)
     assert early.partition == "1"
     assert len(values(early.runs)) == 2
 
@@ -188,8 +188,8 @@ def test_an_early_batch_resets_the_timer(monkeypatch):
     """A batch that is sent for want of memory counts like any other. (L48, L52)"""
     monkeypatch.setattr(session_module, "MAX_BUFFERED_BYTES", 1000)
     session = a_session(batch_limit=100)
-    session.arrived("0", some_events(2, size=600), 4.0)
-    assert session.deadline() == 14.0
+    session.handle_events("0", some_events(2, size=600), 4.0)
+    assert session.next_tick_at() == 14.0
 
 
 def test_the_memory_limit_is_fifty_million_bytes():
@@ -203,9 +203,9 @@ def test_the_memory_limit_is_fifty_million_bytes():
 def test_a_stream_limit_ends_the_stream_with_what_it_holds():
     """After stream_limit events over all partitions, everything held is sent and the stream ends. (L51, L53, L54)"""
     session = a_session(3, batch_limit=3, stream_limit=5)
-    assert in_words(session.arrived("0", some_events(2), 1.0)) == []
+    assert in_words(session.handle_events("0", some_events(2), 1.0)) == []
     assert session.end is None
-    assert in_words(session.arrived("1", some_events(9), 1.0)) == ["1: 0 1 2", "0: 0 1"]
+    assert in_words(session.handle_events("1", some_events(9), 1.0)) == ["1: 0 1 2", "0: 0 1"]
     assert session.end is StreamEnd.LIMIT
 
 
@@ -213,15 +213,15 @@ def test_a_stream_limit_ends_the_stream_with_what_it_holds():
 def test_no_stream_exceeds_its_limit(stream_limit, expected):
     """Exactly stream_limit events are sent, also if the last batch is short. (L51, L53)"""
     session = a_session(batch_limit=2, stream_limit=stream_limit)
-    assert in_words(session.arrived("0", some_events(10), 1.0)) == expected
+    assert in_words(session.handle_events("0", some_events(10), 1.0)) == expected
     assert session.end is StreamEnd.LIMIT
 
 
 def test_a_stream_timeout_ends_the_stream_with_what_it_holds():
     """When its time is up, non-empty partitions are sent, empty ones say nothing, and the stream ends. (L53, L54)"""
     session = a_session(3, batch_limit=100, flush_seconds=30, stream_seconds=20)
-    session.arrived("1", some_events(2), 1.0)
-    assert session.deadline() == 20.0
+    session.handle_events("1", some_events(2), 1.0)
+    assert session.next_tick_at() == 20.0
     assert in_words(session.tick(20.0)) == ["1: 0 1"]
     assert session.end is StreamEnd.TIMEOUT
 
@@ -236,7 +236,7 @@ def test_equal_timeouts_make_one_keep_alive():
 def test_eight_events_and_two_seconds():
     """8 events, batch_limit 5, both timeouts 2 s: batches of 5 and 3, idle partitions a keep-alive. (L57)"""
     session = a_session(3, batch_limit=5, flush_seconds=2, stream_seconds=2)
-    assert in_words(session.arrived("1", some_events(8), 0.5)) == ["1: 0 1 2 3 4"]
+    assert in_words(session.handle_events("1", some_events(8), 0.5)) == ["1: 0 1 2 3 4"]
     assert in_words(session.tick(2.0)) == ["0: -", "2: -", "1: 5 6 7"]
     assert session.end is StreamEnd.TIMEOUT
 
@@ -255,7 +255,7 @@ def test_an_event_resets_its_partitions_count():
     """Keep-alives are counted in a row, per partition; one busy partition keeps the stream open. (L55)"""
     session = a_session(2, keep_alive_limit=2)
     session.tick(10.0)
-    session.arrived("0", some_events(1), 15.0)
+    session.handle_events("0", some_events(1), 15.0)
     session.tick(20.0)  # partition 1 has had two
     assert session.end is None
     session.tick(25.0)
@@ -269,11 +269,11 @@ def test_what_is_not_delivered_counts_for_nothing():
     session = a_session(batch_limit=2, stream_limit=3, keep_alive_limit=1)
     hidden = [Record(None, key="k"), Record(b"x", directed_to="s")]
     chunk = a_chunk(*hidden, "a", *hidden, "b", *hidden)
-    (batch,) = session.arrived("0", chunk.from_offset(0), 1.0)
+    (batch,) = session.handle_events("0", chunk.run_from_offset(0), 1.0)
     assert values(batch.runs) == [b'"a"', b'"b"']
     assert batch.position == Position(1, 5)
     assert session.end is None
-    session.arrived("0", a_chunk(*hidden, start=8).from_offset(8), 2.0)
+    session.handle_events("0", a_chunk(*hidden, start=8).run_from_offset(8), 2.0)
     assert session.tick(11.0) == [SendStreamKeepAlive("0", Position(1, 5))]
     assert session.end is StreamEnd.KEEP_ALIVES
 
@@ -284,50 +284,50 @@ def test_who_may_read_is_for_others_to_say():
         StreamLimits(batch_limit=9), {"0": BEFORE}, 0.0, may_read=lambda record: record.directed_to == "mine"
     )
     chunk = a_chunk(Record(b"1", directed_to="mine"), Record(b"2", directed_to="other"))
-    session.arrived("0", chunk.from_offset(0), 1.0)
-    (batch,) = session.drain(2.0)
+    session.handle_events("0", chunk.run_from_offset(0), 1.0)
+    (batch,) = session.handle_shutdown(2.0)
     assert values(batch.runs) == [b"1"]
 
 
 def test_a_block_ends_the_stream_without_a_word():
     """A blocked stream just ends; what was held is dropped. (L53, L59)"""
     session = a_session(batch_limit=9)
-    session.arrived("0", some_events(2), 1.0)
-    assert session.blocked() == []
+    session.handle_events("0", some_events(2), 1.0)
+    assert session.handle_block() == []
     assert session.end is StreamEnd.BLOCKED
     assert session.tick(1000.0) == []
-    assert session.arrived("0", some_events(9, start=2), 3.0) == []
+    assert session.handle_events("0", some_events(9, start=2), 3.0) == []
 
 
 def test_a_refusal_is_reported():
     """A stream that may not go on says why, once, and ends; what was held is dropped. (L53, L60)"""
     session = a_session(batch_limit=9)
-    session.arrived("0", some_events(2), 1.0)
-    assert in_words(session.refused(NotPermitted("no"))) == ["! no"]
+    session.handle_events("0", some_events(2), 1.0)
+    assert in_words(session.handle_refusal(NotPermitted("no"))) == ["! no"]
     assert session.end is StreamEnd.REFUSED
-    assert session.refused(NotPermitted("no")) == []
+    assert session.handle_refusal(NotPermitted("no")) == []
 
 
 def test_a_client_that_has_gone_is_sent_nothing():
     """Without a listener the stream ends. (L53)"""
     session = a_session(batch_limit=9)
-    session.arrived("0", some_events(2), 1.0)
-    assert session.gone() == []
+    session.handle_events("0", some_events(2), 1.0)
+    assert session.handle_disconnect() == []
     assert session.end is StreamEnd.GONE
-    assert session.drain(2.0) == []
+    assert session.handle_shutdown(2.0) == []
 
 
 def test_draining_sends_what_waits():
     """A process that ends lets its streams finish with what they hold. (L54)"""
     session = a_session(2, batch_limit=9)
-    session.arrived("1", some_events(2), 1.0)
-    assert in_words(session.drain(2.0)) == ["1: 0 1"]
+    session.handle_events("1", some_events(2), 1.0)
+    assert in_words(session.handle_shutdown(2.0)) == ["1: 0 1"]
     assert session.end is StreamEnd.DRAINED
 
 
 def test_the_first_reason_to_end_is_the_one():
     """What happens after the end changes nothing."""
     session = a_session()
-    session.gone()
-    session.blocked()
+    session.handle_disconnect()
+    session.handle_block()
     assert session.end is StreamEnd.GONE

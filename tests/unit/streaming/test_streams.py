@@ -91,7 +91,7 @@ class Stage:
             await asyncio.gather(*self.running)
 
     def close(self) -> None:
-        self.streams.release_readers()
+        self.streams.close()
 
 
 @pytest.fixture
@@ -301,8 +301,8 @@ def test_one_look_serves_all_streams_of_a_subject(stage, monkeypatch):
     async def scenario() -> None:
         event_type = stage.add()
         asked = []
-        verdict = stage.access.change_for
-        monkeypatch.setattr(stage.access, "change_for", lambda *each: asked.append(each) or verdict(*each))
+        verdict = stage.access.access_change_for
+        monkeypatch.setattr(stage.access, "access_change_for", lambda *each: asked.append(each) or verdict(*each))
         rounds = counted_rounds(stage, monkeypatch)
         for _ in range(50):
             stage.serve(event_type, KeptOutlet())
@@ -318,7 +318,7 @@ def test_a_change_is_reported_once(stage, monkeypatch):
     async def scenario() -> None:
         event_type, outlet = stage.add(), KeptOutlet()
         told = []
-        monkeypatch.setattr(LowLevelDriver, "update", lambda _, changed: told.append(changed))
+        monkeypatch.setattr(LowLevelDriver, "update_event_type", lambda _, changed: told.append(changed))
         stage.serve(event_type, outlet)
         await asyncio.sleep(0)
         stage.elsewhere.replace(event_type, replace(event_type, owning_application="other"))

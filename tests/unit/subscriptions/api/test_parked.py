@@ -69,7 +69,7 @@ def test_a_redrive_puts_the_cursor_before_the_first(house):
     parking = Parking(house, a_parked_event(3), a_parked_event(5, key="another"), a_parked_event(7))
     assert house.api.post(parking.path(7) + "/redrive").status_code == 204
     replay = parking.entry_now().replay
-    assert (replay.last_position.offset, replay.keys) == (9, ("a key",))
+    assert (replay.last_position.offset, replay.event_keys) == (9, ("a key",))
     assert cursors(house.api, parking.subscription)[parking.name, "0"].endswith(f"{2:018d}")
 
 
@@ -88,7 +88,7 @@ def test_one_redrive_after_the_other(house):
     parking.put_cursor(parking.at(2))
     assert house.api.post(parking.path(6) + "/redrive").status_code == 204
     replay = parking.entry_now().replay
-    assert (replay.keys, replay.last_position.offset) == (("a key", "another"), 9)
+    assert (replay.event_keys, replay.last_position.offset) == (("a key", "another"), 9)
     assert parking.waiting == [3, 4, 5, 6, 8]
     assert cursors(house.api, parking.subscription)[parking.name, "0"].endswith(f"{2:018d}")
 
@@ -124,7 +124,7 @@ def test_many_keys_at_once_are_too_many(house, monkeypatch):
     assert house.api.post(parking.path(3) + "/redrive").status_code == 204
     assert problem(house.api.post(parking.path(4) + "/redrive"), 409).startswith("More than")
     assert house.api.post(parking.path() + "/redrive").status_code == 204
-    assert parking.entry_now().replay.keys is None
+    assert parking.entry_now().replay.event_keys is None
 
 
 def test_what_cannot_be_committed_is_not_redriven(house):

@@ -20,7 +20,7 @@ from nakadi.subscriptions.api.offsets import (
     with_requested_reset,
     without_reported_task,
 )
-from nakadi.subscriptions.stream.actions import SessionResult
+from nakadi.subscriptions.stream.actions import DepartureRecord
 from nakadi.subscriptions.stream.leases import LeaseKeeper
 from nakadi.subscriptions.stream.members import SubscriptionSessions
 from tests.support.api import problem
@@ -276,7 +276,7 @@ class TestGoesOn:
         assert problem(answer, 503) == STREAMS_NOT_ENDED_MESSAGE
         assert answer.headers["retry-after"]
         assert problem(reset(brief.api, subscription, a_cursor(name, "0", 2)), 409)
-        serving(subscription).leave(session, SessionResult())
+        serving(subscription).leave(session, DepartureRecord())
         assert cursors(brief.api, subscription) == {(name, "0"): published(1)}
         after = brief.session(subscription)
         brief.commit(subscription, after, a_cursor(name, "0", 4))
@@ -340,7 +340,7 @@ class TestGoesOn:
         for _ in range(2):
             answer = brief.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
             assert problem(answer, 503) == STREAMS_NOT_ENDED_MESSAGE
-        serving(subscription).leave(session, SessionResult())
+        serving(subscription).leave(session, DepartureRecord())
         answer = brief.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
         assert answer.status_code == 204
         assert brief.assignment(subscription).reset is None
@@ -353,7 +353,7 @@ class TestGoesOn:
         reset(brief.api, subscription, a_cursor(name, "0", 1))
         monkeypatch.setattr(ResetExecution, "_write_reset", _unavailable)
         members = serving(subscription)
-        members.leave(session, SessionResult())
+        members.leave(session, DepartureRecord())
         with pytest.raises(Conflict, match="still in progress"):
             members.join(a_session("early", started_at=brief.clock.now()))
         brief.wait(63)
@@ -370,7 +370,7 @@ class TestGoesOn:
         monkeypatch.setattr(SystemEventPublisher, "publish", lambda *them: told.append(them[2]["data"]))
         for _ in range(2):
             reset(brief.api, subscription, a_cursor(name, "0", 1))
-        serving(subscription).leave(session, SessionResult())
+        serving(subscription).leave(session, DepartureRecord())
         assert reset(brief.api, subscription, a_cursor(name, "0", 1)).status_code == 204
         [change] = told
         [[before], [after]] = [change["previous_object"], change["new_object"]]

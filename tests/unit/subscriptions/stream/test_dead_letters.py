@@ -29,7 +29,9 @@ def failed(fails, search_end=None):
 
 
 def a_table(fails, search_end=None, policy=SKIPPING, **limits):
-    return Table(entries=[failed(fails, search_end)], policy=policy, **{"batch_limit": 5, "window": 20} | limits)
+    return Table(
+        entries=[failed(fails, search_end)], policy=policy, **{"batch_limit": 5, "max_uncommitted_events": 20} | limits
+    )
 
 
 def tracked(fails, search_end):
@@ -41,13 +43,13 @@ def tracked(fails, search_end):
 
 def test_failures_are_counted_after_an_orderly_end():
     """A stream that ends without a commit of what it sent has failed at every such partition. (S254, S255)"""
-    table = Table(0, 1, 2, policy=SKIPPING, window=10, commit_seconds=20)
+    table = Table(0, 1, 2, policy=SKIPPING, max_uncommitted_events=10, commit_seconds=20)
     table.arrive(1)
     table.arrive(1, partition=1)
     table.commit(0, partition=1)
     table.arrive(1, partition=2)
     table.wait(60)
-    assert table.session.result().failed == {a_place(0), a_place(2)}
+    assert table.session.departure_record().failed_partitions == {a_place(0), a_place(2)}
 
 
 @pytest.mark.parametrize("lease_ends", [False, True])
@@ -56,11 +58,11 @@ def test_failures_are_not_counted_after_an_abrupt_end(lease_ends):
     table = Table(0, policy=SKIPPING)
     table.arrive(1)
     if lease_ends:
-        table.lease.good_until = table.now
+        table.lease.valid_until = table.now
         table.tick()
     else:
-        table.session.drain()
-    assert not table.session.result().failed
+        table.session.handle_shutdown()
+    assert not table.session.departure_record().failed_partitions
 
 
 def test_nothing_is_counted_without_a_policy():
@@ -69,7 +71,7 @@ def test_nothing_is_counted_without_a_policy():
     table.arrive(1)
     assert table.told() == [f"0:0-0 {STARTED}"]
     table.wait(60)
-    assert (table.session.result().failed, table.called()) == (frozenset(), [])
+    assert (table.session.departure_record().failed_partitions, table.called()) == (frozenset(), [])
 
 
 def test_a_commit_forgets_failures():
@@ -88,7 +90,7 @@ def test_a_commit_forgets_failures():
 def test_after_so_many_failures_events_come_one_by_one():
     """Once so many streams have failed, the event behind that is looked for: within the length of a batch events come
     alone, each after the commit of the one before, and other partitions go on as ever. (S257, S258)"""
-    table = Table(1, entries=[failed(3)], policy=SKIPPING, batch_limit=5, window=20, flush_seconds=20)
+    table = Table(1, entries=[failed(3)], policy=SKIPPING, batch_limit=5, max_uncommitted_events=20, flush_seconds=20)
     assert table.called() == [FailureCountChange(a_place(0), 0, at(4))]
     table.arrive(7)
     table.arrive(5, partition=1)
@@ -121,7 +123,7 @@ def test_an_event_is_dropped():
     table = a_table(fails=3, search_end=4)
     table.arrive(3)
     [drop] = table.called()
-    assert (drop.partition, drop.event.end, drop.fails) == (a_place(0), at(0), 3)
+    assert (drop.partition, drop.event.end, drop.failed_streams) == (a_place(0), at(0), 3)
     table.tick()
     assert (table.told(), table.called()) == ([], [])
     table.commit(0)
@@ -166,7 +168,7 @@ def test_policies(annotations, policy):
 
 def a_drop(event):
     record = Record(orjson.dumps(event))
-    return GiveUpOnEvent(a_place(3), a_chunk(record, start=12).from_offset(12), 3)
+    return GiveUpOnEvent(a_place(3), a_chunk(record, start=12).run_from_offset(12), 3)
 
 
 def test_a_letter():

@@ -38,7 +38,7 @@ class Executor:
         self.found = an_event_type()
         self.openings = self.unusable = 0
 
-    def open(self, opening):
+    def find_start(self, opening):
         self.openings += 1
         if self.openings <= self.unusable:
             raise UnusableCursor("beyond the end")
@@ -52,25 +52,25 @@ class Executor:
 class Source:
     """A partition with three events; `stuck` never gets to where they are."""
 
-    lost = False
+    is_topic_missing = False
 
     def __init__(self, *, stuck=False):
-        self.at_border = True
+        self.needs_move = True
         self.moving = asyncio.Event()
         self.left = False
         self._stuck = stuck
         self._runs = [some_events(3)]
 
-    async def move(self, _wake):
+    async def move_to_next_event(self, _wake):
         self.moving.set()
         if self._stuck:
             await asyncio.Event().wait()
-        self.at_border = False
+        self.needs_move = False
 
     def take_run(self):
         return self._runs.pop() if self._runs else None
 
-    def leave(self):
+    def release(self):
         self.left = True
 
 
@@ -79,10 +79,10 @@ class Carried:
 
     def __init__(self, threads, outlet, source):
         context = SessionContext(
-            measure=distance,
-            deliverable=lambda _, record: record.value is not None,
+            measure_distance=distance,
+            is_deliverable=lambda _, record: record.value is not None,
             lease=ProcessLease("", 1e9),
-            access=Rules(),
+            reading_rules=Rules(),
         )
         clock = SystemClock()
         limits = SubscriptionStreamLimits(batch_limit=1, flush_seconds=30, commit_seconds=0.1)
@@ -110,7 +110,7 @@ class Carried:
     def look(self, owners, committed=-1):
         """Partition 0 belongs to these, and is committed up to there."""
         each = entry(0, owners)
-        self.driver.state_read(
+        self.driver.add_state(
             SharedState(
                 Assignment(initialised=True, entries=(each,), sessions=(a_session(ME), a_session("other"))),
                 {each.partition: CommittedOffset(at(committed), ME, A_MOMENT)},
@@ -136,7 +136,7 @@ class UnreadOutlet(KeptOutlet):
 
 @pytest.fixture
 def threads(monkeypatch):
-    monkeypatch.setattr(driver_module, "READ_AFTER_END_SECONDS", 0.0)
+    monkeypatch.setattr(driver_module, "MAX_READ_AFTER_END_SECONDS", 0.0)
     with ThreadPoolExecutor(1) as threads:
         yield threads
 
@@ -193,7 +193,7 @@ def test_a_partition_that_opens_after_a_change_is_read_as_changed(threads):
     async def revision():
         stream = Carried(threads, KeptOutlet(), Source())
         stream.executor.found = an_event_type(name="order", revision=1)
-        stream.driver.update(an_event_type(name="order", revision=2))
+        stream.driver.update_event_type(an_event_type(name="order", revision=2))
         await stream.ended()
         return stream.opened.event_type.revision
 
@@ -203,7 +203,7 @@ def test_a_partition_that_opens_after_a_change_is_read_as_changed(threads):
 def test_a_commit_beyond_the_end_waits_for_events_for_a_moment(threads, monkeypatch):
     """A place beyond the end of the log is looked at again for a moment: if events come at once, the stream goes on.
     (S127, S207)"""
-    monkeypatch.setattr(driver_module, "RETRY_BEYOND_END_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(driver_module, "OPEN_BEYOND_END_RETRY_SECONDS", PATIENCE_SECONDS)
 
     async def opened():
         stream = Carried(threads, KeptOutlet(), Source())
@@ -216,7 +216,7 @@ def test_a_commit_beyond_the_end_waits_for_events_for_a_moment(threads, monkeypa
 
 def test_a_commit_beyond_the_end_ends_the_stream(threads, monkeypatch):
     """A place beyond the end of the log at which no events come cannot be read: the stream ends. (S127, S207)"""
-    monkeypatch.setattr(driver_module, "RETRY_BEYOND_END_SECONDS", 0.0)
+    monkeypatch.setattr(driver_module, "OPEN_BEYOND_END_RETRY_SECONDS", 0.0)
 
     async def opened():
         stream = Carried(threads, KeptOutlet(), Source())
@@ -253,12 +253,12 @@ class NotedThreads(ThreadPoolExecutor):
 
 def test_beginning_with_a_partition_holds_up_no_other_call(monkeypatch):
     """Where a partition begins is asked in threads of their own, for the registry is asked, too, and may not answer."""
-    monkeypatch.setattr(driver_module, "READ_AFTER_END_SECONDS", 0.0)
+    monkeypatch.setattr(driver_module, "MAX_READ_AFTER_END_SECONDS", 0.0)
     with NotedThreads() as opening, NotedThreads() as others:
 
         async def ended():
             outlet = UnreadOutlet()
-            stream = Carried(SessionCallThreads(opening=opening, others=others), outlet, Source())
+            stream = Carried(SessionCallThreads(for_opening=opening, for_others=others), outlet, Source())
             await asyncio.wait_for(outlet.stuck.wait(), PATIENCE_SECONDS)
             stream.look(f"{ME}>other", committed=2)
             await stream.ended()

@@ -92,7 +92,7 @@ def test_a_turn_that_takes_long_takes_no_one_for_dead(host, coordination, clock)
 def test_a_renewal_that_comes_too_late_is_worth_nothing(host, coordination, clock):
     """A lease that ran out before the answer came has run out: others could see that, and its sessions are over. Those
     that come next belong to another one. (S318)"""
-    lease = host.lease()
+    lease = host.ensure_lease()
     clock.move(LEASE_DURATION.total_seconds() - 1)
 
     def renewed_slowly(_holder, _until):
@@ -101,11 +101,11 @@ def test_a_renewal_that_comes_too_late_is_worth_nothing(host, coordination, cloc
     coordination.renew_lease = renewed_slowly
     with pytest.raises(Unavailable):
         host.renew()
-    assert not lease.is_good(clock.monotonic())
+    assert not lease.is_valid(clock.monotonic())
     coordination.renew_lease = lambda _holder, _until: None
-    assert host.lease() is not lease
-    assert host.lease().is_good(clock.monotonic())
-    assert not lease.is_good(clock.monotonic())
+    assert host.ensure_lease() is not lease
+    assert host.ensure_lease().is_valid(clock.monotonic())
+    assert not lease.is_valid(clock.monotonic())
 
 
 def test_a_subscription_that_fails_does_not_keep_the_others(host, coordination, clock, caplog):
@@ -113,8 +113,8 @@ def test_a_subscription_that_fails_does_not_keep_the_others(host, coordination, 
     is removed all the same. (S224, S239)"""
     subscriptions = [shared(coordination, clock, name, "this process", OTHER) for name in ("broken", "fine")]
     (broken, _), (fine, _) = subscriptions
-    host.retry_removal("broken", "broken-this process")
-    host.retry_removal("fine", "fine-this process")
+    host.remove_session_later("broken", "broken-this process")
+    host.remove_session_later("fine", "fine-this process")
     write = coordination.replace_assignment
 
     def unless_broken(subscription, *rest):

@@ -5,18 +5,18 @@ import random
 import pytest
 
 from nakadi.model.outcomes import Invalid
-from nakadi.subscriptions.stream.limits import SubscriptionStreamParameters, limits_of
+from nakadi.subscriptions.stream.limits import SubscriptionStreamParameters, stream_limits
 
 
 def limits(most=60, longest=None, **asked):
-    return limits_of(SubscriptionStreamParameters(**asked), most, random.Random(7).randint, longest)
+    return stream_limits(SubscriptionStreamParameters(**asked), most, random.Random(7).randint, longest)
 
 
 def test_streams_do_not_all_end_at_once():
     """A stream whose time is not given has one between 3000 and 4199 seconds, each its own. (S149, S150)"""
     pick = random.Random(7).randint
     found = {
-        limits_of(SubscriptionStreamParameters(stream_timeout=given), 60, pick).stream_seconds
+        stream_limits(SubscriptionStreamParameters(stream_timeout=given), 60, pick).stream_seconds
         for given in [None, 0, -1, 4201] * 500
     }
     assert 3000 <= min(found) < 3020

@@ -14,7 +14,7 @@ from nakadi.subscriptions.stream.actions import (
     ParkEvents,
     ReloadParkedKeys,
 )
-from nakadi.subscriptions.stream.parking import empty_run_up_to
+from nakadi.subscriptions.stream.parking import empty_run_ending_at
 from tests.support.chunks import a_chunk
 from tests.support.consuming import ME, Table, at
 from tests.support.coordination import a_parked_event, a_place, entry
@@ -25,7 +25,7 @@ STARTED = "Stream started"
 
 def events(*keys, start=0):
     """Events with these keys."""
-    return a_chunk(*[Record(b"{}", key or None) for key in keys], start=start).from_offset(start)
+    return a_chunk(*[Record(b"{}", key or None) for key in keys], start=start).run_from_offset(start)
 
 
 def a_table(*parked, replay=None, **limits):
@@ -34,7 +34,7 @@ def a_table(*parked, replay=None, **limits):
         entries=[PartitionAssignment(a_place(0), ME, replay=replay)],
         policy=PARKING,
         opening=False,
-        **{"batch_limit": 1, "window": 20} | limits,
+        **{"batch_limit": 1, "max_uncommitted_events": 20} | limits,
     )
     answer_opening(table, *parked)
     return table
@@ -43,7 +43,7 @@ def a_table(*parked, replay=None, **limits):
 def answer_opening(table, *parked):
     """Say of the last opening that was asked for that these keys have parked events."""
     [opening] = (each for each in table.called() if isinstance(each, OpenPartition))
-    table.tell(table.session.opened(opening, opening.position, 0, table.now, frozenset(parked)))
+    table.tell(table.session.handle_opening(opening, opening.position, 0, table.now, frozenset(parked)))
 
 
 def parked(call):
@@ -55,9 +55,9 @@ def test_events_of_a_parked_key_are_put_away_before_anything_is_sent():
     table = a_table("a")
     table.arrive(events("b", "a", "c", "a", ""))
     [call] = table.called()
-    assert (parked(call), call.upto, table.told()) == ([1, 3], None, [])
-    assert not table.session.wants(a_place(0))
-    table.tell(table.session.parking_finished(call, table.now))
+    assert (parked(call), call.commit_position, table.told()) == ([1, 3], None, [])
+    assert not table.session.wants_events(a_place(0))
+    table.tell(table.session.handle_parking_end(call, table.now))
     assert table.told() == [f"0:0-0 {STARTED}", "0:2-2", "0:4-4"]
 
 
@@ -66,10 +66,10 @@ def test_the_cursor_moves_with_them_if_nothing_is_outstanding():
     table = a_table("a")
     table.arrive(events("a", "a", "b", "a"))
     [call] = table.called()
-    assert (parked(call), call.upto) == ([0, 1, 3], None)
+    assert (parked(call), call.commit_position) == ([0, 1, 3], None)
     table = a_table("a")
     table.arrive(events("a", "a"))
-    assert table.called()[0].upto == at(1)
+    assert table.called()[0].commit_position == at(1)
 
 
 def test_the_cursor_does_not_pass_what_is_not_put_away():
@@ -79,12 +79,12 @@ def test_the_cursor_does_not_pass_what_is_not_put_away():
     [call] = table.called()
     table.wait(6)
     assert table.called() == []
-    assert table.session.result().positions == {}
-    table.tell(table.session.parking_finished(call, table.now))
+    assert table.session.departure_record().commit_positions == {}
+    table.tell(table.session.handle_parking_end(call, table.now))
     table.wait(1)
     assert table.called() == [AutoCommit({a_place(0): at(0)})]
-    table.tell(table.session.drain())
-    assert table.session.result().positions == {a_place(0): at(0)}
+    table.tell(table.session.handle_shutdown())
+    assert table.session.departure_record().commit_positions == {a_place(0): at(0)}
 
 
 def test_a_partition_is_not_handed_over_meanwhile():
@@ -94,7 +94,7 @@ def test_a_partition_is_not_handed_over_meanwhile():
     [call] = table.called()
     table.change(entry(0, f"{ME}>other"))
     assert not [each for each in table.called() if isinstance(each, HandOverPartitions)]
-    table.tell(table.session.parking_finished(call, table.now))
+    table.tell(table.session.handle_parking_end(call, table.now))
     assert table.called() == [HandOverPartitions(frozenset({a_place(0)}), {a_place(0): at(0)})]
 
 
@@ -105,26 +105,28 @@ def test_many_are_put_away_in_several_steps():
     assert [len(call.events) for call in table.called()] == [MAX_PARKED_EVENTS_PER_CALL, 1]
     table = a_table("a")
     large = Record(b"x" * (MAX_PARKED_BYTES_PER_CALL // 2 + 1), "a")
-    table.arrive(a_chunk(large, large, Record(b"{}", "a")).from_offset(0))
+    table.arrive(a_chunk(large, large, Record(b"{}", "a")).run_from_offset(0))
     assert [parked(call) for call in table.called()] == [[0], [1, 2]]
 
 
 def test_what_waits_is_looked_at_anew_once_its_key_is_parked():
     """When an event is given up, what was read behind it is read again, for it may have to follow. (S259, S260)"""
     table = Table(
-        entries=[PartitionAssignment(a_place(0), ME, failed_streams=3, search_end=at(4))], policy=PARKING, window=20
+        entries=[PartitionAssignment(a_place(0), ME, failed_streams=3, search_end=at(4))],
+        policy=PARKING,
+        max_uncommitted_events=20,
     )
     table.arrive(events("a", "a", "b"))
     [drop] = table.called()
-    assert (drop.event.end, drop.fails, drop.replay) == (at(0), 3, None)
+    assert (drop.event.end, drop.failed_streams, drop.replay_id) == (at(0), 3, None)
     table.opening = False
     table.commit(0)
     answer_opening(table, "a")
     assert table.told() == []
     table.arrive(events("a", "b", start=1))
     [call] = table.called()
-    assert (parked(call), call.upto) == ([1], at(1))
-    table.tell(table.session.parking_finished(call, table.now))
+    assert (parked(call), call.commit_position) == ([1], at(1))
+    table.tell(table.session.handle_parking_end(call, table.now))
     assert len(table.told()) == 1
 
 
@@ -136,8 +138,8 @@ def test_keys_are_asked_for_again_when_the_assignment_changes():
     assert isinstance(call, ReloadParkedKeys)
     table.arrive(events("b"))
     [park] = table.called()
-    table.tell(table.session.parked_keys_read(call, frozenset()))
-    table.tell(table.session.parking_finished(park, table.now))
+    table.tell(table.session.handle_parked_keys(call, frozenset()))
+    table.tell(table.session.handle_parking_end(park, table.now))
     table.arrive(events("a", "b", start=1))
     assert [parked(each) for each in table.called() if isinstance(each, ParkEvents)] == [[2]]
 
@@ -151,15 +153,15 @@ def test_answers_that_came_too_late():
     [relearn] = table.called()
     table.commit(5)
     answer_opening(table, "a")
-    table.tell(table.session.parking_finished(park, table.now))
-    table.tell(table.session.parked_keys_read(relearn, frozenset()))
+    table.tell(table.session.handle_parking_end(park, table.now))
+    table.tell(table.session.handle_parked_keys(relearn, frozenset()))
     table.arrive(events("a", start=6))
     assert [parked(each) for each in table.called()] == [[6]]
 
 
 def test_without_the_policy_nothing_follows():
     """Parked events of a subscription that does not park any more are left alone."""
-    table = Table(0, batch_limit=1, window=9)
+    table = Table(0, batch_limit=1, max_uncommitted_events=9)
     table.arrive(events("a", "a"))
     assert table.told() == [f"0:0-0 {STARTED}", "0:1-1"]
 
@@ -185,7 +187,7 @@ def test_the_end_of_a_replay_is_committed_at_once():
     """When the last of what is sent once more is committed, the cursor goes to where it was without delay, once."""
     table = a_table(replay=Replay("r", at(9)))
     table.arrive(events("a"))
-    table.arrive(empty_run_up_to(at(9)))
+    table.arrive(empty_run_ending_at(at(9)))
     table.tick()
     assert table.called() == []
     table.commit(0)
@@ -198,7 +200,7 @@ def test_what_is_parked_again_is_no_part_of_the_replay():
     """An event that is put away during a replay is marked with it, so that it stays parked."""
     table = a_table("a", replay=Replay("r", at(9)))
     table.arrive(events("a"))
-    assert table.called()[0].replay == "r"
+    assert table.called()[0].replay_id == "r"
 
 
 @pytest.mark.parametrize(

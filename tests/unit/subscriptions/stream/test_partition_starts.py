@@ -108,7 +108,7 @@ def test_events_that_came_after_the_look_are_found(case):
     """A position that was beyond the end when the log was looked at may be within by now. (S207)"""
     case.starts.find(a_place(), BEGIN, case.order)
     case.published(case.order.timeline, 1)
-    assert case.starts.find(a_place(), Position(1, 1), case.order).start == Position(1, 1)
+    assert case.starts.find(a_place(), Position(1, 1), case.order).position == Position(1, 1)
 
 
 def test_what_was_seen_last_is_remembered():
@@ -117,7 +117,7 @@ def test_what_was_seen_last_is_remembered():
     first = an_event_type(name="order", revision=1)
     known = KnownEventTypes([first], lambda: None)
     second = replace(first, revision=2)
-    assert known.newest(second) is second
-    assert known.newest(first) is second
+    assert known.keep_newest(second) is second
+    assert known.keep_newest(first) is second
     another = an_event_type(name="order", id="another", revision=1)
-    assert known.newest(another) is another
+    assert known.keep_newest(another) is another

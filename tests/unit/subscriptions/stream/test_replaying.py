@@ -16,17 +16,17 @@ from tests.support.coordination import a_parked_event
 class Log:
     """What comes after the parked events."""
 
-    lost = False
-    at_border = False
+    is_topic_missing = False
+    needs_move = False
     left = False
 
-    async def move(self, _wake):
-        self.at_border = False
+    async def move_to_next_event(self, _wake):
+        self.needs_move = False
 
     def take_run(self):
         return some_events(1, start=100)
 
-    def leave(self):
+    def release(self):
         self.left = True
 
 
@@ -42,8 +42,8 @@ def taken(source):
 
     async def take():
         while not found or found[-1] != (1, 100):
-            if source.at_border:
-                await source.move(lambda: None)
+            if source.needs_move:
+                await source.move_to_next_event(lambda: None)
             run = source.take_run()
             for index in range(run.first, run.last):
                 record = run.chunk.records[index]
@@ -76,7 +76,7 @@ def test_many_are_fetched_bit_by_bit(threads):
     fetched = []
     events = [a_parked_event(each) for each in range(parking.MAX_FETCHED_AT_ONCE + 1)]
     source = a_source(threads, *events, fetch=lambda parked: fetched.append(parked) or b"{}")
-    asyncio.run(source.move(lambda: None))
+    asyncio.run(source.move_to_next_event(lambda: None))
     assert len(fetched) == parking.MAX_FETCHED_AT_ONCE
     assert len(taken(source)) == parking.MAX_FETCHED_AT_ONCE + 2
 
@@ -102,11 +102,11 @@ def test_a_store_that_does_not_answer_is_asked_again(threads, monkeypatch):
     async def take():
         source = a_source(threads, a_parked_event(3), fetch=fetch)
         woken = asyncio.Event()
-        await source.move(woken.set)
+        await source.move_to_next_event(woken.set)
         assert source.take_run() is None
         await woken.wait()
-        assert source.at_border
-        await source.move(woken.set)
+        assert source.needs_move
+        await source.move_to_next_event(woken.set)
         return source.take_run()
 
     assert asyncio.run(take()).end == at(3)
@@ -115,9 +115,9 @@ def test_a_store_that_does_not_answer_is_asked_again(threads, monkeypatch):
 def test_it_is_as_lost_as_the_log_behind_it(threads):
     """Once the parked events are through, it is the log that may be lost; both are left together."""
     source = a_source(threads)
-    source._onward.lost = True
-    assert not source.lost
+    source._onward.is_topic_missing = True
+    assert not source.is_topic_missing
     assert source.take_run().end == at(50)
-    assert source.lost
-    source.leave()
+    assert source.is_topic_missing
+    source.release()
     assert source._onward.left

@@ -20,7 +20,7 @@ STARTED = "Stream started"
 
 def test_a_full_batch_goes_at_once():
     """A batch is sent as soon as it has as many events as it may have, and never has more. (S186, S178, S190)"""
-    table = Table(0, batch_limit=3, window=100)
+    table = Table(0, batch_limit=3, max_uncommitted_events=100)
     table.arrive(7)
     assert table.told() == [f"0:0-2 {STARTED}", "0:3-5"]
     table.arrive(2, start=7)
@@ -29,14 +29,14 @@ def test_a_full_batch_goes_at_once():
 
 def test_the_window_makes_batches_smaller():
     """A batch limit above the window yields batches of the window's size, and they go at once. (S187)"""
-    table = Table(0, batch_limit=50, window=4)
+    table = Table(0, batch_limit=50, max_uncommitted_events=4)
     table.arrive(10)
     assert table.told() == [f"0:0-3 {STARTED}"]
 
 
 def test_what_waits_goes_after_the_flush_timeout():
     """After the flush timeout whatever waits is sent, or a keep-alive; the timer begins anew each time. (S188)"""
-    table = Table(0, batch_limit=5, window=100, flush_seconds=10)
+    table = Table(0, batch_limit=5, max_uncommitted_events=100, flush_seconds=10)
     table.arrive(12)
     assert table.told() == [f"0:0-4 {STARTED}", "0:5-9"]
     table.wait(9)
@@ -50,7 +50,7 @@ def test_what_waits_goes_after_the_flush_timeout():
 
 def test_each_partition_has_its_own_flush_timer():
     """One partition's batches do not put off another one's keep-alive. (S188)"""
-    table = Table(0, 1, batch_limit=1, window=100, flush_seconds=10)
+    table = Table(0, 1, batch_limit=1, max_uncommitted_events=100, flush_seconds=10)
     table.wait(5)
     table.arrive(1, partition=1)
     table.told()
@@ -71,7 +71,7 @@ def test_lost_events_are_reported():
     """Where events were gone before they could be sent, the first line says how many. (S181, S101, S301)"""
     table = Table(0, opening=False)
     [opening] = table.called()
-    table.tell(table.session.opened(opening, at(6), 7, table.now))
+    table.tell(table.session.handle_opening(opening, at(6), 7, table.now))
     table.arrive(some_events(1, start=7))
     assert table.told() == [f"0:7-7 {STARTED}; skipped events due to retention time passed, count: 7"]
     table.commit(7)
@@ -80,7 +80,7 @@ def test_lost_events_are_reported():
 
 def test_one_partition_is_served_before_the_next():
     """A busy partition may use the whole window. (S189)"""
-    table = Table(0, 1, batch_limit=2, window=6)
+    table = Table(0, 1, batch_limit=2, max_uncommitted_events=6)
     table.arrive(6, partition=0)
     table.arrive(6, partition=1)
     assert table.told() == [f"0:0-1 {STARTED}", "0:2-3", "0:4-5"]
@@ -88,7 +88,7 @@ def test_one_partition_is_served_before_the_next():
 
 def test_a_batch_is_due_by_the_age_of_its_events():
     """Events that are older than the timespan of the newest go together, at least one. (S191, S193)"""
-    table = Table(0, batch_limit=100, window=100, timespan_seconds=60)
+    table = Table(0, batch_limit=100, max_uncommitted_events=100, batch_timespan_seconds=60)
     table.arrive(_stored_after(0, 10, 59))
     assert table.told() == []
     table.arrive(_stored_after(61, start=3))
@@ -104,19 +104,19 @@ def _stored_after(*seconds, start=0):
         each._replace(stored_at=A_MOMENT + timedelta(seconds=after))
         for each, after in zip(chunk.events, seconds, strict=True)
     )
-    return chunk.from_offset(start)
+    return chunk.run_from_offset(start)
 
 
 def test_batches_by_age_respect_window_and_limit():
     """A batch that is due by its age is no longer than batches and window allow: the better behaviour. (S192)"""
-    table = Table(0, batch_limit=100, window=2, timespan_seconds=60)
+    table = Table(0, batch_limit=100, max_uncommitted_events=2, batch_timespan_seconds=60)
     table.arrive(_stored_after(0, 10, 20, 100))
     assert table.told() == [f"0:0-1 {STARTED}"]
 
 
 def test_the_heaviest_partition_is_relieved():
     """When too much is held, the heaviest partition goes beyond its batch limit, and says why. (S194, S182)"""
-    table = Table(0, 1, batch_limit=1000, window=1000)
+    table = Table(0, 1, batch_limit=1000, max_uncommitted_events=1000)
     table.arrive(some_events(3, size=10_000_000), partition=0)
     table.arrive(some_events(3, size=9_000_000), partition=1)
     assert table.told() == [f"0:0-2 {STARTED}; Stream parameters are causing overflow"]
@@ -136,11 +136,11 @@ def test_silence_is_broken():
 
 def test_sending_stops_at_the_window():
     """The window is one for all partitions; nothing is read beyond it, and a commit opens it. (S199, S195, S129)"""
-    table = Table(0, 1, batch_limit=1, window=5)
+    table = Table(0, 1, batch_limit=1, max_uncommitted_events=5)
     table.arrive(10)
     table.arrive(3, partition=1)
     assert table.told() == [f"0:0-0 {STARTED}", "0:1-1", "0:2-2", "0:3-3", "0:4-4"]
-    assert not table.session.wants(a_place(1))
+    assert not table.session.wants_events(a_place(1))
     table.commit(4)
     assert table.told() == ["0:5-5", "0:6-6", "0:7-7", "0:8-8", "0:9-9"]
     table.commit(6)
@@ -149,7 +149,7 @@ def test_sending_stops_at_the_window():
 
 def test_keep_alives_go_on_beyond_the_window():
     """With the window used up there are keep-alives, and they show how far was sent. (S195, S179, S188)"""
-    table = Table(0, window=1, flush_seconds=10)
+    table = Table(0, max_uncommitted_events=1, flush_seconds=10)
     table.arrive(2)
     table.told()
     table.wait(10)
@@ -158,15 +158,17 @@ def test_keep_alives_go_on_beyond_the_window():
 
 def test_positions_are_counted_not_events():
     """What was passed over between events uses up the window. (S200)"""
-    table = Table(0, batch_limit=1, window=5, deliverable=lambda record: record.value in (b'"a"', b'"b"'))
+    table = Table(
+        0, batch_limit=1, max_uncommitted_events=5, deliverable=lambda record: record.value in (b'"a"', b'"b"')
+    )
     table.rules.skips_misplaced_events = True
-    table.arrive(a_chunk("a", "x", "x", "x", "b", "a").from_offset(0))
+    table.arrive(a_chunk("a", "x", "x", "x", "b", "a").run_from_offset(0))
     assert table.told() == [f"0:0-0 {STARTED}", "0:4-4"]
 
 
 def test_a_commit_of_what_was_not_sent():
     """A commit beyond what was sent drops what it covers; reading goes on behind it. (S207, S127, S209)"""
-    table = Table(0, 1, batch_limit=1, window=2)
+    table = Table(0, 1, batch_limit=1, max_uncommitted_events=2)
     table.arrive(6)
     table.told()
     table.commit(3)
@@ -180,7 +182,7 @@ def test_a_commit_of_what_was_not_sent():
 
 def test_an_offset_that_goes_back():
     """Should an offset go back, what waits is forgotten and reading begins there. (S208)"""
-    table = Table(0, batch_limit=1, window=10)
+    table = Table(0, batch_limit=1, max_uncommitted_events=10)
     table.arrive(3)
     table.commit(2)
     table.told()
@@ -207,7 +209,7 @@ def test_the_commit_timeout():
 
 def test_any_commit_winds_the_timer():
     """One timer for all partitions: a commit of any one is enough, though another is never committed. (S201, S202)"""
-    table = Table(0, 1, commit_seconds=20, flush_seconds=1000, window=10)
+    table = Table(0, 1, commit_seconds=20, flush_seconds=1000, max_uncommitted_events=10)
     table.arrive(1)
     table.arrive(5, partition=1)
     for offset in range(4):
@@ -238,7 +240,9 @@ def test_time_runs_from_the_first_event_that_is_outstanding():
 def test_the_stream_timeout():
     """At the stream timeout what waits is flushed, the client gets a debug line, and commits are waited for. (S211,
     S210)"""
-    table = Table(0, batch_limit=3, window=10, stream_seconds=100, flush_seconds=1000, commit_seconds=60)
+    table = Table(
+        0, batch_limit=3, max_uncommitted_events=10, stream_seconds=100, flush_seconds=1000, commit_seconds=60
+    )
     table.wait(95)
     table.told()
     table.arrive(5)
@@ -266,7 +270,7 @@ def test_a_closing_stream_does_not_wait_for_ever():
 
 def test_the_stream_limit_counts_commits():
     """No more than the stream limit is sent, and it ends when as much is committed, not when sent. (S212, S182)"""
-    table = Table(0, batch_limit=2, window=10, stream_limit=3)
+    table = Table(0, batch_limit=2, max_uncommitted_events=10, stream_limit=3)
     table.arrive(10)
     assert table.told() == [f"0:0-1 {STARTED}", "0:2-2"]
     table.commit(1)
@@ -278,7 +282,7 @@ def test_the_stream_limit_counts_commits():
 
 def test_the_committed_count_has_what_was_passed_over():
     """What was passed over counts as committed, and may exceed the limit. (S213)"""
-    table = Table(0, batch_limit=1, window=10, stream_limit=2)
+    table = Table(0, batch_limit=1, max_uncommitted_events=10, stream_limit=2)
     table.arrive(2)
     table.told()
     table.commit(7)
@@ -302,7 +306,7 @@ def test_keep_alives_are_limited():
 
 def test_keep_alives_beyond_the_window_count():
     """Keep-alives because of a window that is used up count, too. (S197)"""
-    table = Table(0, keep_alive_limit=2, window=1, flush_seconds=5, commit_seconds=60)
+    table = Table(0, keep_alive_limit=2, max_uncommitted_events=1, flush_seconds=5, commit_seconds=60)
     table.arrive(2)
     table.wait(10)
     assert table.session.closing is SessionEnd.KEEP_ALIVES
@@ -338,7 +342,7 @@ def test_a_reset_closes():
 def test_a_blocked_client():
     """A client that is blocked gets a debug line, and the stream closes. (S216, S182, S308)"""
     table = Table(0)
-    table.session.blocked()
+    table.session.handle_block()
     table.tick()
     assert table.told() == ["0@-1 Consumption is blocked"]
     assert table.session.end is SessionEnd.BLOCKED
@@ -348,7 +352,7 @@ def test_a_client_that_has_gone():
     """When the client has gone, what it got may still be committed until the commit timeout. (S220, S128, S169)"""
     table = Table(0, commit_seconds=20)
     table.arrive(1)
-    table.tell(table.session.gone(table.now))
+    table.tell(table.session.handle_disconnect(table.now))
     assert (table.session.closing, table.session.end) == (SessionEnd.GONE, None)
     table.wait(20)
     assert table.session.end is SessionEnd.GONE
@@ -357,15 +361,15 @@ def test_a_client_that_has_gone():
 def test_a_client_that_has_gone_with_everything_committed():
     """When nothing is outstanding, a client that has gone gives its slot back at once. (S220)"""
     table = Table(0)
-    table.tell(table.session.gone(table.now))
+    table.tell(table.session.handle_disconnect(table.now))
     assert table.session.end is SessionEnd.GONE
 
 
 @pytest.mark.parametrize(
     ("fact", "end"),
     [
-        (lambda session: session.refused(ValueError()), SessionEnd.REFUSED),
-        (lambda session: session.drain(), SessionEnd.DRAINED),
+        (lambda session: session.handle_refusal(ValueError()), SessionEnd.REFUSED),
+        (lambda session: session.handle_shutdown(), SessionEnd.DRAINED),
     ],
 )
 def test_ends_without_grace(fact, end):
@@ -376,7 +380,7 @@ def test_ends_without_grace(fact, end):
     table.told()
     table.tell(fact(table.session))
     assert (table.session.end, table.told()) == (end, [])
-    assert not table.session.result().failed
+    assert not table.session.departure_record().failed_partitions
 
 
 def test_a_session_that_was_removed():
@@ -396,7 +400,7 @@ def an_assignment_without_me(table):
 def test_a_lease_that_ran_out():
     """A session whose lease has run out sends nothing more, whatever comes. (S318)"""
     table = Table(0)
-    table.lease.good_until = 10.0
+    table.lease.valid_until = 10.0
     table.now = 9.9
     table.arrive(1)
     assert table.told() == [f"0:0-0 {STARTED}"]
@@ -420,8 +424,8 @@ def theirs(text: str) -> Record:
 def test_what_is_not_for_the_client_is_passed_over():
     """Events for others and deletions are not sent, and committed when nothing before them is outstanding. (S228,
     S230, S231, S232, S233, S275)"""
-    table = Table(0, batch_limit=1, window=10, deliverable=ours)
-    table.arrive(a_chunk(theirs("x"), Record(None), "a", theirs("y"), Record(None)).from_offset(0))
+    table = Table(0, batch_limit=1, max_uncommitted_events=10, deliverable=ours)
+    table.arrive(a_chunk(theirs("x"), Record(None), "a", theirs("y"), Record(None)).run_from_offset(0))
     assert table.told() == [f"0:2-2 {STARTED}"]
     table.wait(5)
     assert table.called() == [AutoCommit({a_place(0): at(1)})]
@@ -436,19 +440,19 @@ def test_what_is_not_for_the_client_is_passed_over():
 def test_passing_over_is_committed_with_a_hand_over():
     """What was passed over is committed when a partition leaves, and when the stream ends. (S232)"""
     table = Table(0, 1, deliverable=ours)
-    table.arrive(a_chunk(theirs("x")).from_offset(0))
-    table.arrive(a_chunk(theirs("x")).from_offset(0), partition=1)
+    table.arrive(a_chunk(theirs("x")).run_from_offset(0))
+    table.arrive(a_chunk(theirs("x")).run_from_offset(0), partition=1)
     table.change(entry(0, f"{ME}>other"))
     assert table.called() == [HandOverPartitions(frozenset({a_place(0)}), {a_place(0): at(0)})]
     table.change(entry(0, "other"))
-    table.tell(table.session.drain())
-    assert table.session.result().positions == {a_place(1): at(0)}
+    table.tell(table.session.handle_shutdown())
+    assert table.session.departure_record().commit_positions == {a_place(1): at(0)}
 
 
 def test_keep_alives_jump_over_what_was_passed_over():
     """If everything is passed over, the client sees keep-alives whose cursor moves on. (S234)"""
     table = Table(0, flush_seconds=10, deliverable=ours)
-    table.arrive(a_chunk(theirs("x"), theirs("y")).from_offset(0))
+    table.arrive(a_chunk(theirs("x"), theirs("y")).run_from_offset(0))
     table.commit(1)
     table.wait(10)
     assert table.told() == [f"0@1 {STARTED}"]
@@ -457,4 +461,4 @@ def test_keep_alives_jump_over_what_was_passed_over():
 def test_an_idle_stream_is_not_woken_between_keep_alives():
     """An idle stream has nothing to do between its keep-alives. (S232)"""
     table = Table(0, flush_seconds=24)
-    assert table.session.deadline() == 24
+    assert table.session.next_tick_at() == 24

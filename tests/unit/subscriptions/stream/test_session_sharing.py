@@ -14,11 +14,11 @@ STARTED = "Stream started"
 def test_a_partition_that_someone_waits_for():
     """Nothing more is sent of a partition that another session waits for; it is released once all is committed. (S241,
     S242, S316, S129)"""
-    table = Table(0, 1, batch_limit=1, window=3)
+    table = Table(0, 1, batch_limit=1, max_uncommitted_events=3)
     table.arrive(5)
     table.told()
     table.change(entry(0, f"{ME}>other"))
-    assert not table.session.wants(a_place(0))
+    assert not table.session.wants_events(a_place(0))
     table.commit(1)
     assert (table.told(), table.called()) == ([], [])
     table.commit(2)
@@ -40,7 +40,7 @@ def test_a_partition_without_anything_outstanding_is_released_at_once():
 def test_a_partition_that_is_not_committed_in_time():
     """When a partition that another session waits for is not committed in time, the whole stream closes. (S219,
     S243)"""
-    table = Table(0, 1, commit_seconds=20, window=100, flush_seconds=1000)
+    table = Table(0, 1, commit_seconds=20, max_uncommitted_events=100, flush_seconds=1000)
     table.arrive(1)
     table.wait(5)
     table.change(entry(0, f"{ME}>other"))
@@ -55,7 +55,7 @@ def test_a_partition_that_is_not_committed_in_time():
 def test_commits_of_other_partitions_do_not_put_off_a_hand_over():
     """Whatever is committed of other partitions, one that another session waits for is free after two commit timeouts.
     (S219, S243, S210)"""
-    table = Table(0, 1, commit_seconds=3, window=100, flush_seconds=1000)
+    table = Table(0, 1, commit_seconds=3, max_uncommitted_events=100, flush_seconds=1000)
     table.arrive(1)
     table.arrive(90, partition=1)
     table.change(entry(0, f"{ME}>other"))
@@ -69,11 +69,17 @@ def test_commits_of_other_partitions_do_not_put_off_a_hand_over():
 def test_commits_do_not_put_off_the_end_of_a_closing_stream(begin):
     """A stream that closes for whatever reason ends a commit timeout later, however much is committed. (S210, S220,
     S215, S138)"""
-    table = Table(0, commit_seconds=3, window=100, flush_seconds=1000, stream_seconds=5 if begin == "timeout" else 4200)
+    table = Table(
+        0,
+        commit_seconds=3,
+        max_uncommitted_events=100,
+        flush_seconds=1000,
+        stream_seconds=5 if begin == "timeout" else 4200,
+    )
     table.wait(4)
     table.arrive(90)
     if begin == "gone":
-        table.tell(table.session.gone(table.now))
+        table.tell(table.session.handle_disconnect(table.now))
     elif begin == "reset":
         table.look(resetting=True)
     for offset in range(4):
@@ -84,7 +90,7 @@ def test_commits_do_not_put_off_the_end_of_a_closing_stream(begin):
 
 def test_a_partition_that_stays_after_all():
     """When no session waits any more, the partition goes on as before. (S240)"""
-    table = Table(0, window=3, commit_seconds=20)
+    table = Table(0, max_uncommitted_events=3, commit_seconds=20)
     table.arrive(5)
     table.told()
     table.change(entry(0, f"{ME}>other"))
@@ -99,9 +105,9 @@ def test_a_partition_that_comes_back_while_it_is_released():
     table.change(entry(0, f"{ME}>other"))
     table.called()
     table.change(entry(0, ME))
-    assert not table.session.wants(a_place(0))
-    table.tell(table.session.handed_over([a_place(0)], table.assignment.revision, table.now))
-    assert table.session.wants(a_place(0))
+    assert not table.session.wants_events(a_place(0))
+    table.tell(table.session.end_hand_over([a_place(0)], table.assignment.revision, table.now))
+    assert table.session.wants_events(a_place(0))
 
 
 def test_what_was_read_before_a_hand_over_is_not_believed():
@@ -109,14 +115,14 @@ def test_what_was_read_before_a_hand_over_is_not_believed():
     table = Table(0)
     table.change(entry(0, f"{ME}>other"))
     table.called()
-    table.tell(table.session.handed_over([a_place(0)], 17, table.now))
+    table.tell(table.session.end_hand_over([a_place(0)], 17, table.now))
     table.change(entry(0, ME))
-    assert not table.session.wants(a_place(0))
+    assert not table.session.wants_events(a_place(0))
     table.assignment = type(table.assignment)(
         revision=17, initialised=True, entries=(entry(0, ME),), sessions=table.assignment.sessions
     )
     table.look()
-    assert table.session.wants(a_place(0))
+    assert table.session.wants_events(a_place(0))
 
 
 def test_a_new_partition_is_read_from_its_offset():
@@ -146,21 +152,21 @@ def test_an_answer_that_came_too_late():
     [first] = table.called()
     table.commit(5)
     [second] = table.called()
-    assert not table.session.expects(first)
-    table.tell(table.session.opened(first, at(-1), 0, table.now))
+    assert not table.session.expects_opening(first)
+    table.tell(table.session.handle_opening(first, at(-1), 0, table.now))
     table.arrive(1)
     assert table.told() == []
-    table.tell(table.session.opened(second, at(5), 0, table.now))
+    table.tell(table.session.handle_opening(second, at(5), 0, table.now))
     table.arrive(1, start=6)
     assert table.told() == [f"0:6-6 {STARTED}"]
 
 
 def test_a_closing_session_releases():
     """A closing session releases what another session waits for as soon as that is committed. (S248)"""
-    table = Table(0, 1, window=10)
+    table = Table(0, 1, max_uncommitted_events=10)
     table.arrive(1)
     table.arrive(1, partition=1)
-    table.tell(table.session.gone(table.now))
+    table.tell(table.session.handle_disconnect(table.now))
     table.change(entry(0, f"{ME}>other"), entry(1, f"{ME}>other"))
     assert table.called() == []
     table.commit(0)

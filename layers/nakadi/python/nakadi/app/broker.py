@@ -115,7 +115,7 @@ class BrokerServices(EventTypeServices):
         if "kpi_collector" in vars(self):
             self.kpi_collector.close()
         if "event_streams" in vars(self):
-            self.event_streams.release_readers()
+            self.event_streams.close()
         if "coordination" in vars(self):
             self.coordination.close()
         if (lags := vars(self).get("table_lag_monitor")) is not None:
@@ -318,7 +318,7 @@ class BrokerServices(EventTypeServices):
             cursor_resolver=self.cursor_resolver,
             logs=self.logs,
             clock=self.clock,
-            longest_seconds=self.settings.longest_stream_seconds or None,
+            max_stream_seconds=self.settings.longest_stream_seconds or None,
             longest_silence_seconds=self.settings.longest_silence_seconds or None,
             metrics=self.metrics,
         )
@@ -372,18 +372,18 @@ class BrokerServices(EventTypeServices):
             logs=self.logs,
             access=ReadAccess(self.event_types, self.permissions, self.features),
             dead_letters=DeadLetterPublisher(
-                own=self.system_event_types,
+                system_event_types=self.system_event_types,
                 publisher=self.publisher,
                 clock=self.clock,
-                name=settings.dead_letter_queue,
+                event_type_name=settings.dead_letter_queue,
                 metrics=self.metrics,
             ),
             clock=self.clock,
             bounds=StreamBounds(
-                most_commit_seconds=settings.max_commit_timeout_seconds,
-                longest_seconds=settings.longest_stream_seconds or None,
+                max_commit_seconds=settings.max_commit_timeout_seconds,
+                max_stream_seconds=settings.longest_stream_seconds or None,
                 max_seconds_between_lines=settings.longest_silence_seconds or None,
-                redrive=settings.dead_letter_redrive,
+                redrive_event_type=settings.dead_letter_redrive,
             ),
             metrics=self.metrics,
         )

@@ -51,7 +51,7 @@ class Dependents(Protocol):
         Raises `Conflict` if something depends on it that may not be removed with it.
         """
 
-    def clean_up(self) -> None:
+    def clear_deleted_subscriptions(self) -> None:
         """Finish the removal of what was removed together with an event type."""
 
     def before_repartitioning(self, event_type: EventType) -> None:
@@ -122,7 +122,7 @@ class EventTypeDeletion(Struct, frozen=True, kw_only=True):
 
     def _try_to_remove_events_and_schemas(self, event_type: EventType) -> None:
         """Remove events and schema versions. What fails is left to housekeeping, since the event type is deleted."""
-        self.dependents().clean_up()
+        self.dependents().clear_deleted_subscriptions()
         try:
             self.deleted_event_type_cleanup.clean_up(event_type.id)
         except Fault:

@@ -442,7 +442,7 @@ class _StreamOutlet:
     def when_client_gone(self) -> asyncio.Future[None]:
         return self._gone
 
-    def when_draining(self) -> asyncio.Future[None]:
+    def when_shutting_down(self) -> asyncio.Future[None]:
         return self._draining
 
     def mark_client_gone(self) -> None:

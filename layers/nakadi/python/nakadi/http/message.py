@@ -232,7 +232,7 @@ class Outlet(Protocol):
     def when_client_gone(self) -> asyncio.Future[None]:
         """Done when the client has gone away, also while nothing is being sent."""
 
-    def when_draining(self) -> asyncio.Future[None]:
+    def when_shutting_down(self) -> asyncio.Future[None]:
         """Done when the process is about to end: the stream should come to its own end within seconds."""
 
 

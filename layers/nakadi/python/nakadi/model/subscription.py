@@ -104,10 +104,10 @@ class Replay(Struct, frozen=True):
 
     id: str
     last_position: Position
-    keys: tuple[str, ...] | None = None
+    event_keys: tuple[str, ...] | None = None
 
     def includes(self, parked: ParkedEventInfo) -> bool:
-        wanted = self.keys is None or parked.key in self.keys
+        wanted = self.event_keys is None or parked.key in self.event_keys
         return wanted and parked.position <= self.last_position and parked.replay != self.id
 
 

@@ -320,7 +320,7 @@ class SentEventTotals(Struct):
 class StreamKpis:
     """Counts what one stream sends of each event type: as metrics at once, and as KPI events when it is reported.
 
-    That is to be done at `report_at`, and when the stream has ended.
+    That is to be done at `next_report_at`, and when the stream has ended.
     """
 
     def __init__(
@@ -340,7 +340,7 @@ class StreamKpis:
         self._flow_id = flow_id
         self._subscription = subscription
         self._sent: dict[str, SentEventTotals] = {}
-        self.report_at = clock.monotonic() + STREAM_KPI_REPORT_INTERVAL_SECONDS
+        self.next_report_at = clock.monotonic() + STREAM_KPI_REPORT_INTERVAL_SECONDS
 
     def record_sent_batch(self, event_type: str, events: int, size: int, newest: datetime) -> None:
         """Record that a batch is about to be sent; its newest event was stored at `newest`."""
@@ -355,4 +355,4 @@ class StreamKpis:
         for event_type, sent in self._sent.items():
             self._collector.record_sent_events(self._subscription, event_type, self._subject, self._flow_id, sent)
         self._sent = {}
-        self.report_at = self._clock.monotonic() + STREAM_KPI_REPORT_INTERVAL_SECONDS
+        self.next_report_at = self._clock.monotonic() + STREAM_KPI_REPORT_INTERVAL_SECONDS

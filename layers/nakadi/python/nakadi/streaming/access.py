@@ -63,7 +63,7 @@ class ReadAccess:
         self._permissions.require_all_operations((Operation.VIEW, Operation.READ), event_type.resource, subject)
         return event_type
 
-    def change_for(self, subject: Subject, known: EventType) -> AccessChange:
+    def access_change_for(self, subject: Subject, known: EventType) -> AccessChange:
         """What has changed for a subject that reads an event type, since that was as it is `known`."""
         try:
             self._permissions.require_consumer(subject, [known.name])
@@ -97,9 +97,9 @@ class ReadAccess:
         """Whether a subject may see an event: no tombstone, and none that is addressed to a subscription."""
         if record.value is None or record.directed_to is not None:
             return False
-        return record.owner is None or not self._owners_matter or self._may_read_of(record.owner, subject)
+        return record.owner is None or not self._owners_matter or self._may_read_owned_by(record.owner, subject)
 
-    def _may_read_of(self, owner: Attribute, subject: Subject) -> bool:
+    def _may_read_owned_by(self, owner: Attribute, subject: Subject) -> bool:
         owned = Resource(ResourceType.EVENT, "", Authorization(admins=(), readers=(owner,)))
         return self._permissions.allows(Operation.READ, owned, subject)
 
@@ -194,17 +194,17 @@ class StreamAccessMonitor:
     def _access_changes(self, checked: Sequence[MonitoredReaders]) -> list[AccessChange]:
         try:
             self._access.refresh_features()
-            return [self._access_change(each) for each in checked]
+            return [self._access_change_of(each) for each in checked]
         except Unavailable as error:
             log.warning("Checking the access of open streams failed, they go on unchecked: %s", error)
         except Exception:  # whatever it is, later checks must take place
             log.exception("Checking the access of open streams failed, they go on unchecked")
         return [None for _ in checked]
 
-    def _access_change(self, readers: MonitoredReaders) -> AccessChange:
+    def _access_change_of(self, readers: MonitoredReaders) -> AccessChange:
         if readers.subject is None:
             return self._access.event_type_change(readers.event_type)
-        return self._access.change_for(readers.subject, readers.event_type)
+        return self._access.access_change_for(readers.subject, readers.event_type)
 
 
 def _inform_drivers(readers: MonitoredReaders, change: AccessChange) -> None:
@@ -217,12 +217,12 @@ def _inform_drivers(readers: MonitoredReaders, change: AccessChange) -> None:
             case Exception():
                 driver.add_fact(partial(_refuse_session, driver, change))
             case EventType():
-                driver.update(change)
+                driver.update_event_type(change)
 
 
 def _block_session(driver: StreamDriver, _now: float) -> Sequence[object]:
-    return driver.session.blocked()
+    return driver.session.handle_block()
 
 
 def _refuse_session(driver: StreamDriver, error: Exception, _now: float) -> Sequence[object]:
-    return driver.session.refused(error)
+    return driver.session.handle_refusal(error)

@@ -14,7 +14,7 @@ from nakadi.model.event_type import Position
 from nakadi.model.events import EventSlice, LazyEvents, Record
 
 MayRead = Callable[[Record], bool]
-Kind = TypeVar("Kind")
+EventKind = TypeVar("EventKind")
 
 _RESTRICTIONS_OF = attrgetter("owner", "directed_to")
 
@@ -63,11 +63,11 @@ class EventChunk:
         """What events are made of; of those that not every reader gets perhaps None."""
         return list(map(attrgetter("value"), self.records))
 
-    def from_offset(self, offset: int) -> EventRun:
-        first = 0 if offset == self.start else bisect_left(range(len(self.events)), offset, key=self.offset_of)
+    def run_from_offset(self, offset: int) -> EventRun:
+        first = 0 if offset == self.start else bisect_left(range(len(self.events)), offset, key=self.offset_at)
         return EventRun(self, first, len(self.events))
 
-    def offset_of(self, index: int) -> int:
+    def offset_at(self, index: int) -> int:
         if self.lines is None:
             return self.events[index].offset
         lines, line = self.lines.find_block_and_index(index)
@@ -79,7 +79,7 @@ class EventChunk:
             return sum(map(len, filter(None, self.values[first:last])))
         return self.lines.size_between(first, last)
 
-    def serialised(self, first: int, last: int, serialise: Callable[[], bytes]) -> bytes:
+    def cached_bytes(self, first: int, last: int, serialise: Callable[[], bytes]) -> bytes:
         """What `serialise` makes of these events, which is always the same."""
         known = self._cached.get((first, last))
         if known is None:
@@ -104,7 +104,7 @@ class EventRun:
         self.first = first
         self.last = last
         self.count = last - first
-        self.end = chunk.end if last == len(chunk.events) else Position(chunk.order, chunk.offset_of(last - 1))
+        self.end = chunk.end if last == len(chunk.events) else Position(chunk.order, chunk.offset_at(last - 1))
         if size is None:
             size = chunk.size if self.count == len(chunk.events) else chunk.size_between(first, last)
         self.size = size
@@ -129,22 +129,22 @@ class EventRun:
         if self.chunk.plain:
             yield self
             return
-        for wanted, part in self.parts_by(may_read):
+        for wanted, part in self.parts_by_kind(may_read):
             if wanted:
                 yield part
 
-    def parts_by(self, kind_of: Callable[[Record], Kind]) -> Iterator[tuple[Kind, EventRun]]:
+    def parts_by_kind(self, kind_of: Callable[[Record], EventKind]) -> Iterator[tuple[EventKind, EventRun]]:
         """It cut where the kind of its events changes."""
         indices = range(self.first, self.last)
         for kind, group in groupby(indices, key=lambda index: kind_of(self.chunk.records[index])):
             same = list(group)
             yield kind, EventRun(self.chunk, same[0], same[-1] + 1)
 
-    def part_behind(self, position: Position) -> EventRun:
+    def part_after(self, position: Position) -> EventRun:
         """The part behind a position that may lie inside of it."""
-        if self.chunk.order != position.timeline or self.chunk.offset_of(self.first) > position.offset:
+        if self.chunk.order != position.timeline or self.chunk.offset_at(self.first) > position.offset:
             return self
-        first = self.chunk.from_offset(position.offset + 1).first
+        first = self.chunk.run_from_offset(position.offset + 1).first
         return EventRun(self.chunk, max(self.first, first), self.last)
 
 

@@ -40,7 +40,7 @@ TIMER_SLACK_SECONDS = 0.001
 MAX_TIMER_SECONDS = 3600.0
 
 # Small batches that are due together are written together.
-WRITE_BYTES = 64 * 1024
+MAX_UNWRITTEN_BYTES = 64 * 1024
 
 # How long a client that does not read may hold its stream beyond its time.
 SLOW_CLIENT_MARGIN_SECONDS = 30.0
@@ -50,7 +50,7 @@ ApplyFact = Callable[[float], Sequence[Any]]
 
 DescribeProblem = Callable[[Exception], bytes]
 
-_EVENT_COUNT = attrgetter("count")
+_EVENT_COUNT_OF = attrgetter("count")
 
 
 class StreamOutlet(Protocol):
@@ -62,14 +62,14 @@ class StreamOutlet(Protocol):
     def when_client_gone(self) -> asyncio.Future[None]:
         """Done when the client has disconnected."""
 
-    def when_draining(self) -> asyncio.Future[None]:
+    def when_shutting_down(self) -> asyncio.Future[None]:
         """Done when the process is about to end."""
 
 
 class StreamFigures(Protocol):
     """Counts what a stream sends."""
 
-    report_at: float
+    next_report_at: float
     """When `report` has something to do, by the steady clock."""
 
     def record_sent_batch(self, event_type: str, events: int, size: int, newest: datetime) -> None:
@@ -94,7 +94,7 @@ class WriteBuffer:
         if line:
             self._lines.append(line)
             self._bytes += len(line)
-            self.is_full = self._bytes >= WRITE_BYTES
+            self.is_full = self._bytes >= MAX_UNWRITTEN_BYTES
 
     async def flush(self) -> None:
         lines, self._lines, self._bytes, self.is_full = self._lines, [], 0, False
@@ -115,14 +115,14 @@ class DeadlineTimer:
             return
         self.cancel()
         delay = min(deadline - self._clock.monotonic() + TIMER_SLACK_SECONDS, MAX_TIMER_SECONDS)
-        self._set = (deadline, asyncio.get_running_loop().call_later(delay, self._fired))
+        self._set = (deadline, asyncio.get_running_loop().call_later(delay, self._on_timer))
 
     def cancel(self) -> None:
         if self._set is not None:
             self._set[1].cancel()
             self._set = None
 
-    def _fired(self) -> None:
+    def _on_timer(self) -> None:
         self._set = None
         self._fire()
 
@@ -134,16 +134,16 @@ class StreamSession(Protocol):
     def end(self) -> Any:
         """Why the stream has ended, None until then."""
 
-    def deadline(self) -> float:
+    def next_tick_at(self) -> float:
         """When the next `tick` has something to do. Until then only facts and events change anything."""
 
     def tick(self, now: float, /) -> Sequence[Any]:
         """Time has passed."""
 
-    def blocked(self) -> Sequence[Any]:
+    def handle_block(self) -> Sequence[Any]:
         """An administrator has blocked the client or what it reads."""
 
-    def refused(self, error: Exception, /) -> Sequence[Any]:
+    def handle_refusal(self, error: Exception, /) -> Sequence[Any]:
         """The client may not go on, or cannot."""
 
 
@@ -151,23 +151,23 @@ class EventSource(Protocol):
     """Where the events of a partition come from."""
 
     @property
-    def lost(self) -> bool:
+    def is_topic_missing(self) -> bool:
         """Whether the topic was found missing; an `update` is expected to say what has happened to it."""
 
     @property
-    def at_border(self) -> bool:
-        """Whether nothing can be taken before a `move`."""
+    def needs_move(self) -> bool:
+        """Whether nothing can be taken before a `move_to_next_event`."""
 
-    async def move(self, wake: Callable[[], None]) -> None:
+    async def move_to_next_event(self, wake: Callable[[], None]) -> None:
         """Go to where the next event is or will be; `wake` is called when there may be something to take."""
 
-    def update(self, event_type: EventType) -> None:
+    def update_event_type(self, event_type: EventType) -> None:
         """The event type has changed: its timelines may be others."""
 
     def take_run(self) -> EventRun | None:
         """The next events at hand, None while there are none."""
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Give back everything that is held."""
 
 
@@ -198,7 +198,7 @@ class StreamDriver(ABC):
         self._facts.append(fact)
         self.wake()
 
-    def update(self, event_type: EventType) -> None:
+    def update_event_type(self, event_type: EventType) -> None:
         """The event type has changed: there may be a new timeline to go on in."""
         self._updates.append(event_type)
         self.wake()
@@ -210,10 +210,10 @@ class StreamDriver(ABC):
         elif self._on_wake is not None:
             self._on_wake()
 
-    async def _run_until_end(self, opening: bytes, gone: ApplyFact, drain: ApplyFact) -> None:
+    async def _run_until_end(self, opening: bytes, on_disconnect: ApplyFact, on_shutdown: ApplyFact) -> None:
         """Serve until the session ends. Everything that is held is given back in any case."""
-        watched = [(self._outlet.when_client_gone(), gone), (self._outlet.when_draining(), drain)]
-        callbacks = [(future, partial(self._done, fact)) for future, fact in watched]
+        watched = [(self._outlet.when_client_gone(), on_disconnect), (self._outlet.when_shutting_down(), on_shutdown)]
+        callbacks = [(future, partial(self._add_fact_when_done, fact)) for future, fact in watched]
         for future, callback in callbacks:
             future.add_done_callback(callback)
         session = self.session
@@ -222,15 +222,15 @@ class StreamDriver(ABC):
             while True:
                 # Cleared before the round looks at anything: what happens during the round wakes the driver again.
                 self._is_woken = False
-                moved = await self._round()
-                now, deadline = self._clock.monotonic(), session.deadline()
+                moved = await self._process_pending()
+                now, deadline = self._clock.monotonic(), session.next_tick_at()
                 if now >= deadline and not session.end:
                     await self._carry_out_and_flush(session.tick(now))
-                    deadline = session.deadline()
-                if now >= self._figures.report_at:
+                    deadline = session.next_tick_at()
+                if now >= self._figures.next_report_at:
                     self._figures.report()
                 self._timer.set(deadline)
-                # A client that does not read keeps the driver here; `gone` and the deadline are noted meanwhile.
+                # A client that does not read keeps the driver here; a disconnect and the deadline are noted meanwhile.
                 await self._flush()
                 if session.end:
                     return
@@ -243,14 +243,14 @@ class StreamDriver(ABC):
             for future, callback in callbacks:
                 future.remove_done_callback(callback)
             self._timer.cancel()
-            self._give_back()
+            self._release_all()
             self._figures.report()
 
-    def _done(self, fact: ApplyFact, _future: asyncio.Future[None]) -> None:
+    def _add_fact_when_done(self, fact: ApplyFact, _future: asyncio.Future[None]) -> None:
         self.add_fact(fact)
 
     @abstractmethod
-    async def _round(self) -> bool:
+    async def _process_pending(self) -> bool:
         """Hand the facts and events at hand to the session; whether there may be more of them."""
 
     @abstractmethod
@@ -262,7 +262,7 @@ class StreamDriver(ABC):
         """Write what is buffered, if there is still a client."""
 
     @abstractmethod
-    def _give_back(self) -> None:
+    def _release_all(self) -> None:
         """Leave all sources, and end what else was begun."""
 
 
@@ -299,10 +299,11 @@ class LowLevelDriver(StreamDriver):
 
         If this is cancelled, the client may have a part of a line.
         """
+        opening, session = self._lines.stream_opening(), self._session
         async with asyncio.timeout(seconds + SLOW_CLIENT_MARGIN_SECONDS):
-            await self._run_until_end(self._lines.opening(), lambda _: self._session.gone(), self._session.drain)
+            await self._run_until_end(opening, lambda _: session.handle_disconnect(), session.handle_shutdown)
 
-    async def _round(self) -> bool:
+    async def _process_pending(self) -> bool:
         facts, self._facts = self._facts, []
         for fact in facts:
             await self._carry_out_and_flush(fact(self._clock.monotonic()))
@@ -312,24 +313,24 @@ class LowLevelDriver(StreamDriver):
             updates, self._updates = self._updates, []
             for event_type in updates:
                 for partition in self._partitions:
-                    partition.update(event_type)
+                    partition.update_event_type(event_type)
             for partition in self._partitions:
                 moved = await self._pass_on_next_run(partition) or moved
         except (Outcome, Unavailable) as error:
-            await self._carry_out_and_flush(self._session.refused(error))
+            await self._carry_out_and_flush(self._session.handle_refusal(error))
         return moved
 
     async def _pass_on_next_run(self, partition: PartitionReader) -> bool:
         if self._session.end:
             return False
-        if partition.at_border:
-            await partition.move(self.wake)
+        if partition.needs_move:
+            await partition.move_to_next_event(self.wake)
         run = partition.take_run()
         if run is None:
-            if partition.lost:
+            if partition.is_topic_missing:
                 self._find_out()
             return False
-        await self._carry_out_and_flush(self._session.arrived(partition.partition, run, self._clock.monotonic()))
+        await self._carry_out_and_flush(self._session.handle_events(partition.partition, run, self._clock.monotonic()))
         return True
 
     async def _carry_out_and_flush(self, actions: Sequence[StreamAction]) -> None:
@@ -338,19 +339,19 @@ class LowLevelDriver(StreamDriver):
                 await self._buffer.flush()
             match action:
                 case SendEvents(_, _, runs):
-                    line = self._lines.batch(action)
+                    line = self._lines.encode_batch(action)
                     self._buffer.put(line)
-                    events, newest = sum(map(_EVENT_COUNT, runs)), runs[-1].stored_at(-1)
+                    events, newest = sum(map(_EVENT_COUNT_OF, runs)), runs[-1].stored_at(-1)
                     self._figures.record_sent_batch(self._event_type, events, len(line), newest)
                 case SendStreamKeepAlive():
-                    self._buffer.put(self._lines.keep_alive(action))
+                    self._buffer.put(self._lines.encode_keep_alive(action))
                 case SendProblem(error):
-                    self._buffer.put(self._lines.problem(self._describe(error)))
+                    self._buffer.put(self._lines.encode_problem(self._describe(error)))
 
     async def _flush(self) -> None:
         if self._session.end is not StreamEnd.GONE:
             await self._buffer.flush()
 
-    def _give_back(self) -> None:
+    def _release_all(self) -> None:
         for partition in self._partitions:
-            partition.leave()
+            partition.release()

@@ -29,7 +29,7 @@ from nakadi.streaming.chunks import EventChunk, EventRun
 log = logging.getLogger(__name__)
 
 FEED_WINDOW_BYTES = 4_000_000
-RECENT_CHUNKS = 4
+MAX_RECENT_CHUNKS = 4
 
 # Reading is tried again after these pauses while a log does not answer.
 MIN_READ_RETRY_PAUSE_SECONDS = 0.1
@@ -118,24 +118,24 @@ class PartitionFeed:
     def take_chunk(self, follower: FeedFollower) -> EventChunk | None:
         """The chunk that the follower's next event is in; without one, the follower is woken when it is there."""
         if follower.offset > self._tip:
-            self._start_at(follower.offset)
+            self._jump_to(follower.offset)
         if follower.offset == self._tip:
             self._wait_for_more(follower)
             return None
         at = bisect_right(self._window, follower.offset, key=_START_OF)
         chunk = self._window[at - 1] if at else self._recent.get(follower.offset)
         if chunk is None:
-            self._catch_up(follower)
+            self._read_behind_window(follower)
         elif chunk.next_offset == self._tip and self._more:
             self._read_on()  # while the follower is busy with this one
         return chunk
 
     # The tip
 
-    def _start_at(self, offset: int) -> None:
+    def _jump_to(self, offset: int) -> None:
         """A follower is ahead of the reader: it goes there, and the followers that it leaves behind catch up."""
         self._tip = offset
-        self._clear()
+        self._drop_chunks()
         self._more = True
         self._wake(self._waiting)
 
@@ -144,16 +144,16 @@ class PartitionFeed:
         if self._more:
             self._read_on()
         else:
-            self._clear_if_all_wait()
+            self._drop_chunks_if_all_wait()
 
     def _read_on(self) -> None:
         if not self._reading:
             self._reading = True
             # Before the read, not after it: what is reported meanwhile may be behind what it finds.
             self._more = False
-            self._reader.read(self._tip, partial(self._take_newest, self._tip))
+            self._reader.read(self._tip, partial(self._add_newest_chunk, self._tip))
 
-    def _take_newest(self, start: int, found: ReadOutcome) -> None:
+    def _add_newest_chunk(self, start: int, found: ReadOutcome) -> None:
         self._reading = False
         if start != self._tip:
             # A follower has moved the tip on meanwhile: what was found is behind it, and no follower waits there.
@@ -172,32 +172,32 @@ class PartitionFeed:
                 self._weight -= self._window.pop(0).weight
             self._wake(self._waiting)
         else:
-            self._clear_if_all_wait()
+            self._drop_chunks_if_all_wait()
         if self._more and self._waiting:
             self._read_on()
 
-    def _clear_if_all_wait(self) -> None:
+    def _drop_chunks_if_all_wait(self) -> None:
         """Drop what was read once all followers have it."""
         if len(self._waiting) == len(self._followers):
-            self._clear()
+            self._drop_chunks()
 
-    def _clear(self) -> None:
+    def _drop_chunks(self) -> None:
         self._window.clear()
         self._weight = 0
         self._recent.clear()
 
     # Behind the window
 
-    def _catch_up(self, follower: FeedFollower) -> None:
+    def _read_behind_window(self, follower: FeedFollower) -> None:
         """Read for one that is behind, and for all who wait for the same."""
         start = follower.offset
         if start not in self._behind:
             # One read however many followers are there: they come together, when a stream of all of them begins.
             self._behind[start] = set()
-            self._reader.read(start, partial(self._give_to_those_behind, start))
+            self._reader.read(start, partial(self._give_chunk_to_waiting, start))
         self._behind[start].add(follower)
 
-    def _give_to_those_behind(self, start: int, found: ReadOutcome) -> None:
+    def _give_chunk_to_waiting(self, start: int, found: ReadOutcome) -> None:
         waiting = self._behind.pop(start)
         if isinstance(found, BaseException):
             self._fail_followers(waiting, found)
@@ -206,7 +206,7 @@ class PartitionFeed:
         for follower in waiting:
             follower.given = found
         self._recent[start] = found
-        if len(self._recent) > RECENT_CHUNKS:
+        if len(self._recent) > MAX_RECENT_CHUNKS:
             del self._recent[next(iter(self._recent))]
         self._wake(waiting)
 
@@ -244,11 +244,11 @@ class FeedFollower:
         chunk, self.given = self.given or self._feed.take_chunk(self), None
         if chunk is None:
             return None
-        run = chunk.from_offset(self.offset)
+        run = chunk.run_from_offset(self.offset)
         self.offset = chunk.next_offset
         return run
 
-    def leave(self) -> None:
+    def release(self) -> None:
         self._feed.remove_follower(self)
 
 
@@ -256,16 +256,16 @@ class FeedFollower:
 
 
 # One read's share: large enough that reading costs little an event, small enough to be passed on soon.
-CHUNK_EVENTS = 1000
-CHUNK_BYTES = 1_000_000
+MAX_CHUNK_EVENTS = 1000
+MAX_CHUNK_BYTES = 1_000_000
 
-READING_THREADS = 8
+READING_THREAD_COUNT = 8
 
 
 class Feeds:
     """The feeds of a process; a log is watched, and a feed kept, as long as it has followers."""
 
-    def __init__(self, logs: EventLogs, threads: int = READING_THREADS) -> None:
+    def __init__(self, logs: EventLogs, threads: int = READING_THREAD_COUNT) -> None:
         self._logs = logs
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="nakadi-feeds")
         # To open a log, the registry is asked for its storage. If that does not answer, logs that are open are read on.
@@ -278,7 +278,7 @@ class Feeds:
         # Nothing is awaited between finding the feed and following it, and the last follower that leaves takes the feed
         # away in one step, too: so no feed is followed that is already closed.
         make = partial(self._new_feed, timeline, watched.event_log, partition, offset)
-        return watched.feed((timeline.topic, partition), make).add_follower(offset, wake)
+        return watched.feed_or_new((timeline.topic, partition), make).add_follower(offset, wake)
 
     def close(self) -> None:
         self._opening.shutdown(wait=False, cancel_futures=True)
@@ -294,12 +294,12 @@ class Feeds:
 
     def _new_feed(self, timeline: Timeline, event_log: EventLog, partition: int, offset: int) -> PartitionFeed:
         def fetch(start: int) -> EventChunk:
-            found = event_log.read(timeline.topic, partition, start, limit=CHUNK_EVENTS, max_bytes=CHUNK_BYTES)
+            found = event_log.read(timeline.topic, partition, start, limit=MAX_CHUNK_EVENTS, max_bytes=MAX_CHUNK_BYTES)
             return EventChunk(timeline.order, start, found)
 
         def forget() -> None:
             watched = self._watched[timeline.storage_id]
-            if watched.forget((timeline.topic, partition)):
+            if watched.remove_feed((timeline.topic, partition)):
                 del self._watched[timeline.storage_id]
 
         return PartitionFeed(RetryingReader(fetch, self._threads), offset, forget)
@@ -314,21 +314,21 @@ class _WatchedLog:
         self._loop = loop
         self._lock = threading.Lock()
         self._changed: set[TopicPartition] = set()
-        self._stop = event_log.add_change_listener(self._on_change)
+        self._stop = event_log.add_change_listener(self._note_new_events)
 
-    def feed(self, partition: TopicPartition, make: Callable[[], PartitionFeed]) -> PartitionFeed:
+    def feed_or_new(self, partition: TopicPartition, make: Callable[[], PartitionFeed]) -> PartitionFeed:
         if partition not in self._feeds:
             self._feeds[partition] = make()
         return self._feeds[partition]
 
-    def forget(self, partition: TopicPartition) -> bool:
+    def remove_feed(self, partition: TopicPartition) -> bool:
         """Whether that was the last one."""
         del self._feeds[partition]
         if not self._feeds:
             self._stop()
         return not self._feeds
 
-    def _on_change(self, topic: str, partition: int) -> None:
+    def _note_new_events(self, topic: str, partition: int) -> None:
         """Called by the log, from any thread. However many events come, the loop is woken once until it has run.
 
         The set is taken whole under the lock: a partition that is added after that wakes the loop again.
@@ -368,7 +368,7 @@ class PartitionReader:
         "_follower",
         "_position",
         "_timeline",
-        "lost",
+        "is_topic_missing",
         "partition",
     )
 
@@ -383,55 +383,55 @@ class PartitionReader:
         self._follower: FeedFollower | None = None
         self.partition = partition
         # Whether the topic was found missing. The event type will say what has happened to it.
-        self.lost = False
+        self.is_topic_missing = False
 
     @property
-    def at_border(self) -> bool:
+    def needs_move(self) -> bool:
         """Whether reading can only go on after a move: nothing is followed, or it has no more and never will."""
         if self._follower is None or self._timeline is None:
-            return not self.lost
+            return not self.is_topic_missing
         last = self._timeline.latest_positions
         return last is not None and self._follower.offset > last.get(int(self.partition), -1)
 
-    async def move(self, wake: Callable[[], None]) -> None:
+    async def move_to_next_event(self, wake: Callable[[], None]) -> None:
         """Go to wherever the next event is or will be, in this timeline or another one."""
         position = self._position_reached()
         try:
             timeline, offset = self._cursor_resolver.next_event_location(self._event_type, position, self.partition)
         except CursorError as error:
             raise UnusableCursor(str(error)) from error
-        self.leave()
+        self.release()
         self._position = Position(timeline.order, offset - 1)
         self._timeline = timeline
         self._follower = await self._feeds.follow(timeline, int(self.partition), offset, wake)
 
-    def update(self, event_type: EventType) -> None:
+    def update_event_type(self, event_type: EventType) -> None:
         """The event type has changed: its timelines may be others. Raises when our events are gone with one."""
         self._event_type = event_type
         order = self._position_reached().timeline
         self._timeline = next((each for each in event_type.timelines if each.order == order), None)
-        if self._timeline is None or (self._timeline.deleted and not self.at_border):
+        if self._timeline is None or (self._timeline.deleted and not self.needs_move):
             raise self._unavailable_error()
-        if self.lost:
-            self.leave()
-            self.lost = False
+        if self.is_topic_missing:
+            self.release()
+            self.is_topic_missing = False
 
     def take_run(self) -> EventRun | None:
         """The next events at hand, None when there are none yet. Raises `UnusableCursor` when they are gone."""
-        if self.lost or self._follower is None:
+        if self.is_topic_missing or self._follower is None:
             return None
         try:
             return self._follower.take_run()
         except UnknownTopic:
-            self.lost = True
+            self.is_topic_missing = True
             return None
         except OffsetUnavailable as error:
             raise self._unavailable_error() from error
 
-    def leave(self) -> None:
+    def release(self) -> None:
         self._position = self._position_reached()
         if self._follower is not None:
-            self._follower.leave()
+            self._follower.release()
             self._follower = None
 
     def _position_reached(self) -> Position:

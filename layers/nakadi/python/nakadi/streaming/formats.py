@@ -18,14 +18,14 @@ class StreamFormat(Protocol):
 
     content_type: str
 
-    def opening(self) -> bytes:
+    def stream_opening(self) -> bytes:
         """What is sent before everything else."""
 
-    def batch(self, batch: SendEvents) -> bytes: ...
+    def encode_batch(self, batch: SendEvents) -> bytes: ...
 
-    def keep_alive(self, keep_alive: SendStreamKeepAlive) -> bytes: ...
+    def encode_keep_alive(self, keep_alive: SendStreamKeepAlive) -> bytes: ...
 
-    def problem(self, problem: bytes) -> bytes:
+    def encode_problem(self, problem: bytes) -> bytes:
         """A Problem in a response that has long begun; the last thing sent."""
 
 
@@ -37,16 +37,16 @@ class JsonStreamFormat:
     def __init__(self, starts: Mapping[str, Position]) -> None:
         """Takes what every form takes; here each line says all there is to say."""
 
-    def opening(self) -> bytes:
+    def stream_opening(self) -> bytes:
         return b""
 
-    def batch(self, batch: SendEvents) -> bytes:
+    def encode_batch(self, batch: SendEvents) -> bytes:
         return batch_line(batch)
 
-    def keep_alive(self, keep_alive: SendStreamKeepAlive) -> bytes:
+    def encode_keep_alive(self, keep_alive: SendStreamKeepAlive) -> bytes:
         return keep_alive_object(keep_alive) + b"\n"
 
-    def problem(self, problem: bytes) -> bytes:
+    def encode_problem(self, problem: bytes) -> bytes:
         return problem + b"\n"
 
 
@@ -63,18 +63,18 @@ class EventStreamFormat:
     def __init__(self, starts: Mapping[str, Position]) -> None:
         self._positions = dict(starts)
 
-    def opening(self) -> bytes:
+    def stream_opening(self) -> bytes:
         return b"retry: %d\n%s\n\n" % (RETRY_MILLISECONDS, self._event_id_line())
 
-    def batch(self, batch: SendEvents) -> bytes:
+    def encode_batch(self, batch: SendEvents) -> bytes:
         self._positions[batch.partition] = batch.position
         return b"%s\ndata: %s\n" % (self._event_id_line(), batch_line(batch))
 
-    def keep_alive(self, keep_alive: SendStreamKeepAlive) -> bytes:
+    def encode_keep_alive(self, keep_alive: SendStreamKeepAlive) -> bytes:
         self._positions[keep_alive.partition] = keep_alive.position
         return self._event_id_line() + b"\n\n"
 
-    def problem(self, problem: bytes) -> bytes:
+    def encode_problem(self, problem: bytes) -> bytes:
         return b"event: problem\ndata: %s\n\n" % problem
 
     def _event_id_line(self) -> bytes:
@@ -89,7 +89,7 @@ def batch_line(batch: SendEvents) -> bytes:
     if len(runs) > 1:
         return joined_json(head, runs, b"]}\n")
     run = runs[0]
-    return run.chunk.serialised(run.first, run.last, lambda: joined_json(head, runs, b"]}\n"))
+    return run.chunk.cached_bytes(run.first, run.last, lambda: joined_json(head, runs, b"]}\n"))
 
 
 def keep_alive_object(keep_alive: SendStreamKeepAlive) -> bytes:

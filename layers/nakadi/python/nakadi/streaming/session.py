@@ -52,16 +52,16 @@ class StreamLimits(Struct, frozen=True, kw_only=True):
     keep_alive_limit: int = 0
 
 
-def limits_of(
+def stream_limits(
     asked: StreamParameters,
     pick_seconds: PickSeconds,
-    longest_seconds: int | None = None,
+    max_stream_seconds: int | None = None,
     longest_silence_seconds: int | None = None,
 ) -> StreamLimits:
     """The limits of a stream, or `Invalid` for the first rule that they break.
 
-    `longest_seconds` is what the place where we run allows a response, and `longest_silence_seconds` a pause in it: a
-    stream ends or speaks by itself before, and a client that asked for more time is not refused for that.
+    `max_stream_seconds` is what the place where we run allows a response, and `longest_silence_seconds` a pause in it:
+    a stream ends or speaks by itself before, and a client that asked for more time is not refused for that.
     """
     batch_limit = 1 if asked.batch_limit is None else asked.batch_limit
     stream_limit = asked.stream_limit or 0
@@ -76,7 +76,7 @@ def limits_of(
         batch_limit=batch_limit,
         stream_limit=stream_limit,
         flush_seconds=flush if longest_silence_seconds is None else min(flush, longest_silence_seconds),
-        stream_seconds=shortened_seconds(seconds, longest_seconds, pick_seconds),
+        stream_seconds=shortened_seconds(seconds, max_stream_seconds, pick_seconds),
         keep_alive_limit=asked.stream_keep_alive_limit or 0,
     )
 
@@ -108,7 +108,7 @@ def _refuse_unless(condition: bool, message: str) -> None:
 # Cursors --------------------------------------------------------------------------------------------------------------
 
 
-BAD_SYNTAX_MESSAGE = "incorrect syntax of X-nakadi-cursors header"
+BAD_CURSORS_HEADER_MESSAGE = "incorrect syntax of X-nakadi-cursors header"
 
 
 def parse_cursors_header(header: str) -> tuple[Cursor, ...]:
@@ -117,25 +117,25 @@ def parse_cursors_header(header: str) -> tuple[Cursor, ...]:
     Members that mean nothing here are stepped over, since clients send back whole cursors of other streams. Numbers are
     taken as they are spelled. What follows the list is not looked at.
     """
-    return tuple(_cursor(each) for each in _objects_in_header(header))
+    return tuple(_cursor_from_members(each) for each in _objects_in_header(header))
 
 
 def _objects_in_header(header: str) -> list[dict[str, Any]]:
     try:
-        found, _ = DECODER.raw_decode(header.lstrip())
+        found, _ = NUMBERS_AS_TEXT_DECODER.raw_decode(header.lstrip())
         # Half of a surrogate pair is no character: it could be neither looked up nor put into a message.
         json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise Malformed(BAD_SYNTAX_MESSAGE) from error
+        raise Malformed(BAD_CURSORS_HEADER_MESSAGE) from error
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise Malformed(BAD_SYNTAX_MESSAGE)
+        raise Malformed(BAD_CURSORS_HEADER_MESSAGE)
     for member in ("partition", "offset"):
         if any(isinstance(each.get(member), dict | list) for each in found):
-            raise Malformed(BAD_SYNTAX_MESSAGE)
+            raise Malformed(BAD_CURSORS_HEADER_MESSAGE)
     return found
 
 
-def _cursor(members: dict[str, Any]) -> Cursor:
+def _cursor_from_members(members: dict[str, Any]) -> Cursor:
     if members.get("partition") is None:
         raise CursorError(CursorErrorKind.NULL_PARTITION)
     if members.get("offset") is None:
@@ -147,11 +147,11 @@ def _scalar_text(scalar: str | bool) -> str:
     return scalar if isinstance(scalar, str) else str(scalar).lower()
 
 
-def _refuse_constant(word: str) -> NoReturn:
+def _refuse_json_constant(word: str) -> NoReturn:
     raise ValueError(word)
 
 
-DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse_constant)
+NUMBERS_AS_TEXT_DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse_json_constant)
 
 
 # The session ----------------------------------------------------------------------------------------------------------
@@ -249,53 +249,53 @@ class LowLevelSession:
 
     # Facts
 
-    def arrived(self, partition: str, run: EventRun, now: float) -> list[StreamAction]:
+    def handle_events(self, partition: str, run: EventRun, now: float) -> list[StreamAction]:
         """Events of a partition were read, in order, none left out."""
         if self.end:
             return []
         actions: list[StreamAction] = []
         for readable in run.readable_parts(self._may_read):
             actions += self._take_in_events(partition, readable, now)
-        return self._note_sent([*actions, *self._batches_to_free_memory(now)], now)
+        return self._update_last_line_at([*actions, *self._batches_to_free_memory(now)], now)
 
     def tick(self, now: float) -> list[StreamAction]:
         """Time has passed."""
         if self.end:
             return []
         due = [partition for partition, buffer in self._buffers.items() if now >= self._flush_deadline(buffer)]
-        actions = [action for partition in due for action in self._batch_if_due(partition, now)]
+        actions = [action for partition in due for action in self._batch_or_keep_alive(partition, now)]
         if now >= self._ends_at:
-            actions += self._finish(StreamEnd.TIMEOUT, now)
-        elif due and self._all_silent():
+            actions += self._send_rest_and_end(StreamEnd.TIMEOUT, now)
+        elif due and self._is_keep_alive_limit_reached():
             self.end = StreamEnd.KEEP_ALIVES
         elif not actions and now >= self._last_line_at + MAX_SECONDS_BETWEEN_LINES:
-            actions.append(self._keep_alive())
-        return self._note_sent(actions, now)
+            actions.append(self._early_keep_alive())
+        return self._update_last_line_at(actions, now)
 
-    def drain(self, now: float) -> list[StreamAction]:
+    def handle_shutdown(self, now: float) -> list[StreamAction]:
         """The process is about to end."""
-        return [] if self.end else self._finish(StreamEnd.DRAINED, now)
+        return [] if self.end else self._send_rest_and_end(StreamEnd.DRAINED, now)
 
-    def blocked(self) -> list[StreamAction]:
+    def handle_block(self) -> list[StreamAction]:
         """An administrator has blocked the client or what it reads. What was read may not be sent any more."""
         self._stop_without_sending(StreamEnd.BLOCKED)
         return []
 
-    def refused(self, error: Exception) -> list[StreamAction]:
+    def handle_refusal(self, error: Exception) -> list[StreamAction]:
         """The client may not go on, or cannot."""
         if self.end:
             return []
         self._stop_without_sending(StreamEnd.REFUSED)
         return [SendProblem(error)]
 
-    def gone(self) -> list[StreamAction]:
+    def handle_disconnect(self) -> list[StreamAction]:
         """The client has gone."""
         self._stop_without_sending(StreamEnd.GONE)
         return []
 
     # Questions of the driver
 
-    def deadline(self) -> float:
+    def next_tick_at(self) -> float:
         """When the next tick has something to do."""
         flushes = min(map(self._flush_deadline, self._buffers.values()), default=self._ends_at)
         return min(flushes, self._ends_at, self._last_line_at + MAX_SECONDS_BETWEEN_LINES)
@@ -316,7 +316,7 @@ class LowLevelSession:
             if self._limits.stream_limit:
                 self._room -= wanted
                 if not self._room:
-                    yield from self._finish(StreamEnd.LIMIT, now)
+                    yield from self._send_rest_and_end(StreamEnd.LIMIT, now)
 
     def _batches_to_free_memory(self, now: float) -> Iterator[StreamAction]:
         """The heaviest partitions go early while too much is held."""
@@ -324,7 +324,7 @@ class LowLevelSession:
             heaviest = max(self._buffers, key=lambda partition: self._buffers[partition].size)
             yield self._batch(heaviest, now)
 
-    def _batch_if_due(self, partition: str, now: float) -> Iterator[StreamAction]:
+    def _batch_or_keep_alive(self, partition: str, now: float) -> Iterator[StreamAction]:
         """What a partition sends when its time has come. The next time counts from then, however late we are."""
         buffer = self._buffers[partition]
         due = self._flush_deadline(buffer)
@@ -345,13 +345,13 @@ class LowLevelSession:
         buffer.told_meanwhile = False
         return SendEvents(partition, buffer.position, runs)
 
-    def _keep_alive(self) -> StreamAction:
+    def _early_keep_alive(self) -> StreamAction:
         """The next keep-alive before its time. It is counted when it would have been due; no timer changes."""
         partition, buffer = next(iter(self._buffers.items()))
         buffer.told_meanwhile = True
         return SendStreamKeepAlive(partition, buffer.position)
 
-    def _finish(self, end: StreamEnd, now: float) -> list[StreamAction]:
+    def _send_rest_and_end(self, end: StreamEnd, now: float) -> list[StreamAction]:
         """Everything that waits is sent, and then it is over."""
         self.end = end
         return [self._batch(partition, now) for partition, buffer in self._buffers.items() if buffer.count]
@@ -360,7 +360,7 @@ class LowLevelSession:
         self.end = self.end or end
         self._buffers.clear()
 
-    def _note_sent(self, actions: list[StreamAction], now: float) -> list[StreamAction]:
+    def _update_last_line_at(self, actions: list[StreamAction], now: float) -> list[StreamAction]:
         if actions:
             self._last_line_at = now
         return actions
@@ -368,6 +368,6 @@ class LowLevelSession:
     def _flush_deadline(self, buffer: PartitionBuffer) -> float:
         return buffer.flushed_at + self._limits.flush_seconds
 
-    def _all_silent(self) -> bool:
+    def _is_keep_alive_limit_reached(self) -> bool:
         limit = self._limits.keep_alive_limit
         return limit > 0 and all(buffer.keep_alives >= limit for buffer in self._buffers.values())

@@ -28,8 +28,8 @@ from nakadi.streaming.session import (
     PickSeconds,
     StreamLimits,
     StreamParameters,
-    limits_of,
     parse_cursors_header,
+    stream_limits,
 )
 
 
@@ -65,7 +65,7 @@ def count_stream(metrics: Metrics, api: str, end: Callable[[], Enum | None]) -> 
 
 
 class EventStreams:
-    """`longest_seconds` is the most that a stream may last here, and `longest_silence_seconds` the most between two
+    """`max_stream_seconds` is the most that a stream may last here, and `longest_silence_seconds` the most between two
     batches, empty ones included; None leaves it to the API's own limits."""
 
     def __init__(  # noqa: PLR0913  # every part by its name
@@ -76,7 +76,7 @@ class EventStreams:
         cursor_resolver: CursorResolver,
         logs: EventLogs,
         clock: Clock,
-        longest_seconds: int | None = None,
+        max_stream_seconds: int | None = None,
         longest_silence_seconds: int | None = None,
         pick_seconds: PickSeconds = random.randint,
         metrics: Metrics | None = None,
@@ -85,7 +85,7 @@ class EventStreams:
         self._access = access
         self._cursor_resolver = cursor_resolver
         self._clock = clock
-        self._longest_seconds = longest_seconds
+        self._max_stream_seconds = max_stream_seconds
         self._longest_silence_seconds = longest_silence_seconds
         self._pick_seconds = pick_seconds
         self._feeds = Feeds(logs)
@@ -96,26 +96,26 @@ class EventStreams:
         """Check everything, in the order in which clients can see it. Raises outcomes."""
         event_type = self._access.authorize(name, subject)
         starts = self._start_positions(event_type, cursors_header)
-        limits = limits_of(asked, self._pick_seconds, self._longest_seconds, self._longest_silence_seconds)
+        limits = stream_limits(asked, self._pick_seconds, self._max_stream_seconds, self._longest_silence_seconds)
         return AcceptedStream(subject=subject, event_type=event_type, starts=starts, limits=limits)
 
     async def serve(
         self,
-        opening: AcceptedStream,
+        accepted: AcceptedStream,
         lines: StreamFormat,
         outlet: StreamOutlet,
         figures: StreamFigures,
         describe: DescribeProblem,
     ) -> None:
         """Stream until the end. `describe` puts the reason of an early end into bytes."""
-        event_type, subject, access = opening.event_type, opening.subject, self._access
+        event_type, subject, access = accepted.event_type, accepted.subject, self._access
         driver = LowLevelDriver(
             LowLevelSession(
-                opening.limits, opening.starts, self._clock.monotonic(), lambda each: access.may_read(each, subject)
+                accepted.limits, accepted.starts, self._clock.monotonic(), lambda each: access.may_read(each, subject)
             ),
             [
                 PartitionReader(self._feeds, self._cursor_resolver, event_type, *start)
-                for start in opening.starts.items()
+                for start in accepted.starts.items()
             ],
             lines,
             outlet,
@@ -129,9 +129,9 @@ class EventStreams:
             count_stream(self._metrics, "low-level", lambda: driver.session.end),
             self._monitor.monitor(driver, subject, event_type),
         ):
-            await driver.run(opening.limits.stream_seconds)
+            await driver.run(accepted.limits.stream_seconds)
 
-    def release_readers(self) -> None:
+    def close(self) -> None:
         """To be called when no stream is open any more."""
         self._monitor.close()
         self._feeds.close()

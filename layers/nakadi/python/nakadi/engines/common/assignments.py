@@ -141,7 +141,7 @@ def _entry_row(entry: PartitionAssignment) -> Sequence[Any]:
 
 
 def _replay_row(replay: Replay) -> Sequence[Any]:
-    return [replay.id, replay.last_position.timeline, replay.last_position.offset, replay.keys]
+    return [replay.id, replay.last_position.timeline, replay.last_position.offset, replay.event_keys]
 
 
 def _entry_from_row(row: Sequence[Any]) -> PartitionAssignment:

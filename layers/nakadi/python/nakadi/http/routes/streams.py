@@ -146,7 +146,7 @@ class _SubscriptionStreamHandlers(Struct, frozen=True):
             EventSubscriptionFormat if wants_server_sent_events(request) else JsonSubscriptionFormat
         )
         if request.method == "HEAD":
-            self.streams.check(subscription_id, parameters, request.subject)
+            self.streams.check_can_open(subscription_id, parameters, request.subject)
             return empty_response(headers=_subscription_headers(new_format, str(uuid4())))
         opening = self.streams.open(subscription_id, parameters, request.subject)
 

@@ -317,7 +317,7 @@ class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
             self.subscription_repository.remove(each)
         return (mark,)
 
-    def clean_up(self) -> None:
+    def clear_deleted_subscriptions(self) -> None:
         """An event type is deleted, and with it perhaps subscriptions: end what is left of them."""
         self.deleted_subscription_cleanup.try_to_clean_up_all()
 

@@ -33,14 +33,14 @@ class SendKeepAlive(Struct, frozen=True):
 
 
 class OpenPartition(Struct, frozen=True):
-    """Find out where reading goes on behind a position, and call `opened`; what was being read is closed.
+    """Find out where reading goes on behind a position, and call `handle_opening`; what was being read is closed.
 
     With a `replay` parked events come first.
     """
 
     partition: EventTypePartition
     position: Position
-    number: int = 0
+    opening_number: int = 0
     replay: Replay | None = None
 
 
@@ -60,14 +60,14 @@ class HandOverPartitions(Struct, frozen=True):
     """Hand over partitions that other sessions wait for, after committing the events that were skipped."""
 
     partitions: frozenset[EventTypePartition]
-    positions: Mapping[EventTypePartition, Position] = field(default_factory=dict)
+    commit_positions: Mapping[EventTypePartition, Position] = field(default_factory=dict)
 
 
 class FailureCountChange(Struct, frozen=True):
     """Write down in a partition's entry how often it failed, and how far the search for the event behind that goes."""
 
     partition: EventTypePartition
-    fails: int
+    failed_streams: int
     search_end: Position | None
 
 
@@ -76,21 +76,21 @@ class GiveUpOnEvent(Struct, frozen=True):
 
     partition: EventTypePartition
     event: EventRun
-    fails: int
-    replay: str | None = None
+    failed_streams: int
+    replay_id: str | None = None
 
 
 class ParkEvents(Struct, frozen=True, kw_only=True):
-    """Put events away that have to follow others of their keys, and perhaps move the cursor, then `parking_finished`.
+    """Put events away that have to follow others of their keys, and perhaps move the cursor, then `handle_parking_end`.
 
-    `number` is that of the opening since when they were read.
+    `opening_number` is that of the opening since when they were read.
     """
 
     partition: EventTypePartition
     events: tuple[EventRun, ...]
-    upto: Position | None
-    replay: str | None
-    number: int
+    commit_position: Position | None
+    replay_id: str | None
+    opening_number: int
 
 
 class ReloadParkedKeys(Struct, frozen=True):
@@ -98,7 +98,7 @@ class ReloadParkedKeys(Struct, frozen=True):
 
     partition: EventTypePartition
     replay: Replay | None
-    number: int
+    opening_number: int
 
 
 class EndReplay(Struct, frozen=True):
@@ -108,11 +108,11 @@ class EndReplay(Struct, frozen=True):
     replay: Replay
 
 
-class SessionResult(Struct, frozen=True):
+class DepartureRecord(Struct, frozen=True):
     """What is left to do when a session ends: what it failed at, and what its client never got to see."""
 
-    failed: frozenset[EventTypePartition] = frozenset()
-    positions: Mapping[EventTypePartition, Position] = field(default_factory=dict)
+    failed_partitions: frozenset[EventTypePartition] = frozenset()
+    commit_positions: Mapping[EventTypePartition, Position] = field(default_factory=dict)
 
 
 SessionLine = SendBatch | SendKeepAlive
@@ -154,31 +154,31 @@ class SessionEnd(Enum):
 class SharedState(Struct, frozen=True):
     """What the streams of a subscription share, as it was read: first the assignment, then the offsets.
 
-    `resetting` says that offsets are being reset right now.
+    `is_being_reset` says that offsets are being reset right now.
     """
 
     assignment: Assignment
     offsets: Mapping[EventTypePartition, CommittedOffset]
-    resetting: bool = False
+    is_being_reset: bool = False
 
 
 class SessionProgress(Struct, frozen=True):
     """How many partitions a session has, how many events are sent and not committed, and when the oldest event was
     stored that is not."""
 
-    partitions: int
-    uncommitted: int
-    oldest: datetime | None
+    partition_count: int
+    uncommitted_events: int
+    oldest_stored_at: datetime | None
 
 
 class ProcessLease(Struct):
-    """Until when other processes take this one for alive. `good_until` is on the steady clock of this process."""
+    """Until when other processes take this one for alive. `valid_until` is on the steady clock of this process."""
 
-    holder: str
-    good_until: float
+    process_id: str
+    valid_until: float
 
-    def is_good(self, now: float) -> bool:
-        return now < self.good_until
+    def is_valid(self, now: float) -> bool:
+        return now < self.valid_until
 
 
 IsDeliverable = Callable[[EventTypePartition, Record], bool]
@@ -196,9 +196,9 @@ class ReadingRules(Protocol):
 class SessionContext(Struct, frozen=True, kw_only=True):
     """What a session asks while it decides; every answer is known without waiting."""
 
-    measure: MeasureDistance
-    deliverable: IsDeliverable
+    measure_distance: MeasureDistance
+    is_deliverable: IsDeliverable
     lease: ProcessLease
-    access: ReadingRules
+    reading_rules: ReadingRules
     # The event type that comes to the subscription beside its own: only events that are tagged for it are delivered.
-    attached: str = ""
+    attached_event_type: str = ""

@@ -41,18 +41,18 @@ class StreamAdmission(Struct, frozen=True, kw_only=True):
         self, subscription_id: str, requested: Sequence[EventTypePartition], subject: Subject
     ) -> tuple[Subscription, Sequence[EventType]]:
         """The subscription, which has offsets now, and its event types. Raises outcomes in the order of the checks."""
-        subscription = self._subscription(subscription_id, subject)
-        event_types = self._event_types(subscription)
+        subscription = self._get_subscription(subscription_id, subject)
+        event_types = self._get_event_types(subscription)
         _check_partitions(requested, event_types)
         self._check_permitted(subscription, event_types, subject)
-        self._initialise(subscription)
+        self._initialise_offsets(subscription)
         return subscription, event_types
 
-    def check_still_there(self, subscription: Subscription) -> None:
+    def check_subscription_exists(self, subscription: Subscription) -> None:
         """Raise `NotFound` if the subscription was deleted since it was admitted."""
         self.subscription_repository.get(subscription.id)
 
-    def _subscription(self, subscription_id: str, subject: Subject) -> Subscription:
+    def _get_subscription(self, subscription_id: str, subject: Subject) -> Subscription:
         """Who is blocked does not learn whether it exists."""
         try:
             # Not as it was a moment ago: what is shared of one that was deleted must not come into being again.
@@ -63,7 +63,7 @@ class StreamAdmission(Struct, frozen=True, kw_only=True):
         self.permissions.require_consumer(subject, subscription.event_types)
         return subscription
 
-    def _event_types(self, subscription: Subscription) -> Sequence[EventType]:
+    def _get_event_types(self, subscription: Subscription) -> Sequence[EventType]:
         try:
             return [self.event_types.get(name) for name in subscription.event_types]
         except NotFound as error:
@@ -74,7 +74,7 @@ class StreamAdmission(Struct, frozen=True, kw_only=True):
         for each in event_types:
             self.permissions.require(Operation.READ, each.resource, subject)
 
-    def _initialise(self, subscription: Subscription) -> None:
+    def _initialise_offsets(self, subscription: Subscription) -> None:
         try:
             self.initialisation.ensure_initialised(subscription)
         except NotFound as error:
@@ -130,24 +130,24 @@ SNAPSHOT_MAX_AGE_SECONDS = 1.0
 
 class PlannedReplay(Struct, frozen=True):
     """Parked `events` are sent again; all others up to `last_position` are consumed, and reading goes on behind
-    `onward`."""
+    `resume_position`."""
 
     events: tuple[ParkedEventInfo, ...]
     last_position: Position
-    onward: Position
+    resume_position: Position
 
 
 class PartitionStart(Struct, frozen=True):
-    """Reading goes on behind `start`; as many events as `lost` are gone that would have come before.
+    """Reading goes on behind `position`; `lost_events` events are gone that would have come before.
 
-    `parked` are the keys of parked events.
+    `parked_keys` are the keys of parked events.
     """
 
     event_type: EventType
-    start: Position
-    lost: int = 0
-    parked: frozenset[str] = frozenset()
-    again: PlannedReplay | None = None
+    position: Position
+    lost_events: int = 0
+    parked_keys: frozenset[str] = frozenset()
+    planned_replay: PlannedReplay | None = None
 
 
 class KnownEventTypes(dict[str, EventType]):
@@ -164,17 +164,17 @@ class KnownEventTypes(dict[str, EventType]):
         super().__init__({each.name: each for each in event_types})
         self.look_again = look_again
 
-    def distance(self, partition: EventTypePartition, first: Position, last: Position) -> int:
+    def event_distance(self, partition: EventTypePartition, first: Position, last: Position) -> int:
         """How many events lie behind the first position, up to and including the second; across timelines, too."""
-        return distance(self.get(partition.event_type), partition, first, last)
+        return event_distance(self.get(partition.event_type), partition, first, last)
 
-    def newest(self, seen: EventType) -> EventType:
+    def keep_newest(self, event_type: EventType) -> EventType:
         """The newest revision seen, this one included. To be called on the event loop only."""
-        known = self.get(seen.name)
-        if known is not None and known.id == seen.id and known.revision > seen.revision:
+        known = self.get(event_type.name)
+        if known is not None and known.id == event_type.id and known.revision > event_type.revision:
             return known
-        self[seen.name] = seen
-        return seen
+        self[event_type.name] = event_type
+        return event_type
 
 
 class PartitionStarts:
@@ -222,10 +222,10 @@ class PartitionStarts:
             view.check_readable(partition.partition, start)
         except CursorError as error:
             raise UnusableCursor(str(error)) from error
-        return PartitionStart(event_type, start, distance(event_type, partition, stored, start))
+        return PartitionStart(event_type, start, event_distance(event_type, partition, stored, start))
 
 
-def distance(event_type: EventType | None, partition: EventTypePartition, first: Position, last: Position) -> int:
+def event_distance(event_type: EventType | None, partition: EventTypePartition, first: Position, last: Position) -> int:
     """How many events lie behind the first position, up to and including the second; across timelines, too."""
     if first.timeline == last.timeline:
         return last.offset - first.offset

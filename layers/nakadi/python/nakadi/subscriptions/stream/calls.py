@@ -48,7 +48,7 @@ FindStart = Callable[[EventTypePartition, Position], PartitionStart]
 """Where to begin behind what is committed. Raises `Unusable` if there is no such position."""
 
 
-HandleUnprocessable = Callable[[GiveUpOnEvent], None]
+HandleUnprocessableEvent = Callable[[GiveUpOnEvent], None]
 """Do with an unprocessable event what the policy says, before it counts as consumed."""
 
 
@@ -64,7 +64,7 @@ class SessionCallExecutor:
         members: SubscriptionSessions,
         session: SubscriptionSession,
         find_start: FindStart,
-        unprocessable: HandleUnprocessable,
+        unprocessable: HandleUnprocessableEvent,
         parking: ParkingService | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -75,20 +75,21 @@ class SessionCallExecutor:
         self._parking = parking
         self._metrics = metrics or Metrics()
 
-    def open(self, opening: OpenPartition) -> PartitionStart:
+    def find_start(self, opening: OpenPartition) -> PartitionStart:
         """Find where reading begins. Raises `Unavailable`, and `Unusable` if there is no such position."""
         if self._parking is None:
             return self._find_start(opening.partition, opening.position)
-        parked = self._parking.keys(opening.partition, opening.replay)
-        return replace(self._start_or_replay(opening, self._parking), parked=parked)
+        parked = self._parking.parked_keys(opening.partition, opening.replay)
+        return replace(self._start_with_replay(opening, self._parking), parked_keys=parked)
 
-    def _start_or_replay(self, opening: OpenPartition, parking: ParkingService) -> PartitionStart:
+    def _start_with_replay(self, opening: OpenPartition, parking: ParkingService) -> PartitionStart:
         partition, replay = opening.partition, opening.replay
         if replay is None:
             return self._find_start(partition, opening.position)
         onward = self._find_start(partition, max(opening.position, replay.last_position))
-        again = PlannedReplay(parking.again(partition, replay, opening.position), replay.last_position, onward.start)
-        return replace(onward, start=opening.position, again=again)
+        events = parking.events_to_replay(partition, replay, opening.position)
+        again = PlannedReplay(events, replay.last_position, onward.position)
+        return replace(onward, position=opening.position, planned_replay=again)
 
     def perform(
         self,
@@ -109,17 +110,17 @@ class SessionCallExecutor:
                 self._members.commit(session.id, positions)
                 revision = self._members.hand_over(session.id, partitions).revision
                 self._metrics.partitions_handed_over.add(len(partitions))
-                return lambda now: session.handed_over(partitions, revision, now)
+                return lambda now: session.end_hand_over(partitions, revision, now)
             case FailureCountChange():
-                self._members.record_failures(session.id, call)
+                self._members.change_failure_count(session.id, call)
             case GiveUpOnEvent():
-                self._give_up_event(call)
+                self._park_or_drop_event(call)
             case ParkEvents():
                 if self._park_events(call):
-                    return lambda now: session.parking_finished(call, now)
+                    return lambda now: session.handle_parking_end(call, now)
             case ReloadParkedKeys(partition, replay):
-                keys = self._parking.keys(partition, replay) if self._parking else frozenset()
-                return lambda _: session.parked_keys_read(call, keys)
+                keys = self._parking.parked_keys(partition, replay) if self._parking else frozenset()
+                return lambda _: session.handle_parked_keys(call, keys)
             case EndReplay(partition, replay):
                 self._end_replay(partition, replay)
             case AutoCommit(positions):
@@ -128,8 +129,8 @@ class SessionCallExecutor:
                 assert_never(call)
         return session.tick
 
-    def _give_up_event(self, call: GiveUpOnEvent) -> None:
-        if self._parking is not None and self._parking.follows:
+    def _park_or_drop_event(self, call: GiveUpOnEvent) -> None:
+        if self._parking is not None and self._parking.parks_keys:
             if self._parking.park_failed(self._session.id, call) is not CommitResult.NOT_OWNED:
                 self._metrics.events_parked.add(1, "failed")
             return
@@ -162,58 +163,58 @@ log = logging.getLogger(__name__)
 class DeadLetterPublisher(Struct, frozen=True, kw_only=True):
     """Publishes to the dead letter queue of a broker, which is an event type of its own."""
 
-    own: SystemEventTypes
+    system_event_types: SystemEventTypes
     publisher: Publisher
     clock: Clock
-    name: str
+    event_type_name: str
     metrics: Metrics = field(default_factory=Metrics)
 
-    def handle(self, subscription: Subscription, drop: GiveUpOnEvent) -> None:
+    def publish_or_skip(self, subscription: Subscription, dropped: GiveUpOnEvent) -> None:
         """Drop an unprocessable event as its subscription's policy says: into the queue, or for good."""
         policy = retry_policy_from_annotations(subscription.annotations)
         if policy is not None and policy.kind is UnprocessablePolicy.DEAD_LETTER_QUEUE:
-            self.publish(subscription.id, drop)
+            self.publish(subscription.id, dropped)
         else:
             self.metrics.events_skipped.add()
 
-    def publish(self, subscription_id: str, drop: GiveUpOnEvent) -> None:
+    def publish(self, subscription_id: str, dropped: GiveUpOnEvent) -> None:
         """Publish an event to the dead letter queue. Raises `TryLater` if that failed."""
-        self.own.ensure_exists(self.name)
-        letter = {**dead_letter_event(subscription_id, drop), "metadata": self._new_metadata()}
+        self.system_event_types.ensure_exists(self.event_type_name)
+        letter = {**dead_letter_event(subscription_id, dropped), "metadata": self._new_metadata()}
         try:
-            outcome = self.publisher.publish(self.name, orjson.dumps([letter]), BROKER_SUBJECT, flow_id="")
+            outcome = self.publisher.publish(self.event_type_name, orjson.dumps([letter]), BROKER_SUBJECT, flow_id="")
         except Exception:
             self.metrics.dead_letters.add(1, "failed")
             raise
         is_stored = outcome.status is publishing_outcome.BatchStatus.STORED
         self.metrics.dead_letters.add(1, "stored" if is_stored else "failed")
         if not is_stored:
-            log.warning("Publishing a dead letter to %s failed: %s", self.name, outcome.items)
-            raise TryLater(f"A dead letter was not stored in {self.name}")
+            log.warning("Publishing a dead letter to %s failed: %s", self.event_type_name, outcome.items)
+            raise TryLater(f"A dead letter was not stored in {self.event_type_name}")
 
     def _new_metadata(self) -> Mapping[str, str]:
         return {"eid": str(uuid4()), "occurred_at": self.clock.now().isoformat()}
 
 
-def dead_letter_event(subscription_id: str, drop: GiveUpOnEvent) -> Mapping[str, Any]:
+def dead_letter_event(subscription_id: str, dropped: GiveUpOnEvent) -> Mapping[str, Any]:
     """The dead letter of a dropped event, without metadata of its own."""
     return {
         "subscription_id": subscription_id,
-        "event_type": drop.partition.event_type,
-        "partition": drop.partition.partition,
-        "offset": str(drop.event.end),
-        "error": {"message": f"Nakadi Auto DLQ: skipped due to failed commits count: {drop.fails}"},
-        "event": _with_metadata(drop),
+        "event_type": dropped.partition.event_type,
+        "partition": dropped.partition.partition,
+        "offset": str(dropped.event.end),
+        "error": {"message": f"Nakadi Auto DLQ: skipped due to failed commits count: {dropped.failed_streams}"},
+        "event": _event_with_metadata(dropped),
     }
 
 
-def _with_metadata(drop: GiveUpOnEvent) -> Mapping[str, Any]:
+def _event_with_metadata(dropped: GiveUpOnEvent) -> Mapping[str, Any]:
     """The event, with the metadata that the dead letter queue requires made up where it is missing."""
-    event: dict[str, Any] = orjson.loads(drop.event.values[0])
+    event: dict[str, Any] = orjson.loads(dropped.event.values[0])
     known = event.get("metadata")
     made_up = {
-        "event_type": drop.partition.event_type,
+        "event_type": dropped.partition.event_type,
         "eid": str(uuid4()),
-        "occurred_at": drop.event.stored_at(0).isoformat(),
+        "occurred_at": dropped.event.stored_at(0).isoformat(),
     }
     return {**event, "metadata": {**made_up, **known} if isinstance(known, dict) else made_up}

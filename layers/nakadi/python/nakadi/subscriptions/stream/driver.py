@@ -49,10 +49,10 @@ NewCursorToken = Callable[[], object]
 class SubscriptionFormat(Protocol):
     content_type: str
 
-    def opening(self, stream_id: str) -> bytes:
+    def stream_opening(self, stream_id: str) -> bytes:
         """What is sent before everything else."""
 
-    def line(self, line: SessionLine) -> bytes: ...
+    def encode_line(self, line: SessionLine) -> bytes: ...
 
 
 class JsonSubscriptionFormat:
@@ -63,10 +63,10 @@ class JsonSubscriptionFormat:
     def __init__(self, new_token: NewCursorToken = uuid4) -> None:
         self._new_token = new_token
 
-    def opening(self, stream_id: str) -> bytes:  # noqa: ARG002  # clients find it in the headers
+    def stream_opening(self, stream_id: str) -> bytes:  # noqa: ARG002  # clients find it in the headers
         return b""
 
-    def line(self, line: SessionLine) -> bytes:
+    def encode_line(self, line: SessionLine) -> bytes:
         info = b',"info":%s' % orjson.dumps({"debug": line.info}) if line.info else b""
         partition = line.partition
         # Names of event types have letters, digits, dots, dashes and underscores: nothing here needs escaping.
@@ -92,12 +92,12 @@ class EventSubscriptionFormat:
     def __init__(self) -> None:
         self._json = JsonSubscriptionFormat()
 
-    def opening(self, stream_id: str) -> bytes:
+    def stream_opening(self, stream_id: str) -> bytes:
         return b"retry: %d\nevent: stream\ndata: %s\n\n" % (RETRY_MILLISECONDS, orjson.dumps({"stream_id": stream_id}))
 
-    def line(self, line: SessionLine) -> bytes:
+    def encode_line(self, line: SessionLine) -> bytes:
         if isinstance(line, SendBatch) or line.info:
-            return b"data: %s\n" % self._json.line(line)
+            return b"data: %s\n" % self._json.encode_line(line)
         return b": still here\n\n"
 
 
@@ -112,12 +112,12 @@ MAX_CALL_RETRY_PAUSE_SECONDS = 2.0
 
 # A client that commits beyond the end of the log goes on if the events come at once, as it does in other brokers: for
 # so long, opening a partition that cannot be read is tried again.
-RETRY_BEYOND_END_SECONDS = 0.5
+OPEN_BEYOND_END_RETRY_SECONDS = 0.5
 
 # A client that has read nothing for so long after the end of its session may still read what it was sent.
-READ_AFTER_END_SECONDS = 1.0
+MAX_READ_AFTER_END_SECONDS = 1.0
 
-_EVENT_COUNT = attrgetter("count")
+_EVENT_COUNT_OF = attrgetter("count")
 
 OpenSource = Callable[[EventTypePartition, PartitionStart], EventSource]
 
@@ -125,8 +125,8 @@ OpenSource = Callable[[EventTypePartition, PartitionStart], EventSource]
 class SessionCallThreads(NamedTuple):
     """Where calls are carried out. Opening a partition also asks the registry, which may not answer."""
 
-    opening: Executor
-    others: Executor
+    for_opening: Executor
+    for_others: Executor
 
 
 class SubscriptionDriver(StreamDriver):
@@ -168,24 +168,24 @@ class SubscriptionDriver(StreamDriver):
     def session(self) -> SubscriptionSession:
         return self._session
 
-    def state_read(self, shared: SharedState) -> None:
+    def add_state(self, shared: SharedState) -> None:
         """The subscription is like this now."""
-        self.add_fact(lambda now: self._session.state_read(shared, now))
+        self.add_fact(lambda now: self._session.handle_state(shared, now))
 
-    def update(self, event_type: EventType) -> None:
-        self._known.newest(event_type)
-        super().update(event_type)
+    def update_event_type(self, event_type: EventType) -> None:
+        self._known.keep_newest(event_type)
+        super().update_event_type(event_type)
 
     def run(self) -> Coroutine[Any, Any, None]:
         """Serve until the session ends."""
-        opening = self._lines.opening(self._session.id)
-        return self._run_until_end(opening, self._gone, lambda _: self._session.drain())
+        opening = self._lines.stream_opening(self._session.id)
+        return self._run_until_end(opening, self._handle_disconnect, lambda _: self._session.handle_shutdown())
 
-    def _gone(self, now: float) -> Sequence[SessionAction]:
+    def _handle_disconnect(self, now: float) -> Sequence[SessionAction]:
         self._connected = False
-        return self._session.gone(now)
+        return self._session.handle_disconnect(now)
 
-    async def _round(self) -> bool:
+    async def _process_pending(self) -> bool:
         if self._facts:
             self._pass_facts_to_session()
         moved = False
@@ -195,7 +195,7 @@ class SubscriptionDriver(StreamDriver):
                 # No copy: nothing is awaited in here, so that no source is opened or closed.
                 for each, source in self._open.items():
                     if each.event_type == event_type.name:
-                        source.update(event_type)
+                        source.update_event_type(event_type)
             # A copy: while one of them moves, facts are handed in, which open and close others.
             for each, source in tuple(self._open.items()):
                 # What the one before has made ready may be so much that the client has to read it first.
@@ -204,7 +204,7 @@ class SubscriptionDriver(StreamDriver):
                 moved = await self._pass_on_next_run(each, source) or moved
         except Outcome as outcome:
             log.info("The stream %s cannot go on: %s", self._session.id, outcome)
-            self._carry_out_actions(self._session.refused(outcome))
+            self._carry_out_actions(self._session.handle_refusal(outcome))
         return moved
 
     def _pass_facts_to_session(self) -> None:
@@ -212,33 +212,33 @@ class SubscriptionDriver(StreamDriver):
         for fact in facts:
             self._carry_out_actions(fact(self._clock.monotonic()))
 
-    async def _pass_on_next_run(self, each: EventTypePartition, source: EventSource) -> bool:
-        if not self._session.wants(each) or self._open.get(each) is not source:
+    async def _pass_on_next_run(self, partition: EventTypePartition, source: EventSource) -> bool:
+        if not self._session.wants_events(partition) or self._open.get(partition) is not source:
             return False
-        if source.at_border:
-            self._timer.set(self._session.deadline())
-            await self._wait_unless_session_ends(source.move(self.wake))
-            if self._open.get(each) is not source or self._session.end:
-                source.leave()  # it was closed while it moved
+        if source.needs_move:
+            self._timer.set(self._session.next_tick_at())
+            await self._wait_unless_session_ends(source.move_to_next_event(self.wake))
+            if self._open.get(partition) is not source or self._session.end:
+                source.release()  # it was closed while it moved
                 return False
         run = source.take_run()
         if run is None:
-            if source.lost:
+            if source.is_topic_missing:
                 self._known.look_again()
             return False
-        self._carry_out_actions(self._session.arrived(each, run, self._clock.monotonic()))
+        self._carry_out_actions(self._session.handle_events(partition, run, self._clock.monotonic()))
         return True
 
     def _carry_out_actions(self, actions: Iterable[SessionAction]) -> None:
         for action in actions:
             match action:
                 case SendBatch(partition, _, runs):
-                    line = self._lines.line(action)
+                    line = self._lines.encode_line(action)
                     self._buffer.put(line)
-                    events, newest = sum(map(_EVENT_COUNT, runs)), runs[-1].stored_at(-1)
+                    events, newest = sum(map(_EVENT_COUNT_OF, runs)), runs[-1].stored_at(-1)
                     self._figures.record_sent_batch(partition.event_type, events, len(line), newest)
                 case SendKeepAlive():
-                    self._buffer.put(self._lines.line(action))
+                    self._buffer.put(self._lines.encode_line(action))
                 case ClosePartition(partition):
                     self._close_partition(partition)
                 case _:
@@ -253,11 +253,11 @@ class SubscriptionDriver(StreamDriver):
 
     def _close_partition(self, partition: EventTypePartition) -> None:
         if partition in self._open:
-            self._open.pop(partition).leave()
+            self._open.pop(partition).release()
 
-    def _give_back(self) -> None:
+    def _release_all(self) -> None:
         for source in self._open.values():
-            source.leave()
+            source.release()
         if self._calling:
             self._calling.cancel()
 
@@ -273,15 +273,15 @@ class SubscriptionDriver(StreamDriver):
                 log.warning("The stream %s ends: its call %s failed", self._session.id, call, exc_info=error)
                 # Those behind it rely on it.
                 self._calls.clear()
-                self.add_fact(lambda _, error=error: self._session.refused(error))  # type: ignore[misc]  # bound early
+                self.add_fact(lambda _, error=error: self._session.handle_refusal(error))  # type: ignore[misc]  # bound early
         # No await since the queue was found empty: a call that is added from now on begins a new task.
         self._calling = None
 
     async def _perform_with_retries(self, call: SessionCall) -> ApplyFact:
-        pause, wanted_by = MIN_CALL_RETRY_PAUSE_SECONDS, self._clock.monotonic() + RETRY_BEYOND_END_SECONDS
+        pause, wanted_by = MIN_CALL_RETRY_PAUSE_SECONDS, self._clock.monotonic() + OPEN_BEYOND_END_RETRY_SECONDS
         while True:
             try:
-                threads = self._threads.opening if isinstance(call, OpenPartition) else self._threads.others
+                threads = self._threads.for_opening if isinstance(call, OpenPartition) else self._threads.for_others
                 return await asyncio.get_running_loop().run_in_executor(threads, self._attempt_call, call)
             except Unavailable as error:
                 log.warning("A call of the stream %s failed, tried again in %s s: %s", self._session.id, pause, error)
@@ -295,22 +295,22 @@ class SubscriptionDriver(StreamDriver):
         if not isinstance(call, OpenPartition):
             return self._executor.perform(call)
         # In a thread: what is found becomes the session's only on the loop.
-        start = self._executor.open(call)
-        return lambda now: self._opened(call, start, now)
+        start = self._executor.find_start(call)
+        return lambda now: self._handle_start_found(call, start, now)
 
-    def _opened(self, opening: OpenPartition, start: PartitionStart, now: float) -> Sequence[SessionAction]:
-        if not self._session.expects(opening):
+    def _handle_start_found(self, opening: OpenPartition, start: PartitionStart, now: float) -> Sequence[SessionAction]:
+        if not self._session.expects_opening(opening):
             # The partition was closed, or opened anew, while the start was looked for.
             return []
         # The event type may have changed since the start was found: no source was open that could have been updated.
-        newest = self._known.newest(start.event_type)
+        newest = self._known.keep_newest(start.event_type)
         self._open[opening.partition] = self._open_source(opening.partition, replace(start, event_type=newest))
-        return self._session.opened(opening, start.start, start.lost, now, start.parked)
+        return self._session.handle_opening(opening, start.position, start.lost_events, now, start.parked_keys)
 
     # Writing
 
     async def _flush_before_deadline(self) -> None:
-        self._timer.set(self._session.deadline())
+        self._timer.set(self._session.next_tick_at())
         await self._flush()
 
     async def _flush(self) -> None:
@@ -321,7 +321,7 @@ class SubscriptionDriver(StreamDriver):
                 log.info("The stream %s ended while its client was not reading", self._session.id)
                 self._connected = False
         except ConnectionError:
-            self.add_fact(self._gone)
+            self.add_fact(self._handle_disconnect)
 
     # Waiting
 
@@ -354,7 +354,7 @@ class SubscriptionDriver(StreamDriver):
         self._pass_facts_to_session()
         self._carry_out_actions(self._session.tick(self._clock.monotonic()))
         if self._session.end:
-            self._waiting.reschedule(asyncio.get_running_loop().time() + READ_AFTER_END_SECONDS)
+            self._waiting.reschedule(asyncio.get_running_loop().time() + MAX_READ_AFTER_END_SECONDS)
             self._waiting = self._on_wake = None
         else:
-            self._timer.set(self._session.deadline())
+            self._timer.set(self._session.next_tick_at())

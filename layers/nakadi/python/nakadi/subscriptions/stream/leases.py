@@ -55,10 +55,10 @@ class LeaseKeeper:
         # Sessions that are over, but could not be removed yet.
         self._unremoved: set[tuple[str, str]] = set()
 
-    def lease(self) -> ProcessLease:
+    def ensure_lease(self) -> ProcessLease:
         """A lease that is good for some time to come. Raises `Unavailable`."""
         with self._lock:
-            if not self._lease.is_good(self._clock.monotonic() + MIN_REMAINING_LEASE_SECONDS):
+            if not self._lease.is_valid(self._clock.monotonic() + MIN_REMAINING_LEASE_SECONDS):
                 self._renew_and_count()
             return self._lease
 
@@ -75,30 +75,27 @@ class LeaseKeeper:
         for members, assignment in subscriptions:
             # Another thread may renew meanwhile, perhaps under a new name: that is in the store before it is here, so
             # its sessions are found alive; those under the name of before stay until the next round.
-            others = [each for each in assignment.sessions if each.process_id != self._lease.holder]
+            others = [each for each in assignment.sessions if each.process_id != self._lease.process_id]
             dead = assignments.sessions_without_lease(others, living()) if others else frozenset()
             if dead:
-                log.info(
-                    "Removing sessions of %s whose lease has expired: %s", members.subscription, ", ".join(sorted(dead))
-                )
-                run_and_log_failure(
-                    "removal of expired sessions", members.subscription, partial(self._remove_dead, members, dead)
-                )
+                name = members.subscription_id
+                log.info("Removing sessions of %s whose lease has expired: %s", name, ", ".join(sorted(dead)))
+                run_and_log_failure("removal of expired sessions", name, partial(self._remove_dead, members, dead))
 
     def _remove_dead(self, members: SubscriptionSessions, dead: Collection[str]) -> None:
         self._metrics.dead_sessions.add(members.remove(dead))
 
     # Sessions that could not be removed
 
-    def retry_removal(self, subscription: str, session: str) -> None:
+    def remove_session_later(self, subscription_id: str, session_id: str) -> None:
         """A session is over, but may still be in the assignment: remove it later."""
-        self._unremoved.add((subscription, session))
+        self._unremoved.add((subscription_id, session_id))
 
     @property
-    def has_unremoved(self) -> bool:
+    def has_unremoved_sessions(self) -> bool:
         return bool(self._unremoved)
 
-    def remove_remaining(self, members_of: Callable[[str], SubscriptionSessions]) -> None:
+    def retry_session_removals(self, members_of: Callable[[str], SubscriptionSessions]) -> None:
         """Try again to remove the sessions that are over."""
         # A copy: streams that end in other threads add to it.
         for subscription, session in tuple(self._unremoved):
@@ -111,7 +108,7 @@ class LeaseKeeper:
         # With the lock: a renewal that is under way would write the lease again behind its release.
         with self._lock:
             try:
-                self._coordination.release_lease(self._lease.holder)
+                self._coordination.release_lease(self._lease.process_id)
             except Unavailable:
                 log.warning("Releasing the lease failed, it will expire", exc_info=True)
 
@@ -127,12 +124,12 @@ class LeaseKeeper:
         # From before the request: its answer may have been under way for long.
         began = self._clock.monotonic()
         seconds = assignments.LEASE_DURATION.total_seconds()
-        lease = self._lease if self._lease.is_good(began) else ProcessLease(self._new_name(), began + seconds)
-        self._coordination.renew_lease(lease.holder, self._clock.now() + assignments.LEASE_DURATION)
+        lease = self._lease if self._lease.is_valid(began) else ProcessLease(self._new_name(), began + seconds)
+        self._coordination.renew_lease(lease.process_id, self._clock.now() + assignments.LEASE_DURATION)
         # An answer that came too late does not count: meanwhile other processes could see that there was no lease.
-        if lease.is_good(self._clock.monotonic()):
+        if lease.is_valid(self._clock.monotonic()):
             # Changed in place: the sessions that began on this lease hold the same object, and see how long it is good.
-            lease.good_until = began + seconds
+            lease.valid_until = began + seconds
             self._lease = lease
         else:
             raise Unavailable("The lease could not be renewed in time.")
@@ -145,5 +142,5 @@ def renew_and_clean_up(
 ) -> None:
     """What a process does every few seconds for its subscriptions, whose assignments were read before."""
     keeper.renew()
-    keeper.remove_remaining(members_of)
+    keeper.retry_session_removals(members_of)
     keeper.remove_expired_sessions(subscriptions)

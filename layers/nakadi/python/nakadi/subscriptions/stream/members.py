@@ -18,7 +18,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
@@ -43,7 +43,7 @@ from nakadi.model.subscription import (
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import AssignmentChanged, Coordination
 from nakadi.subscriptions.api import assignments
-from nakadi.subscriptions.stream.actions import FailureCountChange, SessionResult, SharedState
+from nakadi.subscriptions.stream.actions import DepartureRecord, FailureCountChange, SharedState
 
 # With a hundred partitions there are a hundred sessions at most, who may all come at once.
 SESSION_CHANGE_ATTEMPTS = 200
@@ -57,17 +57,17 @@ class SubscriptionSessions(Struct, frozen=True):
     """The sessions of one subscription. `execute_reset` carries out a pending reset, if no session is left."""
 
     coordination: Coordination
-    subscription: str
+    subscription_id: str
     clock: Clock
     execute_reset: Callable[[str], object]
     pause: Callable[[float], None] = time.sleep
 
     def assignment(self) -> Assignment:
-        return self.coordination.assignment(self.subscription)
+        return self.coordination.assignment(self.subscription_id)
 
-    def check(self, session: Session) -> None:
+    def check_room_for(self, session: Session) -> None:
         """Raise `Conflict` if there is no room."""
-        assignments.with_session(self.assignment(), session, self.subscription, self.clock.now())
+        assignments.with_session(self.assignment(), session, self.subscription_id, self.clock.now())
 
     def join(self, session: Session) -> Assignment:
         """Take part. Raises `Conflict` if there is no room."""
@@ -76,7 +76,7 @@ class SubscriptionSessions(Struct, frozen=True):
             # A write whose answer was lost may have been carried out: the session joins once.
             if assignment.session(session.id) is not None:
                 return assignment
-            return assignments.with_session(assignment, session, self.subscription, self.clock.now())
+            return assignments.with_session(assignment, session, self.subscription_id, self.clock.now())
 
         # First a reset that waits for the last session to leave: while it is there, it refuses this one.
         self._execute_reset(self.assignment())
@@ -109,66 +109,66 @@ class SubscriptionSessions(Struct, frozen=True):
         self._execute_reset(self.rebalance())
         return len(there)
 
-    def leave(self, session: str, result: SessionResult) -> None:
+    def leave(self, session_id: str, departure: DepartureRecord) -> None:
         """Leave the assignment; partitions whose events the client did not commit get one failure more."""
         # While the partitions are still the session's: afterwards they may belong to others, and commits are refused.
-        self.commit(session, result.positions)
+        self.commit(session_id, departure.commit_positions)
 
         def without(assignment: Assignment) -> Assignment:
-            if assignment.session(session) is None:
+            if assignment.session(session_id) is None:
                 return assignment
             failed = [
                 replace(entry, failed_streams=entry.failed_streams + 1)
                 for entry in assignment.entries
                 # A partition that was taken from the session meanwhile has failed at nothing.
-                if entry.partition in result.failed and entry.owner == session
+                if entry.partition in departure.failed_partitions and entry.owner == session_id
             ]
-            return assignments.without_sessions(assignments.with_entries(assignment, failed), {session})
+            return assignments.without_sessions(assignments.with_entries(assignment, failed), {session_id})
 
         self._write_until_unchanged(without)
         self._execute_reset(self.rebalance())
 
-    def hand_over(self, session: str, partitions: Collection[EventTypePartition]) -> Assignment:
+    def hand_over(self, session_id: str, partitions: Collection[EventTypePartition]) -> Assignment:
         """Hand over those partitions that other sessions wait for."""
         return self._write_until_unchanged(
-            lambda assignment: assignments.with_partitions_handed_over(assignment, session, partitions)
+            lambda assignment: assignments.with_partitions_handed_over(assignment, session_id, partitions)
         )
 
-    def record_failures(self, session: str, call: FailureCountChange) -> None:
+    def change_failure_count(self, session_id: str, call: FailureCountChange) -> None:
         """Record the failures of a partition, if it is still the session's."""
 
         def recorded(assignment: Assignment) -> Assignment:
             entry = assignment.entry(call.partition)
-            if entry is None or entry.owner != session:
+            if entry is None or entry.owner != session_id:
                 return assignment
-            changed = replace(entry, failed_streams=call.fails, search_end=call.search_end)
+            changed = replace(entry, failed_streams=call.failed_streams, search_end=call.search_end)
             return assignments.with_entries(assignment, [changed])
 
         self._write_until_unchanged(recorded)
 
-    def end_replay(self, session: str, partition: EventTypePartition, replay: Replay) -> None:
+    def end_replay(self, session_id: str, partition: EventTypePartition, replay: Replay) -> None:
         """Record that a replay is over, if the partition is still the session's."""
 
         def ended(assignment: Assignment) -> Assignment:
             entry = assignment.entry(partition)
-            if entry is None or entry.owner != session or entry.replay != replay:
+            if entry is None or entry.owner != session_id or entry.replay != replay:
                 return assignment
             return assignments.with_entries(assignment, [replace(entry, replay=None)])
 
         self._write_until_unchanged(ended)
 
-    def commit(self, session: str, positions: Mapping[EventTypePartition, Position]) -> Collection[EventTypePartition]:
+    def commit(self, session_id: str, positions: Mapping[EventTypePartition, Position]) -> Sequence[EventTypePartition]:
         """Commit on behalf of a session; the partitions that are not its own any more."""
         if not positions:
             return ()
-        verdicts = self.coordination.commit(self.subscription, session, positions, self.clock.now())
+        verdicts = self.coordination.commit(self.subscription_id, session_id, positions, self.clock.now())
         return [partition for partition, verdict in verdicts.items() if verdict is CommitResult.NOT_OWNED]
 
     def _execute_reset(self, assignment: Assignment) -> None:
         """A failure does no harm: the session has left, or may join; the reset is tried again by the next session, or
         given up when its time is over."""
         if assignment.reset is not None and not assignment.sessions:
-            run_and_log_failure("reset", self.subscription, partial(self.execute_reset, self.subscription))
+            run_and_log_failure("reset", self.subscription_id, partial(self.execute_reset, self.subscription_id))
 
     def _write_until_unchanged(self, decide: ChangeAssignment) -> Assignment:
         for attempt in range(SESSION_CHANGE_ATTEMPTS):
@@ -179,13 +179,13 @@ class SubscriptionSessions(Struct, frozen=True):
                 # Nothing is left to do: another process did it, or an earlier attempt whose answer was lost.
                 return old
             try:
-                return self.coordination.replace_assignment(self.subscription, old, new, self.clock.now())
+                return self.coordination.replace_assignment(self.subscription_id, old, new, self.clock.now())
             except AssignmentChanged:
                 # The store compared the revision and wrote nothing: what others decided stays, and is decided upon.
                 if attempt >= ATTEMPTS_WITHOUT_PAUSE:
                     self.pause(random.uniform(0, MAX_CONFLICT_PAUSE_SECONDS))  # noqa: S311  # so that they do not all come back together
         raise Unavailable(
-            f"Writing the assignment of {self.subscription} failed: "
+            f"Writing the assignment of {self.subscription_id} failed: "
             f"it was changed by others {SESSION_CHANGE_ATTEMPTS} times."
         )
 
@@ -213,15 +213,15 @@ class SubscriptionWatch:
 
     def follow(self, members: SubscriptionSessions, listener: StateListener) -> Callable[[], None]:
         """Call `listener` with the state now and after each change; the returned function ends that."""
-        watched = self._watched.get(members.subscription)
+        watched = self._watched.get(members.subscription_id)
         if watched is None:
-            watched = self._watched[members.subscription] = _WatchedSubscription(members, self._threads)
+            watched = self._watched[members.subscription_id] = _WatchedSubscription(members, self._threads)
         watched.listeners.append(listener)
         # A read that is under way began before this listener was there, and does not count for it: see `_read`.
-        watched.changed(SubscriptionChange.ASSIGNMENT)
+        watched.add_change(SubscriptionChange.ASSIGNMENT)
         return lambda: self._stop_following(watched, listener)
 
-    def assignments(self) -> Mapping[SubscriptionSessions, Assignment]:
+    def last_read_assignments(self) -> Mapping[SubscriptionSessions, Assignment]:
         """Every subscription that is followed, as it was last read."""
         read = [(each.members, each.state_reader.shared) for each in tuple(self._watched.values())]
         return {members: shared.assignment for members, shared in read if shared is not None}
@@ -229,16 +229,16 @@ class SubscriptionWatch:
     def _stop_following(self, watched: _WatchedSubscription, listener: StateListener) -> None:
         watched.listeners.remove(listener)
         if not watched.listeners:
-            del self._watched[watched.members.subscription]
+            del self._watched[watched.members.subscription_id]
             watched.close()
 
 
 class _WatchedSubscription:
     """The streams of one subscription, and the task that reads its state for them.
 
-    `changed` is called by threads of the store, and only notes what has changed and wakes the loop. There commits are
-    passed on at once. For everything else the task reads, and takes the notes before: what changes during the read is
-    noted again, and waits for its end.
+    `add_change` is called by threads of the store, and only notes what has changed and wakes the loop. There commits
+    are passed on at once. For everything else the task reads, and takes the notes before: what changes during the read
+    is noted again, and waits for its end.
     """
 
     def __init__(self, members: SubscriptionSessions, threads: Executor) -> None:
@@ -252,24 +252,24 @@ class _WatchedSubscription:
         self._reading = False
         self._woken = asyncio.Event()
         # The watch before the first read: what changes in between is noted, and read once more.
-        self._stop = members.coordination.add_change_listener(members.subscription, self.changed)
+        self._stop = members.coordination.add_change_listener(members.subscription_id, self.add_change)
         self._task = self._loop.create_task(self._keep_reading())
 
-    def changed(self, what: SubscriptionChangeNotice) -> None:
+    def add_change(self, change: SubscriptionChangeNotice) -> None:
         """May be called from any thread. However much changes, the loop is woken once until it looks."""
         with self._lock:
             already_woken = bool(self._changes)
-            self._changes.add(what)
+            self._changes.add(change)
         if not already_woken:
             with suppress(RuntimeError):  # the loop was closed: no stream is left on it
-                self._loop.call_soon_threadsafe(self._look)
+                self._loop.call_soon_threadsafe(self._process_changes)
 
     def close(self) -> None:
-        # A thread of the store that was already calling `changed` may still wake the loop: nothing listens any more.
+        # A thread of the store that was already calling `add_change` may still wake the loop: nothing listens any more.
         self._stop()
         self._task.cancel()
 
-    def _look(self) -> None:
+    def _process_changes(self) -> None:
         """Pass on what commits say, unless something has to be read, or is being read."""
         with self._lock:
             # `_reading` changes on the loop alone, which is here. While it is set, a thread has the state reader.
@@ -277,7 +277,7 @@ class _WatchedSubscription:
             if is_all:
                 self._changes = set()
         if is_all:
-            self._pass_on(self.listeners)
+            self._inform_listeners(self.listeners)
         else:
             self._woken.set()
 
@@ -295,7 +295,7 @@ class _WatchedSubscription:
             except Exception:  # whatever it is, streams without the state would neither send nor end
                 log.warning(
                     "Reading the assignment and the offsets of %s failed, tried again in %s s",
-                    self.members.subscription,
+                    self.members.subscription_id,
                     pause,
                     exc_info=True,
                 )
@@ -319,9 +319,9 @@ class _WatchedSubscription:
         finally:
             self._reading = False
         # Some of them may have left while the thread was reading.
-        self._pass_on(each for each in listeners if each in self.listeners)
+        self._inform_listeners(each for each in listeners if each in self.listeners)
 
-    def _pass_on(self, listeners: Iterable[StateListener]) -> None:
+    def _inform_listeners(self, listeners: Iterable[StateListener]) -> None:
         shared = self.state_reader.shared
         assert shared is not None, "it was read"
         for listener in tuple(listeners):
@@ -386,4 +386,4 @@ def read_shared_state(members: SubscriptionSessions, known: SharedState | None) 
     resetting = assignments.is_being_reset(assignment, members.clock.now())
     if known is None and assignments.with_rebalanced_partitions(assignment) != assignment:
         assignment = members.rebalance()
-    return SharedState(assignment, members.coordination.committed_offsets(members.subscription), resetting)
+    return SharedState(assignment, members.coordination.committed_offsets(members.subscription_id), resetting)

@@ -28,14 +28,14 @@ from nakadi.subscriptions.stream.actions import (
 )
 from nakadi.subscriptions.stream.limits import SubscriptionStreamLimits
 
-_EMPTY: deque[Any] = deque()
+_EMPTY_QUEUE: deque[Any] = deque()
 """Stands for every queue that never had anything in it, and is never added to: `queue or deque()` is one that can be. A
 deque takes 760 bytes, and a stream in which nothing happens has four for each of its partitions."""
 
 _NO_KEYS: frozenset[str] = frozenset()
 
 
-class Disposition(Enum):
+class EventDisposition(Enum):
     """What is done with an event that was read."""
 
     SEND = auto()
@@ -47,7 +47,7 @@ class SessionTotals(Struct):
     """What the partitions of a session add up to. Each of them keeps its share up to date, so that an event does not
     cost a look at every partition."""
 
-    outstanding: int = 0
+    uncommitted: int = 0
     buffered_bytes: int = 0
 
 
@@ -55,7 +55,7 @@ class PartitionProgress:
     """Positions only grow here: committed <= sent <= taken. A partition that is set back gets a new object.
 
     `stored` is the committed offset as it was last read. `committed` is at least where reading began, so that no commit
-    is expected of events that expired before they could be sent. `parked` are the keys of parked events.
+    is expected of events that expired before they could be sent. `parked_keys` are the keys of parked events.
     """
 
     __slots__ = (
@@ -64,16 +64,15 @@ class PartitionProgress:
         "committed",
         "count",
         "dropping",
-        "fails",
+        "failed_streams",
         "flushed_at",
         "handing_over",
         "keep_alives",
         "keys_read_at",
-        "lost",
+        "lost_events",
         "open",
-        "opening",
-        "outstanding",
-        "parked",
+        "opening_number",
+        "parked_keys",
         "partition",
         "release_by",
         "released",
@@ -87,6 +86,7 @@ class PartitionProgress:
         "stored",
         "taken",
         "totals",
+        "uncommitted",
         "window_end",
     )
 
@@ -102,18 +102,18 @@ class PartitionProgress:
         self.totals = totals or SessionTotals()
         self.partition = entry.partition
         self.stored = self.committed = self.sent = self.taken = stored
-        self.fails = entry.failed_streams if counts else 0
+        self.failed_streams = entry.failed_streams if counts else 0
         self.search_end = entry.search_end if counts else None
         self.replay: Replay | None = entry.replay
         self.replay_commit_requested = False
         self.flushed_at = now
         self.keep_alives = 0
         # How many events are sent and not committed, counted by their positions.
-        self.outstanding = 0
+        self.uncommitted = 0
         # How many events expired before they could be sent; reported once.
-        self.lost = 0
+        self.lost_events = 0
         self.open = False
-        self.opening = 0
+        self.opening_number = 0
         # Until when the client has time to commit what it got, because another session waits for the partition.
         self.release_by: float | None = None
         # Whether nothing may be sent any more because it was handed over; and whether that is still under way.
@@ -121,22 +121,22 @@ class PartitionProgress:
         self.handing_over = False
         # Where the event is that is being dropped or parked as the policy says.
         self.dropping: Position | None = None
-        self.runs: deque[EventRun] = _EMPTY
+        self.runs: deque[EventRun] = _EMPTY_QUEUE
         self.count = 0
         self.size = 0
         self.window_end: datetime | None = None
-        self.parked = _NO_KEYS
+        self.parked_keys = _NO_KEYS
         # The assignment's revision when the parked keys were read.
         self.keys_read_at = 0
         # Events that are being parked: where they begin, and their keys.
-        self._parking: deque[tuple[Position, frozenset[str]]] = _EMPTY
+        self._parking: deque[tuple[Position, frozenset[str]]] = _EMPTY_QUEUE
         # Batches that were sent and are not committed: where each ends, and when its first event was stored.
-        self._unsure: deque[tuple[Position, datetime]] = _EMPTY
+        self._unsure: deque[tuple[Position, datetime]] = _EMPTY_QUEUE
         # Events that are not for this client: behind which event they follow, and where they end.
-        self.skipped: deque[tuple[Position, Position]] = _EMPTY
+        self.skipped: deque[tuple[Position, Position]] = _EMPTY_QUEUE
 
     @property
-    def sendable(self) -> bool:
+    def may_send(self) -> bool:
         """Whether its events may be sent: not while another session waits for it, nor while one is being parked."""
         if self.released or self.release_by is not None:
             return False
@@ -150,31 +150,31 @@ class PartitionProgress:
     @property
     def replay_awaits_commit(self) -> bool:
         """Whether nothing but a commit is missing until a replay is over."""
-        return self.replay is not None and self.reached() >= self.replay.last_position > self.committed
+        return self.replay is not None and self.settled_position() >= self.replay.last_position > self.committed
 
     @property
-    def searching(self) -> bool:
+    def is_searching(self) -> bool:
         return self.search_end is not None
 
-    def opened(self, start: Position, lost: int, measure: MeasureDistance) -> None:
+    def begin_reading(self, start: Position, lost_events: int, measure_distance: MeasureDistance) -> None:
         """Reading goes on behind `start`."""
         self.open = True
-        self.lost = lost
+        self.lost_events = lost_events
         self.committed = max(self.committed, start)
         self.sent = max(self.sent, self.committed)
         self.taken = max(self.sent, start)
-        self._count_outstanding(measure)
+        self._update_uncommitted(measure_distance)
 
-    def reopened(self) -> None:
+    def prepare_reopening(self) -> None:
         """What was read and not sent will be read again."""
         self.open = False
         self._parking.clear()
         self.skipped.clear()
-        self.drop_waiting()
+        self.discard_waiting()
         self.taken = self.sent
         self.window_end = None
 
-    def drop_waiting(self) -> None:
+    def discard_waiting(self) -> None:
         """Nothing of what waits is sent any more."""
         self.runs.clear()
         self.totals.buffered_bytes -= self.size
@@ -183,35 +183,35 @@ class PartitionProgress:
     def remove_from_totals(self) -> None:
         """The session does not read the partition any more, or reads it anew."""
         self.totals.buffered_bytes -= self.size
-        self.totals.outstanding -= self.outstanding
-        self.size = self.outstanding = 0
+        self.totals.uncommitted -= self.uncommitted
+        self.size = self.uncommitted = 0
 
     # Events
 
-    def take_in(self, run: EventRun, deliverable: IsDeliverable, *, closely: bool) -> Sequence[EventRun]:
+    def receive_run(self, run: EventRun, is_deliverable: IsDeliverable, *, check_each: bool) -> Sequence[EventRun]:
         """Keep the events that are for the client, and skip the others. Returns those that have to be parked."""
         following = []
         before = self.size
-        parts: Iterable[tuple[Disposition, EventRun]]
-        if run.chunk.plain and not closely and not self.parked:
-            parts = ((Disposition.SEND, run),) if run.count else ()
+        parts: Iterable[tuple[EventDisposition, EventRun]]
+        if run.chunk.plain and not check_each and not self.parked_keys:
+            parts = ((EventDisposition.SEND, run),) if run.count else ()
         else:
-            parts = run.parts_by(partial(self._disposition, deliverable))
+            parts = run.parts_by_kind(partial(self._disposition_of, is_deliverable))
         for disposition, part in parts:
-            if disposition is Disposition.SEND:
+            if disposition is EventDisposition.SEND:
                 self.runs = self.runs or deque()
                 self.runs.append(part)
                 self.count += part.count
                 self.size += part.size
             else:
-                self._note_skipped(part.end)
-                if disposition is Disposition.PARK:
+                self._add_skipped(part.end)
+                if disposition is EventDisposition.PARK:
                     following.append(part)
             self.taken = part.end
         self.totals.buffered_bytes += self.size - before
         return following
 
-    def take_runs(self, count: int, measure: MeasureDistance) -> tuple[EventRun, ...]:
+    def take_runs(self, count: int, measure_distance: MeasureDistance) -> tuple[EventRun, ...]:
         """The first `count` events that wait; they count as sent."""
         taken, missing, before = [], count, self.size
         while missing:
@@ -229,14 +229,14 @@ class PartitionProgress:
         self._unsure = self._unsure or deque()
         self._unsure.append((self.sent, taken[0].stored_at(0)))
         self.keep_alives = 0
-        self._count_outstanding(measure)
+        self._update_uncommitted(measure_distance)
         return tuple(taken)
 
-    def first(self) -> EventRun:
+    def first_waiting_event(self) -> EventRun:
         """The first event that waits; it goes on waiting."""
         return self.runs[0].split(1)[0]
 
-    def beyond_timespan(self, seconds: float) -> int:
+    def events_due_by_timespan(self, seconds: float) -> int:
         """How many events make up a batch by their age, once the newest of them is from after its time."""
         if not seconds or not self.runs:
             return 0
@@ -262,22 +262,22 @@ class PartitionProgress:
 
     def set_parked_keys(self, keys: frozenset[str]) -> None:
         """These keys were parked before what is being parked now."""
-        self.parked = (
+        self.parked_keys = (
             keys.union(*(being_parked for _, being_parked in self._parking)) if self._parking else keys or _NO_KEYS
         )
 
     # Commits
 
-    def advance(self, stored: Position, measure: MeasureDistance) -> int:
+    def advance_committed(self, stored: Position, measure_distance: MeasureDistance) -> int:
         """The offset has grown: by how many events."""
         before, buffered = self.committed, self.size
         self.stored = stored
         self.committed = max(self.committed, stored)
         self.sent = max(self.sent, self.committed)
         while self.runs and self.runs[0].end <= self.committed:
-            self._remove_run_from_size(self.runs.popleft())
-        if self.runs and (rest := self.runs[0].part_behind(self.committed)) is not self.runs[0]:
-            self._remove_run_from_size(self.runs.popleft())
+            self._subtract_run(self.runs.popleft())
+        if self.runs and (rest := self.runs[0].part_after(self.committed)) is not self.runs[0]:
+            self._subtract_run(self.runs.popleft())
             self.runs.appendleft(rest)
             self.count += rest.count
             self.size += rest.size
@@ -286,17 +286,17 @@ class PartitionProgress:
             self.skipped.popleft()
         if self.dropping is not None and self.dropping <= self.committed:
             self.dropping = None
-        self._count_outstanding(measure)
-        return measure(self.partition, before, self.committed)
+        self._update_uncommitted(measure_distance)
+        return measure_distance(self.partition, before, self.committed)
 
-    def committable(self) -> Position | None:
+    def committable_position(self) -> Position | None:
         """How far everything is committed, skipped or parked, if that is further than what is committed."""
         if not self.skipped:
             return None
-        reached = self.reached(short_of=self._parking[0][0] if self._parking else None)
+        reached = self.settled_position(short_of=self._parking[0][0] if self._parking else None)
         return reached if reached > self.committed else None
 
-    def reached(self, short_of: Position | None = None) -> Position:
+    def settled_position(self, short_of: Position | None = None) -> Position:
         """How far there is nothing that waits for a commit; not as far as a position that must not be passed."""
         reached = self.committed
         for after, end in self.skipped:
@@ -307,29 +307,29 @@ class PartitionProgress:
 
     # Inside
 
-    def _disposition(self, deliverable: IsDeliverable, record: Record) -> Disposition:
-        if not deliverable(self.partition, record):
-            return Disposition.SKIP
-        return Disposition.PARK if record.key in self.parked else Disposition.SEND
+    def _disposition_of(self, is_deliverable: IsDeliverable, record: Record) -> EventDisposition:
+        if not is_deliverable(self.partition, record):
+            return EventDisposition.SKIP
+        return EventDisposition.PARK if record.key in self.parked_keys else EventDisposition.SEND
 
-    def _note_skipped(self, end: Position) -> None:
+    def _add_skipped(self, end: Position) -> None:
         after = self.runs[-1].end if self.runs else self.sent
         if self.skipped and self.skipped[-1][0] >= after:
             after, _ = self.skipped.pop()
         self.skipped = self.skipped or deque()
         self.skipped.append((after, end))
 
-    def _remove_run_from_size(self, run: EventRun) -> None:
+    def _subtract_run(self, run: EventRun) -> None:
         self.count -= run.count
         self.size -= run.size
 
-    def oldest(self) -> datetime | None:
+    def oldest_stored_at(self) -> datetime | None:
         """When the oldest event was stored that waits to be sent or to be committed. Called by other threads than
         the one that changes the queues, so these are copied first, which no other thread can interrupt."""
         unsure, waiting = tuple(self._unsure), tuple(self.runs)
         return unsure[0][1] if unsure else waiting[0].stored_at(0) if waiting else None
 
-    def _count_outstanding(self, measure: MeasureDistance) -> None:
+    def _update_uncommitted(self, measure_distance: MeasureDistance) -> None:
         while self._unsure and self._unsure[0][0] <= self.committed:
             self._unsure.popleft()
         committed, sent = self.committed, self.sent
@@ -337,9 +337,9 @@ class PartitionProgress:
         if committed.timeline == sent.timeline:
             outstanding = sent.offset - committed.offset
         else:
-            outstanding = measure(self.partition, committed, sent)
-        self.totals.outstanding += outstanding - self.outstanding
-        self.outstanding = outstanding
+            outstanding = measure_distance(self.partition, committed, sent)
+        self.totals.uncommitted += outstanding - self.uncommitted
+        self.uncommitted = outstanding
 
 
 # The outbox -----------------------------------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ class Outbox:
         self._partitions = partitions
         self._totals = totals
         self._limits = limits
-        self._measure = context.measure
+        self._measure_distance = context.measure_distance
         self._policy = policy
         self._last_line_at = now
         self._sent_events = 0
@@ -377,12 +377,12 @@ class Outbox:
 
     def events_allowed_now(self) -> int:
         """How many events may be sent before the client commits, or before the stream reaches its limit."""
-        room = self._limits.window - self._totals.outstanding
+        room = self._limits.max_uncommitted_events - self._totals.uncommitted
         if self._limits.stream_limit:
             room = min(room, self._limits.stream_limit - self._sent_events)
         return room
 
-    def all_silent(self) -> bool:
+    def is_keep_alive_limit_reached(self) -> bool:
         """Whether as many keep-alives in a row as the client allows have been sent for every partition."""
         limit = self._limits.keep_alive_limit
         if not limit:
@@ -390,10 +390,10 @@ class Outbox:
         opened = [each for each in self._partitions.values() if each.open]
         return bool(opened) and all(each.keep_alives >= limit for each in opened)
 
-    def deadline(self) -> float:
+    def next_flush_at(self) -> float:
         flushed_at = inf
         for each in self._partitions.values():
-            if each.flushed_at < flushed_at and each.sendable:
+            if each.flushed_at < flushed_at and each.may_send:
                 flushed_at = each.flushed_at
         if flushed_at == inf:
             return inf
@@ -401,60 +401,60 @@ class Outbox:
 
     # Sending
 
-    def expect_commit(self, now: float) -> None:
+    def restart_commit_timeout(self, now: float) -> None:
         """The client's time for its next commit begins."""
         self.commit_by = now + self._limits.commit_seconds
 
-    def due(self, partition: PartitionProgress, now: float) -> list[SessionAction]:
+    def due_actions(self, partition: PartitionProgress, now: float) -> list[SessionAction]:
         """Everything of a partition that has to be sent by now."""
         actions: list[SessionAction] = []
-        sendable = partition.sendable
-        while sendable:
+        may_send, policy = partition.may_send, self._policy
+        while may_send:
             # One batch or keep-alive after the other, each of which may make the next one due, until an event is to be
             # dropped, which everything else waits for.
             flush = now >= partition.flushed_at + self._limits.flush_seconds
             count = self._events_due(partition, flush=flush) if partition.count else 0
-            if count and self._policy and partition.searching and partition.fails >= self._policy.max_failed_streams:
-                event = partition.first()
+            if count and policy and partition.is_searching and partition.failed_streams >= policy.max_failed_streams:
+                event = partition.first_waiting_event()
                 partition.dropping = event.end
                 replay = None if partition.replay is None else partition.replay.id
-                actions.append(GiveUpOnEvent(partition.partition, event, partition.fails, replay))
-                sendable = False
+                actions.append(GiveUpOnEvent(partition.partition, event, partition.failed_streams, replay))
+                may_send = False
             elif count:
-                actions.append(self._batch(partition, count, now))
+                actions.append(self._take_batch(partition, count, now))
             elif flush:
                 self._last_line_at = partition.flushed_at = now
                 partition.keep_alives += 1
-                actions.append(SendKeepAlive(partition.partition, partition.sent, self._line_info(partition)))
+                actions.append(SendKeepAlive(partition.partition, partition.sent, self._take_info_for(partition)))
             else:
                 break
         return actions
 
-    def flushed(self, partition: PartitionProgress, now: float) -> Iterator[SessionAction]:
+    def flush(self, partition: PartitionProgress, now: float) -> Iterator[SessionAction]:
         """Everything of a partition that may be sent before the end."""
-        if partition.sendable and not partition.searching:
+        if partition.may_send and not partition.is_searching:
             while partition.count and (allowed := self.events_allowed_now()) > 0:
-                yield self._batch(partition, min(self._limits.batch_limit, partition.count, allowed), now)
+                yield self._take_batch(partition, min(self._limits.batch_limit, partition.count, allowed), now)
 
     def batches_to_free_memory(self, now: float) -> Iterator[SessionAction]:
         """Batches of the largest partitions, sent early while too much is buffered."""
         while self._totals.buffered_bytes > MAX_BUFFERED_BYTES and self.events_allowed_now() > 0:
             largest = max(self._partitions.values(), key=lambda each: each.size)
-            if not largest.sendable or largest.searching:
+            if not largest.may_send or largest.is_searching:
                 return
             count = min(largest.count, self.events_allowed_now())
-            yield self._batch(largest, count, now, "Stream parameters are causing overflow")
+            yield self._take_batch(largest, count, now, "Stream parameters are causing overflow")
 
-    def keep_alives(self, now: float) -> Iterator[SessionAction]:
+    def keep_alive_after_silence(self, now: float) -> Iterator[SessionAction]:
         """A keep-alive beyond what was agreed, after a long silence; it is not counted, and changes no timer."""
         if now < self._last_line_at + self._limits.max_seconds_between_lines:
             return
-        some = next((each for each in self._partitions.values() if each.sendable), None)
+        some = next((each for each in self._partitions.values() if each.may_send), None)
         if some is not None:
             self._last_line_at = now
-            yield SendKeepAlive(some.partition, some.sent, self._line_info(some))
+            yield SendKeepAlive(some.partition, some.sent, self._take_info_for(some))
 
-    def info(self, text: str = "") -> str:
+    def take_line_info(self, text: str = "") -> str:
         """Debug information for a line: this, and what was waiting to be sent."""
         pending, self.pending_info = self.pending_info, ""
         return f"{text}; {pending}" if text and pending else text or pending
@@ -465,26 +465,26 @@ class Outbox:
         """How many of the events that wait have to be sent now."""
         limit = min(self._limits.batch_limit, self.events_allowed_now())
         if partition.search_end is not None:
-            limit = min(limit, 0 if partition.outstanding else 1)
+            limit = min(limit, 0 if partition.uncommitted else 1)
         if limit <= 0:
             return 0
         if flush or partition.count >= limit:
             return min(limit, partition.count)
-        return min(limit, partition.beyond_timespan(self._limits.timespan_seconds))
+        return min(limit, partition.events_due_by_timespan(self._limits.batch_timespan_seconds))
 
-    def _batch(self, partition: PartitionProgress, count: int, now: float, info: str = "") -> SessionAction:
-        if not self._totals.outstanding:
-            self.expect_commit(now)
-        runs = partition.take_runs(count, self._measure)
+    def _take_batch(self, partition: PartitionProgress, count: int, now: float, info: str = "") -> SessionAction:
+        if not self._totals.uncommitted:
+            self.restart_commit_timeout(now)
+        runs = partition.take_runs(count, self._measure_distance)
         self._sent_events += count
         self._last_line_at = partition.flushed_at = now
-        return SendBatch(partition.partition, partition.sent, runs, self._line_info(partition, info))
+        return SendBatch(partition.partition, partition.sent, runs, self._take_info_for(partition, info))
 
-    def _line_info(self, partition: PartitionProgress, text: str = "") -> str:
+    def _take_info_for(self, partition: PartitionProgress, text: str = "") -> str:
         if self._started:
-            return self.info(text) if text or self.pending_info else ""
+            return self.take_line_info(text) if text or self.pending_info else ""
         self._started = True
         started = "Stream started"
-        if partition.lost:
-            started += f"; skipped events due to retention time passed, count: {partition.lost}"
-        return self.info(f"{started}; {text}" if text else started)
+        if partition.lost_events:
+            started += f"; skipped events due to retention time passed, count: {partition.lost_events}"
+        return self.take_line_info(f"{started}; {text}" if text else started)

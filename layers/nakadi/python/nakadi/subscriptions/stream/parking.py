@@ -30,61 +30,63 @@ from nakadi.subscriptions.stream.actions import GiveUpOnEvent, ParkEvents
 from nakadi.subscriptions.stream.outbox import PartitionProgress
 
 
-def parking_calls(reading: PartitionProgress, following: Iterable[EventRun]) -> Iterator[ParkEvents]:
+def parking_calls(progress: PartitionProgress, runs: Iterable[EventRun]) -> Iterator[ParkEvents]:
     """The calls that park events, each for as many as one write may park.
 
     The cursor moves with them unless something before them is still to be committed.
     """
-    for events in _parking_steps(following):
+    for events in _parking_batches(runs):
         end = events[-1].end
-        reading.begin_parking(events)
+        progress.begin_parking(events)
         yield ParkEvents(
-            partition=reading.partition,
+            partition=progress.partition,
             events=tuple(events),
-            upto=end if reading.reached() >= end else None,
-            replay=None if reading.replay is None else reading.replay.id,
-            number=reading.opening,
+            commit_position=end if progress.settled_position() >= end else None,
+            replay_id=None if progress.replay is None else progress.replay.id,
+            opening_number=progress.opening_number,
         )
 
 
 class ParkingService(Struct, frozen=True):
-    """Reads and writes the parked events of a subscription for one of its sessions. Without `follows` the policy is not
-    to park, and no key is looked up."""
+    """Reads and writes the parked events of a subscription for one of its sessions. Without `parks_keys` the
+    policy is not to park, and no key is looked up."""
 
     store: ParkedEventStore
     clock: Clock
-    follows: bool
+    parks_keys: bool
 
-    def keys(self, partition: EventTypePartition, replay: Replay | None) -> frozenset[str]:
+    def parked_keys(self, partition: EventTypePartition, replay: Replay | None) -> frozenset[str]:
         """The keys of parked events, without those that are sent again."""
-        if not self.follows:
+        if not self.parks_keys:
             return frozenset()
         return frozenset(
             each.key for each in self.store.events(partition) if replay is None or not replay.includes(each)
         )
 
-    def again(self, partition: EventTypePartition, replay: Replay, behind: Position) -> tuple[ParkedEventInfo, ...]:
+    def events_to_replay(
+        self, partition: EventTypePartition, replay: Replay, behind: Position
+    ) -> tuple[ParkedEventInfo, ...]:
         """The events of a replay that were not consumed yet."""
         return tuple(each for each in self.store.events(partition, after=(partition, behind)) if replay.includes(each))
 
-    def value(self, parked: ParkedEventInfo) -> bytes | None:
+    def event_value(self, parked: ParkedEventInfo) -> bytes | None:
         return self.store.coordination.parked_event_value(self.store.subscription_id, parked.partition, parked.position)
 
     def park_events(self, session: str, call: ParkEvents) -> CommitResult:
-        return self._park(session, call.partition, call.events, 0, call.upto, call.replay)
+        return self._park(session, call.partition, call.events, 0, call.commit_position, call.replay_id)
 
-    def park_failed(self, session: str, drop: GiveUpOnEvent) -> CommitResult:
+    def park_failed(self, session: str, call: GiveUpOnEvent) -> CommitResult:
         """Park an event that consumers failed at, and move the cursor behind it, in one step."""
-        return self._park(session, drop.partition, [drop.event], drop.fails, drop.event.end, drop.replay)
+        return self._park(session, call.partition, [call.event], call.failed_streams, call.event.end, call.replay_id)
 
     def _park(
         self,
         session: str,
         partition: EventTypePartition,
         events: Sequence[EventRun],
-        fails: int,
-        upto: Position | None,
-        replay: str | None,
+        failed_streams: int,
+        commit_position: Position | None,
+        replay_id: str | None,
     ) -> CommitResult:
         now = self.clock.now()
         parked = [
@@ -93,20 +95,20 @@ class ParkingService(Struct, frozen=True):
                     partition=partition,
                     position=each.end,
                     key=parking_key(each.chunk.records[each.first].key, each.end),
-                    failed_streams=fails,
+                    failed_streams=failed_streams,
                     stored_at=each.stored_at(0),
                     parked_at=now,
-                    replay=replay,
+                    replay=replay_id,
                     owner=each.chunk.records[each.first].owner,
                 ),
                 each.values[0],
             )
             for each in events
         ]
-        return self.store.coordination.park_events(self.store.subscription_id, session, parked, now, upto)
+        return self.store.coordination.park_events(self.store.subscription_id, session, parked, now, commit_position)
 
 
-def _parking_steps(runs: Iterable[EventRun]) -> Iterator[list[EventRun]]:
+def _parking_batches(runs: Iterable[EventRun]) -> Iterator[list[EventRun]]:
     """The events one by one, as many at a time as one write may park."""
     step: list[EventRun] = []
     size = 0
@@ -134,7 +136,7 @@ FETCH_RETRY_INTERVAL_SECONDS = 1.0
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-FetchParked = Callable[[ParkedEventInfo], bytes | None]
+FetchParkedValue = Callable[[ParkedEventInfo], bytes | None]
 
 
 class ReplaySource:
@@ -145,7 +147,7 @@ class ReplaySource:
         parked: Sequence[ParkedEventInfo],
         behind: Position,
         last_position: Position,
-        fetch: FetchParked,
+        fetch: FetchParkedValue,
         threads: Executor,
         onward: EventSource,
     ) -> None:
@@ -159,20 +161,20 @@ class ReplaySource:
         self._skipped = self._last >= last_position
 
     @property
-    def lost(self) -> bool:
-        return self._is_replayed and self._onward.lost
+    def is_topic_missing(self) -> bool:
+        return self._is_replayed and self._onward.is_topic_missing
 
     @property
     def _is_replayed(self) -> bool:
         return not self._parked and not self._runs and self._skipped
 
     @property
-    def at_border(self) -> bool:
-        return self._onward.at_border if self._is_replayed else bool(self._parked) and not self._runs
+    def needs_move(self) -> bool:
+        return self._onward.needs_move if self._is_replayed else bool(self._parked) and not self._runs
 
-    async def move(self, wake: Callable[[], None]) -> None:
+    async def move_to_next_event(self, wake: Callable[[], None]) -> None:
         if self._is_replayed:
-            await self._onward.move(wake)
+            await self._onward.move_to_next_event(wake)
             return
         some = [self._parked[index] for index in range(min(MAX_FETCHED_AT_ONCE, len(self._parked)))]
         loop = asyncio.get_running_loop()
@@ -183,40 +185,40 @@ class ReplaySource:
             loop.call_later(FETCH_RETRY_INTERVAL_SECONDS, wake)
             return
         # Events that were removed meanwhile are not sent.
-        self._runs += runs_of([(each, value) for each, value in zip(some, values, strict=True) if value is not None])
+        self._runs += event_runs([(each, value) for each, value in zip(some, values, strict=True) if value is not None])
         for _ in some:
             self._parked.popleft()
 
-    def update(self, event_type: EventType) -> None:
-        self._onward.update(event_type)
+    def update_event_type(self, event_type: EventType) -> None:
+        self._onward.update_event_type(event_type)
 
     def take_run(self) -> EventRun | None:
         if self._runs:
             return self._runs.popleft()
         if not self._parked and not self._skipped:
             self._skipped = True
-            return empty_run_up_to(self._last_position)
+            return empty_run_ending_at(self._last_position)
         return self._onward.take_run() if self._is_replayed else None
 
-    def leave(self) -> None:
-        self._onward.leave()
+    def release(self) -> None:
+        self._onward.release()
 
 
-def runs_of(events: Sequence[tuple[ParkedEventInfo, bytes]]) -> Iterator[EventRun]:
+def event_runs(events: Sequence[tuple[ParkedEventInfo, bytes]]) -> Iterator[EventRun]:
     """Parked events as they were in the log, timeline by timeline."""
     for order, group in groupby(events, key=lambda each: each[0].position.timeline):
         stored = tuple(
             StoredEvent(each.position.offset, Record(value, event_key(each), each.owner), each.stored_at)
             for each, value in group
         )
-        yield EventChunk(order, stored[0].offset, EventSlice(stored, stored[-1].offset + 1)).from_offset(
+        yield EventChunk(order, stored[0].offset, EventSlice(stored, stored[-1].offset + 1)).run_from_offset(
             stored[0].offset
         )
 
 
-def empty_run_up_to(position: Position) -> EventRun:
+def empty_run_ending_at(position: Position) -> EventRun:
     """A run without events to send, up to a position."""
     nothing = StoredEvent(position.offset, Record(None), EPOCH)
-    return EventChunk(position.timeline, position.offset, EventSlice((nothing,), position.offset + 1)).from_offset(
+    return EventChunk(position.timeline, position.offset, EventSlice((nothing,), position.offset + 1)).run_from_offset(
         position.offset
     )

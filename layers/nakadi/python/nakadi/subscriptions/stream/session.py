@@ -4,8 +4,8 @@ It never waits, and knows no clock and no store: facts come in as method calls, 
 from it. Calls among those are carried out one after the other, and the outcome of each is another fact.
 
 A session is *streaming* until something ends it in an orderly way. Then it is *closing*: silent, but still there for
-commits of what it has sent, for one commit timeout at most. In the end `end` is set, and nothing but its `result` is
-left to do.
+commits of what it has sent, for one commit timeout at most. In the end `end` is set, and only its departure is left
+to be recorded.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from nakadi.subscriptions.api.fields import RetryPolicy, failed_partitions_text
 from nakadi.subscriptions.stream.actions import (
     AutoCommit,
     ClosePartition,
+    DepartureRecord,
     EndReplay,
     FailureCountChange,
     HandOverPartitions,
@@ -32,7 +33,6 @@ from nakadi.subscriptions.stream.actions import (
     SessionContext,
     SessionEnd,
     SessionProgress,
-    SessionResult,
     SharedState,
 )
 from nakadi.subscriptions.stream.limits import SubscriptionStreamLimits
@@ -79,7 +79,7 @@ class SubscriptionSession:
 
     # Facts
 
-    def state_read(self, shared: SharedState, now: float) -> list[SessionAction]:
+    def handle_state(self, shared: SharedState, now: float) -> list[SessionAction]:
         """The assignment and the offsets are like this now: a session has joined or left, or an offset has moved."""
         if self._is_over(now):
             return []
@@ -98,40 +98,40 @@ class SubscriptionSession:
             if offset is not None and offset.owner == self.id:
                 actions += self._update_partition(entry, offset.position, now)
         actions += self._reload_parked_keys(shared.assignment.revision)
-        self._update_idleness(shared.assignment, now)
+        self._update_idle_since(shared.assignment, now)
         if self._policy and any(isinstance(each, OpenPartition) for each in actions):
             self._outbox.pending_info = failed_partitions_text(mine.values())
-        if shared.resetting:
-            actions += self._close(SessionEnd.RESET, now, "Resetting subscription cursors")
+        if shared.is_being_reset:
+            actions += self._begin_closing(SessionEnd.RESET, now, "Resetting subscription cursors")
         return [*actions, *self._next_actions(now)]
 
-    def opened(
-        self, opening: OpenPartition, start: Position, lost: int, now: float, parked: frozenset[str] = frozenset()
+    def handle_opening(
+        self, opening: OpenPartition, start: Position, lost_events: int, now: float, keys: frozenset[str] = frozenset()
     ) -> list[SessionAction]:
-        """Events of a partition will come from behind `start`; as many as `lost` were gone before. Events
-        with `parked` keys have to be parked, too."""
-        if self._is_over(now) or not self.expects(opening):
+        """Events of a partition will come from behind `start`; `lost_events` were gone before. Events
+        with these `keys` have to be parked, too."""
+        if self._is_over(now) or not self.expects_opening(opening):
             return []
         partition = self._partitions[opening.partition]
-        partition.set_parked_keys(parked)
-        partition.opened(start, lost, self._context.measure)
+        partition.set_parked_keys(keys)
+        partition.begin_reading(start, lost_events, self._context.measure_distance)
         return self._next_actions(now)
 
-    def parking_finished(self, call: ParkEvents, now: float) -> list[SessionAction]:
+    def handle_parking_end(self, call: ParkEvents, now: float) -> list[SessionAction]:
         """Events were parked: those behind them may be sent."""
         partition = self._partitions.get(call.partition)
-        if partition is not None and partition.opening == call.number:
+        if partition is not None and partition.opening_number == call.opening_number:
             partition.end_parking()
         return [] if self._is_over(now) else self._next_actions(now)
 
-    def parked_keys_read(self, call: ReloadParkedKeys, keys: frozenset[str]) -> list[SessionAction]:
+    def handle_parked_keys(self, call: ReloadParkedKeys, keys: frozenset[str]) -> list[SessionAction]:
         """These keys are parked, and those of the events that were parked since they were asked for."""
         partition = self._partitions.get(call.partition)
-        if partition is not None and partition.opening == call.number:
+        if partition is not None and partition.opening_number == call.opening_number:
             partition.set_parked_keys(keys)
         return []
 
-    def handed_over(self, partitions: Iterable[EventTypePartition], revision: int, now: float) -> list[SessionAction]:
+    def end_hand_over(self, partitions: Iterable[EventTypePartition], revision: int, now: float) -> list[SessionAction]:
         """Partitions were handed over, or no session waited for them any more. `revision` is that of the assignment
         since then."""
         self._revision = max(self._revision, revision)
@@ -142,16 +142,16 @@ class SubscriptionSession:
                 self._partitions[partition].released = self._seen < revision
         return [] if self._is_over(now) else self._next_actions(now)
 
-    def arrived(self, partition: EventTypePartition, run: EventRun, now: float) -> list[SessionAction]:
+    def handle_events(self, partition: EventTypePartition, run: EventRun, now: float) -> list[SessionAction]:
         """Events of a partition were read, in order, none left out."""
         progress = self._partitions.get(partition)
         if self._is_over(now) or self.closing or progress is None or not progress.open:
             return []
         context = self._context
-        closely = context.access.skips_misplaced_events or partition.event_type == context.attached
-        to_be_parked = progress.take_in(run, context.deliverable, closely=closely)
+        check_each = context.reading_rules.skips_misplaced_events or partition.event_type == context.attached_event_type
+        to_be_parked = progress.receive_run(run, context.is_deliverable, check_each=check_each)
         actions: list[SessionAction] = list(parking_calls(progress, to_be_parked)) if to_be_parked else []
-        actions += self._outbox.due(progress, now)
+        actions += self._outbox.due_actions(progress, now)
         if self._totals.buffered_bytes > MAX_BUFFERED_BYTES:
             actions += self._outbox.batches_to_free_memory(now)
         return actions
@@ -161,71 +161,73 @@ class SubscriptionSession:
         if self._is_over(now):
             return []
         actions = self._timeout_actions(now)
-        actions += self._auto_commit(now)
+        actions += self._auto_commit_actions(now)
         return [*actions, *self._next_actions(now)]
 
-    def blocked(self) -> list[SessionAction]:
+    def handle_block(self) -> list[SessionAction]:
         """An administrator has blocked the client or what it reads; the next tick does the rest."""
         self._stop = SessionEnd.BLOCKED
         return []
 
-    def refused(self, _error: Exception) -> list[SessionAction]:
+    def handle_refusal(self, _error: Exception) -> list[SessionAction]:
         """The client may not go on, or cannot. These streams have no line that could say why."""
         return self._end_now(SessionEnd.REFUSED)
 
-    def drain(self) -> list[SessionAction]:
+    def handle_shutdown(self) -> list[SessionAction]:
         """The process is about to end."""
         return self._end_now(SessionEnd.DRAINED)
 
-    def gone(self, now: float) -> list[SessionAction]:
+    def handle_disconnect(self, now: float) -> list[SessionAction]:
         """The client has disconnected; but what it was sent may still be committed."""
-        return [] if self._is_over(now) else self._close(SessionEnd.GONE, now)
+        return [] if self._is_over(now) else self._begin_closing(SessionEnd.GONE, now)
 
     # Questions of the driver
 
-    def expects(self, opening: OpenPartition) -> bool:
+    def expects_opening(self, opening: OpenPartition) -> bool:
         """Whether this is the latest opening of the partition, and its outcome is awaited."""
         partition = self._partitions.get(opening.partition)
-        return partition is not None and not partition.open and partition.opening == opening.number and not self.closing
+        if partition is None or partition.open or self.closing:
+            return False
+        return partition.opening_number == opening.opening_number
 
-    def wants(self, partition: EventTypePartition) -> bool:
+    def wants_events(self, partition: EventTypePartition) -> bool:
         """Whether more events of a partition are of use."""
         progress = self._partitions.get(partition)
-        if self.closing or self.end or progress is None or not progress.sendable:
+        if self.closing or self.end or progress is None or not progress.may_send:
             return False
         return progress.count < min(self._limits.batch_limit, self._outbox.events_allowed_now())
 
-    def deadline(self) -> float:
+    def next_tick_at(self) -> float:
         """When the next tick has something to do, unless a fact or an event comes before."""
         partitions = self._partitions.values()
         if self._stop is not None or any(map(_wants_replay_commit, filter(_REPLAY_OF, partitions))):
             return -inf
         skipping = filter(_SKIPPED_OF, partitions)
-        auto = self._auto_commit_at if any(map(PartitionProgress.committable, skipping)) else inf
+        auto = self._auto_commit_at if any(map(PartitionProgress.committable_position, skipping)) else inf
         if self.closing:
             return min(self._closed_by, auto)
-        if self._limits.keep_alive_limit and self._outbox.all_silent():
+        if self._limits.keep_alive_limit and self._outbox.is_keep_alive_limit_reached():
             return -inf
-        commit_by = self._outbox.commit_by if self._totals.outstanding else inf
+        commit_by = self._outbox.commit_by if self._totals.uncommitted else inf
         releases: Iterable[float] = filter(None, map(_RELEASE_BY_OF, partitions))
         idle = inf if self._idle_since is None else self._idle_deadline()
-        return min(commit_by, auto, self._ends_at, idle, self._outbox.deadline(), *releases)
+        return min(commit_by, auto, self._ends_at, idle, self._outbox.next_flush_at(), *releases)
 
     def progress(self) -> SessionProgress:
         """How far the client is. May be called from any thread: it reads a copy of the partitions, and counters."""
         partitions = tuple(self._partitions.values())
-        oldest = min([found for each in partitions if (found := each.oldest()) is not None], default=None)
-        return SessionProgress(len(partitions), self._totals.outstanding, oldest)
+        oldest = min([found for each in partitions if (found := each.oldest_stored_at()) is not None], default=None)
+        return SessionProgress(len(partitions), self._totals.uncommitted, oldest)
 
-    def result(self) -> SessionResult:
+    def departure_record(self) -> DepartureRecord:
         """What has to be recorded when the session leaves the assignment."""
         if self.end in (SessionEnd.REMOVED, SessionEnd.LEASE_LOST):
-            return SessionResult()
+            return DepartureRecord()
         graceful = self.end is self.closing and self._policy is not None
         failed = (
-            frozenset(partition for partition, each in self._partitions.items() if each.outstanding) if graceful else ()
+            frozenset(partition for partition, each in self._partitions.items() if each.uncommitted) if graceful else ()
         )
-        return SessionResult(frozenset(failed), self._committable_positions(self._partitions.values()))
+        return DepartureRecord(frozenset(failed), self._committable_positions(self._partitions.values()))
 
     # The assignment
 
@@ -250,17 +252,17 @@ class SubscriptionSession:
     def _open_or_search(self, partition: PartitionProgress) -> Iterator[SessionAction]:
         if self.closing:
             return
-        if self._policy and partition.fails >= self._policy.max_failed_streams and not partition.searching:
+        if self._policy and partition.failed_streams >= self._policy.max_failed_streams and not partition.is_searching:
             end = Position(partition.stored.timeline, partition.stored.offset + self._limits.batch_limit)
-            yield self._record_failures(partition, end)
+            yield self._reset_failures(partition, end)
         elif partition.search_end is not None and partition.stored >= partition.search_end:
-            yield self._record_failures(partition, None)
+            yield self._reset_failures(partition, None)
         yield from self._finish_replay(partition)
         yield self._reopen(partition)
 
     def _reopen(self, partition: PartitionProgress) -> SessionAction:
         self._openings += 1
-        partition.opening = self._openings
+        partition.opening_number = self._openings
         partition.keys_read_at = self._seen
         return OpenPartition(partition.partition, partition.stored, self._openings, partition.replay)
 
@@ -273,27 +275,27 @@ class SubscriptionSession:
     def _reload_parked_keys(self, revision: int) -> Iterator[SessionAction]:
         """Read the parked keys again: removing parked events changes the assignment, as other things do, too."""
         for partition in self._partitions.values():
-            if partition.parked and partition.keys_read_at < revision and not self.closing:
+            if partition.parked_keys and partition.keys_read_at < revision and not self.closing:
                 partition.keys_read_at = revision
-                yield ReloadParkedKeys(partition.partition, partition.replay, partition.opening)
+                yield ReloadParkedKeys(partition.partition, partition.replay, partition.opening_number)
 
-    def _record_failures(self, partition: PartitionProgress, search_end: Position | None) -> SessionAction:
-        partition.fails, partition.search_end = 0, search_end
+    def _reset_failures(self, partition: PartitionProgress, search_end: Position | None) -> SessionAction:
+        partition.failed_streams, partition.search_end = 0, search_end
         return FailureCountChange(partition.partition, 0, search_end)
 
     def _advance_committed(self, partition: PartitionProgress, stored: Position, now: float) -> Iterator[SessionAction]:
         dropped = partition.dropping
-        self._committed_events += partition.advance(stored, self._context.measure)
-        self._outbox.expect_commit(now)
+        self._committed_events += partition.advance_committed(stored, self._context.measure_distance)
+        self._outbox.restart_commit_timeout(now)
         yield from self._finish_replay(partition)
-        if (stored > partition.taken or self._has_parked(partition, dropped)) and not self.closing:
-            partition.reopened()
+        if (stored > partition.taken or self._has_parked_failed_event(partition, dropped)) and not self.closing:
+            partition.prepare_reopening()
             yield self._reopen(partition)
         found_all = partition.search_end is not None and stored >= partition.search_end
-        if partition.fails or found_all:
-            yield self._record_failures(partition, None if found_all else partition.search_end)
+        if partition.failed_streams or found_all:
+            yield self._reset_failures(partition, None if found_all else partition.search_end)
 
-    def _has_parked(self, partition: PartitionProgress, dropped: Position | None) -> bool:
+    def _has_parked_failed_event(self, partition: PartitionProgress, dropped: Position | None) -> bool:
         """Whether a failed event has been parked, so that later ones of its key have to be read again."""
         return (
             self._policy is not None and self._policy.parks_keys and dropped is not None and partition.dropping is None
@@ -303,7 +305,7 @@ class SubscriptionSession:
         self._partitions.pop(partition).remove_from_totals()
         return ClosePartition(partition)
 
-    def _update_idleness(self, assignment: Assignment, now: float) -> None:
+    def _update_idle_since(self, assignment: Assignment, now: float) -> None:
         if any(self.id in (entry.owner, entry.next_owner) for entry in assignment.entries):
             self._idle_since = None
         elif self._idle_since is None:
@@ -317,19 +319,19 @@ class SubscriptionSession:
     def _timeout_actions(self, now: float) -> list[SessionAction]:
         """What follows if one of the stream's timeouts is over."""
         if self._stop is not None:
-            return self._close(self._stop, now, "Consumption is blocked")
+            return self._begin_closing(self._stop, now, "Consumption is blocked")
         if self.closing:
             return []
-        if self._totals.outstanding and now >= self._outbox.commit_by:
-            return self._close(SessionEnd.COMMIT_TIMEOUT, now, "Commit timeout reached")
+        if self._totals.uncommitted and now >= self._outbox.commit_by:
+            return self._begin_closing(SessionEnd.COMMIT_TIMEOUT, now, "Commit timeout reached")
         if now >= self._ends_at:
-            flushed = [each for partition in self._partitions.values() for each in self._outbox.flushed(partition, now)]
-            return [*flushed, *self._close(SessionEnd.TIMEOUT, now, "Stream timeout reached")]
+            flushed = [each for partition in self._partitions.values() for each in self._outbox.flush(partition, now)]
+            return [*flushed, *self._begin_closing(SessionEnd.TIMEOUT, now, "Stream timeout reached")]
         if any(each.release_by is not None and now >= each.release_by for each in self._partitions.values()):
-            return self._close(SessionEnd.RELEASE_TIMEOUT, now)
-        return self._close(SessionEnd.IDLE, now) if now >= self._idle_deadline() else []
+            return self._begin_closing(SessionEnd.RELEASE_TIMEOUT, now)
+        return self._begin_closing(SessionEnd.IDLE, now) if now >= self._idle_deadline() else []
 
-    def _auto_commit(self, now: float) -> list[SessionAction]:
+    def _auto_commit_actions(self, now: float) -> list[SessionAction]:
         # When all events of a replay are consumed, its end is committed at once rather than at the next interval.
         ready = [each for each in self._partitions.values() if _wants_replay_commit(each)]
         if now < self._auto_commit_at and not ready:
@@ -341,7 +343,7 @@ class SubscriptionSession:
         return [AutoCommit(positions)] if positions else []
 
     def _committable_positions(self, partitions: Iterable[PartitionProgress]) -> dict[EventTypePartition, Position]:
-        found = ((each.partition, each.committable()) for each in partitions)
+        found = ((each.partition, each.committable_position()) for each in partitions)
         return {partition: position for partition, position in found if position is not None}
 
     # Going on
@@ -350,15 +352,16 @@ class SubscriptionSession:
         """What follows whenever something has changed."""
         actions: list[SessionAction] = []
         if not self.closing and 0 < self._limits.stream_limit <= self._committed_events:
-            actions += self._close(SessionEnd.LIMIT, now, f"Stream limit in events reached: {self._committed_events}")
+            info = f"Stream limit in events reached: {self._committed_events}"
+            actions += self._begin_closing(SessionEnd.LIMIT, now, info)
         actions += self._hand_over_actions()
         if not self.closing:
             for partition in self._partitions.values():
-                actions += self._outbox.due(partition, now)
-        if not self.closing and self._outbox.all_silent():
-            actions += self._close(SessionEnd.KEEP_ALIVES, now)
+                actions += self._outbox.due_actions(partition, now)
+        if not self.closing and self._outbox.is_keep_alive_limit_reached():
+            actions += self._begin_closing(SessionEnd.KEEP_ALIVES, now)
         if not self.closing and not actions:
-            actions += self._outbox.keep_alives(now)
+            actions += self._outbox.keep_alive_after_silence(now)
         if self.closing and not self.end:
             self._end_if_committed(now)
         return actions
@@ -366,7 +369,7 @@ class SubscriptionSession:
     def _hand_over_actions(self) -> Iterator[SessionAction]:
         """Hand over the partitions that other sessions wait for, once nothing of them is outstanding."""
         waited_for = [each for each in self._partitions.values() if each.release_by is not None and not each.released]
-        drained = [each for each in waited_for if not each.outstanding and not each.is_parking_or_dropping]
+        drained = [each for each in waited_for if not each.uncommitted and not each.is_parking_or_dropping]
         if drained:
             for each in drained:
                 each.released = each.handing_over = True
@@ -374,7 +377,7 @@ class SubscriptionSession:
                 frozenset(each.partition for each in drained), self._committable_positions(drained)
             )
 
-    def _close(self, end: SessionEnd, now: float, info: str = "") -> list[SessionAction]:
+    def _begin_closing(self, end: SessionEnd, now: float, info: str = "") -> list[SessionAction]:
         """Send nothing more, and wait for commits of what was sent."""
         if self.closing or self.end:
             return []
@@ -384,14 +387,14 @@ class SubscriptionSession:
         some = next(iter(self._partitions.values()), None)
         actions: list[SessionAction] = []
         if info and some is not None:
-            actions.append(SendKeepAlive(some.partition, some.sent, self._outbox.info(info)))
+            actions.append(SendKeepAlive(some.partition, some.sent, self._outbox.take_line_info(info)))
         for each in self._partitions.values():
-            each.drop_waiting()
+            each.discard_waiting()
         self._end_if_committed(now)
         return actions
 
     def _end_if_committed(self, now: float) -> None:
-        if not self._totals.outstanding or now >= self._closed_by:
+        if not self._totals.uncommitted or now >= self._closed_by:
             self.end = self.closing
 
     def _end_now(self, end: SessionEnd) -> list[SessionAction]:
@@ -399,7 +402,7 @@ class SubscriptionSession:
         return []
 
     def _is_over(self, now: float) -> bool:
-        if self.end is None and now >= self._context.lease.good_until:
+        if self.end is None and now >= self._context.lease.valid_until:
             self.end = SessionEnd.LEASE_LOST
         return self.end is not None
 

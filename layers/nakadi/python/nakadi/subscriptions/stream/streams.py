@@ -44,14 +44,14 @@ from nakadi.subscriptions.stream.admission import (
 from nakadi.subscriptions.stream.calls import DeadLetterPublisher, SessionCallExecutor
 from nakadi.subscriptions.stream.driver import SessionCallThreads, SubscriptionDriver, SubscriptionFormat
 from nakadi.subscriptions.stream.leases import LEASE_RENEWAL_INTERVAL_SECONDS, LeaseKeeper, renew_and_clean_up
-from nakadi.subscriptions.stream.limits import SubscriptionStreamLimits, SubscriptionStreamParameters, limits_of
+from nakadi.subscriptions.stream.limits import SubscriptionStreamLimits, SubscriptionStreamParameters, stream_limits
 from nakadi.subscriptions.stream.members import SubscriptionSessions, SubscriptionWatch
 from nakadi.subscriptions.stream.parking import ParkingService, ReplaySource
 from nakadi.subscriptions.stream.session import SubscriptionSession
 
 log = logging.getLogger(__name__)
 
-CALL_THREADS = 8
+CALL_THREAD_COUNT = 8
 
 CANNOT_CONTINUE = "Failed to continue streaming"
 
@@ -68,16 +68,16 @@ class JoinedStream(Struct, frozen=True, kw_only=True):
 
 
 class StreamBounds(Struct, frozen=True, kw_only=True):
-    """`longest_seconds` is the most that a stream may last here, and `max_seconds_between_lines` the most that it may
-    be silent; None leaves it to the API's own limits. `redrive` is an event type that may come to subscriptions beside
-    their own.
+    """`max_stream_seconds` is the most that a stream may last here, and `max_seconds_between_lines` the most that it
+    may be silent; None leaves it to the API's own limits. `redrive_event_type` is one that may come to subscriptions
+    beside their own.
     """
 
-    most_commit_seconds: int = 60
-    longest_seconds: int | None = None
+    max_commit_seconds: int = 60
+    max_stream_seconds: int | None = None
     max_seconds_between_lines: float | None = None
     pick_seconds: PickSeconds = random.randint
-    redrive: str = ""
+    redrive_event_type: str = ""
 
 
 class SubscriptionStreams:
@@ -106,43 +106,43 @@ class SubscriptionStreams:
         self._starts = PartitionStarts(admission.event_types, cursor_resolver, clock)
         self._keeper = LeaseKeeper(coordination, clock, metrics=self._metrics)
         self._feeds = Feeds(logs)
-        self._threads = ThreadPoolExecutor(CALL_THREADS, thread_name_prefix="nakadi-consuming")
+        self._threads = ThreadPoolExecutor(CALL_THREAD_COUNT, thread_name_prefix="nakadi-consuming")
         # Two kinds of calls have threads of their own. Where a partition begins is asked of the registry, too, which
         # may not answer. And if leases are not kept in time, partitions are taken from streams that work well.
-        self._opening = ThreadPoolExecutor(CALL_THREADS, thread_name_prefix="nakadi-opening")
+        self._opening = ThreadPoolExecutor(CALL_THREAD_COUNT, thread_name_prefix="nakadi-opening")
         self._keeping = ThreadPoolExecutor(1, thread_name_prefix="nakadi-leases")
         self._watch = SubscriptionWatch(self._threads)
         self._drivers: dict[SubscriptionDriver, JoinedStream] = {}
         self._renewal: asyncio.Task[None] | None = None
         admission.event_types.add_change_listener(lambda _: self._monitor.check_soon())
-        self._metrics.partitions_held.add_source(self._partitions_by_subscription)
+        self._metrics.partitions_held.add_source(self._count_partitions)
         self._metrics.subscription_uncommitted.add_source(self._uncommitted_by_subscription)
-        self._metrics.subscription_lag.add_source(self._read_lags)
+        self._metrics.subscription_lag.add_source(self._lags_by_subscription)
 
     # Opening
 
-    def check(self, subscription_id: str, asked: SubscriptionStreamParameters, subject: Subject) -> None:
+    def check_can_open(self, subscription_id: str, asked: SubscriptionStreamParameters, subject: Subject) -> None:
         """Whether a stream could be opened, in the order in which clients can see it. Raises outcomes."""
-        limits = self._limits(asked)
+        limits = self._limits_from(asked)
         self._admission.admit(subscription_id, asked.partitions, subject)
-        self._sessions_of(subscription_id).check(self._session(str(uuid4()), "", limits, asked))
+        self._sessions_of(subscription_id).check_room_for(self._new_session(str(uuid4()), "", limits, asked))
 
     def open(self, subscription_id: str, asked: SubscriptionStreamParameters, subject: Subject) -> JoinedStream:
         """Have a stream join its subscription, if it may. Raises outcomes."""
-        limits = self._limits(asked)
+        limits = self._limits_from(asked)
         # Before the first event: this process may not have read them yet.
         self._access.refresh_features()
         subscription, event_types = self._admission.admit(subscription_id, asked.partitions, subject)
         stream_id = str(uuid4())
         try:
             # The lease first: a session without one would be removed by any process that looks.
-            lease = self._keeper.lease()
-            self._join(subscription_id, self._session(stream_id, lease.holder, limits, asked))
-            self._require_event_types_exist(subscription)
-            self._check_beginnings(subscription_id, stream_id, event_types)
+            lease = self._keeper.ensure_lease()
+            self._join(subscription_id, self._new_session(stream_id, lease.process_id, limits, asked))
+            self._require_subscription_exists(subscription)
+            self._check_starts_readable(subscription_id, stream_id, event_types)
         except Unavailable as error:
             # It is not known whether the session is in the assignment. Removing one that is not there changes nothing.
-            self._keeper.retry_removal(subscription_id, stream_id)
+            self._keeper.remove_session_later(subscription_id, stream_id)
             raise TryLater(CANNOT_CONTINUE) from error
         except Exception:
             self._remove_session(subscription_id, stream_id)
@@ -156,25 +156,25 @@ class SubscriptionStreams:
             lease=lease,
         )
 
-    def abandon(self, opening: JoinedStream) -> None:
+    def abandon(self, joined: JoinedStream) -> None:
         """A stream will not be served after all."""
-        self._remove_session(opening.subscription.id, opening.id)
+        self._remove_session(joined.subscription.id, joined.id)
 
     def _join(self, subscription_id: str, session: shared.Session) -> None:
         members = self._sessions_of(subscription_id)
         self._keeper.remove_expired_sessions([(members, members.assignment())])
         members.join(session)
 
-    def _require_event_types_exist(self, subscription: Subscription) -> None:
+    def _require_subscription_exists(self, subscription: Subscription) -> None:
         """A deletion removes the subscription first, and then what its streams share: what we have put there in
         between, or after, is ours to clear away."""
         try:
-            self._admission.check_still_there(subscription)
+            self._admission.check_subscription_exists(subscription)
         except NotFound:
             self._coordination.remove_subscription_state(subscription.id)
             raise
 
-    def _check_beginnings(self, subscription_id: str, stream_id: str, event_types: Sequence[EventType]) -> None:
+    def _check_starts_readable(self, subscription_id: str, stream_id: str, event_types: Sequence[EventType]) -> None:
         """Raise `Unusable` now if a partition cannot be read: later there is no way to say so."""
         known = {each.name: each for each in event_types}
         offsets = self._coordination.committed_offsets(subscription_id)
@@ -188,28 +188,28 @@ class SubscriptionStreams:
             self._sessions_of(subscription_id).remove({stream_id})
         except Exception:
             log.warning("Removing the session %s of %s failed, tried again", stream_id, subscription_id, exc_info=True)
-            self._keeper.retry_removal(subscription_id, stream_id)
+            self._keeper.remove_session_later(subscription_id, stream_id)
 
     # Serving
 
     async def serve(
-        self, opening: JoinedStream, lines: SubscriptionFormat, outlet: StreamOutlet, figures: StreamFigures
+        self, joined: JoinedStream, lines: SubscriptionFormat, outlet: StreamOutlet, figures: StreamFigures
     ) -> None:
         """Stream until the end, and leave before the client can see it."""
         with ExitStack() as stack:
-            driver = self._driver(opening, lines, outlet, figures, stack)
+            driver = self._new_driver(joined, lines, outlet, figures, stack)
             stack.enter_context(count_stream(self._metrics, "subscription", lambda: driver.session.end))
             # Before anything waits: the lease is renewed while there are drivers, and this one relies on it.
-            self._drivers[driver] = opening
+            self._drivers[driver] = joined
             self._begin_lease_renewal()
             stack.callback(self._drivers.pop, driver)
             try:
-                for event_type in opening.event_types:
-                    stack.enter_context(self._monitor.monitor(driver, opening.subject, event_type))
-                stack.callback(self._watch.follow(self._sessions_of(opening.subscription.id), driver.state_read))
+                for event_type in joined.event_types:
+                    stack.enter_context(self._monitor.monitor(driver, joined.subject, event_type))
+                stack.callback(self._watch.follow(self._sessions_of(joined.subscription.id), driver.add_state))
                 await driver.run()
             finally:
-                leaving = asyncio.get_running_loop().run_in_executor(self._threads, self._leave, opening, driver)
+                leaving = asyncio.get_running_loop().run_in_executor(self._threads, self._end_session, joined, driver)
                 # After a cancellation the partitions must not stay with this session.
                 await asyncio.shield(leaving)
 
@@ -222,50 +222,50 @@ class SubscriptionStreams:
             threads.shutdown(wait=True, cancel_futures=True)
         self._keeper.close()
 
-    def _driver(
+    def _new_driver(
         self,
-        opening: JoinedStream,
+        joined: JoinedStream,
         lines: SubscriptionFormat,
         outlet: StreamOutlet,
         figures: StreamFigures,
         stack: ExitStack,
     ) -> SubscriptionDriver:
-        known = KnownEventTypes(opening.event_types, self._monitor.check_soon)
-        overseen = {each.name for each in opening.event_types}
-        members = self._sessions_of(opening.subscription.id)
+        known = KnownEventTypes(joined.event_types, self._monitor.check_soon)
+        overseen = {each.name for each in joined.event_types}
+        members = self._sessions_of(joined.subscription.id)
         access = self._access
 
         def find_start(partition: EventTypePartition, stored: Position) -> PartitionStart:
             return self._starts.find(partition, stored, known.get(partition.event_type))
 
-        redrive = self._bounds.redrive
-        attached = "" if redrive in opening.subscription.event_types else redrive
-        policy = retry_policy_from_annotations(opening.subscription.annotations)
-        store = ParkedEventStore(self._coordination, opening.subscription.id)
-        parking = ParkingService(store, self._clock, follows=policy is not None and policy.parks_keys)
+        redrive = self._bounds.redrive_event_type
+        attached = "" if redrive in joined.subscription.event_types else redrive
+        policy = retry_policy_from_annotations(joined.subscription.annotations)
+        store = ParkedEventStore(self._coordination, joined.subscription.id)
+        parking = ParkingService(store, self._clock, parks_keys=policy is not None and policy.parks_keys)
 
         def open_source(partition: EventTypePartition, start: PartitionStart) -> EventSource:
             if partition.event_type not in overseen:
                 # It is attached to the subscription: the subject needs no permission to read it, but it may change.
                 overseen.add(partition.event_type)
                 stack.enter_context(self._monitor.monitor(driver, None, start.event_type))
-            return self._source(partition, start, parking)
+            return self._new_source(partition, start, parking)
 
         context = SessionContext(
-            measure=known.distance,
-            deliverable=delivery_filter(access, opening.subscription.id, opening.subject, attached),
-            lease=opening.lease,
-            access=access,
-            attached=attached,
+            measure_distance=known.event_distance,
+            is_deliverable=delivery_filter(access, joined.subscription.id, joined.subject, attached),
+            lease=joined.lease,
+            reading_rules=access,
+            attached_event_type=attached,
         )
-        session = SubscriptionSession(opening.id, opening.limits, self._clock.monotonic(), context, policy)
+        session = SubscriptionSession(joined.id, joined.limits, self._clock.monotonic(), context, policy)
         driver = SubscriptionDriver(
             session,
             SessionCallExecutor(
                 members,
                 session,
                 find_start,
-                partial(self._dead_letters.handle, opening.subscription),
+                partial(self._dead_letters.publish_or_skip, joined.subscription),
                 parking,
                 self._metrics,
             ),
@@ -273,36 +273,36 @@ class SubscriptionStreams:
             outlet,
             clock=self._clock,
             figures=figures,
-            threads=SessionCallThreads(opening=self._opening, others=self._threads),
+            threads=SessionCallThreads(for_opening=self._opening, for_others=self._threads),
             open_source=open_source,
             known=known,
         )
         return driver
 
-    def _source(self, partition: EventTypePartition, start: PartitionStart, parking: ParkingService) -> EventSource:
+    def _new_source(self, partition: EventTypePartition, start: PartitionStart, parking: ParkingService) -> EventSource:
         """Where the events come from: the log, or parked events first."""
-        replay = start.again
-        onward = start.start if replay is None else replay.onward
+        plan = start.planned_replay
+        onward = start.position if plan is None else plan.resume_position
         reader = PartitionReader(self._feeds, self._cursor_resolver, start.event_type, partition.partition, onward)
-        if replay is None:
+        if plan is None:
             return reader
-        return ReplaySource(replay.events, start.start, replay.last_position, parking.value, self._threads, reader)
+        return ReplaySource(plan.events, start.position, plan.last_position, parking.event_value, self._threads, reader)
 
-    def _leave(self, opening: JoinedStream, driver: SubscriptionDriver) -> None:
+    def _end_session(self, joined: JoinedStream, driver: SubscriptionDriver) -> None:
         session = driver.session
         reason = session.end.value if session.end is not None else "it was cut off"
-        log.info("The stream %s of subscription %s ended: %s", opening.id, opening.subscription.id, reason)
+        log.info("The stream %s of subscription %s ended: %s", joined.id, joined.subscription.id, reason)
         if session.end in (SessionEnd.REMOVED, SessionEnd.LEASE_LOST):
-            self._metrics.partitions_lost.add(session.progress().partitions)
+            self._metrics.partitions_lost.add(session.progress().partition_count)
         if session.end is SessionEnd.REMOVED:
             return
         try:
-            self._sessions_of(opening.subscription.id).leave(opening.id, session.result())
+            self._sessions_of(joined.subscription.id).leave(joined.id, session.departure_record())
         except Exception:  # whatever it was: see `_remove_session`
             log.warning(
-                "Removing the session %s of %s failed, tried again", opening.id, opening.subscription.id, exc_info=True
+                "Removing the session %s of %s failed, tried again", joined.id, joined.subscription.id, exc_info=True
             )
-            self._keeper.retry_removal(opening.subscription.id, opening.id)
+            self._keeper.remove_session_later(joined.subscription.id, joined.id)
 
     # Keeping the lease
 
@@ -314,7 +314,7 @@ class SubscriptionStreams:
         loop = asyncio.get_running_loop()
         # Asked on the loop, where streams begin: one that begins behind this look finds the task done, and begins
         # another.
-        while self._drivers or self._keeper.has_unremoved:
+        while self._drivers or self._keeper.has_unremoved_sessions:
             try:
                 await loop.run_in_executor(self._keeping, self._renew_lease_and_clean_up)
             except Exception:  # whatever it was: without a lease every stream of this process ends
@@ -323,41 +323,41 @@ class SubscriptionStreams:
                 )
             now = self._clock.monotonic()
             # A session whose lease is over has to end: other processes may have given its partitions away.
-            for driver, opening in tuple(self._drivers.items()):
-                if not opening.lease.is_good(now):
+            for driver, joined in tuple(self._drivers.items()):
+                if not joined.lease.is_valid(now):
                     # Any fact makes a session look at its lease; this one does nothing else that is not due.
                     driver.add_fact(driver.session.tick)
             await asyncio.sleep(LEASE_RENEWAL_INTERVAL_SECONDS)
 
     def _renew_lease_and_clean_up(self) -> None:
-        renew_and_clean_up(self._keeper, self._watch.assignments().items(), self._sessions_of)
+        renew_and_clean_up(self._keeper, self._watch.last_read_assignments().items(), self._sessions_of)
 
     # Metrics: asked for by other threads than the loop, so what it changes is copied first
 
-    def _partitions_by_subscription(self) -> MetricRows:
-        return {(): sum([driver.session.progress().partitions for driver in self._drivers.copy()])}
+    def _count_partitions(self) -> MetricRows:
+        return {(): sum([driver.session.progress().partition_count for driver in self._drivers.copy()])}
 
     def _uncommitted_by_subscription(self) -> MetricRows:
         found: dict[Labels, float] = {}
-        for driver, opening in self._drivers.copy().items():
-            labels = (opening.subscription.id,)
-            found[labels] = found.get(labels, 0) + driver.session.progress().uncommitted
+        for driver, joined in self._drivers.copy().items():
+            labels = (joined.subscription.id,)
+            found[labels] = found.get(labels, 0) + driver.session.progress().uncommitted_events
         return found
 
-    def _read_lags(self) -> MetricRows:
+    def _lags_by_subscription(self) -> MetricRows:
         found: dict[Labels, float] = {}
         now = self._clock.now()
-        for driver, opening in self._drivers.copy().items():
-            labels, oldest = (opening.subscription.id,), driver.session.progress().oldest
+        for driver, joined in self._drivers.copy().items():
+            labels, oldest = (joined.subscription.id,), driver.session.progress().oldest_stored_at
             age = 0.0 if oldest is None else max(0.0, (now - oldest).total_seconds())
             found[labels] = max(found.get(labels, 0.0), age)
         return found
 
     # Parts
 
-    def _limits(self, asked: SubscriptionStreamParameters) -> SubscriptionStreamLimits:
+    def _limits_from(self, asked: SubscriptionStreamParameters) -> SubscriptionStreamLimits:
         bounds = self._bounds
-        limits = limits_of(asked, bounds.most_commit_seconds, bounds.pick_seconds, bounds.longest_seconds)
+        limits = stream_limits(asked, bounds.max_commit_seconds, bounds.pick_seconds, bounds.max_stream_seconds)
         return replace(
             limits,
             max_seconds_between_lines=min(limits.max_seconds_between_lines, bounds.max_seconds_between_lines or inf),
@@ -366,12 +366,12 @@ class SubscriptionStreams:
     def _sessions_of(self, subscription_id: str) -> SubscriptionSessions:
         return SubscriptionSessions(self._coordination, subscription_id, self._clock, self._admission.execute_reset)
 
-    def _session(
-        self, stream_id: str, holder: str, limits: SubscriptionStreamLimits, asked: SubscriptionStreamParameters
+    def _new_session(
+        self, stream_id: str, process_id: str, limits: SubscriptionStreamLimits, asked: SubscriptionStreamParameters
     ) -> shared.Session:
         return shared.Session(
             id=stream_id,
-            process_id=holder,
+            process_id=process_id,
             started_at=self._clock.now(),
             commit_timeout=limits.commit_seconds,
             requested_partitions=asked.partitions,
