@@ -28,3 +28,14 @@ def test_every_file_that_is_named_exists():
     named = set(re.findall(r"`(?!infra|glue_jobs|nakadi_c|scripts|tests)([\w/]+/\w+\.py)`", PAGE))
     assert len(named) > 30
     assert {name for name in named if not (PACKAGE / name).is_file()} == set()
+
+
+def test_every_name_stands_in_the_file_where_it_is_said_to_be():
+    """A name that is gone leads a reader to nothing, or to another thing of the same name."""
+    said = re.findall(r"((?:`\w+`(?:, | and )?)+) in `([\w/]+\.py)`", PAGE)
+    places = [(name, path) for names, path in said for name in re.findall(r"`(\w+)`", names)]
+    assert len(places) > 10
+    texts = {
+        path: next(each for each in (PACKAGE / path, ROOT / path) if each.is_file()).read_text() for _, path in said
+    }
+    assert [place for place in places if not re.search(rf"\b{place[0]}\b", texts[place[1]])] == []

@@ -21,8 +21,8 @@ from nakadi.model.subscription import Assignment, CommitResult, ParkedEventInfo,
 from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.api.assignments import LeaseWatch
 from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
-from nakadi.subscriptions.api.offsets import ResetExecution, ResetRequests
 from nakadi.subscriptions.api.parked_events import ParkedEventStore, RedrivePlanner
+from nakadi.subscriptions.api.resets import ResetExecution, ResetRequests
 from nakadi.subscriptions.stream.actions import (
     ClosePartition,
     OpenPartition,

@@ -359,7 +359,7 @@ class Connection(asyncio.Protocol):
     def _start_task(self, exchange: Exchange) -> None:
         # Nothing waits around it: each line of an open stream would go through that, too.
         task = self._loop.create_task(self._state.application(exchange.scope, exchange.receive, exchange.send))
-        task.add_done_callback(exchange.end)
+        task.add_done_callback(exchange.handle_task_end)
         self._state.tasks.add(task)
         task.add_done_callback(self._state.tasks.discard)
 

@@ -119,7 +119,7 @@ class Exchange:
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 
-    def end(self, task: asyncio.Task[None]) -> None:
+    def handle_task_end(self, task: asyncio.Task[None]) -> None:
         """The application has come to its end, in this task."""
         if task.cancelled():
             return

@@ -29,6 +29,13 @@ from nakadi.model.subscription import CommitResult, SubscriptionCursor
 from nakadi.openapi.checks import conforms_to_schema, openapi_violations
 from nakadi.ports.coordination import CommitRequest, CommitResultByPartition
 from nakadi.subscriptions.api.cursors import SubscriptionCursors
+from nakadi.subscriptions.api.listing import (
+    DEFAULT_PAGE_SIZE,
+    FIRST_PAGE,
+    SubscriptionFilters,
+    SubscriptionListing,
+    SubscriptionPage,
+)
 from nakadi.subscriptions.api.parked_events import (
     ParkedEventFilter,
     ParkedEvents,
@@ -36,14 +43,7 @@ from nakadi.subscriptions.api.parked_events import (
     event_key,
     parse_parked_event_id,
 )
-from nakadi.subscriptions.api.repository import (
-    DEFAULT_PAGE_SIZE,
-    FIRST_PAGE,
-    SubscriptionFilters,
-    SubscriptionListing,
-    SubscriptionPage,
-    Subscriptions,
-)
+from nakadi.subscriptions.api.repository import Subscriptions
 from nakadi.subscriptions.api.resource import SubscriptionCreation, SubscriptionDeletion, SubscriptionUpdater
 from nakadi.subscriptions.api.stats import SubscriptionStats
 
