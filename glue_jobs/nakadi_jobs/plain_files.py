@@ -79,7 +79,7 @@ class Places(Struct, frozen=True):
     tables: str
 
 
-class DataFile(NamedTuple):
+class DayFile(NamedTuple):
     """A file of a day below the folder of all tables."""
 
     key: str
@@ -90,7 +90,7 @@ class DataFile(NamedTuple):
 class Made(NamedTuple):
     """Files with rows, and objects with lines that are left."""
 
-    files: Sequence[DataFile]
+    files: Sequence[DayFile]
     gathered: Sequence[str]
 
 
@@ -246,7 +246,7 @@ class _Files:
         self._tables, self._target = tables, target
         self._waiting: defaultdict[int, list[tuple[tuple[int, int, int, int], pa.Table]]] = defaultdict(list)
         self._bytes: defaultdict[int, int] = defaultdict(int)
-        self.made: list[DataFile] = []
+        self.made: list[DayFile] = []
 
     def add(self, place: tuple[int, int, int, int], rows: pa.Table, size: int) -> None:
         day = place[0]
@@ -270,7 +270,7 @@ class _Files:
         of_day = EPOCH + timedelta(days=day)
         key = f"{self._target.folder}/{self._target.partition}={of_day}/{uuid4()}.parquet"
         self._tables.put(key, out.getvalue().to_pybytes())
-        self.made.append(DataFile(key, of_day.isoformat(), len(rows)))
+        self.made.append(DayFile(key, of_day.isoformat(), len(rows)))
 
 
 class _Left:
