@@ -8,11 +8,12 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from msgspec import Struct, convert, to_builtins
+from msgspec import Struct, to_builtins
 from msgspec.structs import asdict, replace
 
 from nakadi.auth import permissions
 from nakadi.auth.permissions import check_no_duplicates_in_lists
+from nakadi.common.converting import Converter
 from nakadi.model.authorization import Attribute, AttributeDraft, Authorization, AuthorizationDraft
 from nakadi.model.event_type import (
     EventType,
@@ -36,6 +37,9 @@ from nakadi.ports.registry import Document
 
 DocumentBody = Mapping[str, Any]
 
+_event_types = Converter(EventType)
+_schemas = Converter(Schema)
+
 
 def event_type_body(event_type: EventType) -> DocumentBody:
     body = to_builtins(event_type, str_keys=True)
@@ -46,10 +50,8 @@ def event_type_body(event_type: EventType) -> DocumentBody:
 
 def event_type_from_document(document: Document) -> EventType:
     schema = schema_from_body(document.body["schema"])
-    return convert(
-        {**document.body, "name": document.key, "schema": schema, "revision": document.revision},
-        EventType,
-        str_keys=True,
+    return _event_types.from_builtins(
+        {**document.body, "name": document.key, "schema": schema, "revision": document.revision}
     )
 
 
@@ -58,7 +60,7 @@ def schema_body(schema: Schema) -> DocumentBody:
 
 
 def schema_from_body(body: DocumentBody) -> Schema:
-    return convert({**body, "version": Version.parse(body["version"])}, Schema)
+    return _schemas.from_builtins({**body, "version": Version.parse(body["version"])})
 
 
 # Measured statistics --------------------------------------------------------------------------------------------------
@@ -79,13 +81,16 @@ class MeasuredStatistics(
     measured_until: datetime
 
 
+_measured_statistics = Converter(MeasuredStatistics)
+
+
 def measured_statistics_body(measured: MeasuredStatistics) -> DocumentBody:
     body: DocumentBody = to_builtins(measured)
     return body
 
 
 def measured_statistics_from_body(body: DocumentBody) -> MeasuredStatistics:
-    return convert(body, MeasuredStatistics)
+    return _measured_statistics.from_builtins(body)
 
 
 # Tables of events ----------------------------------------------------------------------------------------------------
@@ -126,6 +131,9 @@ class TableState(Struct, frozen=True, kw_only=True, rename=_STORED_TABLE_STATE_N
     acknowledged_unreadable: int = 0
 
 
+_table_states = Converter(TableState)
+
+
 def table_state_body(state: TableState) -> DocumentBody:
     offsets = {f"{topic}/{partition}": offset for (topic, partition), offset in state.next_offsets.items()}
     body = to_builtins(replace(state, next_offsets={}))
@@ -135,7 +143,7 @@ def table_state_body(state: TableState) -> DocumentBody:
 def table_state_from_body(body: DocumentBody) -> TableState:
     places = ((name.rpartition("/"), offset) for name, offset in body["next"].items())
     next_offsets = {(topic, int(partition)): offset for (topic, _, partition), offset in places}
-    return replace(convert({**body, "next": {}}, TableState), next_offsets=next_offsets)
+    return replace(_table_states.from_builtins({**body, "next": {}}), next_offsets=next_offsets)
 
 
 # Times ----------------------------------------------------------------------------------------------------------------

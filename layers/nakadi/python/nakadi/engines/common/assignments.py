@@ -7,9 +7,10 @@ from datetime import datetime
 from typing import Any, assert_never
 
 import orjson
-from msgspec import convert, to_builtins
+from msgspec import to_builtins
 from msgspec.structs import replace
 
+from nakadi.common.converting import Converter
 from nakadi.model.event_type import Position
 from nakadi.model.subscription import (
     Assignment,
@@ -28,6 +29,8 @@ from nakadi.model.subscription import (
     SetOffsets,
 )
 from nakadi.ports.coordination import MAX_PARKED_BYTES_PER_CALL, MAX_PARKED_EVENTS_PER_CALL, MAX_PARTITIONS_PER_WRITE
+
+_sessions = Converter(tuple[Session, ...])
 
 # Assignments as text --------------------------------------------------------------------------------------------------
 
@@ -57,7 +60,7 @@ def assignment_from_json(text: str | bytes, revision: int) -> Assignment:
         revision=revision,
         initialised=body["initialised"],
         entries=tuple(_entry_from_row(each) for each in body["entries"]),
-        sessions=convert(body["sessions"], tuple[Session, ...]),
+        sessions=_sessions.from_builtins(body["sessions"]),
         reset=None if body["reset"] is None else _reset_from_body(body),
         ended_reset=None if ended is None else _ended_reset_from_row(ended),
     )

@@ -12,6 +12,7 @@ import orjson
 from msgspec import json
 from msgspec.structs import replace
 
+from nakadi.common.converting import Converter
 from nakadi.model.log_index import (
     ArchiveLocation,
     IndexingState,
@@ -138,12 +139,15 @@ def is_deleted_topic_placeholder(topic: Topic) -> bool:
     return not topic.partitions and topic.continued_in is not None
 
 
+_topics = Converter(Topic)
+
+
 def topic_json(topic: Topic) -> str:
     return json.encode(topic).decode()
 
 
 def topic_from_json(body: str) -> Topic:
-    return json.decode(body, type=Topic)
+    return _topics.from_builtins(orjson.loads(body))
 
 
 def indexing_state_json(state: IndexingState) -> str:

@@ -19,10 +19,11 @@ from typing import Any
 from uuid import UUID
 
 import orjson
-from msgspec import convert, to_builtins
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from nakadi.common.caching import Cache
+from nakadi.common.converting import Converter
 from nakadi.event_types.repository import EVENT_TYPES_KIND as EVENT_TYPES
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Conflict, NotFound
@@ -246,6 +247,9 @@ def _event_type_index_key(event_type: str, subscription_id: str) -> str:
 # Documents ------------------------------------------------------------------------------------------------------------
 
 
+_subscriptions = Converter(Subscription)
+
+
 def subscription_body(subscription: Subscription) -> Mapping[str, Any]:
     body = to_builtins(subscription)
     # A document has its key and its revision beside its body.
@@ -254,7 +258,7 @@ def subscription_body(subscription: Subscription) -> Mapping[str, Any]:
 
 
 def subscription_from_document(document: Document) -> Subscription:
-    return convert({**document.body, "id": document.key, "revision": document.revision}, Subscription)
+    return _subscriptions.from_builtins({**document.body, "id": document.key, "revision": document.revision})
 
 
 # Ids and keys ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,34 @@
+"""Values of the model from what JSON has.
+
+`msgspec` prepares a type when it is first converted to. It keeps in the class what it finds, bit by bit, and does not
+wait for another thread that is about to prepare the same class: that thread reads what is not there yet, and the
+process crashes. So types are prepared where modules begin, and nothing else in the package converts to types that
+threads share.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+from msgspec import ValidationError, convert
+
+T = TypeVar("T")
+
+# Modules may be imported by several threads as well, and types of different modules have parts in common.
+_preparing = threading.Lock()
+
+
+class Converter(Generic[T]):
+    """Converts to one type. To be made where a module begins, so that the type is prepared before there are threads."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self._kind = kind
+        with _preparing, suppress(ValidationError):
+            self.from_builtins(NotImplemented)
+
+    def from_builtins(self, value: Any) -> T:
+        """Raises `ValidationError` of `msgspec` if the value does not fit."""
+        # The keys of a mapping may be numbers, and are texts in JSON.
+        return convert(value, self._kind, str_keys=True)
