@@ -181,6 +181,8 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         self._workers: dict[int, _Worker] = {}
         self._is_accepting = False
+        # A connection that no worker could take.
+        self._waiting: socket.socket | None = None
         self._all_ready = asyncio.Event()
         self._over = asyncio.Event()
         self._code = 0
@@ -206,6 +208,8 @@ class Supervisor:
             for each in (stop, greeting, *keeping):
                 each.cancel()
             self._appends.close()
+            if self._waiting is not None:
+                self._waiting.close()
         return self._code
 
     async def _stop_workers_when(self, stopping: asyncio.Event) -> None:
@@ -325,6 +329,8 @@ class Supervisor:
         if not self._is_accepting and not self._over.is_set() and any(each.is_ready for each in self._workers.values()):
             self._is_accepting = True
             self._loop.add_reader(self._listening, self._accept_for_workers)
+            # Nothing says so if there is only the connection that waits.
+            self._accept_for_workers()
 
     def _pause_accepting(self) -> None:
         if self._is_accepting:
@@ -334,26 +340,30 @@ class Supervisor:
     def _accept_for_workers(self) -> None:
         for _ in range(MAX_ACCEPTS_AT_ONCE):
             try:
-                connection, _ = self._listening.accept()
+                connection = self._waiting or self._listening.accept()[0]
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
                 log.warning("Accepting connections failed, tried again in %s s: %s", ACCEPT_PAUSE_SECONDS, error)
-                self._pause_accepting()
-                self._loop.call_later(ACCEPT_PAUSE_SECONDS, self._resume_accepting)
+                self._pause_accepting_for_a_moment()
                 return
-            # The worker has a descriptor of its own then; this one is closed, and the connection stays.
-            with connection:
-                self._hand_over_connection(connection)
+            if not self._hand_over_connection(connection):
+                self._waiting = connection
+                self._pause_accepting_for_a_moment()
+                return
+            self._waiting = None
+            # The worker has a descriptor of its own now, and the connection stays.
+            connection.close()
 
-    def _hand_over_connection(self, connection: socket.socket) -> None:
+    def _pause_accepting_for_a_moment(self) -> None:
+        self._pause_accepting()
+        self._loop.call_later(ACCEPT_PAUSE_SECONDS, self._resume_accepting)
+
+    def _hand_over_connection(self, connection: socket.socket) -> bool:
+        """Whether a worker has it now. Those that were found ready may have died, which is seen in a moment."""
         # How many connections a worker has is a little old, since it says so itself: that costs balance, nothing else.
         ready = [each for each in self._workers.values() if each.is_ready]
-        for worker in sorted(ready, key=lambda each: each.open):
-            # A worker may have died since it was found ready: the next one takes the connection.
-            if worker.hand_over(connection):
-                return
-        log.warning("No worker could take a connection, it is closed")
+        return any(worker.hand_over(connection) for worker in sorted(ready, key=lambda each: each.open))
 
 
 def supervise(
