@@ -41,7 +41,7 @@ from nakadi.http.message import Request, Response, empty_response
 from nakadi.http.server import Server, new_event_loop, open_listening_socket, tune_interpreter
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.events import AppendResult, Record, Stored
-from nakadi.publishing.outcome import BatchStatus
+from nakadi.publishing.batch import BatchStatus
 from nakadi.publishing.publisher import Publisher
 
 # By strategy; the first is what an event type gets that asks for nothing.

@@ -111,11 +111,11 @@ class PackageLayout:
         return frozenset((room, other) for room, other in pairs if room and other and room != other)
 
     def measured(self) -> dict[str, object]:
-        files = [each for each in self.modules.values() if each.lines > 1]
+        files = list(self.modules.values())
         lengths = sorted(length for each in files for length in each.function_lengths())
         types = Counter(name for each in files for name in each.types())
         importers = Counter(other for others in self.imports.values() for other in others)
-        rooms = {room for each in files if (room := self.room(each.name))}
+        rooms = {room for each in files if each.lines > 1 and (room := self.room(each.name))}
         groups = circles(self.arrows)
         lines = sum(each.lines for each in files)
         repeated = sum(count for count in types.values() if count > 1)

@@ -74,7 +74,7 @@ MUTANTS = (
     Mutant(
         "I3",
         "offsets are set although there are sessions",
-        "subscriptions/api/resets.py",
+        "subscriptions/api/offsets.py",
         "reset.task is None or found.sessions:",
         "reset.task is None:",
     ),

@@ -10,8 +10,7 @@ from nakadi.model.event_type import EventType, Position
 from nakadi.model.outcomes import Conflict, TryLater, Unavailable
 from nakadi.model.subscription import ReadFrom, SetOffsets, Subscription
 from nakadi.subscriptions.api.assignments import RESET_TIMED_OUT_MESSAGE, LeaseWatch
-from nakadi.subscriptions.api.offsets import OffsetInitialisation
-from nakadi.subscriptions.api.resets import ResetExecution, ResetRequests
+from nakadi.subscriptions.api.offsets import OffsetInitialisation, ResetExecution, ResetRequests
 from tests.simulation.clocks import START, SkewedClock
 from tests.simulation.history import History, Place
 from tests.simulation.wire import Wire

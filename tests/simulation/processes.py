@@ -26,11 +26,11 @@ from nakadi.subscriptions.stream.actions import (
     SessionCall,
     SessionContext,
     SharedState,
+    SubscriptionStreamLimits,
 )
 from nakadi.subscriptions.stream.admission import PartitionStart
 from nakadi.subscriptions.stream.calls import ApplySessionFact, SessionCallExecutor
 from nakadi.subscriptions.stream.leases import LeaseKeeper, renew_and_clean_up
-from nakadi.subscriptions.stream.limits import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.members import FULL_READ_INTERVAL_SECONDS, SharedStateReader, SubscriptionSessions
 from nakadi.subscriptions.stream.parking import ParkingService
 from nakadi.subscriptions.stream.session import SubscriptionSession

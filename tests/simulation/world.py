@@ -20,7 +20,7 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import CommitResult, ReadFrom
 from nakadi.subscriptions.api import assignments
 from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
-from nakadi.subscriptions.stream.limits import SubscriptionStreamLimits
+from nakadi.subscriptions.stream.actions import SubscriptionStreamLimits
 from tests.simulation.clocks import SkewedClock, Time
 from tests.simulation.history import Broken, Event, History, Place, promise
 from tests.simulation.operators import SUBSCRIPTION, Repartitioning, Resetting, Topic, a_subscription

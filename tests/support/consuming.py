@@ -20,8 +20,8 @@ from nakadi.subscriptions.stream.actions import (
     SessionAction,
     SessionContext,
     SharedState,
+    SubscriptionStreamLimits,
 )
-from nakadi.subscriptions.stream.limits import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.support.builders import A_MOMENT
 from tests.support.chunks import Rules, some_events

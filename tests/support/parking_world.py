@@ -21,8 +21,8 @@ from nakadi.model.subscription import Assignment, CommitResult, ParkedEventInfo,
 from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.api.assignments import LeaseWatch
 from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
+from nakadi.subscriptions.api.offsets import ResetExecution, ResetRequests
 from nakadi.subscriptions.api.parked_events import ParkedEventStore, RedrivePlanner
-from nakadi.subscriptions.api.resets import ResetExecution, ResetRequests
 from nakadi.subscriptions.stream.actions import (
     ClosePartition,
     OpenPartition,
@@ -32,10 +32,10 @@ from nakadi.subscriptions.stream.actions import (
     SessionAction,
     SessionContext,
     SharedState,
+    SubscriptionStreamLimits,
 )
 from nakadi.subscriptions.stream.admission import PartitionStart
 from nakadi.subscriptions.stream.calls import SessionCallExecutor
-from nakadi.subscriptions.stream.limits import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.members import SubscriptionSessions
 from nakadi.subscriptions.stream.parking import ParkingService, empty_run_ending_at, event_runs
 from nakadi.subscriptions.stream.session import SubscriptionSession

@@ -15,8 +15,7 @@ from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
 from nakadi.model.event_type import Category, EnrichmentStrategy, EventType, Version
 from nakadi.model.events import AppendResult, Record, Refused
 from nakadi.ports.event_log import EventLog
-from nakadi.publishing.batch import BatchLimits
-from nakadi.publishing.outcome import BatchOutcome, BatchStatus
+from nakadi.publishing.batch import BatchLimits, BatchOutcome, BatchStatus
 from nakadi.publishing.publisher import Publisher, ValidatorCache, run_appends
 from nakadi.publishing.system_events import KpiCollector, name_hasher
 from tests.support.builders import a_schema, an_event_type

@@ -15,7 +15,7 @@ from nakadi.model.authorization import UNAUTHENTICATED, BlockedKind, Feature
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import NotPermitted
 from nakadi.ports.registry import ABSENT_REVISION, PutDocument
-from nakadi.publishing.outcome import BatchStatus
+from nakadi.publishing.batch import BatchStatus
 from nakadi.streaming.access import AccessBlocked, MonitoredReaders, StreamAccessMonitor
 from tests.support.aws import Aws, aws
 from tests.support.builders import an_event_type

@@ -20,7 +20,7 @@ from nakadi.event_types.system_event_types import (
 from nakadi.model.authorization import UNAUTHENTICATED, WILDCARD, Attribute, Authorization, Feature, Subject
 from nakadi.model.event_type import Category, EventTypeDraft, SchemaDraft, SchemaType
 from nakadi.model.outcomes import NotPermitted, Unavailable
-from nakadi.publishing.outcome import BatchStatus
+from nakadi.publishing.batch import BatchStatus
 from nakadi.publishing.system_events import BROKER_SUBJECT
 from tests.support.clock import HandMovedClock
 

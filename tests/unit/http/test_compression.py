@@ -7,10 +7,10 @@ import zlib
 import pytest
 import zstandard
 
-from nakadi.http import compression
+from nakadi.http import negotiation
 from nakadi.http.asgi import StreamCompressor
-from nakadi.http.compression import check_content_encoding, compress_body, decompress_body, wants_gzip
 from nakadi.http.message import Request, Response
+from nakadi.http.negotiation import check_content_encoding, compress_body, decompress_body, wants_gzip
 from nakadi.http.problem import NotAcceptable
 from nakadi.model.outcomes import Malformed, TooLarge
 
@@ -97,7 +97,7 @@ def test_unknown_encodings_are_passed_over(encoding):
 @pytest.mark.parametrize("pack", [gzip.compress, zstd])
 def test_a_bomb_does_not_go_off(pack, monkeypatch):
     """What unpacks to more than an honest batch is refused as too large, and is not unpacked to its end."""
-    monkeypatch.setattr(compression, "MAX_DECOMPRESSED_BYTES", 1_000_000)
+    monkeypatch.setattr(negotiation, "MAX_DECOMPRESSED_BYTES", 1_000_000)
     encoding = "zstd" if pack is zstd else "gzip"
 
     with pytest.raises(TooLarge, match="more than 1000000 bytes"):
@@ -110,7 +110,7 @@ def test_a_body_of_a_thousand_nothings_is_refused(pack):
     encoding = "zstd" if pack is zstd else "gzip"
 
     with pytest.raises(Malformed, match="packed members"):
-        decompress_body(a_request(encoding, pack(b"") * (compression.MAX_COMPRESSED_MEMBERS + 1)))
+        decompress_body(a_request(encoding, pack(b"") * (negotiation.MAX_COMPRESSED_MEMBERS + 1)))
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from nakadi.model.event_type import Category, PartitionStrategy
 from nakadi.model.events import RecordLines
 from nakadi.model.outcomes import Malformed, NotFound
 from nakadi.publishing import publisher
+from nakadi.publishing.batch import BatchStatus
 from nakadi.publishing.enrichment import as_signed_32_bit, java_string_hash
-from nakadi.publishing.outcome import BatchStatus
 from nakadi.schemas import batch_decoder
 from tests.support.builders import an_event_type
 from tests.support.publishing import EID, House, a_business_type, metadata

@@ -2,8 +2,8 @@ import pytest
 
 from nakadi.model.event_type import CleanupPolicy, PartitionStrategy
 from nakadi.model.outcomes import Malformed
+from nakadi.publishing.batch import BatchStatus
 from nakadi.publishing.enrichment import compaction_keys
-from nakadi.publishing.outcome import BatchStatus
 from tests.support.builders import an_event_type
 
 EVENTS = [{"metadata": {"partition_compaction_key": "one"}}, {"metadata": {"partition_compaction_key": ""}}]

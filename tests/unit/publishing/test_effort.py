@@ -11,8 +11,7 @@ from nakadi.model.event_type import PartitionStrategy
 from nakadi.model.outcomes import TryLater
 from nakadi.publishing import at_once
 from nakadi.publishing import batch as batches
-from nakadi.publishing.batch import STEPS_WITHOUT_TURN, BatchLimits, WorkBudget
-from nakadi.publishing.outcome import BatchStatus
+from nakadi.publishing.batch import STEPS_WITHOUT_TURN, BatchLimits, BatchStatus, WorkBudget
 from nakadi.publishing.validation import LONG_BODY_BYTES
 from nakadi.schemas.values import StepsExhausted
 from tests.support.builders import a_schema, an_event_type

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 import pytest
 
 from nakadi.model.event_type import EnrichmentStrategy, Version
+from nakadi.publishing.batch import BatchRejected, PublishingStep
 from nakadi.publishing.enrichment import BatchOrigin, enriched_texts, timestamp_text
-from nakadi.publishing.outcome import BatchRejected, PublishingStep
 from nakadi.publishing.validation import read_batch
 from tests.support.builders import an_event_type
 from tests.support.publishing import metadata

@@ -18,7 +18,7 @@ from nakadi.event_types.system_event_types import (
 from nakadi.model.authorization import UNAUTHENTICATED, Feature, Subject
 from nakadi.model.outcomes import Unavailable
 from nakadi.publishing import system_events as module
-from nakadi.publishing.outcome import BatchOutcome, BatchStatus
+from nakadi.publishing.batch import BatchOutcome, BatchStatus
 from nakadi.publishing.system_events import (
     KPI_QUEUE_MAX_AGE_SECONDS,
     MAX_EVENTS_PER_BATCH,

@@ -1,7 +1,7 @@
 import pytest
 
 from nakadi.model.events import Refused, Stored
-from nakadi.publishing.outcome import (
+from nakadi.publishing.batch import (
     BatchRejected,
     BatchStatus,
     PublishingStep,

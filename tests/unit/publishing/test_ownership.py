@@ -2,7 +2,7 @@ import pytest
 
 from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Feature, Subject
 from nakadi.model.event_type import OwnerSelector, OwnerSelectorType
-from nakadi.publishing.outcome import BatchStatus
+from nakadi.publishing.batch import BatchStatus
 from tests.support.builders import an_event_type
 from tests.support.publishing import ANN, EID, House, a_business_type, metadata, steps, the_failure
 

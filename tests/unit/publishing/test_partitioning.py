@@ -5,9 +5,8 @@ import pytest
 
 from nakadi.common.work import LongWorkQueue, client_never_gone
 from nakadi.model.event_type import Category, PartitionStrategy
-from nakadi.publishing.batch import MAX_BATCH_STEPS, WorkBudget
+from nakadi.publishing.batch import MAX_BATCH_STEPS, BatchRejected, PublishingStep, WorkBudget
 from nakadi.publishing.enrichment import choose_partitions
-from nakadi.publishing.outcome import BatchRejected, PublishingStep
 from tests.support.builders import an_event_type
 
 

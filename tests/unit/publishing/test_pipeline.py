@@ -8,7 +8,7 @@ from nakadi.model.event_type import CleanupPolicy, PartitionStrategy, Version
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Malformed, NotFound, NotPermitted, TryLater, Unavailable
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
-from nakadi.publishing.outcome import BatchOutcome, BatchStatus
+from nakadi.publishing.batch import BatchOutcome, BatchStatus
 from tests.support.builders import a_schema, a_timeline, an_event_type
 from tests.support.publishing import ANN, EID, a_business_type, metadata, steps, the_failure
 

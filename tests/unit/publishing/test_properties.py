@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 from nakadi.app.engines import open_event_log
 from nakadi.model.event_type import PartitionStrategy
 from nakadi.ports.clock import SystemClock
-from nakadi.publishing.outcome import BatchStatus
+from nakadi.publishing.batch import BatchStatus
 from tests.support.builders import a_timeline, an_event_type
 from tests.support.publishing import House, a_business_type, metadata
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, SchemaType, Version
-from nakadi.publishing.outcome import BatchStatus
+from nakadi.publishing.batch import BatchStatus
 from tests.support.builders import a_schema, an_event_type
 from tests.support.publishing import EID, House, a_business_type, metadata, steps, the_failure
 

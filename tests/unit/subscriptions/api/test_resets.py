@@ -13,7 +13,7 @@ from nakadi.ports.coordination import MAX_PARTITIONS_PER_WRITE
 from nakadi.publishing.system_events import SystemEventPublisher
 from nakadi.subscriptions.api import assignments
 from nakadi.subscriptions.api.assignments import is_being_reset, with_reset_ended
-from nakadi.subscriptions.api.resets import (
+from nakadi.subscriptions.api.offsets import (
     RESET_OUTCOME_RETENTION,
     STREAMS_NOT_ENDED_MESSAGE,
     ResetExecution,

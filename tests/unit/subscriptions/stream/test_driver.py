@@ -16,10 +16,10 @@ from nakadi.subscriptions.stream.actions import (
     SessionContext,
     SessionEnd,
     SharedState,
+    SubscriptionStreamLimits,
 )
 from nakadi.subscriptions.stream.admission import KnownEventTypes, PartitionStart
 from nakadi.subscriptions.stream.driver import JsonSubscriptionFormat, SessionCallThreads, SubscriptionDriver
-from nakadi.subscriptions.stream.limits import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.support.builders import A_MOMENT, an_event_type
 from tests.support.chunks import Rules, some_events

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from nakadi.model.outcomes import Invalid
-from nakadi.subscriptions.stream.limits import SubscriptionStreamParameters, stream_limits
+from nakadi.subscriptions.stream.actions import SubscriptionStreamParameters, stream_limits
 
 
 def limits(most=60, longest=None, **asked):

@@ -5,8 +5,13 @@ from datetime import timedelta
 import pytest
 
 from nakadi.model.events import Record
-from nakadi.subscriptions.stream.actions import AutoCommit, HandOverPartitions, OpenPartition, SessionEnd
-from nakadi.subscriptions.stream.limits import MAX_SECONDS_BETWEEN_LINES
+from nakadi.subscriptions.stream.actions import (
+    MAX_SECONDS_BETWEEN_LINES,
+    AutoCommit,
+    HandOverPartitions,
+    OpenPartition,
+    SessionEnd,
+)
 from tests.support.builders import A_MOMENT
 from tests.support.chunks import a_chunk, some_events
 from tests.support.consuming import ME, Table, at

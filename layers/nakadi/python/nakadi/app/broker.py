@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nakadi.event_types.timelines import LostEventsRecovery
     from nakadi.http.routes.monitoring import ReadinessCheck
     from nakadi.model.event_type import EventType
-    from nakadi.publishing.outcome import BatchOutcome
+    from nakadi.publishing.batch import BatchOutcome
     from nakadi.publishing.publisher import Publisher, ValidatorCache
     from nakadi.publishing.system_events import KpiCollector
     from nakadi.streaming.streams import EventStreams

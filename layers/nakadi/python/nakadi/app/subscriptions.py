@@ -21,11 +21,10 @@ from nakadi.ports.registry import Registry
 from nakadi.subscriptions.api.assignments import LeaseWatch
 from nakadi.subscriptions.api.cursors import SubscriptionCursors
 from nakadi.subscriptions.api.listing import SubscriptionListing
-from nakadi.subscriptions.api.offsets import OffsetInitialisation
+from nakadi.subscriptions.api.offsets import OffsetInitialisation, ResetExecution, ResetRequests
 from nakadi.subscriptions.api.parked_events import ParkedEvents, RedrivePlanner
 from nakadi.subscriptions.api.repository import SUBSCRIPTIONS_KIND as SUBSCRIPTIONS
 from nakadi.subscriptions.api.repository import Subscriptions
-from nakadi.subscriptions.api.resets import ResetExecution, ResetRequests
 from nakadi.subscriptions.api.resource import (
     DeletedSubscriptionCleanup,
     RedriveAttachment,

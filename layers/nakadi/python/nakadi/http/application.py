@@ -20,7 +20,7 @@ from urllib.parse import unquote
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nakadi.http import compression, negotiation
+from nakadi.http import negotiation
 from nakadi.http.message import (
     JSON_MEDIA_TYPE,
     Answer,
@@ -278,7 +278,7 @@ class Application:
                     answer = token_problem(refusal)
                 else:
                     if "content-encoding" in request.headers:
-                        compression.check_content_encoding(request)
+                        negotiation.check_content_encoding(request)
                     if request.method != "OPTIONS":
                         route, parameters = self.router.find_route(request.method, path)
                         known = replace(request, flow_id=flow_id, subject=subject, path_parameters=parameters)
@@ -380,7 +380,7 @@ def _with_readable_body(request: Request, route: Route) -> Request:
     if len(request.body) > route.max_body_bytes:
         raise TooLarge(f"The body is longer than {route.max_body_bytes} bytes")
     if "content-encoding" in request.headers:
-        request = compression.decompress_body(request, route.max_body_bytes)
+        request = negotiation.decompress_body(request, route.max_body_bytes)
     if (
         route.max_parsed_bytes is not None
         # Most bodies are too short for it, whatever they hold.

@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 
 from nakadi.common.work import NeedsThread, run_without_blocking
-from nakadi.http import compression
+from nakadi.http import negotiation
 from nakadi.http.application import AdmittedRequest, Lane
 from nakadi.http.message import Answer, AnswerAwaitingWrite, AsgiScope, Request, Response, connection_in_scope
 from nakadi.http.problem import make_and_log_problem
@@ -214,7 +214,7 @@ class QuickAnswerer:
             self._answer_from_thread(request, lambda: response, respond)
             return
         request.memory.close()
-        respond(compression.compress_body(request, response) if response.body else response)
+        respond(negotiation.compress_body(request, response) if response.body else response)
 
     def _answer_from_thread(self, request: Request, work: Callable[[], Response], respond: SendResponse) -> None:
         def done(future: asyncio.Future[Response]) -> None:
@@ -227,7 +227,7 @@ class QuickAnswerer:
                 response = make_and_log_problem(error, f"Answering {request.method}")
             respond(response)
 
-        working = self._in_thread(Lane.EVENTS, lambda: compression.compress_body(request, work()))
+        working = self._in_thread(Lane.EVENTS, lambda: negotiation.compress_body(request, work()))
         working.add_done_callback(done)
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
-from nakadi.engines.common.threads import call_and_report
+from nakadi.engines.common.callbacks import call_and_report
 from nakadi.http.asgi import RequestLimits
 from nakadi.http.console import with_console
 from nakadi.local.serving import Housekeeper, ServerThread

@@ -1,4 +1,4 @@
-"""The events of a request, and the work that they may cause.
+"""The events of a request, the work that they may cause, and what becomes of them.
 
 Events are parsed, written down again, and compared with what was sent. What comes out as it went in has no repeated
 key, no odd number and no needless blank. What is stored is the text that came, and nothing is written for it but the
@@ -6,12 +6,17 @@ metadata that the broker adds to.
 
 Parsed JSON takes five to fifty times the memory of its text. So a long body is never parsed as a whole: it is cut into
 the texts of its events, which are parsed a piece at a time, and again for each step that goes through them.
+
+Everything of a batch is stored, or there is one result for each event. A step that finds a fault in an event raises
+`BatchRejected`, and with that event the whole batch is given up. Only the last step, storing, has results that differ
+from event to event.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from enum import Enum, StrEnum, auto
 from typing import Any, Protocol, overload
 
 import msgspec
@@ -19,6 +24,7 @@ import orjson
 from msgspec import Struct
 
 from nakadi.common.work import WORK_ABANDONED_MESSAGE, LongWorkQueue
+from nakadi.model.events import AppendResult, Refused
 from nakadi.model.outcomes import TooLarge, TryLater
 from nakadi.schemas import strict_json
 from nakadi.schemas.strict_json import (
@@ -29,7 +35,7 @@ from nakadi.schemas.strict_json import (
     holds_too_long_integer,
     parsed_memory_exceeds,
 )
-from nakadi.schemas.values import RemainingSteps, StepsExhausted
+from nakadi.schemas.values import RemainingSteps, StepsExhausted, java_text
 
 Event = dict[str, Any]
 
@@ -329,3 +335,115 @@ class WorkBudget:
         if self._held is not None:
             self._held.close()
             self._held = None
+
+
+# What becomes of a batch ----------------------------------------------------------------------------------------------
+
+
+class PublishingStep(StrEnum):
+    NONE = "none"
+    VALIDATING = "validating"
+    PARTITIONING = "partitioning"
+    ENRICHING = "enriching"
+    PUBLISHING = "publishing"
+
+
+class PublishingStatus(StrEnum):
+    SUBMITTED = "submitted"
+    FAILED = "failed"
+    ABORTED = "aborted"
+
+
+class ItemResult(Struct, frozen=True, kw_only=True):
+    """The members have the names, and the order, that clients know."""
+
+    publishing_status: PublishingStatus
+    detail: str = ""
+    step: PublishingStep
+    eid: str
+    partition: str | None = None
+
+
+class BatchStatus(Enum):
+    STORED = auto()
+    REJECTED = auto()
+    NOT_ALL_STORED = auto()
+
+
+class BatchOutcome(Struct, frozen=True):
+    """`items` are empty when everything is stored: then there is nothing to tell about them but their number. `step` is
+    the one that refused the batch."""
+
+    status: BatchStatus
+    items: tuple[ItemResult, ...] = ()
+    stored_count: int = 0
+    step: PublishingStep = PublishingStep.PUBLISHING
+
+
+class BatchRejected(Exception):
+    """Raised by a step that gives the batch up, because of the event `index` or, without one, as a whole.
+
+    `prior_step` is the last step of the events that this step did not come to; `partitions` are those chosen so far.
+    """
+
+    def __init__(
+        self,
+        step: PublishingStep,
+        index: int | None = None,
+        detail: str = "",
+        *,
+        prior_step: PublishingStep = PublishingStep.NONE,
+        partitions: Sequence[int] = (),
+    ) -> None:
+        super().__init__(detail)
+        self.step = step
+        self.index = index
+        self.detail = detail
+        self.prior_step = prior_step
+        self.partitions = partitions
+
+
+def outcome_of_rejection(events: Sequence[Mapping[str, Any]], rejection: BatchRejected) -> BatchOutcome:
+    """The outcome of a batch of which nothing is stored, because of one of its events or as a whole."""
+    items: list[ItemResult] = []
+    for index, event in enumerate(events):
+        at_fault = index == rejection.index
+        came_to = rejection.index is not None and index <= rejection.index
+        items.append(
+            ItemResult(
+                eid=eid_of(event),
+                partition=str(rejection.partitions[index]) if index < len(rejection.partitions) else None,
+                publishing_status=PublishingStatus.FAILED if at_fault else PublishingStatus.ABORTED,
+                step=rejection.step if came_to else rejection.prior_step,
+                detail=rejection.detail if at_fault else "",
+            )
+        )
+    return BatchOutcome(BatchStatus.REJECTED, tuple(items), step=rejection.step)
+
+
+def outcome_of_partial_append(
+    events: Sequence[Mapping[str, Any]], partitions: Sequence[int], append_results: Mapping[int, AppendResult]
+) -> BatchOutcome:
+    refused: dict[int, str] = {}
+    for partition, fate in append_results.items():
+        if isinstance(fate, Refused):
+            refused[partition] = fate.reason
+    items: list[ItemResult] = []
+    for event, partition in zip(events, partitions, strict=True):
+        failed = partition in refused
+        items.append(
+            ItemResult(
+                eid=eid_of(event),
+                partition=str(partition),
+                publishing_status=PublishingStatus.FAILED if failed else PublishingStatus.SUBMITTED,
+                step=PublishingStep.PUBLISHING,
+                detail=refused.get(partition, ""),
+            )
+        )
+    return BatchOutcome(BatchStatus.NOT_ALL_STORED, tuple(items))
+
+
+def eid_of(event: Mapping[str, Any]) -> str:
+    metadata = event.get("metadata")
+    eid = metadata.get("eid") if isinstance(metadata, dict) else None
+    return "" if eid is None else java_text(eid)

@@ -13,8 +13,7 @@ from msgspec import Struct
 
 from nakadi.model.event_type import Category, EnrichmentStrategy, EventType, PartitionStrategy, Version
 from nakadi.model.outcomes import Malformed
-from nakadi.publishing.batch import Batch, BatchPiece, WorkBudget
-from nakadi.publishing.outcome import BatchRejected, PublishingStep
+from nakadi.publishing.batch import Batch, BatchPiece, BatchRejected, PublishingStep, WorkBudget
 from nakadi.schemas.values import NoValueAtPath, StepsExhausted, java_text, path_segments, value_at_path
 
 # Partitions -----------------------------------------------------------------------------------------------------------

@@ -46,22 +46,25 @@ from nakadi.ports.event_log import (
     UnknownTopic,
 )
 from nakadi.publishing.at_once import is_parsed_at_once, partitions_and_records_or_none
-from nakadi.publishing.batch import Batch, BatchLimits, BatchPiece, WorkBudget
+from nakadi.publishing.batch import (
+    Batch,
+    BatchLimits,
+    BatchOutcome,
+    BatchPiece,
+    BatchRejected,
+    BatchStatus,
+    PublishingStatus,
+    PublishingStep,
+    WorkBudget,
+    outcome_of_partial_append,
+    outcome_of_rejection,
+)
 from nakadi.publishing.enrichment import (
     BatchOrigin,
     DrawRandomNumber,
     choose_partitions,
     compaction_keys,
     enriched_texts,
-)
-from nakadi.publishing.outcome import (
-    BatchOutcome,
-    BatchRejected,
-    BatchStatus,
-    PublishingStatus,
-    PublishingStep,
-    outcome_of_partial_append,
-    outcome_of_rejection,
 )
 from nakadi.publishing.validation import (
     EnterLongWork,

@@ -37,7 +37,7 @@ from nakadi.event_types.system_event_types import (
 from nakadi.model.authorization import Feature, Subject
 from nakadi.model.outcomes import Fault, Outcome
 from nakadi.ports.clock import Clock
-from nakadi.publishing.outcome import BatchOutcome, BatchStatus
+from nakadi.publishing.batch import BatchOutcome, BatchStatus
 from nakadi.publishing.publisher import Publisher
 
 log = logging.getLogger(__name__)

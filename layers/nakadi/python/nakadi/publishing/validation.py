@@ -28,16 +28,18 @@ from nakadi.publishing.batch import (
     PARSE_ERRORS,
     Batch,
     BatchLimits,
+    BatchRejected,
     Event,
     LongBatch,
     NotStrictJson,
+    PublishingStep,
     WorkBudget,
+    eid_of,
     estimate_event_memory,
     json_array_of,
     parse_piece,
     too_many_values_error,
 )
-from nakadi.publishing.outcome import BatchRejected, PublishingStep, eid_of
 from nakadi.schemas import strict_json
 from nakadi.schemas.document import effective_schema
 from nakadi.schemas.formats import timestamp_problem

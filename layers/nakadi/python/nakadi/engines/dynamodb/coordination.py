@@ -32,8 +32,7 @@ from nakadi.engines.common.assignments import (
     partition_to_park_in,
     with_next_revision,
 )
-from nakadi.engines.common.listeners import SubscriptionListener, SubscriptionListeners, callable_once
-from nakadi.engines.common.threads import CallThreads
+from nakadi.engines.common.callbacks import CallThreads, SubscriptionListener, SubscriptionListeners, callable_once
 from nakadi.engines.dynamodb import coordination_table
 from nakadi.engines.dynamodb.client import CallRetryPolicy, TableAddress, is_condition_failure
 from nakadi.engines.dynamodb.coordination_table import (

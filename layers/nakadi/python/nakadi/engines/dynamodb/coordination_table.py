@@ -28,7 +28,7 @@ from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
 from nakadi.engines.common.assignments import assignment_from_json, assignment_json
-from nakadi.engines.common.listeners import ChangePoller
+from nakadi.engines.common.callbacks import ChangePoller
 from nakadi.engines.dynamodb.client import (
     CALL_ERRORS,
     COORDINATION_TABLE,

@@ -10,8 +10,7 @@ from functools import partial
 
 from confluent_kafka import KafkaError
 
-from nakadi.engines.common.listeners import PartitionListeners
-from nakadi.engines.common.threads import AppendThreads, call_and_report
+from nakadi.engines.common.callbacks import AppendThreads, PartitionListeners, call_and_report
 from nakadi.engines.kafka.client import UNKNOWN_TOPIC_ERRORS, ClusterAddress, RepeatedLineFilter, as_port_error
 from nakadi.engines.kafka.cluster import Cluster, compaction_settings, is_refused_setting
 from nakadi.engines.kafka.reading import CatchUpReader, TailReader

@@ -27,8 +27,7 @@ from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
 from nakadi.engines.archive.reading import SegmentCache
 from nakadi.engines.common import frames
-from nakadi.engines.common.listeners import PartitionListeners
-from nakadi.engines.common.threads import AppendThreads
+from nakadi.engines.common.callbacks import AppendThreads, PartitionListeners
 from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.envelopes import MAX_TOPIC_CHARACTERS, hash_key, partition_key

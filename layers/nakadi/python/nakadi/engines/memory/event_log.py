@@ -11,8 +11,7 @@ from operator import attrgetter
 
 from msgspec import Struct, field
 
-from nakadi.engines.common.listeners import PartitionListeners
-from nakadi.engines.common.threads import call_and_report
+from nakadi.engines.common.callbacks import PartitionListeners, call_and_report
 from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, Stored, StoredEvent
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock

@@ -25,6 +25,7 @@ from nakadi.engines.common.assignments import (
     partition_to_park_in,
     with_next_revision,
 )
+from nakadi.engines.common.callbacks import SubscriptionListener, SubscriptionListeners, call_and_report
 from nakadi.engines.common.documents import (
     changed_buckets,
     check_changes_of_one_write,
@@ -38,8 +39,6 @@ from nakadi.engines.common.documents import (
     shard_progress_text,
     with_changes_of_continued_topic,
 )
-from nakadi.engines.common.listeners import SubscriptionListener, SubscriptionListeners
-from nakadi.engines.common.threads import call_and_report
 from nakadi.model.event_type import Position
 from nakadi.model.events import TopicPartition
 from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexSegment, ShardProgress, Topic

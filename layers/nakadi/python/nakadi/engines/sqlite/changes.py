@@ -14,7 +14,7 @@ from typing import Protocol
 
 import orjson
 
-from nakadi.engines.common.listeners import ChangePoller
+from nakadi.engines.common.callbacks import ChangePoller
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.writing import CommittedAppend
 from nakadi.model.outcomes import Unavailable

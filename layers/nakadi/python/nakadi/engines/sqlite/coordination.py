@@ -19,8 +19,7 @@ from nakadi.engines.common.assignments import (
     partition_to_park_in,
     with_next_revision,
 )
-from nakadi.engines.common.listeners import SubscriptionListener, SubscriptionListeners, callable_once
-from nakadi.engines.common.threads import call_and_report
+from nakadi.engines.common.callbacks import SubscriptionListener, SubscriptionListeners, call_and_report, callable_once
 from nakadi.engines.sqlite.changes import NO_PIPES, ChangePipes, FileChangePoller
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.shared_transactions import (

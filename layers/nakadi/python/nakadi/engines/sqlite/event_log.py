@@ -25,7 +25,7 @@ from msgspec import Struct
 from nakadi.common.metrics import Metrics
 from nakadi.common.work import run_and_log_failure
 from nakadi.engines.common import frames
-from nakadi.engines.common.listeners import PartitionListeners
+from nakadi.engines.common.callbacks import PartitionListeners
 from nakadi.engines.sqlite.changes import AppendPoller, AppendReporter
 from nakadi.engines.sqlite.file import WRITE_TIMEOUT_SECONDS, SqliteFile
 from nakadi.engines.sqlite.reading import (

@@ -11,13 +11,13 @@ from msgspec.structs import asdict
 
 from nakadi.auth.permissions import Permissions
 from nakadi.http.application import Lane, Route
-from nakadi.http.compression import MAX_DECOMPRESSED_BYTES
 from nakadi.http.message import JSON_MEDIA_TYPE, Request, Response, json_response
+from nakadi.http.negotiation import MAX_DECOMPRESSED_BYTES
 from nakadi.http.problem import UnsupportedMediaType
 from nakadi.model.outcomes import Fault, Invalid, Malformed, Outcome
 from nakadi.ports.event_log import AppendResultByPartition
 from nakadi.publishing.at_once import estimate_batch_memory
-from nakadi.publishing.outcome import BatchOutcome, BatchStatus
+from nakadi.publishing.batch import BatchOutcome, BatchStatus
 from nakadi.publishing.publisher import Append, Publisher
 from nakadi.publishing.system_events import KpiCollector
 

@@ -20,8 +20,8 @@ from nakadi.publishing.system_events import StreamKpis
 from nakadi.streaming.formats import EventStreamFormat, JsonStreamFormat
 from nakadi.streaming.session import StreamParameters
 from nakadi.streaming.streams import EventStreams
+from nakadi.subscriptions.stream.actions import SubscriptionStreamParameters
 from nakadi.subscriptions.stream.driver import EventSubscriptionFormat, JsonSubscriptionFormat, SubscriptionFormat
-from nakadi.subscriptions.stream.limits import SubscriptionStreamParameters
 from nakadi.subscriptions.stream.streams import JoinedStream, SubscriptionStreams
 
 DEPRECATION_WARNING = (

@@ -25,9 +25,8 @@ from nakadi.model.outcomes import Invalid, NotFound
 from nakadi.model.subscription import CommitResult, EventTypePartition, Subscription, SubscriptionCursor
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import CommitRequest, CommitResultByPartition, Coordination
-from nakadi.subscriptions.api.offsets import OffsetInitialisation
+from nakadi.subscriptions.api.offsets import OffsetInitialisation, ResetRequests
 from nakadi.subscriptions.api.repository import Subscriptions, subscription_not_found
-from nakadi.subscriptions.api.resets import ResetRequests
 
 CONSUMER_BLOCKED_MESSAGE = "Application or subscription is blocked"
 CURSORS_EMPTY_MESSAGE = "Cursors are empty"

@@ -1,8 +1,23 @@
-"""Offsets that the broker sets by itself: the first ones, and those of later partitions."""
+"""Offsets that no commit sets: the first ones, those of later partitions, and those that clients ask for.
+
+Clients ask for resets, and for parked events to be sent once more. Both can only be done while no stream is open. The
+task is written into the assignment with the reset. That ends streams and keeps new ones away. Once the last session is
+gone, any process may carry it out, and several may try at once: each step is written only over the assignment that it
+was decided on, and the last one removes the reset, so the others find it done.
+
+So a reset does not depend on the request that asked for it: the process whose stream ended last carries it out, else
+the next that wants to open a stream, that repeats the request, or that keeps house.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from datetime import datetime, timedelta
+from math import inf
+from uuid import uuid4
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -11,16 +26,24 @@ from nakadi.event_types.cursors import CursorError
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import CursorResolver
 from nakadi.model.event_type import Cursor, EventType, Position
-from nakadi.model.outcomes import TryLater
+from nakadi.model.outcomes import Conflict, Fault, StillRunning, TryLater
 from nakadi.model.subscription import (
     Assignment,
     EventTypePartition,
     PartitionAssignment,
     ReadFrom,
+    Redrive,
+    Reset,
+    ResetTask,
+    SetOffsets,
     Subscription,
 )
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import MAX_PARTITIONS_PER_WRITE, AssignmentChanged, Coordination
+from nakadi.subscriptions.api import assignments
+from nakadi.subscriptions.api.assignments import CLOCK_MARGIN, LeaseWatch, sessions_without_lease
+
+# First offsets, and those of later partitions -------------------------------------------------------------------------
 
 Positions = Mapping[EventTypePartition, Position]
 
@@ -140,3 +163,288 @@ def _by_event_type_and_number(partition: EventTypePartition) -> tuple[str, int]:
 
 def _has_entries_for(assignment: Assignment, positions: Positions) -> bool:
     return positions.keys() <= {entry.partition for entry in assignment.entries}
+
+
+# Resets ---------------------------------------------------------------------------------------------------------------
+
+log = logging.getLogger(__name__)
+
+PartitionChangeByPartition = Mapping[EventTypePartition, tuple[PartitionAssignment | None, Position]]
+"""Partition -> its new position, and its new entry if that is not the old one without a reader."""
+
+RESET_RUNNING_MESSAGE = "Cursors reset is already in progress for provided subscription"
+STREAMS_NOT_ENDED_MESSAGE = (
+    "Streams have not ended yet: the request is carried out when they have, repeat it to learn the outcome"
+)
+
+# Beyond the longest time that a stream may wait for commits.
+STREAM_END_MARGIN_SECONDS = 1.0
+
+# News of sessions that end come at once; those that have died are looked for now and then.
+DEAD_SESSION_CHECK_INTERVAL_SECONDS = 0.5
+
+RESET_OUTCOME_RETENTION = timedelta(minutes=1)
+"""How long after the end of a reset a caller who was answered before it may repeat the request to learn the outcome."""
+
+
+class ResetExecution(Struct, frozen=True, kw_only=True):
+    """What any process does for a reset, whichever of them was asked for it."""
+
+    coordination: Coordination
+    leases: LeaseWatch
+    clock: Clock
+    plan_replays: Callable[[str, Redrive], PartitionChangeByPartition]
+    """What a redrive changes, while no stream is open. Raises `Conflict` if it cannot be done."""
+
+    def try_to_execute(self, subscription_id: str) -> Assignment:
+        """Carry out a reset, if there is one and no session is left. Returns the assignment after that.
+
+        Sessions without a living process are removed on the way.
+        """
+        found = self._remove_dead_sessions(subscription_id)
+        reset = found.reset
+        if reset is None or reset.task is None or found.sessions:
+            return found
+        if isinstance(reset.task, Redrive):
+            return self._carry_out_redrive(subscription_id, found, reset, reset.task)
+        self._write_reset(
+            subscription_id, reset, {partition: (None, position) for partition, position in reset.task.positions}
+        )
+        return self.coordination.assignment(subscription_id)
+
+    def abandon_reset(self, subscription_id: str, reset_id: str, failure: str) -> Assignment:
+        log.warning("The reset %s of %s is given up: %s", reset_id, subscription_id, failure)
+        now = self.clock.now()
+        return self.change_assignment(
+            subscription_id, lambda old: assignments.with_reset_ended(old, reset_id, now, failure)
+        )
+
+    def change_assignment(self, subscription_id: str, step: Callable[[Assignment], Assignment]) -> Assignment:
+        for _ in range(ASSIGNMENT_WRITE_ATTEMPTS):
+            old = self.coordination.assignment(subscription_id)
+            new = step(old)
+            if new == old:
+                return old
+            try:
+                return self.coordination.replace_assignment(subscription_id, old, new, self.clock.now())
+            except AssignmentChanged:
+                # The store wrote nothing, because another process was faster: decided anew on what that one wrote.
+                continue
+        raise TryLater(SUBSCRIPTION_BUSY_MESSAGE)
+
+    def _remove_dead_sessions(self, subscription_id: str) -> Assignment:
+        # The sessions before the leases: each had a lease when it joined, so none that is new is taken for dead.
+        found = self.coordination.assignment(subscription_id)
+        gone = sessions_without_lease(found.sessions, self.leases.live_holders()) if found.sessions else frozenset()
+        return (
+            self.change_assignment(subscription_id, lambda old: assignments.without_sessions(old, gone))
+            if gone
+            else found
+        )
+
+    def _carry_out_redrive(self, subscription_id: str, found: Assignment, reset: Reset, task: Redrive) -> Assignment:
+        """Parked events are removed on the way, and not in the same write as the assignment. Another
+        process that did the same a moment later could remove what a stream has parked since. So one alone does it; if
+        that one dies, the reset is given up when its time is over."""
+        now = self.clock.now()
+        if reset.is_claimed:
+            if assignments.is_being_reset(found, now):
+                return found
+            return self.abandon_reset(subscription_id, reset.id, assignments.RESET_TIMED_OUT_MESSAGE)
+        reset = replace(reset, is_claimed=True)
+        try:
+            self.coordination.replace_assignment(subscription_id, found, replace(found, reset=reset), now)
+        except AssignmentChanged:
+            # Perhaps by another process that claimed it. If by something else, the next who looks tries again.
+            return self.coordination.assignment(subscription_id)
+        try:
+            self._write_reset(subscription_id, reset, self.plan_replays(subscription_id, task))
+        except Conflict as error:
+            return self.abandon_reset(subscription_id, reset.id, error.detail)
+        except BaseException:
+            # The claim keeps all others from it, so it is given up at once, if the store still answers.
+            with suppress(Fault, TryLater):
+                self.abandon_reset(subscription_id, reset.id, assignments.RESET_TIMED_OUT_MESSAGE)
+            raise
+        return self.coordination.assignment(subscription_id)
+
+    def _write_reset(self, subscription_id: str, reset: Reset, changes: PartitionChangeByPartition) -> None:
+        """As many partitions at a time as fit a write. If this process dies in between, another one begins anew, which
+        does no harm: while the reset stands, no session can move what was already written."""
+        rest = sorted(changes)
+        while True:
+            part, rest = rest[:MAX_PARTITIONS_PER_WRITE], rest[MAX_PARTITIONS_PER_WRITE:]
+            if not self._write_part(
+                subscription_id, reset, {partition: changes[partition] for partition in part}, is_last=not rest
+            ):
+                return
+            if not rest:
+                break
+        log.info("The reset %s of %s is carried out: %s partitions", reset.id, subscription_id, len(changes))
+
+    def _write_part(
+        self, subscription_id: str, reset: Reset, part: PartitionChangeByPartition, *, is_last: bool
+    ) -> bool:
+        """Whether a part was written, or nothing was because another process has carried out the reset."""
+        positions = {partition: position for partition, (_, position) in part.items()}
+        for _ in range(ASSIGNMENT_WRITE_ATTEMPTS):
+            old = self.coordination.assignment(subscription_id)
+            # No session can have joined since there was none: that ends the reset, or, done by a process of an older
+            # version, loses its task.
+            if old.reset != reset:
+                return False
+            new, now = _with_reset_entries(old, part), self.clock.now()
+            if is_last:
+                new = assignments.with_reset_ended(new, reset.id, now)
+            try:
+                self.coordination.replace_assignment(subscription_id, old, new, now, positions)
+            except AssignmentChanged:
+                continue
+            return True
+        raise TryLater(SUBSCRIPTION_BUSY_MESSAGE)
+
+
+class ResetRequests(Struct, frozen=True, kw_only=True):
+    """What a request does: it asks for a reset, and waits for its end. `max_wait_seconds` None leaves how long it may
+    wait to the longest commit timeout."""
+
+    execution: ResetExecution
+    max_commit_timeout: float
+    max_wait_seconds: float | None = None
+
+    def reset_offsets(self, subscription_id: str, positions: Positions) -> None:
+        self.request_and_wait(subscription_id, SetOffsets(tuple(sorted(positions.items()))))
+
+    def request_and_wait(self, subscription_id: str, task: ResetTask) -> None:
+        """Reset a subscription once its streams have ended. A request for the same task as that of a
+        reset that stands waits with it, and one that repeats a request that was answered early learns its outcome.
+
+        Raises `Conflict` while a reset with another task stands, and `StillRunning` if the caller may not wait longer.
+        """
+        reset_id = self.request_reset(subscription_id, task)
+        self._wait_for_resets({subscription_id: reset_id})
+        self._raise_if_reset_failed(subscription_id, reset_id)
+
+    def close_streams(self, subscription_ids: Sequence[str]) -> None:
+        """Have the streams of several subscriptions end as if offsets were set."""
+        with_requested_reset = {}
+        for each in subscription_ids:
+            # Where a reset with another task stands, streams end anyway.
+            with suppress(Conflict):
+                with_requested_reset[each] = self.request_reset(each, SetOffsets())
+        self.wait_for_running_resets(subscription_ids)
+        for subscription_id, reset_id in with_requested_reset.items():
+            self._raise_if_reset_failed(subscription_id, reset_id)
+
+    def wait_for_running_resets(self, subscription_ids: Sequence[str]) -> None:
+        """Wait for the end of the resets that stand. Raises `StillRunning` if the caller may not wait any longer."""
+        found = {each: self.execution.coordination.assignment(each).reset for each in subscription_ids}
+        self._wait_for_resets(
+            {subscription_id: reset.id for subscription_id, reset in found.items() if reset is not None}
+        )
+
+    def request_reset(self, subscription_id: str, task: ResetTask) -> str:
+        """Have a task carried out when the streams have ended; the id of the reset that does, or that did already."""
+        now = self.execution.clock.now()
+        expires_at = now + timedelta(seconds=self._longest_stream_end_seconds() + STREAM_END_MARGIN_SECONDS)
+        new = Reset(str(uuid4()), expires_at, now, task)
+        found = self.execution.change_assignment(
+            subscription_id, lambda assignment: with_requested_reset(assignment, new, now)
+        )
+        standing = found.reset or found.ended_reset
+        assert standing is not None
+        return standing.id
+
+    def _wait_for_resets(self, resets: Mapping[str, str]) -> None:
+        """Return when none of these resets stands any more: they are carried out, or were given up."""
+        news = threading.Event()
+        clock, coordination = self.execution.clock, self.execution.coordination
+        end = clock.monotonic() + min(self._longest_stream_end_seconds(), self._max_wait_seconds())
+        with ExitStack() as watches:
+            for each in resets:
+                watches.callback(coordination.add_change_listener(each, lambda _: news.set()))
+            while standing := {
+                each: found for each in resets if (found := self._assignment_if_not_ended(each, resets[each]))
+            }:
+                if clock.monotonic() >= end:
+                    return self._abandon_or_leave_running(standing)
+                news.wait(DEAD_SESSION_CHECK_INTERVAL_SECONDS)
+                news.clear()
+        return None
+
+    def _assignment_if_not_ended(self, subscription_id: str, reset_id: str) -> Assignment | None:
+        found = self.execution.try_to_execute(subscription_id)
+        return found if found.reset is not None and found.reset.id == reset_id else None
+
+    def _abandon_or_leave_running(self, standing: Mapping[str, Assignment]) -> None:
+        """A request that waits as long as streams may take gives up what stands then. One that may not wait so long
+        leaves it to others, unless the time of the reset is over."""
+        now = self.execution.clock.now()
+        goes_on = False
+        for subscription_id, found in standing.items():
+            assert found.reset is not None
+            if self._max_wait_seconds() < self._longest_stream_end_seconds() and assignments.is_being_reset(found, now):
+                goes_on = True
+            else:
+                self.execution.abandon_reset(subscription_id, found.reset.id, assignments.RESET_TIMED_OUT_MESSAGE)
+        if goes_on:
+            raise StillRunning(STREAMS_NOT_ENDED_MESSAGE)
+
+    def _raise_if_reset_failed(self, subscription_id: str, reset_id: str) -> None:
+        """Raise if the reset failed; the next request with the same task is another reset."""
+        ended = self.execution.coordination.assignment(subscription_id).ended_reset
+        if ended is None or ended.id != reset_id:
+            # Another reset came after its time, or the subscription is gone.
+            raise TryLater(assignments.RESET_TIMED_OUT_MESSAGE)
+        # Who cannot write that the outcome is known only leaves it for a repeated request.
+        with suppress(Fault, TryLater):
+            self.execution.change_assignment(
+                subscription_id, lambda assignment: without_reported_task(assignment, reset_id)
+            )
+        if ended.failure:
+            raise (
+                TryLater(ended.failure)
+                if ended.failure == assignments.RESET_TIMED_OUT_MESSAGE
+                else Conflict(ended.failure)
+            )
+
+    def _longest_stream_end_seconds(self) -> float:
+        return self.max_commit_timeout + STREAM_END_MARGIN_SECONDS
+
+    def _max_wait_seconds(self) -> float:
+        return inf if self.max_wait_seconds is None else self.max_wait_seconds
+
+
+def with_requested_reset(assignment: Assignment, reset: Reset, now: datetime) -> Assignment:
+    """With a reset for a task, unless there is one, or was one whose outcome its caller does not know.
+
+    Raises `Conflict` while a reset with another task stands.
+    """
+    if assignments.is_being_reset(assignment, now):
+        if assignment.reset is not None and assignment.reset.task == reset.task:
+            return assignment
+        raise Conflict(RESET_RUNNING_MESSAGE)
+    ended = assignment.ended_reset
+    if assignment.reset is not None or ended is None or ended.task != reset.task:
+        return replace(assignment, reset=reset)
+    # A moment in the future was written before a clock was set back.
+    is_recent = ended.ended_at - CLOCK_MARGIN <= now < ended.ended_at + RESET_OUTCOME_RETENTION
+    return assignment if is_recent else replace(assignment, reset=reset)
+
+
+def without_reported_task(assignment: Assignment, reset_id: str) -> Assignment:
+    """Without the task of a reset that has ended, so that a later request for the same begins another reset."""
+    ended = assignment.ended_reset
+    if ended is None or ended.id != reset_id or ended.task is None:
+        return assignment
+    return replace(assignment, ended_reset=replace(ended, task=None))
+
+
+def _with_reset_entries(assignment: Assignment, changes: PartitionChangeByPartition) -> Assignment:
+    """With these partitions at their new positions: without owners, and without failures of events."""
+    entries = []
+    for each in assignment.entries:
+        if each.partition in changes:
+            new = changes[each.partition][0] or replace(each, replay=None)
+            entries.append(replace(new, owner=None, next_owner=None, failed_streams=0, search_end=None))
+    return assignments.with_entries(assignment, entries)

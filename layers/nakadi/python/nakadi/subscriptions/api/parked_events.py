@@ -34,8 +34,8 @@ from nakadi.model.subscription import (
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import AssignmentChanged, Coordination
 from nakadi.subscriptions.api.cursors import CONSUMER_BLOCKED_MESSAGE
+from nakadi.subscriptions.api.offsets import ResetRequests
 from nakadi.subscriptions.api.repository import Subscriptions
-from nakadi.subscriptions.api.resets import ResetRequests
 
 ParkedPartition = EventTypePartition
 OffsetsByPartition = Mapping[ParkedPartition, CommittedOffset]

@@ -34,9 +34,8 @@ from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import EventLogs
 from nakadi.ports.registry import ChangedMeanwhile, DocumentChange
 from nakadi.subscriptions.api.fields import check_fields
-from nakadi.subscriptions.api.offsets import OffsetInitialisation
+from nakadi.subscriptions.api.offsets import OffsetInitialisation, ResetRequests
 from nakadi.subscriptions.api.repository import SubscriptionIds, Subscriptions, changes_to_remove, uniqueness_key
-from nakadi.subscriptions.api.resets import ResetRequests
 
 # Creation -------------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from nakadi.model.event_type import Position
 from nakadi.model.outcomes import TryLater
 from nakadi.model.subscription import CommitResult, EventTypePartition, Replay, Subscription
 from nakadi.ports.clock import Clock
-from nakadi.publishing import outcome as publishing_outcome
+from nakadi.publishing import batch as publishing_batch
 from nakadi.publishing.publisher import Publisher
 from nakadi.publishing.system_events import BROKER_SUBJECT
 from nakadi.subscriptions.api.fields import UnprocessablePolicy, retry_policy_from_annotations
@@ -186,7 +186,7 @@ class DeadLetterPublisher(Struct, frozen=True, kw_only=True):
         except Exception:
             self.metrics.dead_letters.add(1, "failed")
             raise
-        is_stored = outcome.status is publishing_outcome.BatchStatus.STORED
+        is_stored = outcome.status is publishing_batch.BatchStatus.STORED
         self.metrics.dead_letters.add(1, "stored" if is_stored else "failed")
         if not is_stored:
             log.warning("Publishing a dead letter to %s failed: %s", self.event_type_name, outcome.items)

@@ -25,8 +25,8 @@ from nakadi.subscriptions.stream.actions import (
     SendKeepAlive,
     SessionAction,
     SessionContext,
+    SubscriptionStreamLimits,
 )
-from nakadi.subscriptions.stream.limits import SubscriptionStreamLimits
 
 _EMPTY_QUEUE: deque[Any] = deque()
 """Stands for every queue that never had anything in it, and is never added to: `queue or deque()` is one that can be. A

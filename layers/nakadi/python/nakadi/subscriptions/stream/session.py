@@ -34,8 +34,8 @@ from nakadi.subscriptions.stream.actions import (
     SessionEnd,
     SessionProgress,
     SharedState,
+    SubscriptionStreamLimits,
 )
-from nakadi.subscriptions.stream.limits import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.outbox import MAX_BUFFERED_BYTES, Outbox, PartitionProgress, SessionTotals
 from nakadi.subscriptions.stream.parking import parking_calls
 

@@ -33,7 +33,14 @@ from nakadi.streaming.session import PickSeconds
 from nakadi.streaming.streams import count_stream
 from nakadi.subscriptions.api.fields import retry_policy_from_annotations
 from nakadi.subscriptions.api.parked_events import ParkedEventStore
-from nakadi.subscriptions.stream.actions import ProcessLease, SessionContext, SessionEnd
+from nakadi.subscriptions.stream.actions import (
+    ProcessLease,
+    SessionContext,
+    SessionEnd,
+    SubscriptionStreamLimits,
+    SubscriptionStreamParameters,
+    stream_limits,
+)
 from nakadi.subscriptions.stream.admission import (
     KnownEventTypes,
     PartitionStart,
@@ -44,7 +51,6 @@ from nakadi.subscriptions.stream.admission import (
 from nakadi.subscriptions.stream.calls import DeadLetterPublisher, SessionCallExecutor
 from nakadi.subscriptions.stream.driver import SessionCallThreads, SubscriptionDriver, SubscriptionFormat
 from nakadi.subscriptions.stream.leases import LEASE_RENEWAL_INTERVAL_SECONDS, LeaseKeeper, renew_and_clean_up
-from nakadi.subscriptions.stream.limits import SubscriptionStreamLimits, SubscriptionStreamParameters, stream_limits
 from nakadi.subscriptions.stream.members import SubscriptionSessions, SubscriptionWatch
 from nakadi.subscriptions.stream.parking import ParkingService, ReplaySource
 from nakadi.subscriptions.stream.session import SubscriptionSession
