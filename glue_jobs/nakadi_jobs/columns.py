@@ -7,9 +7,9 @@ text, which the table keeps for every event that its columns do not hold complet
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 from msgspec.structs import replace
@@ -115,6 +115,22 @@ def has_contested(kind: Kind) -> bool:
         case Array(element):
             return has_contested(element)
     return False
+
+
+def leaves(kind: Kind) -> Iterator[Scalar | Json | Texts]:
+    """What it has that has no parts."""
+    match kind:
+        case Struct(fields):
+            for field in fields:
+                yield from leaves(field.kind)
+        case Array(element):
+            yield from leaves(element)
+        case _:
+            yield kind
+
+
+def is_decimal(kind: Kind) -> TypeGuard[Scalar]:
+    return isinstance(kind, Scalar) and kind.name.startswith("decimal")
 
 
 def merged(old: Struct, new: Struct) -> Struct:

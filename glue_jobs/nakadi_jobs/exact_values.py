@@ -24,6 +24,8 @@ from nakadi_jobs.columns import (
     Struct,
     Texts,
     ddl,
+    is_decimal,
+    leaves,
     read_as_text,
     scale_of,
 )
@@ -91,11 +93,12 @@ def may_differ(text: str, read: str, line: Struct) -> str:
     found = [f"contains({text}, {quoted(CODE)})"]
     if _is_inexact(line):
         found.append(f"{read}.`{MISFIT}` is not null")
-    decimals = min(_scales(line), default=CERTAIN_DIGITS)
+    scales = (scale_of(each.name) for each in leaves(line) if is_decimal(each))
+    decimals = min(scales, default=CERTAIN_DIGITS)
     if decimals < CERTAIN_DIGITS - 1:
         # Spark rounds what has more decimals. A moment ends with its offset from UTC, and a text with quotes.
         found.append(f"{text} rlike {quoted(_DECIMALS % (decimals + 1))}")
-    if _has(line, TIMESTAMP):
+    if TIMESTAMP in leaves(line):
         found.append(f"{text} rlike {quoted(_LONG_SECOND)}")
     extreme = _any_extreme(read, line, 0)
     if extreme:
@@ -114,37 +117,9 @@ def _from_json(text: str, kind: Struct, options: Sequence[str]) -> str:
     return f"from_json({text}, {quoted(ddl(kind))}, map({', '.join(map(quoted, options))}))"
 
 
-def _is_inexact(kind: Kind) -> bool:
+def _is_inexact(line: Struct) -> bool:
     """Whether Spark could change a number in it, or a moment."""
-    match kind:
-        case Struct(fields):
-            return any(_is_inexact(field.kind) for field in fields)
-        case Array(element):
-            return _is_inexact(element)
-        case Scalar(name):
-            return kind in (DOUBLE, TIMESTAMP) or name.startswith("decimal")
-    return isinstance(kind, Json)
-
-
-def _has(kind: Kind, wanted: Kind) -> bool:
-    match kind:
-        case Struct(fields):
-            return any(_has(field.kind, wanted) for field in fields)
-        case Array(element):
-            return _has(element, wanted)
-    return kind == wanted
-
-
-def _scales(kind: Kind) -> Iterator[int]:
-    """How many decimals the decimals in it have."""
-    match kind:
-        case Struct(fields):
-            for field in fields:
-                yield from _scales(field.kind)
-        case Array(element):
-            yield from _scales(element)
-        case Scalar(name) if name.startswith("decimal"):
-            yield scale_of(name)
+    return any(each in (DOUBLE, TIMESTAMP) or isinstance(each, Json) or is_decimal(each) for each in leaves(line))
 
 
 def _any_extreme(value: str, kind: Kind, depth: int) -> str:

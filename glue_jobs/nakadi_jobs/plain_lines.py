@@ -18,7 +18,7 @@ from msgspec import Struct as Frozen
 from pyarrow import compute
 from pyarrow import json as arrow_json
 
-from nakadi_jobs.columns import DOUBLE, STRING, Array, Field, Kind, Scalar, Struct, has_contested
+from nakadi_jobs.columns import DOUBLE, STRING, Array, Field, Kind, Scalar, Struct, has_contested, is_decimal, leaves
 from nakadi_jobs.exact_values import CERTAIN_DIGITS
 from nakadi_jobs.transform import EVENT, HEADER
 
@@ -97,7 +97,8 @@ class Reader:
         assert read_as is not None
         self._line = line
         self._options = arrow_json.ParseOptions(explicit_schema=pa.schema(list(read_as)))
-        patterns = [_CODE, *([_NUMBER] if _is_inexact(form.columns) else [])]
+        is_inexact = any(each == DOUBLE or is_decimal(each) for each in leaves(form.columns))
+        patterns = [_CODE, *([_NUMBER] if is_inexact else [])]
         self._doubtful = "|".join(patterns)
         self._suspicious = "|".join([_NULL, *patterns])
 
@@ -213,17 +214,6 @@ def _read_as(kind: Kind) -> pa.DataType | None:
         case Scalar(name) if name in _ICEBERG:
             return _ARROW[_ICEBERG[name]]
     return None
-
-
-def _is_inexact(kind: Kind) -> bool:
-    match kind:
-        case Struct(fields):
-            return any(_is_inexact(field.kind) for field in fields)
-        case Array(element):
-            return _is_inexact(element)
-        case Scalar(name):
-            return kind == DOUBLE or name.startswith("decimal")
-    return False
 
 
 def _arrow_field(named: Mapping[str, Any], described: Mapping[str, Any], key: str = "id") -> pa.Field:
