@@ -18,8 +18,6 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import SubscriptionChangeNotice
 from nakadi.ports.event_log import AppendCallback, AppendResultByPartition
 
-# Listeners ------------------------------------------------------------------------------------------------------------
-
 # Events ---------------------------------------------------------------------------------------------------------------
 
 
