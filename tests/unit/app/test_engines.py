@@ -32,3 +32,13 @@ def test_an_engine_is_imported_when_it_is_asked_for():
     program = "import sys, nakadi.app.engines, nakadi.app.engines; print([m for m in sys.modules if 'sqlite' in m])"
     environment = {"PYTHONPATH": ":".join(sys.path)}
     assert subprocess.check_output([sys.executable, "-c", program], env=environment).strip() == b"[]"
+
+
+@pytest.mark.parametrize(
+    "open_store", [engines.open_log_index, engines.open_coordination], ids=["log index", "coordination"]
+)
+def test_an_engine_that_serves_one_port_serves_no_other(open_store, monkeypatch):
+    """A scheme that is known for registries alone is refused for other stores, with the schemes that they have."""
+    monkeypatch.setattr(engines, "REGISTRY_OPENERS", {**engines.REGISTRY_OPENERS, "new": MemoryRegistry})
+    with pytest.raises(BadSetting, match="'new://here'; it begins with one of: memory, sqlite, dynamodb"):
+        open_store("new://here")

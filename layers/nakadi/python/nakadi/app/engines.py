@@ -1,20 +1,19 @@
 """Engines by URL: the registry, the log index, the coordination and the event logs that settings name.
 
 The scheme of a URL chooses the engine, and only that engine is imported: a Lambda function loads no engine that it
-does not use. A new engine is one case here for each port; docs/architecture.md has what else names engines.
+does not use. Each port has a table of its engines, `…_OPENERS`; docs/architecture.md says what else names engines.
 """
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 from socket import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from msgspec import Struct, field
@@ -33,7 +32,8 @@ from nakadi.ports.registry import Registry
 
 if TYPE_CHECKING:
     from nakadi.engines.archive.archiver import ArchivePolicy, TopicCatalog
-    from nakadi.engines.dynamodb.client import TableAddress
+
+Opener = TypeVar("Opener")
 
 MSK_SERVER_PATTERN = re.compile(
     r"[a-z0-9.-]+\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?:(?:9098|9198)"
@@ -51,78 +51,116 @@ def load_engines_on_aws() -> None:
     import nakadi.engines.kinesis.opening  # noqa: F401
 
 
-def _engine_in_url(url: str, engines: Collection[str], store_kind: str) -> str:
+def _opener_for(url: str, openers: Mapping[str, Opener], port: str) -> Opener:
     scheme, colon, _ = url.partition(":")
-    if not colon or scheme not in engines:
-        raise BadSetting(f"No {store_kind} is known for {url!r}; it begins with one of: {', '.join(engines)}.")
-    return scheme
+    if not colon or scheme not in openers:
+        raise BadSetting(f"No {port} is known for {url!r}; it begins with one of: {', '.join(openers)}.")
+    return openers[scheme]
 
 
-# Stores: the registry, the log index and the coordination -------------------------------------------------------------
-
-
-STORE_ENGINES = ("memory", "sqlite", "dynamodb")
+# Registries ----------------------------------------------------------------------------------------------------------
 
 
 def open_registry(url: str) -> Registry:
     """The registry at this URL: `memory:`, `sqlite:///path` or `dynamodb://table-prefix?region=…&endpoint=…`."""
-    match _engine_in_url(url, STORE_ENGINES, "registry"):
-        case "memory":
-            from nakadi.engines.memory.stores import MemoryRegistry
+    return _opener_for(url, REGISTRY_OPENERS, "registry")(url)
 
-            return MemoryRegistry()
-        case "sqlite":
-            from nakadi.engines.sqlite.registry import SqliteRegistry
 
-            return SqliteRegistry(_path_in_url(url))
-        case _:
-            from nakadi.engines.dynamodb.registry import DynamoDbRegistry
+def _open_memory_registry(_url: str) -> Registry:
+    from nakadi.engines.memory.stores import MemoryRegistry
 
-            return DynamoDbRegistry(_table_address(url))
+    return MemoryRegistry()
+
+
+def _open_sqlite_registry(url: str) -> Registry:
+    from nakadi.engines.sqlite.file import path_in_url
+    from nakadi.engines.sqlite.registry import SqliteRegistry
+
+    return SqliteRegistry(path_in_url(url))
+
+
+def _open_dynamodb_registry(url: str) -> Registry:
+    from nakadi.engines.dynamodb.client import parse_table_address
+    from nakadi.engines.dynamodb.registry import DynamoDbRegistry
+
+    return DynamoDbRegistry(parse_table_address(url))
+
+
+REGISTRY_OPENERS: Mapping[str, Callable[[str], Registry]] = {
+    "memory": _open_memory_registry,
+    "sqlite": _open_sqlite_registry,
+    "dynamodb": _open_dynamodb_registry,
+}
+
+
+# Log indexes ---------------------------------------------------------------------------------------------------------
 
 
 def open_log_index(url: str) -> LogIndex:
-    match _engine_in_url(url, STORE_ENGINES, "log index"):
-        case "memory":
-            from nakadi.engines.memory.stores import MemoryLogIndex
+    """The log index at this URL, which begins as those of registries do."""
+    return _opener_for(url, LOG_INDEX_OPENERS, "log index")(url)
 
-            return MemoryLogIndex()
-        case "sqlite":
-            from nakadi.engines.sqlite.registry import SqliteLogIndex
 
-            return SqliteLogIndex(_path_in_url(url))
-        case _:
-            from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
+def _open_memory_log_index(_url: str) -> LogIndex:
+    from nakadi.engines.memory.stores import MemoryLogIndex
 
-            return DynamoDbLogIndex(_table_address(url))
+    return MemoryLogIndex()
+
+
+def _open_sqlite_log_index(url: str) -> LogIndex:
+    from nakadi.engines.sqlite.file import path_in_url
+    from nakadi.engines.sqlite.registry import SqliteLogIndex
+
+    return SqliteLogIndex(path_in_url(url))
+
+
+def _open_dynamodb_log_index(url: str) -> LogIndex:
+    from nakadi.engines.dynamodb.client import parse_table_address
+    from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
+
+    return DynamoDbLogIndex(parse_table_address(url))
+
+
+LOG_INDEX_OPENERS: Mapping[str, Callable[[str], LogIndex]] = {
+    "memory": _open_memory_log_index,
+    "sqlite": _open_sqlite_log_index,
+    "dynamodb": _open_dynamodb_log_index,
+}
+
+
+# Coordinations -------------------------------------------------------------------------------------------------------
 
 
 def open_coordination(url: str) -> Coordination:
-    match _engine_in_url(url, STORE_ENGINES, "coordination"):
-        case "memory":
-            from nakadi.engines.memory.stores import MemoryCoordination
-
-            return MemoryCoordination()
-        case "sqlite":
-            from nakadi.engines.sqlite.coordination import SqliteCoordination
-
-            return SqliteCoordination(_path_in_url(url))
-        case _:
-            from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
-
-            return DynamoDbCoordination(_table_address(url))
+    """The coordination at this URL, which begins as those of registries do."""
+    return _opener_for(url, COORDINATION_OPENERS, "coordination")(url)
 
 
-def _path_in_url(url: str) -> Path:
+def _open_memory_coordination(_url: str) -> Coordination:
+    from nakadi.engines.memory.stores import MemoryCoordination
+
+    return MemoryCoordination()
+
+
+def _open_sqlite_coordination(url: str) -> Coordination:
+    from nakadi.engines.sqlite.coordination import SqliteCoordination
     from nakadi.engines.sqlite.file import path_in_url
 
-    return path_in_url(url)
+    return SqliteCoordination(path_in_url(url))
 
 
-def _table_address(url: str) -> TableAddress:
+def _open_dynamodb_coordination(url: str) -> Coordination:
     from nakadi.engines.dynamodb.client import parse_table_address
+    from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
 
-    return parse_table_address(url)
+    return DynamoDbCoordination(parse_table_address(url))
+
+
+COORDINATION_OPENERS: Mapping[str, Callable[[str], Coordination]] = {
+    "memory": _open_memory_coordination,
+    "sqlite": _open_sqlite_coordination,
+    "dynamodb": _open_dynamodb_coordination,
+}
 
 
 # Event logs ----------------------------------------------------------------------------------------------------------
@@ -151,7 +189,7 @@ NO_DEPENDENCIES = LogDependencies()
 
 def open_event_log(url: str, clock: Clock, dependencies: LogDependencies = NO_DEPENDENCIES) -> EventLog:
     """The event log at this URL: `memory:`, `sqlite:///path`, `kinesis://stream?region=…` or `kafka://host:9092`."""
-    return EVENT_LOG_OPENERS[_engine_in_url(url, EVENT_LOG_OPENERS, "event log")](url, clock, dependencies)
+    return _opener_for(url, EVENT_LOG_OPENERS, "event log")(url, clock, dependencies)
 
 
 def _open_memory_log(_url: str, clock: Clock, dependencies: LogDependencies) -> EventLog:
