@@ -236,3 +236,17 @@ def test_a_body_that_cannot_be_read_is_told_first():
         house.publisher.publish("unknown", b"[{}]", UNAUTHENTICATED, "f")
     with pytest.raises(Malformed):
         house.publisher.publish("unknown", b"[{]", UNAUTHENTICATED, "f")
+
+
+def test_a_batch_may_be_longer_than_its_longest_event():
+    """The limit is for each event: a longer body of smaller ones is taken at once, and one beyond it is refused."""
+    [house, _] = houses()
+    limit = house.publisher.limits.max_event_bytes
+    small, large = ({"n": 0, "note": "x" * size, "metadata": metadata()} for size in (limit // 5, limit))
+    assert house.publish(house.event_types.get("one"), [small] * 5).status is BatchStatus.STORED
+    [(_, batches)] = house.log.appends
+    assert {type(records) for records in batches.values()} == {RecordLines}
+    refused = house.publish(house.event_types.get("one"), [large])
+    assert refused.status is BatchStatus.REJECTED
+    assert "Event too large" in refused.items[0].detail
+    assert len(house.log.appends) == 1

@@ -116,7 +116,7 @@ class BatchPiece(Struct, frozen=True):
         return (self,)
 
     def oversized_event_sizes(self, limit: int) -> Mapping[int, int]:
-        return _oversized_sizes(limit, ARRAY_DECODER.decode(self.received)) if len(self.received) > limit else {}
+        return oversized_event_sizes(self.received, limit)
 
     def texts(self) -> list[bytes]:
         """Each event as it came, less the blanks."""
@@ -263,6 +263,11 @@ def _check_strict_json(events: list[Event], packed: bytes) -> None:
         text = bytes(raw)
         if count_colons(text) != orjson.dumps(event).count(b":") or holds_too_long_integer(text):
             raise NotStrictJson
+
+
+def oversized_event_sizes(body: bytes, limit: int) -> Mapping[int, int]:
+    """The sizes, as received, of the events of an array that are larger than this."""
+    return _oversized_sizes(limit, ARRAY_DECODER.decode(body)) if len(body) > limit else {}
 
 
 def _oversized_sizes(limit: int, texts: Iterable[JsonText | msgspec.Raw]) -> Mapping[int, int]:

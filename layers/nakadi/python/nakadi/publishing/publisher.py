@@ -58,6 +58,7 @@ from nakadi.publishing.batch import (
     WorkBudget,
     outcome_of_partial_append,
     outcome_of_rejection,
+    oversized_event_sizes,
 )
 from nakadi.publishing.enrichment import (
     BatchOrigin,
@@ -317,7 +318,9 @@ class Publisher(Struct, frozen=True, kw_only=True):
             return None
         validator = self.validators.get_or_compile(event_type, partial(effective_schema_of, event_type))
         batch = validator.batch_decoder and validator.batch_decoder.decode(body)
-        if not batch or not 0 < len(batch.events) <= self.limits.max_events or len(body) > self.limits.max_event_bytes:
+        if not batch or not 0 < len(batch.events) <= self.limits.max_events:
+            return None
+        if oversized_event_sizes(body, self.limits.max_event_bytes):
             return None
         origin = BatchOrigin(
             published_by=sender.subject.name,

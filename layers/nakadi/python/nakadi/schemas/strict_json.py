@@ -271,6 +271,7 @@ MEMORY_ESTIMATE_CHUNK_BYTES = 1024 * 1024
 OBJECT_MEMORY_BYTES = 200
 MEMORY_BYTES_BY_SYMBOL = ((b"{", OBJECT_MEMORY_BYTES), (b"[", 90), (b",", 60), (b":", 80))
 MAX_MEMORY_BYTES_PER_TEXT_BYTE = OBJECT_MEMORY_BYTES
+_OTHER_BYTES = bytes(set(range(256)) - {symbol[0] for symbol, _ in MEMORY_BYTES_BY_SYMBOL})
 
 _STRING_OR_OTHER_PATTERN = re.compile(rb'"(?:[^"\\]|\\.)*+"|([^"]++)', re.DOTALL)
 
@@ -279,9 +280,9 @@ def estimate_parsed_memory(text: JsonText) -> int:
     """About how many bytes the values of the text take, at most, beside the characters of strings."""
     memory = 0
     for at in range(0, len(text), MEMORY_ESTIMATE_CHUNK_BYTES):
-        chunk = bytes(text[at : at + MEMORY_ESTIMATE_CHUNK_BYTES])
-        for symbol, each in MEMORY_BYTES_BY_SYMBOL:
-            memory += chunk.count(symbol) * each
+        # One look at all of the text, and one at its symbols for each of them: half of the time of four looks at all.
+        symbols = bytes(text[at : at + MEMORY_ESTIMATE_CHUNK_BYTES]).translate(None, _OTHER_BYTES)
+        memory += sum([symbols.count(symbol) * each for symbol, each in MEMORY_BYTES_BY_SYMBOL])
     return memory
 
 
