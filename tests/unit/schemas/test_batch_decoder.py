@@ -12,7 +12,7 @@ from nakadi.common.work import NeedsThread, run_without_blocking
 from nakadi.model.event_type import CleanupPolicy
 from nakadi.schemas import strict_json
 from nakadi.schemas.batch_decoder import METADATA_MEMBER_PREFIX, make_batch_decoder
-from nakadi.schemas.document import metadata_schema
+from nakadi.schemas.document import SchemaDocument, metadata_schema
 from nakadi.schemas.validation import compile_validator
 from tests.unit.schemas.test_shapes import OBJECTS, VALUES, like
 
@@ -37,8 +37,14 @@ def with_metadata(schema):
     return {**schema, "properties": {**schema["properties"], "metadata": sent}, "required": ["metadata"]}
 
 
+def decoder_for(schema, *, has_metadata=False):
+    return make_batch_decoder(
+        SchemaDocument.from_root(schema), compile_validator(schema).compile_parts, has_metadata=has_metadata
+    )
+
+
 def decoded(schema, body, *, has_metadata=False):
-    decoder = make_batch_decoder(schema, has_metadata=has_metadata)
+    decoder = decoder_for(schema, has_metadata=has_metadata)
     assert decoder is not None
     return decoder.decode(body if isinstance(body, bytes) else body.encode())
 
@@ -64,7 +70,7 @@ def with_further_members(event, data):
 def test_what_is_decoded_is_valid_and_strict(data, at, inserted):
     """Whatever is decoded, the thorough validator accepts and the strict parser reads, and its text has no blanks."""
     schema = data.draw(SCHEMAS)
-    decoder = make_batch_decoder(schema, has_metadata=False)
+    decoder = decoder_for(schema)
     events = data.draw(some.lists(like(schema), min_size=1, max_size=4))
     events = with_further_members(events, data) if data.draw(some.booleans()) else events
     blanks = data.draw(some.sampled_from([None, (",", ":")]))
@@ -140,7 +146,7 @@ def test_what_is_not_certain_is_declined(event):
 )
 def test_members_that_the_schema_does_not_name_are_kept(more):
     """They are found in the first batch that has them, and every later one is decoded at once, and loses nothing."""
-    decoder = make_batch_decoder(ORDER, has_metadata=False)
+    decoder = decoder_for(ORDER)
     body = f'[{{"n":1}},{{"n":2,{more}}}]'.encode()
     assert decoder.decode(body) is None
     batch = decoder.decode(body)
@@ -157,7 +163,7 @@ def test_members_that_the_schema_does_not_name_are_kept(more):
 )
 def test_members_that_the_schema_does_not_name_are_read_strictly(more):
     """Repeated, too large, too deep: what is wrong with them is found, though the schema says nothing of them."""
-    decoder = make_batch_decoder(ORDER, has_metadata=False)
+    decoder = decoder_for(ORDER)
     known = b'[{"n":1,"x":1,"lines":[{"y":1}]}]'
     assert decoder.decode(known) is None
     assert decoder.decode(known).text == known
@@ -167,7 +173,7 @@ def test_members_that_the_schema_does_not_name_are_read_strictly(more):
 
 def test_members_of_any_name_are_met_up_to_a_limit():
     """A type does not grow for ever: new names beyond the limit are declined, and the known ones stay."""
-    decoder = make_batch_decoder(ORDER, has_metadata=False)
+    decoder = decoder_for(ORDER)
     many = [b'[{"n":1,"x%d":1}]' % number for number in range(1000)]
     for body in many:
         decoder.decode(body)
@@ -179,14 +185,14 @@ def test_members_of_any_name_are_met_up_to_a_limit():
 @pytest.mark.parametrize("name", ['"', "\\", "\n", "x" * 200])
 def test_odd_names_are_never_met(name):
     """What a type can have no member for is declined."""
-    decoder = make_batch_decoder(ORDER, has_metadata=False)
+    decoder = decoder_for(ORDER)
     body = orjson.dumps([{"n": 1, name: 1}])
     assert [decoder.decode(body) for _ in range(3)] == [None] * 3
 
 
 def test_quick_work_meets_no_new_members():
     """A new type takes long to make, so this is left to a thread."""
-    decoder = make_batch_decoder(ORDER, has_metadata=False)
+    decoder = decoder_for(ORDER)
     with pytest.raises(NeedsThread):
         run_without_blocking(lambda: decoder.decode(b'[{"n":1,"x":1}]'))
     assert len(run_without_blocking(lambda: decoder.decode(b'[{"n":1}]')).events) == 1
@@ -200,6 +206,69 @@ def test_values_that_may_be_anything_are_read_strictly(value):
     schema = {"type": "object", "required": ["n"]}
     assert len(decoded(schema, '[{"n":{"a":[1,null,"9999999999999999999"]}}]').events) == 1
     assert decoded(schema, f'[{{"n":{value}}}]') is None
+
+
+UNTYPED_PARTS = {
+    "a pattern": ({"type": "string", "pattern": "^o-[0-9]+$"}, "o-1", "o-"),
+    "a pattern that null need not match": ({"type": ["string", "null"], "pattern": "^o$"}, None, "p"),
+    "a format": ({"type": "string", "format": "ipv4"}, "10.0.0.1", "10.0.0.256"),
+    "values without a type": ({"enum": ["new", 1, None, {"a": [1]}]}, {"a": [1]}, "old"),
+    "one value of several types": ({"type": ["string", "integer"]}, 1, 1.5),
+    "a multiple": ({"type": "number", "multipleOf": 0.01}, 12.34, 12.345),
+    "one of two": ({"oneOf": [{"type": "string"}, {"type": "object", "required": ["a"]}]}, {"a": 1}, {"b": 1}),
+    "not": ({"not": {"type": "null"}}, 0, None),
+    "different items": ({"type": "array", "uniqueItems": True}, [1, "1", [1]], [1, [2], 1.0]),
+    "items by position": ({"items": [TEXT, {"type": "integer"}]}, ["a", 1], [1]),
+    "names by pattern": ({"type": "object", "patternProperties": {"^x": TEXT}}, {"x": "", "y": 1}, {"x": 1}),
+    "few members": ({"type": "object", "maxProperties": 1}, {"x": {"y": 2}}, {"x": 1, "y": 2}),
+    "an exclusive bound": ({"type": "integer", "minimum": 0, "exclusiveMinimum": True}, 1, 0),
+    "what is defined elsewhere": ({"$ref": "#/definitions/address"}, {"zip": "12345", "more": 1}, {"zip": "x"}),
+    "what holds itself": ({"$ref": "#/definitions/node"}, {"left": {"left": {}}}, {"left": {"left": {"left": 1}}}),
+}
+DEFINITIONS = {
+    "address": {"type": "object", "properties": {"zip": {"type": "string", "pattern": "^[0-9]{5}$"}}},
+    "node": {"type": "object", "properties": {"left": {"$ref": "#/definitions/node"}}},
+}
+PLACES = {
+    "at the top": (lambda part: {"v": part}, lambda value: {"v": value}),
+    "in an object": (
+        lambda part: {"o": {"type": ["object", "null"], "properties": {"v": part}}},
+        lambda value: {"o": {"v": value}},
+    ),
+    "in a list": (
+        lambda part: {"l": {"type": "array", "items": {"type": "object", "properties": {"v": part}}}},
+        lambda value: {"l": [{}, {"v": value}]},
+    ),
+    "in a list of lists": (
+        lambda part: {"l": {"type": "array", "items": {"type": "array", "items": part}}},
+        lambda value: {"l": [[], [value]]},
+    ),
+    "by name": (
+        lambda part: {"m": {"type": "object", "additionalProperties": part}},
+        lambda value: {"m": {"x": value}},
+    ),
+}
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize(("part", "good", "bad"), UNTYPED_PARTS.values(), ids=UNTYPED_PARTS)
+def test_what_a_type_cannot_say_is_checked_in_its_place(part, good, bad, place):
+    """Events that fit such a part are decoded with all others, and one that does not is declined."""
+    make_properties, make_event = place
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}, **make_properties(part)}}
+    decoder = decoder_for({**schema, "definitions": DEFINITIONS})
+    fitting = orjson.dumps([{}, {"n": 1}, make_event(good)])
+    batch = decoder.decode(fitting) or decoder.decode(fitting)
+    assert (len(batch.events), batch.text) == (3, fitting)
+    assert decoder.decode(orjson.dumps([make_event(good), make_event(bad)])) is None
+
+
+def test_what_is_checked_in_many_places_is_bounded():
+    """A part that takes many steps for many values is left to the thorough way, which waits for its turn."""
+    laborious = {"not": {"anyOf": [{"enum": [str(number)]} for number in range(200)]}}
+    decoder = decoder_for({"type": "object", "properties": {"v": {"type": "array", "items": laborious}}})
+    assert decoder.decode(orjson.dumps([{"v": ["a"] * 10}])) is not None
+    assert decoder.decode(orjson.dumps([{"v": ["a"] * 1000}] * 3)) is None
 
 
 def test_a_batch_of_many_members_that_are_missing_takes_no_memory():
@@ -244,7 +313,7 @@ def test_the_place_of_the_metadata_is_never_in_doubt(event):
     """Where something else in an event looks like its metadata, it is either declined or seen by its number."""
     some_object = {"type": "object"}
     schema = with_metadata({"type": "object", "properties": {"inner": some_object, "by_name": some_object}})
-    decoder = make_batch_decoder(schema, has_metadata=True)
+    decoder = decoder_for(schema, has_metadata=True)
     body = f"[{event}]".replace("M", json.dumps(SENT, separators=(",", ":"))).encode()
     batch = decoder.decode(body) or decoder.decode(body)
     assert (batch is None) is (b"\\u00" in body)
@@ -260,7 +329,7 @@ def test_the_metadata_begins_where_it_seems_to():
 
 def test_other_forms_are_tried_less_and_less_often():
     """A producer whose batches are declined pays for few attempts; the first success ends that."""
-    decoder = make_batch_decoder(ORDER, has_metadata=False)
+    decoder = decoder_for(ORDER)
 
     def tried():
         """How many batches are left out until one is decoded."""

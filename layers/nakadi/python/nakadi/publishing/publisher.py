@@ -473,8 +473,7 @@ class _CachedValidator:
         check_may_block()
         with self._lock:
             if self.made is None:
-                schema = load_schema()
-                made = compile_validator(schema)
-                made.batch_decoder = make_batch_decoder(schema, has_metadata=has_metadata)
+                made = compile_validator(load_schema())
+                made.batch_decoder = make_batch_decoder(made.document, made.compile_parts, has_metadata=has_metadata)
                 self.made = made
             return self.made

@@ -1,7 +1,8 @@
-"""Decodes a whole batch at once, to a type of msgspec that says all that a schema does.
+"""Decodes a whole batch at once, to a type of msgspec that says what the schema does.
 
-Then no event becomes a `dict`, which takes most of the time of reading one. Members that the schema does not name are
-added to the type when they are met: producers send the same ones again.
+Then no event becomes a `dict`, which takes most of the time of reading one. What a type cannot say is checked after it,
+for the parts of the schema that say it. Members that the schema does not name are added to the type when they are met:
+producers send the same ones again.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import orjson
 from msgspec import UNSET, Struct, UnsetType, defstruct
 
 from nakadi.common.work import check_may_block
-from nakadi.schemas.document import EID_PATTERN
+from nakadi.schemas.document import EID_PATTERN, SchemaDocument
 from nakadi.schemas.formats import is_usual_timestamp
-from nakadi.schemas.shapes import NO_NAMES, MsgspecTypes, msgspec_number_type
+from nakadi.schemas.shapes import NO_NAMES, MsgspecTypes, any_scalar_type
 from nakadi.schemas.strict_json import count_colons
+from nakadi.schemas.untyped_parts import CompileParts, UntypedPart, UntypedPartCheck
 
 
 class UsualMetadata(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
@@ -63,14 +65,13 @@ _is_plain_name = re.compile(r'[^"\\\x00-\x1f]{1,100}').fullmatch
 
 def _make_any_json_type(levels: int) -> Any:
     """Values that may be anything: strict JSON, and not nested deeper than this."""
-    scalar = str | bool | None | msgspec_number_type(int, {}) | float
-    kind: Any = scalar
+    kind: Any = any_scalar_type()
     for _ in range(levels):  # each has twice the parts of the one before
-        kind = scalar | list[kind] | dict[str, kind]
+        kind = any_scalar_type() | list[kind] | dict[str, kind]
     return kind
 
 
-_ANY_JSON_TYPE = _make_any_json_type(levels=3)
+_ANY_JSON_TYPE = _make_any_json_type(levels=4)
 
 
 class DecodedBatch(Struct, frozen=True):
@@ -108,6 +109,7 @@ class _BatchType(Struct, frozen=True):
     decode: Callable[[bytes], list[Any]]
     metadata_of: Callable[[Any], UsualMetadata] | None
     max_objects: int
+    untyped_parts: Sequence[UntypedPart]
 
 
 class BatchDecoder:
@@ -117,9 +119,12 @@ class BatchDecoder:
     written down again, events in which something was lost have fewer colons.
     """
 
-    def __init__(self, schema: Mapping[str, Any], made: _BatchType, *, has_metadata: bool) -> None:
-        self._schema = schema
+    def __init__(
+        self, document: SchemaDocument, made: _BatchType, check: UntypedPartCheck, *, has_metadata: bool
+    ) -> None:
+        self._document = document
         self._has_metadata = has_metadata
+        self._check = check
         # Threads may replace and count these at the same time and lose a step: then a batch more or less is tried.
         self._type = made
         self._undeclared_names: Mapping[int, Mapping[str, None]] = {}
@@ -151,6 +156,9 @@ class BatchDecoder:
         ) or (metadata and b"\\" in text and any(each in text for each in _ESCAPED_LETTER_PREFIXES)):
             self._pause_after_decline()
             return None
+        if made.untyped_parts and not self._check.accepts(events, made.untyped_parts):
+            self._pause_after_decline()
+            return None
         self._declined = 0
         return DecodedBatch(events, metadata, text)
 
@@ -167,14 +175,15 @@ class BatchDecoder:
         names = {key: dict.fromkeys(each) for key, each in self._undeclared_names.items()}
         try:
             for event in orjson.loads(body):
-                _collect_undeclared_names(event, self._schema, names)
+                _collect_undeclared_names(event, self._document.root, self._document, names)
         except orjson.JSONDecodeError:
             return False
         if not before < sum(map(len, names.values())) <= _MAX_UNDECLARED_NAMES:
             return False
-        made = _make_batch_type(self._schema, self._has_metadata, names)
+        made = _make_batch_type(self._document, self._has_metadata, names)
         if made is None:
             return False
+        self._check.prepare(made.untyped_parts)
         self._type, self._undeclared_names = made, names
         return True
 
@@ -190,38 +199,57 @@ def _text_without_blanks(body: bytes, reencoded: bytes) -> bytes | None:
     return body
 
 
-def _collect_undeclared_names(value: Any, schema: Mapping[str, Any], names_by_id: dict[int, dict[str, None]]) -> None:
+def _collect_undeclared_names(
+    value: Any, schema: Mapping[str, Any], document: SchemaDocument, names_by_id: dict[int, dict[str, None]]
+) -> None:
     """Add the names of members that a schema has no place for, by the ids of the schemas of their objects."""
+    schema = _referenced_schema(schema, document)
     if type(value) is list and isinstance(items := schema.get("items"), dict):
         for each in value:
-            _collect_undeclared_names(each, items, names_by_id)
+            _collect_undeclared_names(each, items, document, names_by_id)
     if type(value) is not dict or "object" not in schema.get("type", ()):
         return
     properties, required = schema.get("properties", {}), schema.get("required", ())
     additional = schema.get("additionalProperties", True)
     if isinstance(additional, dict):
         for each in value.values():
-            _collect_undeclared_names(each, additional, names_by_id)
+            _collect_undeclared_names(each, additional, document, names_by_id)
     elif properties or required:
         for name, each in value.items():
             if isinstance(part := properties.get(name), dict):
-                _collect_undeclared_names(each, part, names_by_id)
+                _collect_undeclared_names(each, part, document, names_by_id)
             elif name not in properties and name not in required and _is_plain_name(name):
                 names_by_id.setdefault(id(schema), {})[name] = None
 
 
-def make_batch_decoder(schema: Mapping[str, Any], *, has_metadata: bool) -> BatchDecoder | None:
-    """What decodes events of this schema, if a type says all of it. `has_metadata` is of events that must have some."""
+def _referenced_schema(schema: Mapping[str, Any], document: SchemaDocument) -> Mapping[str, Any]:
+    """The schema that a reference points at; none for a reference to a reference, which may lead in a circle."""
+    if "$ref" not in schema:
+        return schema
+    target = document.find_target(schema["$ref"])
+    return target if isinstance(target, Mapping) and "$ref" not in target else {}
+
+
+def make_batch_decoder(
+    document: SchemaDocument, compile_parts: CompileParts, *, has_metadata: bool
+) -> BatchDecoder | None:
+    """What decodes events of this schema, if a type can. `has_metadata` is of events that must have some."""
+    schema = document.root
     if schema.get("type") != "object" or not (schema.get("properties") or schema.get("required")):
         return None
-    made = _make_batch_type(schema, has_metadata, NO_NAMES)
-    return BatchDecoder(schema, made, has_metadata=has_metadata) if made else None
+    made = _make_batch_type(document, has_metadata, NO_NAMES)
+    if made is None:
+        return None
+    check = UntypedPartCheck(compile_parts)
+    check.prepare(made.untyped_parts)
+    return BatchDecoder(document, made, check, has_metadata=has_metadata)
 
 
 def _make_batch_type(
-    schema: Mapping[str, Any], has_metadata: bool, undeclared_names: Mapping[int, Iterable[str]]
+    document: SchemaDocument, has_metadata: bool, undeclared_names: Mapping[int, Iterable[str]]
 ) -> _BatchType | None:
-    shapes, metadata_of = MsgspecTypes(_ANY_JSON_TYPE, undeclared_names), None
+    schema = document.root
+    shapes, metadata_of = MsgspecTypes(_ANY_JSON_TYPE, undeclared_names, document), None
     if has_metadata:
         metadata = schema.get("properties", {}).get("metadata")
         if metadata is None:
@@ -234,4 +262,5 @@ def _make_batch_type(
         field = next(each.name for each in msgspec.structs.fields(shape.type) if each.encode_name == "metadata")
         metadata_of = attrgetter(field)
     max_objects = _MAX_DECODED_MEMORY_BYTES // (_MEMORY_BYTES_OF_OBJECT + _MEMORY_BYTES_OF_MEMBER * shapes.max_members)
-    return _BatchType(msgspec.json.Decoder(list[shape.type]).decode, metadata_of, max_objects)  # type: ignore[name-defined]  # made here
+    decode = msgspec.json.Decoder(list[shape.type]).decode  # type: ignore[name-defined]  # made here
+    return _BatchType(decode, metadata_of, max_objects, shape.untyped_parts)

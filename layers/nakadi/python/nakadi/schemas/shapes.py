@@ -7,7 +7,8 @@ valid all the same: then that code decides.
 A look goes through a value once, and is taken only where a value is held to one schema. So its time is bounded by the
 size of the event, and it takes no steps.
 
-Where such a type says all that a schema does, a whole batch is decoded to it, from its bytes, in `batch_decoder`.
+A whole batch is decoded to such a type, from its bytes, in `batch_decoder`. There, what a type cannot say of a part of
+the schema is checked for that part alone: it is one of the `untyped_parts` of the type.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert, defstruct
+from msgspec.structs import replace
 
-from nakadi.schemas.document import EID_PATTERN, RawSchema
+from nakadi.schemas.document import EID_PATTERN, RawSchema, SchemaDocument
 from nakadi.schemas.formats import FORMAT_CHECKS, USUAL_TIMESTAMP_PATTERN
+from nakadi.schemas.untyped_parts import Elements, PathStep, UntypedPart
 
 NO_NAMES: Mapping[int, Iterable[str]] = {}
 
@@ -47,6 +50,7 @@ _KEYWORDS_BY_TYPE: Mapping[str, set[str]] = {
         *("minProperties", "maxProperties", "dependencies", "propertyNames"),
     },
 }
+_SCALAR_TYPES = frozenset({"string", "integer", "number", "boolean", "null"})
 _KEYWORDS_OF_ALL_TYPES = set().union(*_KEYWORDS_BY_TYPE.values())
 _SUPPORTED_KEYWORDS = {
     *("enum", "minLength", "maxLength", "pattern", "format", "minimum", "maximum", "items", "minItems", "maxItems"),
@@ -61,10 +65,11 @@ class _NoMsgspecType(Exception):
 
 
 class _MsgspecType(Struct, frozen=True):
-    """A type of msgspec, and of how many parts it consists."""
+    """A type of msgspec, of how many parts it consists, and what it does not say."""
 
     type: Any
     part_count: int = 1
+    untyped_parts: tuple[UntypedPart, ...] = ()
 
 
 def make_quick_checks(root: RawSchema, referenced_ids: frozenset[int]) -> Mapping[int, QuickCheck]:
@@ -113,14 +118,21 @@ class MsgspecTypes:
     """The shapes of the schemas of a document, each made once.
 
     `anything` is the type of values that may be anything. `undeclared_names` are of members that the schema of an
-    object does not name, by its id.
+    object does not name, by its id. With a `document`, references in it are followed, and parts of a schema that no
+    type can say are left untyped; without one, there is no type for a schema that has such a part.
     """
 
-    def __init__(self, anything: Any = Any, undeclared_names: Mapping[int, Iterable[str]] = NO_NAMES) -> None:
+    def __init__(
+        self,
+        anything: Any = Any,
+        undeclared_names: Mapping[int, Iterable[str]] = NO_NAMES,
+        document: SchemaDocument | None = None,
+    ) -> None:
         self._type_by_schema_id: dict[int, _MsgspecType | None] = {}
         self._struct_count = 0
         self._type_of_anything = anything
         self._undeclared_names = undeclared_names
+        self._document = document
         # The most members of an object that was met so far.
         self.max_members = 0
 
@@ -129,23 +141,33 @@ class MsgspecTypes:
 
     def find_or_make_type(self, schema: RawSchema) -> _MsgspecType | None:
         if id(schema) not in self._type_by_schema_id:
+            # What refers to itself finds no type for itself.
+            self._type_by_schema_id[id(schema)] = None
             try:
                 self._type_by_schema_id[id(schema)] = self._make_type(schema)
             except (_NoMsgspecType, ValueError, TypeError):  # msgspec has its own opinion on names and bounds
                 self._type_by_schema_id[id(schema)] = None
         return self._type_by_schema_id[id(schema)]
 
-    def _require_type(self, schema: RawSchema) -> _MsgspecType:
+    def _type_of_part(self, schema: RawSchema) -> _MsgspecType:
         shape = self.find_or_make_type(schema)
-        if shape is None:
+        if shape is not None:
+            return shape
+        if self._document is None or not isinstance(schema, Mapping):
             raise _NoMsgspecType
-        return shape
+        # A type for objects and lists of anything is long: it is not made for what says that it is neither.
+        types = schema.get("type", "object")
+        is_scalar = _SCALAR_TYPES.issuperset([types] if isinstance(types, str) else types)
+        kind = any_scalar_type() if is_scalar else self._type_of_anything
+        return _MsgspecType(kind, untyped_parts=(UntypedPart((), schema),))
 
     def _make_type(self, schema: RawSchema) -> _MsgspecType:
         if schema is True:
             return _MsgspecType(self._type_of_anything)
         if not isinstance(schema, dict):
             raise _NoMsgspecType
+        if self._document is not None and "$ref" in schema:
+            return self._type_of_part(self._document.find_target(schema["$ref"]) or False)
         types = schema.get("type", [])
         names = [types] if isinstance(types, str) else types
         kinds = [each for each in names if each != "null"]
@@ -162,7 +184,7 @@ class MsgspecTypes:
         if not kinds:
             return _MsgspecType(None if names else self._type_of_anything)
         shape = self._make_type_of_kind(kinds[0], schema)
-        return shape if len(names) == 1 else _MsgspecType(shape.type | None, shape.part_count)
+        return shape if len(names) == 1 else replace(shape, type=shape.type | None)
 
     def _make_type_of_kind(self, kind: str, schema: Mapping[str, Any]) -> _MsgspecType:
         match kind:
@@ -180,10 +202,10 @@ class MsgspecTypes:
                 return self._make_object_type(schema)
 
     def _make_list_type(self, schema: Mapping[str, Any]) -> _MsgspecType:
-        items = self._require_type(schema.get("items", True))
+        items = self._type_of_part(schema.get("items", True))
         limits = Meta(min_length=schema.get("minItems"), max_length=schema.get("maxItems"))
         list_type = Annotated[list[items.type], limits]  # type: ignore[name-defined]  # made here
-        return _MsgspecType(list_type, items.part_count + 1)
+        return _MsgspecType(list_type, items.part_count + 1, _parts_below(Elements.OF_LIST, items))
 
     def _make_object_type(self, schema: Mapping[str, Any]) -> _MsgspecType:
         properties, required = schema.get("properties", {}), set(schema.get("required", ()))
@@ -191,16 +213,16 @@ class MsgspecTypes:
         if isinstance(additional, dict):
             if properties or required:
                 raise _NoMsgspecType
-            values = self._require_type(additional)
+            values = self._type_of_part(additional)
             mapping = dict[str, values.type]  # type: ignore[name-defined]  # made here
-            return _MsgspecType(mapping, values.part_count + 1)
+            return _MsgspecType(mapping, values.part_count + 1, _parts_below(Elements.OF_OBJECT, values))
         if self._struct_count >= _MAX_STRUCTS_PER_SCHEMA or not (additional or required <= properties.keys()):
             raise _NoMsgspecType
         further = self._undeclared_names.get(id(schema), ())
         names = list(dict.fromkeys((*properties, *schema.get("required", ()), *further)))
         if not names and additional and self._type_of_anything is not Any:
             return _MsgspecType(dict[str, self._type_of_anything])  # type: ignore[name-defined]  # made here
-        parts = [self._require_type(properties.get(name, True)) for name in names]
+        parts = [self._type_of_part(properties.get(name, True)) for name in names]
         fields = [
             (f"f{number}", part.type) if name in required else (f"f{number}", part.type | UnsetType, UNSET)
             for number, (name, part) in enumerate(zip(names, parts, strict=True))
@@ -216,7 +238,12 @@ class MsgspecTypes:
             forbid_unknown_fields=not additional,
             rename={f"f{number}": name for number, name in enumerate(names)},
         )
-        return _MsgspecType(made, 1 + sum(each.part_count for each in parts))
+        untyped = [each for (field, *_), part in zip(fields, parts, strict=True) for each in _parts_below(field, part)]
+        return _MsgspecType(made, 1 + sum(each.part_count for each in parts), tuple(untyped))
+
+
+def _parts_below(step: PathStep, part: _MsgspecType) -> tuple[UntypedPart, ...]:
+    return tuple(each.below(step) for each in part.untyped_parts)
 
 
 def _msgspec_string_type(schema: Mapping[str, Any]) -> Any:
@@ -232,6 +259,11 @@ def _msgspec_string_type(schema: Mapping[str, Any]) -> Any:
         raise _NoMsgspecType
     ours = USUAL_TIMESTAMP_PATTERN if form in FORMAT_CHECKS else pattern and _SUPPORTED_PATTERNS[pattern]
     return Annotated[str, Meta(min_length=schema.get("minLength"), max_length=schema.get("maxLength"), pattern=ours)]
+
+
+def any_scalar_type() -> Any:
+    """Values that may be anything but objects and lists, as strict JSON has them."""
+    return str | bool | None | msgspec_number_type(int, {}) | float
 
 
 def msgspec_number_type(kind: type[int | float], schema: Mapping[str, Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,6 +24,7 @@ from nakadi.schemas.keywords import (
 from nakadi.schemas.limits import check_schema_size
 from nakadi.schemas.shapes import make_quick_checks
 from nakadi.schemas.submission import check_loadable, check_references_are_local
+from nakadi.schemas.untyped_parts import AcceptsValue
 from nakadi.schemas.values import MAX_EVENT_STEPS, RemainingSteps, StepsExhausted, all_differ
 
 # What metadata and the envelope of data events add to a schema, with room to spare.
@@ -38,10 +39,10 @@ class Validator:
     `StepsExhausted` for one that takes too many steps. `batch_decoder`, if there is one, decodes valid batches at once.
     """
 
-    __slots__ = ("_document", "_patterns", "batch_decoder", "check")
+    __slots__ = ("_patterns", "batch_decoder", "check", "document")
 
     def __init__(self, document: SchemaDocument, check: AcceptsValue, patterns: SchemaPatterns) -> None:
-        self._document = document
+        self.document = document
         self.check = check
         self.batch_decoder: BatchDecoder | None = None
         self._patterns = patterns
@@ -58,10 +59,14 @@ class Validator:
         for max_steps in (SHORT_EXPLANATION_MAX_STEPS, LONG_EXPLANATION_MAX_STEPS):
             if max_steps == LONG_EXPLANATION_MAX_STEPS:
                 before_long_work()
-            text, is_finished = explain_violations(self._document, self._patterns, event, max_steps)
+            text, is_finished = explain_violations(self.document, self._patterns, event, max_steps)
             if is_finished:
                 break
         return text
+
+    def compile_parts(self, parts: Sequence[Mapping[str, Any]]) -> Sequence[AcceptsValue]:
+        """Functions that hold a value to a part of the schema each."""
+        return compile_validation_functions(self.document, parts)[0]
 
 
 def compile_validator(effective: Mapping[str, Any]) -> Validator:
@@ -110,7 +115,6 @@ class SourceLines:
         self.add("if steps[0] < 0: raise StepsExhausted")
 
 
-AcceptsValue = Callable[[Any, RemainingSteps], bool]
 Schema = Mapping[str, Any]
 
 NAMES_IN_GENERATED_CODE = {
@@ -134,13 +138,21 @@ _FUNCTIONS_PER_COMPILATION = 50
 
 def compile_validation_function(document: SchemaDocument) -> tuple[AcceptsValue, CodeConstants]:
     """A function that says whether a value is valid against the whole document, and the values that it works with."""
+    [check], constants = compile_validation_functions(document, [document.root])
+    return check, constants
+
+
+def compile_validation_functions(
+    document: SchemaDocument, schemas: Sequence[Schema]
+) -> tuple[Sequence[AcceptsValue], CodeConstants]:
+    """Functions that say whether a value is valid against each of these schemas of a document."""
     constants = CodeConstants(NAMES_IN_GENERATED_CODE)
     generator = _CodeGenerator(document, constants)
-    root = generator.queue_function_once(document.root)
+    names = [generator.queue_function_once(each) for each in schemas]
     for source in generator.generate_sources():
         code = compile(source, "<a schema>", "exec", dont_inherit=True)
         exec(code, constants.namespace)  # noqa: S102  # made from templates, which a test holds to the promise above
-    return constants.namespace[root], constants
+    return [constants.namespace[name] for name in names], constants
 
 
 def _allows_type(kind: type, type_name: str, schema: Schema) -> bool:

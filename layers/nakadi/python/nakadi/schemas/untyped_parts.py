@@ -1,0 +1,88 @@
+"""Parts of a schema that no type can say: patterns, formats, alternatives, and whatever else is left.
+
+A batch is decoded to a type that says the rest of the schema. The values in the places of these parts are decoded
+without a type, and each is held to the code that is made of its part alone. So a schema is not slower for what it says,
+but for what its parts cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum, auto
+from operator import attrgetter
+from typing import Any
+
+from msgspec import UNSET, Struct
+
+from nakadi.schemas.values import RemainingSteps, StepsExhausted
+
+AcceptsValue = Callable[[Any, RemainingSteps], bool]
+
+CompileParts = Callable[[Sequence[Mapping[str, Any]]], Sequence[AcceptsValue]]
+"""Makes functions of parts of one schema, which refer to it."""
+
+# A hundredth of a second at worst. What takes longer is left to those who wait for their turn.
+MAX_STEPS = 200_000
+
+
+class Elements(Enum):
+    """A step of a path that leads to all elements of a list, or to all values of an object without named members."""
+
+    OF_LIST = auto()
+    OF_OBJECT = auto()
+
+
+PathStep = str | Elements
+"""A field of a struct, or all elements."""
+
+
+class UntypedPart(Struct, frozen=True):
+    """A schema, and the path from a decoded value to the values that are held to it."""
+
+    path: tuple[PathStep, ...]
+    schema: Mapping[str, Any]
+
+    def below(self, step: PathStep) -> UntypedPart:
+        """The same part, seen from the value around."""
+        return UntypedPart((step, *self.path), self.schema)
+
+
+class UntypedPartCheck:
+    """Holds events to the untyped parts of their schema. `compile_parts` is called once for each part of the schema."""
+
+    def __init__(self, compile_parts: CompileParts) -> None:
+        self._compile_parts = compile_parts
+        self._checks_by_id: dict[int, AcceptsValue] = {}
+
+    def prepare(self, parts: Iterable[UntypedPart]) -> None:
+        """Compile what these parts need. Takes long."""
+        missing = list(
+            {id(each.schema): each.schema for each in parts if id(each.schema) not in self._checks_by_id}.values()
+        )
+        if missing:
+            self._checks_by_id |= zip(map(id, missing), self._compile_parts(missing), strict=True)
+
+    def accepts(self, events: Sequence[Any], parts: Iterable[UntypedPart]) -> bool:
+        """Whether all values in the places of these parts are certainly valid."""
+        steps = [MAX_STEPS]
+        try:
+            for part in parts:
+                accepts = self._checks_by_id[id(part.schema)]
+                if not all(accepts(value, steps) for value in _values_at(part.path, events)):
+                    return False
+        except (StepsExhausted, RecursionError):
+            return False
+        return True
+
+
+def _values_at(path: Sequence[PathStep], values: Sequence[Any]) -> Sequence[Any]:
+    """The values that a path leads to from all of these. What is missing or null on the way has none behind it."""
+    for step in path:
+        if step is Elements.OF_LIST:
+            values = [element for value in values if value is not None for element in value]
+        elif step is Elements.OF_OBJECT:
+            values = [element for value in values if value is not None for element in value.values()]
+        else:
+            get = attrgetter(step)
+            values = [found for value in values if value is not None and (found := get(value)) is not UNSET]
+    return values
