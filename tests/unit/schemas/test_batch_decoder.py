@@ -208,6 +208,7 @@ def test_values_that_may_be_anything_are_read_strictly(value):
     assert decoded(schema, f'[{{"n":{value}}}]') is None
 
 
+AMOUNT = {"type": "object", "properties": {"net": {"type": "number"}}}
 UNTYPED_PARTS = {
     "a pattern": ({"type": "string", "pattern": "^o-[0-9]+$"}, "o-1", "o-"),
     "a pattern that null need not match": ({"type": ["string", "null"], "pattern": "^o$"}, None, "p"),
@@ -221,7 +222,18 @@ UNTYPED_PARTS = {
     "items by position": ({"items": [TEXT, {"type": "integer"}]}, ["a", 1], [1]),
     "names by pattern": ({"type": "object", "patternProperties": {"^x": TEXT}}, {"x": "", "y": 1}, {"x": 1}),
     "few members": ({"type": "object", "maxProperties": 1}, {"x": {"y": 2}}, {"x": 1, "y": 2}),
-    "an exclusive bound": ({"type": "integer", "minimum": 0, "exclusiveMinimum": True}, 1, 0),
+    "an exclusive bound": ({"type": "integer", "exclusiveMinimum": 0}, 1, 0),
+    "one of two beside members": (
+        {**AMOUNT, "oneOf": [{"required": ["net"]}, {"required": ["gross"]}]},
+        {"net": 1, "more": 2},
+        {"net": 1, "gross": 1},
+    ),
+    "conditions beside members": (
+        {**AMOUNT, "if": {"required": ["net"]}, "then": {"minProperties": 2}, "else": {"required": ["gross"]}},
+        {"net": 1, "tax": 2},
+        {"net": 1},
+    ),
+    "dependencies beside members": ({**AMOUNT, "dependencies": {"net": ["gross"]}}, {"net": 1, "gross": 1}, {"net": 1}),
     "what is defined elsewhere": ({"$ref": "#/definitions/address"}, {"zip": "12345", "more": 1}, {"zip": "x"}),
     "what holds itself": ({"$ref": "#/definitions/node"}, {"left": {"left": {}}}, {"left": {"left": {"left": 1}}}),
 }
@@ -256,11 +268,25 @@ def test_what_a_type_cannot_say_is_checked_in_its_place(part, good, bad, place):
     """Events that fit such a part are decoded with all others, and one that does not is declined."""
     make_properties, make_event = place
     schema = {"type": "object", "properties": {"n": {"type": "integer"}, **make_properties(part)}}
-    decoder = decoder_for({**schema, "definitions": DEFINITIONS})
+    decoder = decoder_for({**schema, "definitions": DEFINITIONS, "$schema": "http://json-schema.org/draft-07/schema"})
     fitting = orjson.dumps([{}, {"n": 1}, make_event(good)])
     batch = decoder.decode(fitting) or decoder.decode(fitting)
     assert (len(batch.events), batch.text) == (3, fitting)
     assert decoder.decode(orjson.dumps([make_event(good), make_event(bad)])) is None
+
+
+def test_what_is_said_of_whole_events_is_checked_beside_their_type():
+    """Members that the schema does not name count as well, in the first batch that has them and in later ones."""
+    schema = {"type": "object", "properties": {"a": TEXT}, "minProperties": 2, "not": {"required": ["c"]}}
+    decoder = decoder_for(schema)
+    fitting = b'[{"a":"","b":1}]'
+    for body, more in ((b'[{"b":1,"a":"","x":{"y":1}}]', "x"), (fitting, "b")):
+        batch = decoder.decode(body) or decoder.decode(body)
+        assert batch.text == body, more
+    for body in (b'[{"a":""}]', b'[{"a":"","c":1}]', b'[{"a":"","b":1},{}]'):
+        assert decoder.decode(body) is None
+    decoder._left_out = 0
+    assert decoder.decode(fitting).text == fitting
 
 
 def test_what_is_checked_in_many_places_is_bounded():

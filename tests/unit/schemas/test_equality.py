@@ -1,11 +1,13 @@
 """When two JSON values are the same."""
 
+import math
 from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as some
 
-from nakadi.schemas.values import StepsExhausted, all_differ, equality_key, exact_fraction, is_multiple_of
+from nakadi.schemas.values import Divisor, StepsExhausted, all_differ, equality_key, exact_fraction, is_multiple_of
 from tests.support.schemas import VALUES
 
 AMPLE = 1_000_000
@@ -78,10 +80,24 @@ def test_steps():
 )
 def test_multiples(value, divisor, expected):
     """Multiples are those of the decimals that were written. (P56)"""
-    assert is_multiple_of(value, exact_fraction(divisor)) is expected
+    assert is_multiple_of(value, Divisor.from_number(divisor)) is expected
 
 
 def test_exact():
     """A number is worth what was written. (P56)"""
     assert exact_fraction(0.1) == Fraction(1, 10)
     assert exact_fraction(10**40) == 10**40
+
+
+DIVISORS = some.sampled_from([0.01, 0.1, 0.25, 0.3, 1, 2.5, 7, 1e-5, 1e-14, 1e-20, 1e300, 3e-7, 123.456])
+FLOATS = some.floats(allow_nan=False) | some.builds(
+    lambda digits, places: float(f"{digits}e-{places}"), some.integers(-(10**17), 10**17), some.integers(0, 20)
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(FLOATS, DIVISORS)
+def test_multiples_are_those_of_the_decimals_that_are_written(value, divisor):
+    """However it is found, the answer is that of exact arithmetic on both numbers as they are written."""
+    expected = Fraction(repr(value)) % exact_fraction(divisor) == 0 if math.isfinite(value) else False
+    assert is_multiple_of(value, Divisor.from_number(divisor)) is expected

@@ -17,10 +17,10 @@ from msgspec.structs import force_setattr
 from nakadi.schemas.document import EID_PATTERN, Draft, escaped_step
 from nakadi.schemas.formats import FORMAT_CHECKS, FORMATS_THAT_SPEND_STEPS, SchemaPatterns
 from nakadi.schemas.values import (
+    Divisor,
     RemainingSteps,
     all_differ,
     equality_key,
-    exact_fraction,
     is_multiple_of,
     java_text,
     spend_steps,
@@ -222,7 +222,7 @@ def _exclusive_bound_check_maker(keyword: str, sign: str) -> Callable[[Schema, s
 
 
 def _multiple_check(schema: Schema, value: str, constants: CodeConstants) -> CodeCheck:
-    divisor = constants.add_constant(exact_fraction(schema["multipleOf"]))
+    divisor = constants.add_constant(Divisor.from_number(schema["multipleOf"]))
     return CodeCheck(f"{constants.add_constant(is_multiple_of)}({value}, {divisor})", _COST_OF_MULTIPLE_OF)
 
 
@@ -418,7 +418,7 @@ def _exclusive_maximum_reason(schema: Schema, value: Any, _: SchemaPatterns, __:
 
 def _multiple_of_reason(schema: Schema, value: Any, _: SchemaPatterns, steps: RemainingSteps) -> str | None:
     spend_steps(steps, _STEPS_PER_MULTIPLE_OF)
-    if not has_json_schema_type(value, "number") or is_multiple_of(value, exact_fraction(schema["multipleOf"])):
+    if not has_json_schema_type(value, "number") or is_multiple_of(value, Divisor.from_number(schema["multipleOf"])):
         return None
     return f"{java_text(value)} is not a multiple of {java_text(schema['multipleOf'])}"
 

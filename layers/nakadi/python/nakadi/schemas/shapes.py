@@ -57,6 +57,12 @@ _SUPPORTED_KEYWORDS = {
     *("required", "properties", "additionalProperties"),
 }
 
+# These say something of an object whatever else is said of it: they can be checked for themselves.
+_SEPARABLE_KEYWORDS = {
+    *("allOf", "anyOf", "oneOf", "not", "if", "minProperties", "maxProperties", "dependencies", "propertyNames"),
+}
+_KEYWORDS_BESIDE_IF = frozenset({"then", "else"})
+
 _SUPPORTED_PATTERNS = {EID_PATTERN: rf"\A{EID_PATTERN.strip('^$')}\Z"}
 
 
@@ -176,7 +182,8 @@ class MsgspecTypes:
         said = schema.keys() & (
             _KEYWORDS_FOR_ANYTHING | (_KEYWORDS_BY_TYPE.get(kinds[0], set()) if kinds else _KEYWORDS_OF_ALL_TYPES)
         )
-        if not said <= _SUPPORTED_KEYWORDS or (not kinds and said):
+        separate = said & _SEPARABLE_KEYWORDS if self._document is not None and names == ["object"] else frozenset()
+        if not said - separate <= _SUPPORTED_KEYWORDS or (not kinds and said):
             raise _NoMsgspecType
         # An enumeration is about null as well.
         if "enum" in schema and not (names == ["string"] and all(type(each) is str for each in schema["enum"])):
@@ -184,6 +191,10 @@ class MsgspecTypes:
         if not kinds:
             return _MsgspecType(None if names else self._type_of_anything)
         shape = self._make_type_of_kind(kinds[0], schema)
+        if separate:
+            further = _KEYWORDS_BESIDE_IF & schema.keys() if "if" in separate else frozenset()
+            part = UntypedPart((), schema, frozenset(separate | further))
+            shape = replace(shape, untyped_parts=(*shape.untyped_parts, part))
         return shape if len(names) == 1 else replace(shape, type=shape.type | None)
 
     def _make_type_of_kind(self, kind: str, schema: Mapping[str, Any]) -> _MsgspecType:

@@ -12,7 +12,7 @@ from enum import Enum, auto
 from operator import attrgetter
 from typing import Any
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, to_builtins
 
 from nakadi.schemas.values import RemainingSteps, StepsExhausted
 
@@ -36,15 +36,31 @@ PathStep = str | Elements
 """A field of a struct, or all elements."""
 
 
+NO_KEYWORDS: frozenset[str] = frozenset()
+PartKey = tuple[int, frozenset[str]]
+
+
 class UntypedPart(Struct, frozen=True):
-    """A schema, and the path from a decoded value to the values that are held to it."""
+    """A schema, and the path from a decoded value to the values that are held to it.
+
+    With `keywords`, only these of the schema are meant: the values are structs of a type that says the others.
+    """
 
     path: tuple[PathStep, ...]
     schema: Mapping[str, Any]
+    keywords: frozenset[str] = NO_KEYWORDS
+
+    @property
+    def key(self) -> PartKey:
+        """The same for the same part of a document, wherever its values are."""
+        return id(self.schema), self.keywords
 
     def below(self, step: PathStep) -> UntypedPart:
         """The same part, seen from the value around."""
-        return UntypedPart((step, *self.path), self.schema)
+        return UntypedPart((step, *self.path), self.schema, self.keywords)
+
+    def schema_to_check(self) -> Mapping[str, Any]:
+        return {name: self.schema[name] for name in self.keywords} if self.keywords else self.schema
 
 
 class UntypedPartCheck:
@@ -52,23 +68,22 @@ class UntypedPartCheck:
 
     def __init__(self, compile_parts: CompileParts) -> None:
         self._compile_parts = compile_parts
-        self._checks_by_id: dict[int, AcceptsValue] = {}
+        self._check_by_part: dict[PartKey, AcceptsValue] = {}
 
     def prepare(self, parts: Iterable[UntypedPart]) -> None:
         """Compile what these parts need. Takes long."""
-        missing = list(
-            {id(each.schema): each.schema for each in parts if id(each.schema) not in self._checks_by_id}.values()
-        )
+        missing = {part.key: part.schema_to_check() for part in parts if part.key not in self._check_by_part}
         if missing:
-            self._checks_by_id |= zip(map(id, missing), self._compile_parts(missing), strict=True)
+            self._check_by_part |= zip(missing, self._compile_parts(list(missing.values())), strict=True)
 
     def accepts(self, events: Sequence[Any], parts: Iterable[UntypedPart]) -> bool:
         """Whether all values in the places of these parts are certainly valid."""
         steps = [MAX_STEPS]
         try:
             for part in parts:
-                accepts = self._checks_by_id[id(part.schema)]
-                if not all(accepts(value, steps) for value in _values_at(part.path, events)):
+                accepts = self._check_by_part[part.key]
+                values = _values_at(part.path, events)
+                if not all(accepts(value, steps) for value in (to_builtins(values) if part.keywords else values)):
                     return False
         except (StepsExhausted, RecursionError):
             return False

@@ -15,6 +15,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
 _JAVA_TYPE_NAMES: dict[type, str] = {
     bool: "Boolean",
     int: "Integer",
@@ -68,11 +70,38 @@ def all_differ(values: list[Any], steps: RemainingSteps) -> bool:
     return len(values) < 2 or len({equality_key(each, steps) for each in values}) == len(values)
 
 
-def is_multiple_of(value: float, divisor: Fraction) -> bool:
-    """Whether `value` is a whole number of `divisor`s, both read as decimals: 0.3 is one of 0.1."""
+# Decimals of so many digits that are different are different floats as well.
+_DIGITS_OF_FLOAT = 15
+
+
+class Divisor(Struct, frozen=True):
+    """A number that others may be multiples of. Floats below `exact_below`, when multiplied by the denominator, have
+    no more digits than floats tell apart.
+    """
+
+    numerator: int
+    denominator: int
+    exact_below: int
+
+    @classmethod
+    def from_number(cls, number: float) -> Divisor:
+        fraction = exact_fraction(number)
+        decimals = next((each for each in range(_DIGITS_OF_FLOAT) if 10**each % fraction.denominator == 0), None)
+        bound = 0 if decimals is None else 10**_DIGITS_OF_FLOAT * fraction.denominator // 10**decimals
+        return cls(fraction.numerator, fraction.denominator, bound)
+
+
+def is_multiple_of(value: float, divisor: Divisor) -> bool:
+    """Whether `value` is a whole number of divisors, both read as decimals: 0.3 is one of 0.1."""
     if isinstance(value, int):
         return value * divisor.denominator % divisor.numerator == 0
-    return math.isfinite(value) and exact_fraction(value) % divisor == 0
+    scaled = value * divisor.denominator if divisor.exact_below else math.inf
+    if -divisor.exact_below < scaled < divisor.exact_below:
+        # The quotient is a decimal of few digits. If it is this float, the float is written as this decimal; and if
+        # no such quotient is this float, its decimal has more places than the divisor.
+        quotient = round(scaled)
+        return quotient / divisor.denominator == value and quotient % divisor.numerator == 0
+    return math.isfinite(value) and exact_fraction(value) % Fraction(divisor.numerator, divisor.denominator) == 0
 
 
 def exact_fraction(number: float) -> Fraction:

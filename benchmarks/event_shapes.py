@@ -1,0 +1,235 @@
+"""What publishing an event costs by its shape: CPU of a whole batch in one process, on the memory engine.
+
+PYTHONPATH=layers/nakadi/python .venv/bin/python benchmarks/event_shapes.py [--rounds 7] [--only pattern]
+
+Each round publishes a batch of every shape in turn; a shape's figure is its least. The last column is the cost of a
+kilobyte as a multiple of that of the plain order: what it adds to parsing and storing text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+from msgspec import Struct
+
+from nakadi.app.broker import BrokerServices, open_broker
+from nakadi.app.settings import Settings
+from nakadi.http.bodies import ObjectReader, event_type_draft
+from nakadi.model.authorization import UNAUTHENTICATED
+from nakadi.publishing.batch import BatchStatus
+
+BATCH_SIZE = 100
+TEXT = {"type": "string"}
+DRAW = random.Random(1)  # events, not keys
+
+
+class Shape(Struct, frozen=True):
+    """Events of an event type: what the event type says beside the plain one, and how one event is made."""
+
+    event_type: Mapping[str, Any]
+    make_event: Callable[[], dict[str, Any]]
+    spell: Callable[[Any], bytes] = orjson.dumps
+
+
+def metadata(**further: Any) -> dict[str, Any]:
+    return {"eid": str(uuid.UUID(int=DRAW.getrandbits(128))), "occurred_at": "2026-11-21T12:00:00Z", **further}
+
+
+def words(count: int) -> str:
+    return " ".join(f"{DRAW.getrandbits(32):x}" for _ in range(count))
+
+
+def order(**further: Any) -> dict[str, Any]:
+    return {
+        "metadata": metadata(),
+        "order_number": f"o-{DRAW.randrange(10**6)}",
+        "customer": {"id": f"c-{DRAW.randrange(10**5)}", "country": "DE"},
+        "lines": [
+            {"sku": f"s-{DRAW.randrange(10**4)}", "quantity": DRAW.randint(1, 9), "price": DRAW.randrange(9999) / 100}
+            for _ in range(3)
+        ],
+        "note": words(25),
+        **further,
+    }
+
+
+LINE = {"type": "object", "properties": {"sku": TEXT, "quantity": {"type": "integer"}, "price": {"type": "number"}}}
+ORDER: dict[str, Any] = {
+    "order_number": TEXT,
+    "customer": {"type": "object", "properties": {"id": TEXT, "country": TEXT}},
+    "lines": {"type": "array", "items": LINE},
+    "note": TEXT,
+}
+
+
+def shape(
+    properties: Mapping[str, Any] | None = None,
+    make_event: Callable[[], dict[str, Any]] = order,
+    spell: Callable[[Any], bytes] = orjson.dumps,
+    schema: Mapping[str, Any] | None = None,
+    **event_type: Any,
+) -> Shape:
+    """A shape whose schema is that of an order with other properties, or with further keywords."""
+    said = {"type": "object", "properties": {**ORDER, **(properties or {})}, "required": ["order_number"]}
+    return Shape({"schema": {**said, **(schema or {})}, **event_type}, make_event, spell)
+
+
+def hashed(*fields: str) -> dict[str, Any]:
+    return {"partition_strategy": "hash", "partition_key_fields": list(fields)}
+
+
+def tree(levels: int) -> dict[str, Any]:
+    return {"name": words(2), **({"children": [tree(levels - 1) for _ in range(2)]} if levels else {})}
+
+
+def data_change() -> dict[str, Any]:
+    about, *_ = (order(),)
+    return {"metadata": about.pop("metadata"), "data_type": "order", "data_op": "C", "data": about}
+
+
+NODE = {
+    "type": "object",
+    "properties": {"name": TEXT, "children": {"type": "array", "items": {"$ref": "#/definitions/node"}}},
+}
+CARD = {"type": "object", "required": ["card"], "properties": {"card": TEXT}}
+BANK = {"type": "object", "required": ["iban"], "properties": {"iban": TEXT}}
+
+SHAPES: Mapping[str, Shape] = {
+    "plain": shape(),
+    "pattern": shape({"order_number": {"type": "string", "pattern": "^o-[0-9]+$"}}),
+    "pattern in a list": shape(
+        {"lines": {"type": "array", "items": {**LINE, "properties": {"sku": {"type": "string", "pattern": "^s-"}}}}}
+    ),
+    "format date-time": shape(
+        {"at": {"type": "string", "format": "date-time"}}, lambda: order(at="2026-11-21T12:00:00Z")
+    ),
+    "formats": shape(
+        {
+            "at": {"type": "string", "format": "date-time"},
+            "mail": {"type": "string", "format": "email"},
+            "ip": {"type": "string", "format": "ipv4"},
+        },
+        lambda: order(at="2026-11-21T12:00:00+01:00", mail="a@example.org", ip="10.0.0.1"),
+    ),
+    "enum": shape({"state": {"type": "string", "enum": ["new", "paid"]}}, lambda: order(state="new")),
+    "enum without a type": shape({"state": {"enum": ["new", "paid", None, 1]}}, lambda: order(state="new")),
+    "several types": shape({"note": {"type": ["string", "array"]}}),
+    "multipleOf": shape({"amount": {"type": "number", "multipleOf": 0.01}}, lambda: order(amount=12.34)),
+    "anyOf": shape({"payment": {"anyOf": [CARD, BANK]}}, lambda: order(payment={"iban": words(2)})),
+    "oneOf": shape({"payment": {"oneOf": [CARD, BANK]}}, lambda: order(payment={"iban": words(2)})),
+    "oneOf at the root": shape(schema={"oneOf": [{"required": ["note"]}, {"required": ["text"]}]}),
+    "$ref": shape(
+        {"lines": {"type": "array", "items": {"$ref": "#/definitions/line"}}}, schema={"definitions": {"line": LINE}}
+    ),
+    "recursion": shape(
+        {"tree": {"$ref": "#/definitions/node"}}, lambda: order(tree=tree(2)), schema={"definitions": {"node": NODE}}
+    ),
+    "uniqueItems": shape(
+        {"tags": {"type": "array", "items": TEXT, "uniqueItems": True}}, lambda: order(tags=words(8).split())
+    ),
+    "patternProperties": shape(
+        {"labels": {"type": "object", "patternProperties": {"^x-": TEXT}}}, lambda: order(labels={"x-a": "b"})
+    ),
+    "minProperties": shape({"labels": {"type": "object", "minProperties": 1}}, lambda: order(labels={"a": "b"})),
+    "members that no schema names": shape(make_event=lambda: order(n=1, more={"x": [1, 2]})),
+    "closed": shape(compatibility_mode="compatible"),
+    "hash": shape(**hashed("order_number")),
+    "hash of two": shape(**hashed("order_number", "customer.id")),
+    "user_defined": shape(
+        make_event=lambda: order(metadata=metadata(partition=str(DRAW.randrange(8)))), partition_strategy="user_defined"
+    ),
+    "compacted": shape(
+        make_event=lambda: order(metadata=metadata(partition_compaction_key=words(1))), cleanup_policy="compact"
+    ),
+    "data": shape(make_event=data_change, category="data"),
+    "undefined": shape(
+        make_event=lambda: {k: v for k, v in order().items() if k != "metadata"},
+        category="undefined",
+        enrichment_strategies=[],
+    ),
+    "richer metadata": shape(
+        make_event=lambda: order(metadata=metadata(flow_id=words(1), parent_eids=[str(uuid.uuid4())]))
+    ),
+    "not ASCII": shape(make_event=lambda: order(note="Größe " * 40)),
+    "escapes": shape(make_event=lambda: order(note='"quoted"\n' * 20)),
+    "blanks": shape(spell=lambda events: json.dumps(events).encode()),
+    "pretty": shape(spell=lambda events: orjson.dumps(events, option=orjson.OPT_INDENT_2)),
+    "large integers": shape(make_event=lambda: order(n=2**62 + DRAW.getrandbits(40))),
+    "100 bytes": shape(make_event=lambda: {"metadata": metadata(), "order_number": "1"}),
+    "10 KB": shape(make_event=lambda: order(note=words(1100))),
+    "200 numbers": shape(
+        {"values": {"type": "array", "items": {"type": "number"}}},
+        lambda: order(values=[DRAW.random() for _ in range(200)]),
+    ),
+    "100 members": shape({f"p{n}": TEXT for n in range(100)}, lambda: order(**{f"p{n}": words(1) for n in range(100)})),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--batches", type=int, default=10, help="of each shape, in a round")
+    parser.add_argument("--only", help="shapes with this in their name")
+    options = parser.parse_args()
+    shapes = {name: each for name, each in SHAPES.items() if options.only is None or options.only in name}
+    shapes = {"plain": SHAPES["plain"], **shapes}
+    broker = open_broker(Settings(registry="memory:", event_log="memory:"))
+    bodies = {name: each.spell([each.make_event() for _ in range(BATCH_SIZE)]) for name, each in shapes.items()}
+    for number, each in enumerate(shapes.values()):
+        register(broker, f"type-{number}", each)
+    least = dict.fromkeys(shapes, float("inf"))
+    for _ in range(1 + options.rounds):  # the first one meets members, and compiles
+        for number, name in enumerate(shapes):
+            least[name] = min(least[name], seconds_of(broker, f"type-{number}", bodies[name], options.batches))
+    report(least, bodies)
+
+
+def register(broker: BrokerServices, name: str, each: Shape) -> None:
+    document = {
+        "name": name,
+        "owning_application": "benchmark",
+        "category": "business",
+        "enrichment_strategies": ["metadata_enrichment"],
+        "partition_strategy": "random",
+        "compatibility_mode": "none",
+        "default_statistic": {
+            "messages_per_minute": 1,
+            "message_size": 1,
+            "read_parallelism": 8,
+            "write_parallelism": 8,
+        },
+        **each.event_type,
+        "schema": {"type": "json_schema", "schema": json.dumps(each.event_type["schema"])},
+    }
+    broker.event_type_creation.create(event_type_draft(ObjectReader.from_value(document)), UNAUTHENTICATED)
+
+
+def seconds_of(broker: BrokerServices, name: str, body: bytes, batches: int) -> float:
+    """CPU of a batch."""
+    begin = time.process_time()
+    for _ in range(batches):
+        outcome = broker.publisher.publish(name, body, UNAUTHENTICATED, flow_id="benchmark")
+        assert outcome.status is BatchStatus.STORED, outcome.items[0]
+    return (time.process_time() - begin) / batches
+
+
+def report(least: Mapping[str, float], bodies: Mapping[str, bytes]) -> None:
+    per_kilobyte = {name: 1e6 * seconds / (len(bodies[name]) / 1024) for name, seconds in least.items()}
+    print(f"{'':30} {'bytes':>7} {'us an event':>12} {'us a KB':>8} {'of plain, a KB':>15}")
+    for name, seconds in least.items():
+        size, ratio = len(bodies[name]) // BATCH_SIZE, per_kilobyte[name] / per_kilobyte["plain"]
+        print(f"{name:30} {size:7} {1e6 * seconds / BATCH_SIZE:12.2f} {per_kilobyte[name]:8.2f} {ratio:15.2f}")
+    ratios = [each / per_kilobyte["plain"] for name, each in per_kilobyte.items() if name != "plain"]
+    print(f"median {statistics.median(ratios):.2f}, most {max(ratios):.2f}")
+
+
+if __name__ == "__main__":
+    main()
