@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
@@ -15,8 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nakadi.engines.archive import objects
-from nakadi.engines.archive.maintenance import PartitionBusy, claim_partition
-from nakadi.engines.archive.objects import BadArchive
+from nakadi.engines.archive.maintenance import PartitionBusy, wait_for_partition
+from nakadi.engines.archive.objects import ArchivedLine, BadArchive
 from nakadi.engines.archive.stores import open_archive
 from nakadi.model.events import Record, StoredEvent
 from nakadi.model.log_index import ArchiveLocation, IndexSegment
@@ -60,11 +59,12 @@ class Wanted(Struct, frozen=True):
         """A tombstone has nothing but its key."""
         return record.key == self.value if record.value is None else self.found_in_text(record.value)
 
-    def found_in_member(self, content: bytes) -> bool:
-        """Search a member of an archive object, and parse only what could hold the value."""
+    def found_in_member(self, content: bytes, is_meant: Callable[[ArchivedLine], bool] | None = None) -> bool:
+        """Search members of an archive object, some of their lines if it is said which. Parses only what could hold
+        the value."""
         return any(
             self.found_in_record(event.record)
-            for event in objects.parse_member(content)
+            for event in objects.parse_member(content, is_meant)
             if event.record.value is None or self._could_be_in(event.record.value)
         )
 
@@ -218,20 +218,11 @@ class Rewriter(Struct, frozen=True):
     @contextmanager
     def _alone(self, part: ArchiveRange) -> Iterator[Callable[[], None]]:
         """Hold the claim to a partition that the broker's own compaction needs as well."""
-        give_up = time.monotonic() + PATIENCE
-        with ExitStack() as claimed:
-            while True:
-                try:
-                    make_sure = claimed.enter_context(claim_partition(self.index, part.topic, part.partition))
-                    break
-                except PartitionBusy:
-                    if time.monotonic() > give_up:
-                        raise self._not_alone(part) from None
-                time.sleep(0.5)
-            try:
+        try:
+            with wait_for_partition(self.index, part.topic, part.partition, PATIENCE) as make_sure:
                 yield make_sure
-            except PartitionBusy as busy:
-                raise self._not_alone(part) from busy
+        except PartitionBusy as busy:
+            raise self._not_alone(part) from busy
 
     def _not_alone(self, part: ArchiveRange) -> Unavailable:
         return Unavailable(f"Partition {part.partition} of {part.topic} is being compacted by another process")

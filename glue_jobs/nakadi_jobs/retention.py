@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -16,11 +16,12 @@ from pathlib import Path
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from nakadi.app.engines import open_event_log
 from nakadi.engines.archive.archiver import trim_hot_log
+from nakadi.engines.archive.evacuation import Evacuation, EvacuationBusy
 from nakadi.engines.archive.maintenance import ArchiveSweep, BlockCachingStore, PartitionBusy, SegmentMerger
 from nakadi.engines.archive.reading import UnreadableSegment
 from nakadi.event_types.repository import TopicDirectory
@@ -34,9 +35,10 @@ from nakadi.ports.registry import Registry
 from nakadi_jobs import command, leftovers
 from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, unread_parts
 from nakadi_jobs.command import BadArguments, Workplace, local_folder
+from nakadi_jobs.dead_members import Holding, remove_dead_members
 from nakadi_jobs.erasure import ENVELOPE, How, Rewriter, Rewritten, Unreadable, Wanted, by_place, search
 from nakadi_jobs.event_type_tables import EVENT_TYPE, EVENT_TYPE_ID, EXPIRED_BEFORE, LATEST, all_tables, tables_of
-from nakadi_jobs.reading import WORTH_TASKS
+from nakadi_jobs.in_tasks import in_tasks
 from nakadi_jobs.reports import in_a_line
 from nakadi_jobs.session import rows_of_values
 from nakadi_jobs.tables import BRANCH_STAYS, ChangedMeanwhile, Table
@@ -57,15 +59,11 @@ DELETED_SEEN = "nakadi.deleted-seen-at"
 
 ATTEMPTS = 5
 
-PARTS_OF_A_TASK = 200
-
 STILL_THERE = {
     "kinesis": "events still in the stream are removed by its retention, and are not delivered",
     "kafka": "events in Kafka are delivered until they are deleted there, NAKADI_HOT_RETENTION_MS after archiving",
 }
 """What to know of the logs in which an erasure does not touch what is archived, by the type of their storage."""
-
-Found = Iterable[tuple[str, str]]
 
 MICROSECONDS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 """How moments of tables are written to be searched."""
@@ -118,6 +116,7 @@ def expire(work: Workplace) -> None:
     leftovers.remove_gathered(work.table_files, f"{leftovers.GATHERED}/", now - BRANCH_STAYS)
     # In this order: what is replaced now stays until this runs again, for those who are reading in it.
     _sweep(work, now)
+    _evacuate(work, now)
     _merge(work)
 
 
@@ -155,6 +154,20 @@ def _sweep(work: Workplace, now: datetime) -> None:
     work.report.info(
         "archive", f"{swept.removed_count} objects ({swept.bytes_freed} bytes) that nothing refers to are gone"
     )
+
+
+def _evacuate(work: Workplace, now: datetime) -> None:
+    """Move what lives out of objects in which other members are dead, so that these do not stay for as long."""
+    try:
+        result = Evacuation(work.index, BlockCachingStore(work.store)).move_out_all(now)
+    except EvacuationBusy:
+        return  # another process does it
+    for key, problem in result.problem_by_key.items():
+        work.report.complain("archive", f"what lives in {key} could not be moved: {problem}")
+    if result.moved_count:
+        work.report.info(
+            "archive", f"{result.moved_count} objects go with the next run: {result.dead_bytes} bytes in them are dead"
+        )
 
 
 def _merge(work: Workplace) -> None:
@@ -202,7 +215,8 @@ def erase(work: Workplace) -> None:
         for table in tables_of(work.spark, work.database, event_type):
             _erase_from(work, table, wanted, how)
         _remove_copies(work, event_type)
-        _verify(work, event_type, wanted, _left_in_archive(work, event_type, wanted, looked_at))
+        dead = remove_dead_members(work, event_type, wanted)
+        _verify(work, event_type, wanted, _left_in_archive(work, event_type, wanted, looked_at), dead)
     _report_erasure(work, event_type, rewritten)
     for fact in what_logs_keep(work.registry, event_type, url.partition(":")[0]):
         work.report.info("stream", fact)
@@ -273,19 +287,6 @@ def _search(work: Workplace, parts: Sequence[ArchiveRange], wanted: Wanted) -> M
     return dict(in_tasks(work.spark, parts, partial(search, work.archive.url, wanted)))
 
 
-def in_tasks(
-    spark: SparkSession, parts: Sequence[ArchiveRange], job: Callable[[Iterable[ArchiveRange]], Found]
-) -> Found:
-    """Work on parts of the archive where Spark's tasks run: this process would be too small for all events. A few are
-    worked on here, since starting Python in tasks takes longer."""
-    most, size = WORTH_TASKS
-    if len(parts) < most and sum(part.location.length for part in parts) < size:
-        return list(job(parts))
-    context = spark.sparkContext
-    tasks = min(len(parts), max(context.defaultParallelism, len(parts) // PARTS_OF_A_TASK))
-    return context.parallelize(parts, max(1, tasks)).mapPartitions(job).collect()
-
-
 def _rewritten(work: Workplace, event_type: EventType, rewriter: Rewriter, looked_at: set[str]) -> Sequence[Rewritten]:
     """Rewrite the parts of the archive that hold the value, and add the names of the others to `looked_at`."""
     done: list[Rewritten] = []
@@ -324,8 +325,10 @@ def _left_in_archive(
     return [each for each in new if held.get(each.name) == ""]
 
 
-def _verify(work: Workplace, event_type: EventType, wanted: Wanted, left: Sequence[ArchiveRange]) -> None:
-    places = [part.location.key for part in left]
+def _verify(
+    work: Workplace, event_type: EventType, wanted: Wanted, left: Sequence[ArchiveRange], dead: Sequence[Holding]
+) -> None:
+    places = [*(part.location.key for part in left), *map(str, dead)]
     try:
         places += list(_left_on_disk(work, event_type, wanted))
         looked_through = True
@@ -334,6 +337,7 @@ def _verify(work: Workplace, event_type: EventType, wanted: Wanted, left: Sequen
         looked_through = False
     gone = looked_through and not places and not work.report.complaints
     work.report.details["verified_gone"] = gone
+    work.report.details["left_in"] = places
     if gone:
         work.report.info(event_type.name, "verified: nothing of it is found in the archive or in tables")
     for place in places:
@@ -363,9 +367,6 @@ def _report_erasure(work: Workplace, event_type: EventType, rewritten: Sequence[
     work.report.details["replaced_objects"] = [each.old for each in rewritten]
     count = sum(len(each.offsets) for each in rewritten)
     work.report.info(event_type.name, f"{count} events erased from the archive")
-    if rewritten:
-        hours = work.options.grace_hours
-        work.report.info("archive", f"replaced objects go when --do expire runs, {hours:g} hours from now or later")
 
 
 # Erasure in tables

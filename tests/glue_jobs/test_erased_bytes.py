@@ -1,15 +1,18 @@
 """Not a byte of what was erased is left, in any file; and an erasure sees for itself whether one is."""
 
+import json
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from nakadi.engines.archive.evacuation import Evacuation
+from nakadi.engines.archive.maintenance import claim_partition
 from nakadi.event_types.tables import PARTITION_BY_ANNOTATION, RETENTION_ANNOTATION, SORT_BY_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy
 from nakadi.ports.clock import SystemClock
-from nakadi_jobs import command, leftovers, retention
+from nakadi_jobs import command, dead_members, leftovers, retention
 from nakadi_jobs.avro_files import BadAvro, bounds_in
 from nakadi_jobs.erasure import Rewriter
 from nakadi_jobs.event_type_tables import events_table
@@ -264,3 +267,84 @@ def test_manifests_are_read_without_iceberg(jobs, data, tables):
     for broken in (b"", b"PAR1", whole[:-1], whole[:40], whole + b"\x02", whole[:-16] + bytes(16)):
         with pytest.raises(BadAvro):
             bounds_in(broken)
+
+
+def shared_objects(data):
+    """Objects that three event types share, two of which are returned; events of the third have the name."""
+    orders = data.event_type("order.placed")
+    others = [data.event_type(f"order.{name}") for name in ("paid", "sent")]
+    for number in (0, 1):
+        data.archived_together(
+            [
+                (orders, [order(number), order(1, customer={"id": NAME})]),
+                *((other, [order(number), order(number + 1)]) for other in others),
+            ],
+            at=LATELY,
+        )
+    return others
+
+
+def members(data, event_types):
+    """What segments of these refer to, to the byte."""
+    return [
+        data.store.read_range(segment.location)
+        for each in event_types
+        for segment in data.index.segments_from(each.timeline.topic, 0, 0, 100)
+    ]
+
+
+def test_nothing_is_left_in_objects_that_others_share(jobs, data, tmp_path):
+    """Members of other event types are moved to new objects as they are, and the old ones are gone with the erasure."""
+    others = shared_objects(data)
+    before = members(data, others)
+    told = jobs.drop_before(*ERASE_NAME, "--report", str(tmp_path / "reports"))
+    assert (told.code, "verified" in told.told) == (0, True), told.told
+    assert with_text(NAME, files_in(data.folder / "archive")) == []
+    assert members(data, others) == before
+    [report] = (tmp_path / "reports").iterdir()
+    assert len(json.loads(report.read_text())["removed_objects"]) == 2
+    assert "4 events into" in jobs.compacted("--event-types", "order.paid").told
+
+
+def test_an_object_that_cannot_be_emptied_yet_is_not_called_gone(jobs, data, tmp_path, monkeypatch):
+    """While another process rewrites a neighbour's partition, the report names the object; a later run removes it."""
+    paid, _ = shared_objects(data)
+    monkeypatch.setattr(dead_members, "PATIENCE", 0.0)
+    with claim_partition(data.index, paid.timeline.topic, 0):
+        told = jobs.drop_before(*ERASE_NAME, "--report", str(tmp_path / "reports"))
+    assert (told.code, "verified" in told.told) == (3, False)
+    [report] = (tmp_path / "reports").iterdir()
+    known = json.loads(report.read_text())
+    assert known["verified_gone"] is False
+    assert len(known["left_in"]) == 2
+    assert all("another process writes a partition of it anew" in place for place in known["left_in"])
+
+    told = jobs.drop_before(*ERASE_NAME)
+    assert (told.code, "verified" in told.told) == (0, True), told.told
+    assert with_text(NAME, files_in(data.folder / "archive")) == []
+
+
+@pytest.mark.parametrize("step", ["partly_dead_objects", "move_out", "_refer_to"])
+def test_an_erasure_from_shared_objects_can_be_killed(jobs, data, monkeypatch, step):
+    """Wherever it is killed, the next run finds the objects that have the value and no reference, and removes them."""
+    others = shared_objects(data)
+    before = members(data, others)
+    with monkeypatch.context() as patched, suppress(Killed):
+        patched.setattr(Evacuation, step, killed)
+        jobs.drop_before(*ERASE_NAME)
+        raise AssertionError("it was not killed")
+    told = jobs.drop_before(*ERASE_NAME)
+    assert (told.code, "verified" in told.told) == (0, True), told.told
+    assert with_text(NAME, files_in(data.folder / "archive")) == []
+    assert members(data, others) == before
+
+
+def test_what_is_dead_beside_others_goes_with_expiry(jobs, data):
+    """What a deleted event type has in shared objects goes with two runs, though its neighbours stay."""
+    others = shared_objects(data)
+    before = members(data, others)
+    data.delete("order.placed")
+    assert "2 objects go with the next run" in jobs.drop_before("--grace-hours", "0").told
+    jobs.drop_before("--grace-hours", "0")
+    assert with_text(NAME, files_in(data.folder / "archive")) == []
+    assert members(data, others) == before

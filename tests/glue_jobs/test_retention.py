@@ -13,7 +13,6 @@ from nakadi.event_types.storages import STORAGES_KIND
 from nakadi.event_types.tables import PARTITION_BY_ANNOTATION, RETENTION_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy
 from nakadi.ports.registry import ABSENT_REVISION, PutDocument
-from nakadi_jobs import retention
 from nakadi_jobs.archive_ranges import NOTHING_READ, unread_parts
 from nakadi_jobs.event_type_tables import EVENT_TYPE_ID, EXPIRED_BEFORE, events_table
 from nakadi_jobs.retention import STILL_THERE, what_logs_keep
@@ -184,7 +183,7 @@ def test_erasing(jobs, data, tmp_path, monkeypatch, how):
     """Events with the value are gone from archive, tables and old snapshots; the others keep their offsets."""
     if how == "remove":
         # As in a large archive: in tasks of Spark.
-        monkeypatch.setattr(retention, "WORTH_TASKS", (0, 0))
+        monkeypatch.setattr("nakadi_jobs.in_tasks.WORTH_TASKS", (0, 0))
     orders = data.event_type("order.placed", schema={"properties": {"customer": {"type": "object"}}})
     named = [{"customer": {"id": name}} for name in ("ann", "bob", "cid")]
     data.archived(orders, named)

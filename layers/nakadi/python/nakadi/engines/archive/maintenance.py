@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime
 from functools import partial
 from typing import NamedTuple
@@ -54,7 +55,8 @@ class ArchiveSweep(Struct, frozen=True):
 
     def run(self, older_than: datetime) -> SweepResult:
         """Remove every object that was written before, and has no reference."""
-        found = self._list_objects_written_before(older_than, self._namespaces())
+        listed = list_objects_of_index(self.index, self.store, self.namespaces)
+        found = [each for each in listed if each.written_at < older_than]
         # The references after the objects: what began to be referred to in between is seen.
         referenced_archive_keys = self.index.referenced_archive_keys()
         unused = [each for each in found if each.key not in referenced_archive_keys]
@@ -70,22 +72,16 @@ class ArchiveSweep(Struct, frozen=True):
             log.info("%s archive objects that are not needed any more are gone", len(gone))
         return SweepResult(len(found), len(gone), sum(each.size for each in gone))
 
-    def _namespaces(self) -> Collection[str]:
-        if self.namespaces is not None:
-            return self.namespaces
-        return {objects.namespace_of_key(key) for key in self.index.referenced_archive_keys()}
 
-    def _list_objects_written_before(self, moment: datetime, namespaces: Collection[str]) -> list[StoredObject]:
-        return [
-            each
-            for namespace in sorted(namespaces)
-            for each in self._list_objects(namespace)
-            if each.written_at < moment
-        ]
-
-    def _list_objects(self, namespace: str) -> Iterator[StoredObject]:
+def list_objects_of_index(
+    index: LogIndex, store: ArchiveStore, namespaces: Collection[str] | None
+) -> Iterator[StoredObject]:
+    """The objects of these namespaces, by default of those that the index refers to."""
+    if namespaces is None:
+        namespaces = {objects.namespace_of_key(key) for key in index.referenced_archive_keys()}
+    for namespace in sorted(namespaces):
         for folder in (objects.LOG_FOLDER, objects.REWRITTEN_FOLDER):
-            yield from self.store.list_objects(f"{folder}{namespace}/")
+            yield from store.list_objects(f"{folder}{namespace}/")
 
 
 # Merging --------------------------------------------------------------------------------------------------------------
@@ -93,6 +89,8 @@ class ArchiveSweep(Struct, frozen=True):
 
 CLAIM_DURATION_SECONDS = 600.0
 """Seconds. Of two who write a partition anew at once, the second one has nothing to do."""
+
+CLAIM_POLL_SECONDS = 0.5
 
 MIN_SEGMENTS_TO_MERGE = 16
 """So many small neighbours are worth writing anew."""
@@ -140,6 +138,24 @@ def claim_partition(index: LogIndex, topic: str, partition: int) -> Iterator[Cal
         yield renew_claim
     finally:
         index.release_claim(claim, owner)
+
+
+@contextmanager
+def wait_for_partition(
+    index: LogIndex, topic: str, partition: int, patience_seconds: float
+) -> Iterator[Callable[[], None]]:
+    """The same, once nobody else does; raises `PartitionBusy` when that takes too long."""
+    give_up = time.monotonic() + patience_seconds
+    with ExitStack() as claimed:
+        while True:
+            try:
+                renew_claim = claimed.enter_context(claim_partition(index, topic, partition))
+                break
+            except PartitionBusy:
+                if time.monotonic() >= give_up:
+                    raise
+            time.sleep(CLAIM_POLL_SECONDS)
+        yield renew_claim
 
 
 class SegmentMerger(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ An object has gzip members one after the other, one or a few for each partition,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import accumulate, chain
@@ -17,7 +17,7 @@ import msgspec
 import orjson
 
 from nakadi.model.authorization import Attribute
-from nakadi.model.events import EventTextBlock, LazyEvents, Record, StoredEvent
+from nakadi.model.events import EventTextBlock, LazyEvents, Record, StoredEvent, TopicPartition
 from nakadi.model.log_index import IndexSegment
 from nakadi.ports.log_index import LogIndex
 
@@ -132,8 +132,22 @@ def _line_prefix(topic: str, partition: int) -> bytes:
     return b'{"topic":%b,"partition":%d,"offset":' % (orjson.dumps(topic), partition)
 
 
-def parse_member(content: bytes) -> Sequence[StoredEvent]:
-    return [_event_of_line(line) for text in decompress_members(content) for line in _decode_lines(text)]
+def parse_member(content: bytes, is_wanted: Callable[[ArchivedLine], bool] | None = None) -> Sequence[StoredEvent]:
+    """The events of members, of any topics; those of some lines alone, if it is said which."""
+    return [
+        _event_of_line(line)
+        for text in decompress_members(content)
+        for line in _decode_lines(text)
+        if is_wanted is None or is_wanted(line)
+    ]
+
+
+def end_offsets(content: bytes) -> Mapping[TopicPartition, int]:
+    """Where the events end that an object has of each partition. Raises `BadArchive`."""
+    ends: dict[TopicPartition, int] = {}
+    for text in decompress_members(content):
+        ends |= {(line.topic, line.partition): line.offset + 1 for line in _decode_lines(text)}
+    return ends
 
 
 def parse_partition_member(content: bytes, topic: str, partition: int) -> Sequence[StoredEvent]:
@@ -284,6 +298,12 @@ def new_rewritten_key(old_key: str, topic: str, partition: int, first_offset: in
 
 def new_rewritten_key_in(namespace: str, topic: str, partition: int, first_offset: int) -> str:
     return f"{REWRITTEN_FOLDER}{namespace}/{topic}/{partition}/{first_offset:018d}-{uuid4().hex}.json.gz"
+
+
+def new_key_beside(key: str) -> str:
+    """A new name for what is left of an object, in its folder."""
+    folder, _, name = key.rpartition("/")
+    return f"{folder}/{name.split('.')[0].rpartition('-')[0] or 'rest'}-{uuid4().hex}.json.gz"
 
 
 def namespace_of_key(key: str) -> str:

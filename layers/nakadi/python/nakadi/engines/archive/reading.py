@@ -340,12 +340,22 @@ class ArchiveReader:
             segment = self._index.segment_at_or_before(topic, partition, offset)
             if segment is None or segment.end_offset <= offset:
                 return None
-            events = self._segment_cache.read_segment(topic, partition, segment)
+            events = self._read_current_segment(topic, partition, segment, offset)
             index = max(bisect_left(events, moment, key=_stored_at), bisect_left(events, offset, key=_event_offset))
             if index < len(events):
                 return events[index].offset if events[index].offset < end else None
             offset = segment.end_offset
         return None
+
+    def _read_current_segment(self, topic: str, partition: int, segment: IndexSegment, offset: int) -> Events:
+        """The events of a segment, or of the one that has replaced it."""
+        try:
+            return self._segment_cache.read_segment(topic, partition, segment)
+        except UnreadableSegment:
+            newer = self._index.segment_at_or_before(topic, partition, offset)
+            if newer is None or newer.location is None or newer.location == segment.location:
+                raise
+            return self._segment_cache.read_segment(topic, partition, newer)
 
     def close(self) -> None:
         self._segment_cache.close()

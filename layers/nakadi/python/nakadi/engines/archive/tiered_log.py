@@ -23,6 +23,7 @@ from nakadi.common.metrics import Metrics
 from nakadi.common.work import ChoreStopped, run_and_log_failure
 from nakadi.engines.archive.archiver import ArchivePolicy, Archiver, EmptyTopicCatalog, TopicCatalog, trim_hot_log
 from nakadi.engines.archive.compaction import ArchiveCompaction
+from nakadi.engines.archive.evacuation import Evacuation, EvacuationBusy
 from nakadi.engines.archive.maintenance import ArchiveSweep, PartitionBusy, SegmentMerger
 from nakadi.engines.archive.reading import ArchiveReader, SegmentCache, UnreadableSegment
 from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, TopicPartition, microseconds_since_epoch
@@ -331,8 +332,16 @@ class ArchiveWorker:
                 self._run_and_count_failure(
                     "removal of a topic from the index", topic, partial(self._unindex_deleted_topic, topic)
                 )
+        self._run_and_count_failure("evacuation", "the archive", self._evacuate)
         unreferenced = ArchiveSweep(self._index, self._store, namespaces=(self._archiver.namespace,))
         unreferenced.run(datetime.now(UTC) - timedelta(seconds=self._tiers.unreferenced_grace))
+
+    def _evacuate(self) -> None:
+        """Have the sweep find what is dead in objects beside what lives, once they are without references."""
+        pause = WorkPacer(self._closing)
+        evacuation = Evacuation(self._index, self._store, namespaces=(self._archiver.namespace,))
+        with suppress(EvacuationBusy):
+            evacuation.move_out_all(datetime.now(UTC), pause)
 
     def merge_segments(self, pause: Callable[[], None] | None = None) -> None:
         """Make few objects of many small ones, which are read in less time."""

@@ -1,0 +1,131 @@
+"""Erasing what no segment of the archive refers to any more, and that is there all the same.
+
+A member of an archive object that was rewritten, merged or dropped stays in its object while the others are referred
+to, and in an object without references until that is removed. Both are searched here. What lives in an object with the
+value is moved out, and the object is removed at once: who reads in it looks for its events again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import datetime
+from functools import partial
+
+from msgspec import Struct
+
+from nakadi.engines.archive.evacuation import SETTLED_AGE, Evacuation, EvacuationBusy, LiveMember, PartlyDeadObject
+from nakadi.engines.archive.maintenance import PartitionBusy
+from nakadi.engines.archive.objects import ArchivedLine, BadArchive
+from nakadi.engines.archive.stores import open_archive
+from nakadi.model.event_type import EventType
+from nakadi.model.log_index import ArchiveLocation
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports.archive_store import ArchiveObjectGone
+from nakadi_jobs.command import Workplace
+from nakadi_jobs.erasure import PATIENCE, Wanted
+from nakadi_jobs.in_tasks import in_tasks
+
+
+class WholeObject(Struct, frozen=True):
+    """An archive object, with all that was ever in it."""
+
+    location: ArchiveLocation
+
+
+class Holding(Struct, frozen=True):
+    """An object that has the value, and why it is still there; from `removable_from` on it can go, if that is known."""
+
+    key: str
+    reason: str
+    removable_from: datetime | None = None
+
+    def __str__(self) -> str:
+        when = f"; it can go from {self.removable_from:%Y-%m-%dT%H:%M:%SZ} on" if self.removable_from else ""
+        return f"{self.key} ({self.reason}{when})"
+
+
+def remove_dead_members(work: Workplace, event_type: EventType, wanted: Wanted) -> Sequence[Holding]:
+    """Remove every object in which dead members have the value, and return those that have to stay for now."""
+    evacuation = Evacuation(work.index, work.store)
+    try:
+        with evacuation.claimed() as renew_claim:
+            dead = _holding_objects(work, evacuation.partly_dead_objects(), event_type, wanted)
+            members = evacuation.members_of({each.stored.key for each in dead})
+            left: list[Holding] = []
+            removable: list[str] = []
+            for each in dead:
+                renew_claim()
+                problem = _move_out(evacuation, each, members, work.clock.now())
+                if problem is None:
+                    removable.append(each.stored.key)
+                else:
+                    left.append(problem)
+            # What was about to be used when it was listed is in use by now.
+            needed = evacuation.members_of(removable)
+            left += [Holding(key, "another process has begun to use it") for key in removable if key in needed]
+            gone = [key for key in removable if key not in needed]
+            work.store.remove(gone)
+    except EvacuationBusy:
+        return [Holding("the archive", "another process moves members of its objects")]
+    work.report.details["removed_objects"] = gone
+    if gone:
+        work.report.info("archive", f"{len(gone)} objects are gone that had it in members without a reference")
+    return left
+
+
+def _holding_objects(
+    work: Workplace, dead: Sequence[PartlyDeadObject], event_type: EventType, wanted: Wanted
+) -> Sequence[PartlyDeadObject]:
+    parts = [WholeObject(ArchiveLocation(each.stored.key, 0, each.stored.size)) for each in dead]
+    job = partial(search_objects, work.archive.url, wanted, topics_of(event_type), event_type.name)
+    found = dict(in_tasks(work.spark, parts, job))
+    for problem in found.values():
+        if problem:
+            work.report.complain(event_type.name, f"not everything could be looked at: {problem}")
+    return [each for each in dead if found.get(each.stored.key) == ""]
+
+
+def topics_of(event_type: EventType) -> frozenset[str]:
+    return frozenset(timeline.topic for timeline in event_type.timelines)
+
+
+def search_objects(
+    url: str, wanted: Wanted, topics: Collection[str], name: str, parts: Iterable[WholeObject]
+) -> Iterator[tuple[str, str]]:
+    """Search objects for events of these topics, and of deleted event types of this name. Yields the key of each that
+    holds the value, or what is wrong with it as well.
+    """
+
+    def is_meant(line: ArchivedLine) -> bool:
+        return line.topic in topics or line.event_type == name
+
+    with closing(open_archive(url)) as store:
+        for part in parts:
+            key = part.location.key
+            try:
+                found = wanted.found_in_member(store.read_range(part.location), is_meant)
+            except ArchiveObjectGone:
+                continue
+            except BadArchive as error:
+                yield key, f"{key} cannot be read: {error}"
+                continue
+            if found:
+                yield key, ""
+
+
+def _move_out(
+    evacuation: Evacuation, found: PartlyDeadObject, members: Mapping[str, Sequence[LiveMember]], now: datetime
+) -> Holding | None:
+    """Leave an object without references; what keeps that from being done, if anything does."""
+    key = found.stored.key
+    try:
+        if not evacuation.is_settled(found, now):
+            return Holding(key, "it may be about to be used", found.stored.written_at + SETTLED_AGE)
+        if key in members:
+            evacuation.move_out(key, members[key], PATIENCE)
+    except PartitionBusy:
+        return Holding(key, "another process writes a partition of it anew")
+    except (ArchiveObjectGone, BadArchive, Unavailable) as error:
+        return Holding(key, f"what lives in it could not be moved: {error}")
+    return None

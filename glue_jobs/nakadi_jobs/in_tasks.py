@@ -1,0 +1,36 @@
+"""Work on parts of the archive where Spark's tasks run: one process would be too small for all events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from pyspark.sql import SparkSession
+
+from nakadi.model.log_index import ArchiveLocation
+from nakadi_jobs.reading import WORTH_TASKS
+
+PARTS_OF_A_TASK = 200
+
+Found = Iterable[tuple[str, str]]
+
+
+class LocatedPart(Protocol):
+    """A part of the archive."""
+
+    @property
+    def location(self) -> ArchiveLocation:
+        """Where its bytes are."""
+
+
+Part = TypeVar("Part", bound=LocatedPart)
+
+
+def in_tasks(spark: SparkSession, parts: Sequence[Part], job: Callable[[Iterable[Part]], Found]) -> Found:
+    """What a job finds in these parts. A few are worked on here, since starting Python in tasks takes longer."""
+    most, size = WORTH_TASKS
+    if len(parts) < most and sum(part.location.length for part in parts) < size:
+        return list(job(parts))
+    context = spark.sparkContext
+    tasks = min(len(parts), max(context.defaultParallelism, len(parts) // PARTS_OF_A_TASK))
+    return context.parallelize(parts, max(1, tasks)).mapPartitions(job).collect()

@@ -1,0 +1,201 @@
+"""Objects of the archive that are partly dead, and how the living are moved out of them.
+
+An object has members of several partitions, and on AWS of all event types that were published to within ten seconds.
+When a member is erased, compacted or merged, is too old or was deleted with its event type, its bytes stay in the
+object for as long as a segment refers to any other member. So the other members are copied to a new object, byte for
+byte, and the old one is left without a reference.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import NamedTuple
+from uuid import uuid4
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nakadi.engines.archive import objects
+from nakadi.engines.archive.maintenance import (
+    CLAIM_DURATION_SECONDS,
+    PartitionBusy,
+    claim_partition,
+    list_objects_of_index,
+    wait_for_partition,
+)
+from nakadi.engines.archive.objects import BadArchive, archived_segments_from
+from nakadi.model.events import TopicPartition
+from nakadi.model.log_index import ArchiveLocation, IndexSegment
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore, StoredObject
+from nakadi.ports.log_index import LogIndex
+
+CLAIM = "evacuation"
+"""Only one process at a time may move members: of two, each would take the other's new object for one that is dead."""
+
+SETTLED_AGE = timedelta(hours=1)
+"""Whoever writes an object refers to it within minutes, or never."""
+
+
+class EvacuationBusy(Exception):
+    """Raised when another process moves members of this archive."""
+
+
+class PartlyDeadObject(NamedTuple):
+    """An object, and how many of its bytes segments refer to: fewer than it has, perhaps none."""
+
+    stored: StoredObject
+    live_bytes: int
+
+
+class EvacuationResult(NamedTuple):
+    """How many objects have no references any more, how much is dead in them, and why others could not be moved."""
+
+    moved_count: int
+    dead_bytes: int
+    problem_by_key: Mapping[str, str]
+
+
+class LiveMember(NamedTuple):
+    topic: str
+    partition: int
+    segment: IndexSegment
+
+
+class Evacuation(Struct, frozen=True):
+    """Moves living members of one log index's archive. `namespaces` are as in `ArchiveSweep`."""
+
+    index: LogIndex
+    store: ArchiveStore
+    namespaces: Collection[str] | None = None
+
+    @contextmanager
+    def claimed(self) -> Iterator[Callable[[], None]]:
+        """Be the only process that moves members. What is yielded makes sure, for some more time, that it still is.
+
+        Raises `EvacuationBusy`, then or later.
+        """
+        owner = uuid4().hex
+
+        def renew_claim() -> None:
+            if not self.index.claim(CLAIM, owner, CLAIM_DURATION_SECONDS):
+                raise EvacuationBusy
+
+        renew_claim()
+        try:
+            yield renew_claim
+        finally:
+            self.index.release_claim(CLAIM, owner)
+
+    def move_out_all(self, now: datetime, pause: Callable[[], None] = lambda: None) -> EvacuationResult:
+        """Move what lives out of every object that is partly dead. What cannot be moved now is left for the next time.
+
+        Raises `EvacuationBusy`.
+        """
+        moved = freed = 0
+        problems: dict[str, str] = {}
+        with self.claimed() as renew_claim:
+            partly_dead = {each.stored.key: each for each in self.partly_dead_objects() if each.live_bytes}
+            for key, members in self.members_of(partly_dead).items():
+                renew_claim()
+                found = partly_dead[key]
+                try:
+                    if self.is_settled(found, now):
+                        self.move_out(key, members)
+                        moved, freed = moved + 1, freed + found.stored.size - found.live_bytes
+                except PartitionBusy:
+                    pass
+                except (ArchiveObjectGone, BadArchive, Unavailable) as problem:
+                    problems[key] = str(problem)
+                pause()
+        return EvacuationResult(moved, freed, problems)
+
+    def partly_dead_objects(self) -> Sequence[PartlyDeadObject]:
+        # The references after the objects, so that an object that gets its references meanwhile has all of them.
+        found = list(list_objects_of_index(self.index, self.store, self.namespaces))
+        live: Counter[str] = Counter()
+        for _, _, segment in self._live_members():
+            assert segment.location is not None
+            live[segment.location.key] += segment.location.length
+        return [PartlyDeadObject(each, live[each.key]) for each in found if live[each.key] < each.size]
+
+    def is_settled(self, found: PartlyDeadObject, now: datetime) -> bool:
+        """Whether nobody is about to refer to what was dead in an object when it was listed.
+
+        A young object may belong to a process that has still to refer to it. An indexer adds a segment only at the end
+        of what is indexed of a partition, so what lies before that end is dead for good. Who writes events anew has
+        the claim to their partition until the segment is replaced: once somebody else can have it, that is over.
+        """
+        if found.stored.written_at < now - SETTLED_AGE:
+            return True
+        try:
+            ends = objects.end_offsets(self._read(ArchiveLocation(found.stored.key, 0, found.stored.size)))
+        except ArchiveObjectGone:
+            return True
+        if found.stored.key.startswith(objects.LOG_FOLDER):
+            heads = self.index.index_heads(list(ends))
+            return all(end <= heads[place].state.next_offset or self._is_gone(place) for place, end in ends.items())
+        return all(map(self._can_be_claimed, ends))
+
+    def members_of(self, keys: Collection[str]) -> Mapping[str, Sequence[LiveMember]]:
+        """The living members of these objects."""
+        found: defaultdict[str, list[LiveMember]] = defaultdict(list)
+        for member in self._live_members():
+            assert member.segment.location is not None
+            if member.segment.location.key in keys:
+                found[member.segment.location.key].append(member)
+        return found
+
+    def move_out(self, key: str, members: Sequence[LiveMember], patience_seconds: float = 0.0) -> None:
+        """Move the living members of an object to a new one. To be done with the claim.
+
+        Raises `PartitionBusy` while another process writes one of the partitions anew, for longer than there is
+        patience; what was moved until then stays moved. Raises `ArchiveObjectGone` and `BadArchive` for an object that
+        cannot be read.
+        """
+        new_key, content, locations = objects.new_key_beside(key), bytearray(), []
+        for member in members:
+            assert member.segment.location is not None
+            locations.append(ArchiveLocation(new_key, len(content), member.segment.location.length))
+            content += self._read(member.segment.location)
+        self.store.put(new_key, bytes(content))
+        for member, location in zip(members, locations, strict=True):
+            with wait_for_partition(self.index, member.topic, member.partition, patience_seconds) as renew_claim:
+                self._refer_to(member, location, renew_claim)
+
+    def _refer_to(self, member: LiveMember, location: ArchiveLocation, renew_claim: Callable[[], None]) -> None:
+        topic, partition, segment = member
+        # Who compacted, merged or erased it meanwhile has moved it out as well; of a deleted topic nothing is left.
+        current = self.index.segment_at_or_before(topic, partition, segment.first_offset)
+        if current != segment or self.index.topic(topic) is None:
+            return
+        renew_claim()
+        self.index.replace_segments(topic, partition, [replace(segment, location=location)], segment.end_offset)
+
+    def _read(self, location: ArchiveLocation) -> bytes:
+        content = self.store.read_range(location)
+        if len(content) != location.length:
+            raise BadArchive(f"{location.key} has {len(content)} of {location.length} bytes from {location.start} on")
+        return content
+
+    def _can_be_claimed(self, place: TopicPartition) -> bool:
+        try:
+            with claim_partition(self.index, *place):
+                return True
+        except PartitionBusy:
+            return False
+
+    def _is_gone(self, place: TopicPartition) -> bool:
+        known = self.index.topic(place[0])
+        return known is None or known.partitions <= place[1]
+
+    def _live_members(self) -> Iterator[LiveMember]:
+        for topic in self.index.topic_names():
+            known = self.index.topic(topic)
+            for partition in range(known.partitions if known else 0):
+                for segment in archived_segments_from(self.index, topic, partition):
+                    if segment.location is not None:
+                        yield LiveMember(topic, partition, segment)

@@ -1,0 +1,188 @@
+"""Moving what lives out of objects that are partly dead."""
+
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from nakadi.engines.archive import objects
+from nakadi.engines.archive.evacuation import Evacuation, EvacuationBusy
+from nakadi.engines.archive.maintenance import ArchiveSweep, PartitionBusy, claim_partition
+from nakadi.engines.archive.objects import BadArchive
+from nakadi.engines.archive.reading import ArchiveReader, SegmentCache
+from nakadi.engines.archive.stores import MemoryStore
+from nakadi.engines.memory.stores import MemoryLogIndex
+from nakadi.model.events import Record, StoredEvent
+from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
+
+NOW = datetime.now(UTC)
+KEY = "log/ns/shared/2026-11-21/t-1.json.gz"
+PLACES = (("a", 0), ("a", 1), ("b", 0))
+
+
+def event(topic, offset):
+    return StoredEvent(offset, Record(b'{"of":"%b %d"}' % (topic.encode(), offset)), NOW)
+
+
+def add_object(index, store, key, places=PLACES):
+    """An object with two events of each of these partitions, which come to stand at their ends."""
+    content, members = b"", []
+    for topic, partition in places:
+        head = index.index_heads([(topic, partition)])[topic, partition]
+        first = head.state.next_offset
+        member = objects.pack_member(topic, partition, [event(topic, first), event(topic, first + 1)])
+        segment = IndexSegment(
+            state_before=IndexingState(next_offset=first),
+            offset_count=2,
+            first_stored_at=0,
+            last_stored_at=1,
+            location=ArchiveLocation(key, len(content), len(member)),
+        )
+        members.append((topic, partition, head, segment))
+        content += member
+    store.put(key, content)
+    for topic, partition, head, segment in members:
+        new_head = IndexHead(IndexingState(next_offset=segment.end_offset))
+        assert index.advance_head(topic, partition, head.revision, new_head, segment)
+    return content
+
+
+@pytest.fixture
+def store():
+    return MemoryStore()
+
+
+@pytest.fixture
+def index(store):
+    index = MemoryLogIndex()
+    index.create_topic("a", 2)
+    index.create_topic("b", 1)
+    add_object(index, store, KEY)
+    return index
+
+
+@pytest.fixture
+def evacuation(index, store):
+    return Evacuation(index, store)
+
+
+def rewrite(index, store, topic="a", partition=0):
+    """The first segment of a partition comes to lie in an object of its own, as after an erasure."""
+    [segment] = index.segments_from(topic, partition, 0, 1)
+    key = objects.new_rewritten_key(segment.location.key, topic, partition, 0)
+    content = objects.pack_member(topic, partition, [event(topic, 0)])
+    store.put(key, content)
+    written = IndexSegment(
+        state_before=segment.state_before,
+        offset_count=2,
+        first_stored_at=0,
+        last_stored_at=1,
+        location=ArchiveLocation(key, 0, len(content)),
+        event_count=1,
+    )
+    index.replace_segments(topic, partition, [written], 2)
+    return key
+
+
+def location(index, topic, partition):
+    return index.segments_from(topic, partition, 0, 1)[0].location
+
+
+def offsets(index, store, topic, partition):
+    with closing(ArchiveReader(index, SegmentCache(store))) as reader:
+        return [each.offset for each in reader.read_slice(topic, partition, 0, 10, 10_000).events]
+
+
+def test_what_lives_moves_as_it_is(index, store, evacuation):
+    """Beside a dead member, the others move to a new object, byte for byte, and a sweep removes the old one."""
+    before = {place: store.read_range(location(index, *place)) for place in PLACES[1:]}
+    rewrite(index, store)
+    assert [(each.stored.key, each.live_bytes) for each in evacuation.partly_dead_objects()] == [
+        (KEY, sum(map(len, before.values())))
+    ]
+    result = evacuation.move_out_all(NOW)
+    assert (result.moved_count, result.problem_by_key) == (1, {})
+    assert {place: store.read_range(location(index, *place)) for place in PLACES[1:]} == before
+    ArchiveSweep(index, store).run(datetime.now(UTC) + timedelta(seconds=1))
+    assert KEY not in store.all_keys()
+    assert [offsets(index, store, *place) for place in PLACES] == [[0], [0, 1], [0, 1]]
+    assert evacuation.partly_dead_objects() == []
+
+
+@pytest.mark.usefixtures("index")
+def test_what_is_whole_stays_where_it_is(store, evacuation):
+    """Nothing is written for objects whose members all live."""
+    keys = store.all_keys()
+    assert evacuation.move_out_all(NOW).moved_count == 0
+    assert store.all_keys() == keys
+
+
+def test_what_retention_and_deletion_leave_is_dead(index, store, evacuation):
+    """A member is dead when its events are too old, and when its event type is gone."""
+    index.delete_topic("b")
+    assert evacuation.move_out_all(NOW).moved_count == 1
+    index.drop_segments_before("a", 1, 2)
+    assert evacuation.move_out_all(NOW).moved_count == 1
+    assert offsets(index, store, "a", 0) == [0, 1]
+    assert sum(each.size for each in store.list_objects(location(index, "a", 0).key)) == location(index, "a", 0).length
+
+
+def test_what_another_process_changed_meanwhile_stays_changed(index, store, evacuation):
+    """A segment that was rewritten after it was copied is not replaced by the copy; nor does a deleted topic return."""
+    rewrite(index, store)
+    members = evacuation.members_of([KEY])[KEY]
+    own = rewrite(index, store, partition=1)
+    index.delete_topic("b")
+    evacuation.move_out(KEY, members)
+    assert location(index, "a", 1).key == own
+    assert index.topic("b") is None
+    assert index.segments_from("b", 0, 0, 1) == []
+
+
+def test_what_is_being_rewritten_is_left_for_the_next_time(index, store, evacuation):
+    """A partition that another process holds keeps its place, and a later run moves what is left."""
+    rewrite(index, store)
+    with claim_partition(index, "b", 0):
+        with pytest.raises(PartitionBusy):
+            evacuation.move_out(KEY, evacuation.members_of([KEY])[KEY])
+        evacuation.move_out_all(NOW)
+        assert location(index, "b", 0).key == KEY
+    assert evacuation.move_out_all(NOW).moved_count >= 1
+    assert location(index, "b", 0).key != KEY
+    assert [offsets(index, store, *place) for place in PLACES] == [[0], [0, 1], [0, 1]]
+
+
+def test_only_one_process_moves_members(evacuation):
+    """Another one finds out before it begins, and can begin when the first has ended."""
+    with evacuation.claimed(), pytest.raises(EvacuationBusy):
+        evacuation.move_out_all(NOW)
+    assert evacuation.move_out_all(NOW).moved_count == 0
+
+
+def test_a_damaged_object_stays(index, store, evacuation):
+    """What cannot be copied is told, and nothing refers to a copy of it."""
+    rewrite(index, store)
+    store.put(KEY, store.content(KEY)[:-3])
+    with pytest.raises(BadArchive, match=f"{KEY} has"):
+        evacuation.move_out(KEY, evacuation.members_of([KEY])[KEY])
+    assert location(index, "b", 0).key == KEY
+
+
+def test_a_young_object_may_be_about_to_be_used(index, store, evacuation):
+    """An indexer refers to its object after it has written it: until then it is not taken for a dead one."""
+    content = objects.pack_member("a", 0, [event("a", 2), event("a", 3)])
+    store.put("log/ns/shared/2026-11-21/t-2.json.gz", content)
+    [found] = [each for each in evacuation.partly_dead_objects() if each.stored.key.endswith("t-2.json.gz")]
+    assert not evacuation.is_settled(found, NOW)
+    assert evacuation.is_settled(found, NOW + timedelta(hours=2))
+    add_object(index, store, "log/ns/shared/2026-11-21/t-3.json.gz")
+    assert evacuation.is_settled(found, NOW)
+
+
+def test_a_young_object_of_a_rewriter_may_be_about_to_be_used(index, store, evacuation):
+    """Who holds the partition may still refer to it; once the partition is free, nobody will."""
+    store.put("compacted/ns/a/0/000-1.json.gz", objects.pack_member("a", 0, [event("a", 0)]))
+    [found] = evacuation.partly_dead_objects()
+    with claim_partition(index, "a", 0):
+        assert not evacuation.is_settled(found, NOW)
+    assert evacuation.is_settled(found, NOW)
