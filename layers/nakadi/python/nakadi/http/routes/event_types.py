@@ -61,9 +61,27 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
             Route(method="GET", template=all_, handler=self.list, operation="list_event_types"),
             Route(method="POST", template=all_, handler=self.create, operation="create_event_type"),
             Route(method="GET", template=one, handler=self.get, operation="get_event_type"),
-            Route(method="PUT", template=one, handler=self.replace, operation="update_event_type"),
-            Route(method="DELETE", template=one, handler=self.delete, operation="delete_event_type"),
-            Route(method="PUT", template=count, handler=self.repartition, operation="set_partition_count"),
+            Route(
+                method="PUT",
+                template=one,
+                handler=self.replace,
+                operation="update_event_type",
+                changes_cached_documents=True,
+            ),
+            Route(
+                method="DELETE",
+                template=one,
+                handler=self.delete,
+                operation="delete_event_type",
+                changes_cached_documents=True,
+            ),
+            Route(
+                method="PUT",
+                template=count,
+                handler=self.repartition,
+                operation="set_partition_count",
+                changes_cached_documents=True,
+            ),
         ]
 
     def list(self, request: Request) -> Response:
@@ -131,7 +149,9 @@ def schema_routes(schema_versions: SchemaVersions) -> list[Route]:
     one, check = f"{all_}/{{version}}", f"{all_}/{{version}}/compatibility-check"
     return [
         Route(method="GET", template=all_, handler=handlers.list, operation="list_schemas"),
-        Route(method="POST", template=all_, handler=handlers.add, operation="add_schema"),
+        Route(
+            method="POST", template=all_, handler=handlers.add, operation="add_schema", changes_cached_documents=True
+        ),
         Route(method="GET", template=one, handler=handlers.get, operation="get_schema"),
         Route(method="POST", template=check, handler=handlers.check_compatibility, operation="check_compatibility"),
     ]
@@ -189,7 +209,13 @@ def timeline_routes(timelines: Timelines, adoption: TopicAdoption) -> list[Route
     path = "/event-types/{name}/timelines"
     return [
         Route(method="GET", template=path, handler=handlers.list, operation="list_timelines"),
-        Route(method="POST", template=path, handler=handlers.create, operation="create_timeline"),
+        Route(
+            method="POST",
+            template=path,
+            handler=handlers.create,
+            operation="create_timeline",
+            changes_cached_documents=True,
+        ),
     ]
 
 
