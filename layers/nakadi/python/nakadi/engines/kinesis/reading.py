@@ -413,7 +413,9 @@ class ShardWatch:
         """Read one shard to its end, then begin with those that came from it."""
         while not self._ended.is_set():
             try:
-                ended = self._reader.read_to_tip(shard, time.monotonic(), GrowingPauses(RETRY_TIMEOUT_SECONDS))
+                # What others have asked for just now need not be asked again: streams that begin ask in any case.
+                recently = time.monotonic() - self._interval / 2
+                ended = self._reader.read_to_tip(shard, recently, GrowingPauses(RETRY_TIMEOUT_SECONDS))
                 if not ended and self._fan_out is not None:
                     # What cannot be pushed, and what a subscription that fell silent did not tell, is asked for above.
                     ended = self._reader.receive_pushed_records(shard, self._fan_out, self._ended.is_set)
