@@ -64,7 +64,7 @@ LOST_RACE_MESSAGE = "This was changed by others meanwhile, please repeat request
 UNAVAILABLE_MESSAGE = "A part of the broker does not answer at the moment, please repeat request"
 
 # How long a client may sensibly wait before it tries again, in seconds.
-RETRY_AFTER_SECONDS = 1
+RETRY_AFTER_SECONDS = "1"
 
 CONSTRAINT_VIOLATION_TYPE = "https://zalando.github.io/problem/constraint-violation"
 
@@ -160,8 +160,9 @@ def _problem_headers(error: Exception, status: HTTPStatus) -> dict[str, str]:
     if isinstance(error, UnsupportedMediaType):
         return {"accept": f"{JSON_MEDIA_TYPE}, application/*+json"}
     if status is HTTPStatus.SERVICE_UNAVAILABLE:
-        seconds = error.retry_after_seconds if isinstance(error, outcomes.Unavailable) else RETRY_AFTER_SECONDS
-        return {"retry-after": str(seconds)}
+        if isinstance(error, outcomes.Unavailable):
+            return {"retry-after": str(error.retry_after_seconds)}
+        return {"retry-after": RETRY_AFTER_SECONDS}
     return {}
 
 
