@@ -15,7 +15,9 @@ from botocore.exceptions import ClientError
 from nakadi.engines.kinesis import event_log as event_log_module
 from nakadi.engines.kinesis import stream as stream_module
 from nakadi.engines.kinesis import tails as tails_module
+from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.event_log import KinesisLog
+from nakadi.engines.kinesis.reading import ShardWatch
 from nakadi.engines.kinesis.stream import (
     MAX_WAIT_TO_BEGIN_READING_SECONDS,
     MAX_WAIT_TO_READ_ON_SECONDS,
@@ -267,3 +269,26 @@ def test_a_refusal_tells_clients_when_to_come_back():
     answers.append(problem_of_error(refused.value))
 
     assert [(each.status, each.headers["retry-after"]) for each in answers] == [(503, "7"), (503, "10")]
+
+
+class Reader:
+    """Notes up to when it is asked to read."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[float, float]] = []
+
+    def read_to_tip(self, _shard: str, as_of: float, _patience: object) -> bool:
+        self.asked.append((as_of, time.monotonic()))
+        return False
+
+
+def test_a_watch_does_not_read_again_what_was_read_just_now(world):
+    """A shard that somebody has read within half an interval is not read again for those who only wait."""
+    reader = Reader()
+    watch = ShardWatch(reader, ShardTreeCache(world.a_stream()), 2.0)
+    until(lambda: reader.asked)
+    watch.stop()
+    watch.join_threads()
+
+    [(as_of, now), *_] = reader.asked
+    assert 1.0 <= now - as_of < 2.0
