@@ -50,12 +50,13 @@ class Processes:
     reader: BrokerServices
     clock: HandMovedClock
 
-    def ask(self, method: str, path: str, body: object = None) -> Response:
+    def ask(self, method: str, path: str, body: object = None, **query: str) -> Response:
         answer = self.writer.application.answer(
             Request(
                 method=method,
                 path=path,
                 target=path,
+                query={name: (value,) for name, value in query.items()},
                 headers={"content-type": "application/json", "accept": "application/json"},
                 body=b"" if body is None else json.dumps(body).encode(),
             )
@@ -157,6 +158,7 @@ def blocked(processes: Processes) -> Mapping[str, str]:
 
 
 OTHER_SCHEMA = {"type": "json_schema", "schema": json.dumps({"properties": {"more": {"type": "string"}}})}
+SAME_SCHEMA = {"type": "json_schema", "schema": a_definition()["schema"]["schema"]}
 LISTS = {each: [{"data_type": "user", "value": "ann"}] for each in ("admins", "readers", "writers")}
 
 CHANGES = {
@@ -245,6 +247,7 @@ def test_refusals_and_reads_are_answered_at_once(processes):
     assert processes.ask("DELETE", "/event-types/unknown").status == 404
     assert processes.ask("GET", f"/event-types/{NAME}").status == 200
     assert processes.ask("POST", "/event-types", a_definition(name="another")).status == 201
+    assert processes.ask("POST", f"/event-types/{NAME}/schemas", SAME_SCHEMA, fetch="true").status == 200
 
     assert processes.clock.monotonic() == began
 

@@ -52,7 +52,7 @@ def _answered_when_in_force(route: Route, broker: BrokerServices) -> Route:
 
     def handle(request: Request) -> Answer:
         answer = handle_at_once(request)
-        if answer.status < 300:
+        if answer.status < 300 and not (route.only_reads and route.only_reads(request)):
             broker.wait_until_in_force()
         return answer
 

@@ -43,8 +43,8 @@ def wait_until_caches_expire(clock: Clock, cache_seconds: float) -> None:
 
 class ChangeCountersSnapshot(Struct, frozen=True):
     """The numbers of changes, and when the request for them began: by the clock of the caches, and by the two clocks
-    of the machine, of which one may be put back and the other stop with the machine. `began_at_time_of_day` is what the
-    clock of the caches shows to people. `broker_change_counts` is what the processes of this broker had counted then.
+    of the machine, of which one may be put back and the other stop with the machine. `began_at_time_of_day` is the
+    same moment as `began_at`. `broker_change_counts` is what the processes of this broker had counted then.
     """
 
     changes: ChangeCounters

@@ -150,11 +150,20 @@ def schema_routes(schema_versions: SchemaVersions) -> list[Route]:
     return [
         Route(method="GET", template=all_, handler=handlers.list, operation="list_schemas"),
         Route(
-            method="POST", template=all_, handler=handlers.add, operation="add_schema", changes_cached_documents=True
+            method="POST",
+            template=all_,
+            handler=handlers.add,
+            operation="add_schema",
+            changes_cached_documents=True,
+            only_reads=_searches_for_schema,
         ),
         Route(method="GET", template=one, handler=handlers.get, operation="get_schema"),
         Route(method="POST", template=check, handler=handlers.check_compatibility, operation="check_compatibility"),
     ]
+
+
+def _searches_for_schema(request: Request) -> bool:
+    return request.query_flag("fetch")
 
 
 class _SchemaHandlers(Struct, frozen=True):
@@ -181,7 +190,7 @@ class _SchemaHandlers(Struct, frozen=True):
 
     def add(self, request: Request) -> Response:
         name, draft = request.path_parameters["name"], schema_draft(object_body(request))
-        if request.query_flag("fetch"):
+        if _searches_for_schema(request):
             return json_response(schema_view(self.versions.find_equal(name, draft, request.subject)))
         self.versions.add(name, draft, request.subject)
         return empty_response()
