@@ -10,6 +10,7 @@ from nakadi.common import caching
 from nakadi.engines.kinesis import stream
 from nakadi.engines.kinesis.continuity import RETRY_TIMEOUT_SECONDS
 from nakadi.engines.kinesis.event_log import DEFAULT_OPTIONS
+from nakadi.engines.kinesis.tails import RETRY_AFTER_REFUSAL_SECONDS
 from nakadi.local import Broker
 from nakadi.publishing.system_events import KPI_WRITE_INTERVAL_SECONDS
 from nakadi.streaming import access
@@ -43,6 +44,7 @@ def test_the_ages_of_what_is_remembered_are_those_of_the_code():
         f"at most {KPI_WRITE_INTERVAL_SECONDS:.0f} s late",
         f"more than {leave:.0f} s later, it is refused at once; that leaves room for {leave * 5:.0f} such streams",
         f"refuses that read for {RETRY_TIMEOUT_SECONDS:.0f} s",
+        f"within the next {RETRY_AFTER_REFUSAL_SECONDS:.0f} s",
         f"waits up to {stream.MAX_WAIT_TO_READ_ON_SECONDS:.0f} s for a turn",
     )
     assert [each for each in said if each not in ages] == []

@@ -171,10 +171,9 @@ def test_a_read_serves_who_came_while_it_waited_for_its_turn(world, clock):
     assert reads() == 1
 
 
-@pytest.mark.usefixtures("clock")
-def test_who_waits_for_a_read_that_is_refused_is_refused_with_it(world):
+def test_who_waits_for_a_read_that_is_refused_is_refused_with_it(world, clock):
     """While Kinesis refuses a shard's reads, many who wait for them cost no more calls than one, and hear of it at
-    once, with the time to come back."""
+    once, with the time to come back. Who comes before that time is refused without a call."""
     client = Held(world.client, refuses=True)
     log = a_log(world, client)
 
@@ -184,7 +183,12 @@ def test_who_waits_for_a_read_that_is_refused_is_refused_with_it(world):
     assert sum(isinstance(each, ShardBusy) for each in refusals) == MANY - 1
     assert client.reads < 15  # those of one that tries for ten seconds
 
+    reads = client.reads
     client._refuses = False
+    with pytest.raises(ShardBusy) as early:
+        log.bounds("t", [0])
+    assert client.reads == reads
+    clock.now += early.value.retry_after_seconds
     assert log.bounds("t", [0])[0].next_offset == 1
 
 

@@ -21,7 +21,7 @@ from nakadi.engines.kinesis.envelopes import hash_key, original_topic, parse_par
 from nakadi.engines.kinesis.fan_out import FanOut
 from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RankOf, RecentRecords, cut_before, slice_frames
 from nakadi.engines.kinesis.scanning import NumberingStart, Scanner
-from nakadi.engines.kinesis.stream import GrowingPauses
+from nakadi.engines.kinesis.stream import GrowingPauses, ShardBusy
 from nakadi.engines.kinesis.tails import LastWrittenRecords, ShardPositionLost, ShardTails
 from nakadi.engines.kinesis.topics import TopicCache
 from nakadi.model.events import EventSlice, OffsetBounds, TopicPartition, microseconds_since_epoch
@@ -424,6 +424,9 @@ class ShardWatch:
             except GapFound as gap:
                 log.warning("Watching shard %s waits for housekeeping: %s", shard, gap)
                 self._ended.wait(MAX_GAP_WAIT_INTERVALS * self._interval)
+            except ShardBusy as busy:
+                log.warning("Watching waits: %s", busy)
+                self._ended.wait(busy.retry_after_seconds)
             except Unavailable:
                 log.warning("Shard %s is asked again", shard, exc_info=True)
                 if self._is_gone_from_stream(shard):

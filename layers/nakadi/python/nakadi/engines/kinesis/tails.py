@@ -57,9 +57,9 @@ class ShardTail:
         self.read_at = read_at
         self._lock = threading.Lock()
         self._known_at = float("-inf")
-        # Written by who has the lock. Who waits for it reads the number before: a failure that is counted by the time
-        # they have the lock is one of a read that they waited for.
-        self._failure_count = 0
+        # Written by who has the lock, and read by who has it next: one that waited while Kinesis refused the read, or
+        # comes right after that, is refused as well. The thread that reads would else be another one each time.
+        self._busy_until = float("-inf")
         self._last_failure: Unavailable | None = None
         self._pushes = 0
 
@@ -81,12 +81,12 @@ class ShardTail:
         """Read on until all is known that was there at `as_of`, and the record with that sequence number.
 
         One thread reads for all that wait, however many there are: a page that was asked for after they came has what
-        they need, and when Kinesis has refused it for as long as one waits, it has refused it to all of them.
+        they need. When Kinesis has refused it for as long as one waits, all of them are refused, and so is who comes
+        before the time that they are told to come back.
         """
-        failures_before = self._failure_count
         with self._turn_to_read(patience):
             while not self.ended and not (self._known_at >= as_of and (self.cursor.sequence or 0) >= last_sequence):
-                self._raise_if_failed_since(failures_before)
+                self._refuse_if_busy()
                 page = self._read_page(patience)
                 receive(page.records)
                 if page.at_tip:
@@ -105,9 +105,10 @@ class ShardTail:
         finally:
             self._lock.release()
 
-    def _raise_if_failed_since(self, failures_before: int) -> None:
-        if self._failure_count > failures_before:
-            raise ShardBusy(self.cursor.shard, RETRY_AFTER_REFUSAL_SECONDS) from self._last_failure
+    def _refuse_if_busy(self) -> None:
+        seconds = self._busy_until - time.monotonic()
+        if seconds > 0:
+            raise ShardBusy(self.cursor.shard, seconds) from self._last_failure
 
     @property
     def receives_pushes(self) -> bool:
@@ -141,7 +142,7 @@ class ShardTail:
         except NoSuchShard as error:
             raise ShardPositionLost(self.cursor.shard) from error
         except (StreamCallFailed, ShardBusy) as error:
-            self._failure_count += 1
+            self._busy_until = time.monotonic() + RETRY_AFTER_REFUSAL_SECONDS
             self._last_failure = error
             raise
         self.read_at = began
