@@ -4,7 +4,16 @@ import json
 import re
 from pathlib import Path
 
+from nakadi.app.settings import Settings
+from nakadi.auth import tokens
+from nakadi.common import caching
+from nakadi.engines.kinesis import stream
+from nakadi.engines.kinesis.continuity import RETRY_TIMEOUT_SECONDS
+from nakadi.engines.kinesis.event_log import DEFAULT_OPTIONS
+from nakadi.engines.kinesis.tails import RETRY_AFTER_REFUSAL_SECONDS
 from nakadi.local import Broker
+from nakadi.publishing.system_events import KPI_WRITE_INTERVAL_SECONDS
+from nakadi.streaming import access
 from tests.support.pasted import pasted
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
@@ -19,3 +28,23 @@ def test_the_first_event_of_a_deployment_is_published_and_streamed():
 
     assert (made[0], published[0], streamed[0]) == (201, 200, 200)
     assert len(json.loads(streamed[1].splitlines()[0])["events"]) == 1
+
+
+def test_the_ages_of_what_is_remembered_are_those_of_the_code():
+    """The guide says for how long each memory may be old, and how many streams begin at once. (R295, L76)"""
+    ages = GUIDE.partition("\n## When a change is in force\n")[2].partition("\n## A new version")[0]
+    leave = stream.MAX_WAIT_TO_BEGIN_READING_SECONDS
+    said = (
+        f"`NAKADI_CACHE_SECONDS`, {('no', 'one')[Settings().cache_seconds]} second by default",
+        f"{round(100 * (caching.CLOCK_DRIFT_FACTOR - 1))} % more",
+        f"{access.CHECK_INTERVAL_SECONDS + Settings().cache_seconds:.0f} s: it looks once a second",
+        f"{tokens.KEY_SET_MAX_AGE_SECONDS:.0f} s in each process, and",
+        f"{caching.MAX_CACHE_ENTRY_AGE_SECONDS:.0f} s in each process |",
+        f"housekeeping has removed events | {DEFAULT_OPTIONS.lease:.0f} s",
+        f"at most {KPI_WRITE_INTERVAL_SECONDS:.0f} s late",
+        f"more than {leave:.0f} s later, it is refused at once; that leaves room for {leave * 5:.0f} such streams",
+        f"refuses that read for {RETRY_TIMEOUT_SECONDS:.0f} s",
+        f"within the next {RETRY_AFTER_REFUSAL_SECONDS:.0f} s",
+        f"waits up to {stream.MAX_WAIT_TO_READ_ON_SECONDS:.0f} s for a turn",
+    )
+    assert [each for each in said if each not in ages] == []

@@ -32,3 +32,6 @@ class SkewedClock:
 
     def monotonic(self) -> float:
         return self.time.seconds + self.booted
+
+    def sleep(self, seconds: float) -> None:
+        self.time.move(seconds)

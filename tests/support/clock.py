@@ -15,8 +15,16 @@ class HandMovedClock:
     def monotonic(self) -> float:
         return self._passed
 
+    def sleep(self, seconds: float) -> None:
+        """Nobody waits: the time is over."""
+        self.move(seconds)
+
     def move(self, seconds: float) -> None:
         self._passed += seconds
+
+    def stand_still(self, seconds: float) -> None:
+        """The machine stands still, and its steady clock with it; the time of day goes on."""
+        self._behind -= seconds
 
     def set_back(self, seconds: float) -> None:
         """The time of day is set back; the steady clock does not notice."""

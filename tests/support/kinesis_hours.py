@@ -37,6 +37,9 @@ class Now:
     def monotonic(self) -> float:
         return time.monotonic()
 
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
 
 class Hours:
     """One stream, its index and its archive, a registry, and a broker that keeps house."""

@@ -27,8 +27,8 @@ STRICTNESS = Strictness(roles=True, limits=os.environ.get("AWS_LOCAL_STRICT", ""
 HURRY = "" if ALL else "&lease=0.05&poll=0.1&reads_per_second=10000"
 
 HURRIED: Mapping[str, str] = {
-    # What one function was told, the next one knows at once, as in a broker of one process.
-    "NAKADI_CACHE_SECONDS": "0",
+    # Functions remember for a second, and changes wait for them, only where limits hold as well: it takes time.
+    **({} if STRICTNESS.limits else {"NAKADI_CACHE_SECONDS": "0"}),
     "NAKADI_EVENT_LOG": f"{STREAM}{HURRY}",
     # As where tokens are asked for: housekeeping gives the broker's own event types to these.
     "NAKADI_DEFAULT_ADMIN": "user=the-admin",

@@ -100,3 +100,20 @@ def test_no_switch_stands_in_the_way(api):
 
     assert features["repartitioning"] is False
     assert set_count(api, created(api)["name"], 2).status_code == 204
+
+
+def test_the_next_events_go_by_the_new_count(api):
+    """As soon as more partitions are acknowledged, all events are partitioned by the new count. (R206, R295)"""
+    by_key = {"partition_strategy": "hash", "partition_key_fields": ["key"]}
+    name = created(api, schema={"properties": {"key": {"type": "string"}}}, **by_key)["name"]
+    keys = [{"key": str(number)} for number in range(64)]
+    assert api.post(f"/event-types/{name}/events", json=keys).status_code == 200
+
+    assert set_count(api, name, 8).status_code == 204
+    assert api.post(f"/event-types/{name}/events", json=keys).status_code == 200
+
+    ends = [each["newest_available_offset"] for each in api.get(f"/event-types/{name}/partitions").json()]
+    numbers = [int(each.rpartition("-")[2]) + 1 if "--1" not in each else 0 for each in ends]
+    assert sum(numbers) == 2 * len(keys)
+    assert len(keys) < numbers[0] < 2 * len(keys)
+    assert all(numbers)

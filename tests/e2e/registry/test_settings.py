@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.api import attributes, created, lists, problem, violations
+from tests.support.api import a_definition, attributes, created, lists, problem, violations
 from tests.support.builders import a_name
 
 FEATURES = [
@@ -171,3 +171,14 @@ def test_read_only_can_be_switched_off_again(api):
     off = api.post("/settings/features", json={"feature": "disable_db_write_operations", "enabled": False})
     assert off.status_code == 204
     created(api)
+
+
+def test_a_feature_is_in_force_for_the_next_request(api):
+    """Switched on or off, a feature is what the next request meets, again and again. (R229, R295)"""
+    statuses = []
+    for enabled in (True, False, True, False):
+        switch = {"feature": "disable_event_type_creation", "enabled": enabled}
+        assert api.post("/settings/features", json=switch).status_code == 204
+        statuses.append(api.post("/event-types", json=a_definition()).status_code)
+
+    assert statuses == [501, 201, 501, 201]

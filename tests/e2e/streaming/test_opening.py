@@ -3,11 +3,14 @@
 import json
 import time
 
+import orjson
 import pytest
 
 from tests.support.api import created, lists, problem
 from tests.support.builders import a_name
-from tests.support.stream_lines import batch, cursors, keep_alive, position
+from tests.support.open_stream import OpenStream
+from tests.support.patience import PATIENCE, in_threads
+from tests.support.stream_lines import batch, cursors, event, keep_alive, position
 
 NOT_THERE = "001-0001-000000000000000099"
 
@@ -251,3 +254,27 @@ def test_without_cursors_the_newest_timeline_counts(api, stream, publish, event_
     assert api.post(f"/event-types/{event_type}/timelines", json={"storage_id": "default"}).status_code == 201
     with stream("stream_timeout=1&batch_flush_timeout=1") as opened:
         assert sorted(opened.rest().splitlines(keepends=True)) == [keep_alive(each, -1, timeline=2) for each in "012"]
+
+
+MANY_STREAMS = 40
+
+
+def test_many_streams_that_are_opened_at_once_are_opened_or_told_when_to_come_back(running, publish, event_type):
+    """Each of forty streams that are opened at once is opened, or refused with the seconds to wait; those that come
+    back are opened. (L76)"""
+    publish("0", "a")
+
+    def opened(_: int) -> bytes:
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            target = f"/event-types/{event_type}/events?stream_limit=1&batch_flush_timeout=1"
+            with OpenStream(running.url, target, {"X-nakadi-cursors": cursors(_0="BEGIN")}) as stream:
+                if stream.status == 200:
+                    return stream.line()
+                assert stream.status == 503
+                time.sleep(int(stream.headers["retry-after"]))
+        raise AssertionError("it was never opened")
+
+    lines = in_threads(opened, MANY_STREAMS)
+
+    assert all(orjson.loads(line)["events"] == [orjson.loads(event("0", "a"))] for line in lines)

@@ -320,6 +320,17 @@ def test_a_known_token_ends_with_its_key(moved, issuer, clock, decoded, tmp_path
         moved.verified_subject(header)
 
 
+@pytest.mark.parametrize("pause", [KEY_SET_MAX_AGE_SECONDS, -1.0], ids=["stood still", "put back"])
+def test_keys_are_no_older_than_they_may_be_by_either_clock(moved, issuer, clock, decoded, pause):
+    """A process whose steady clock stood still, or whose time of day was put back, reads the keys again."""
+    header = f"Bearer {issuer.token('ann', exp=clock.now() + timedelta(days=1), iat=clock.now())}"
+    assert moved.verified_subject(header).name == "ann"
+    clock.stand_still(pause)
+
+    assert moved.verified_subject(header).name == "ann"
+    assert len(decoded) == 2
+
+
 def test_only_so_many_tokens_are_known(moved, issuer, clock, decoded, monkeypatch):
     """Clients that have many tokens fill no memory: the one that came first is verified anew."""
     monkeypatch.setattr(tokens_module, "MAX_CACHED_TOKENS", 2)

@@ -118,6 +118,31 @@ class TestWithAWatch:
             case.clock.move(2)
         assert case.asked == {"changes": 10, "a": 1, "b": 1, "c": 1}
 
+    def test_a_function_that_stood_still_asks_again(self, case: Case):
+        """What was asked before a process stood still is forgotten, though its steady clock stood still with it."""
+        case.get()
+        case.clock.stand_still(3600)
+        case.write(2)
+        assert case.get() == 1
+        case.watch.forget_snapshot_from_before_pause(1.0)
+        assert case.get() == 2
+
+    def test_a_function_that_did_not_stand_still_asks_nothing(self, case: Case):
+        """A look from the invocation before is good while it is young by both clocks."""
+        case.get()
+        case.clock.move(0.9)
+        case.watch.forget_snapshot_from_before_pause(1.0)
+        case.get()
+        assert case.asked == {"changes": 1, "a": 1}
+
+    def test_a_time_of_day_that_was_put_back_proves_nothing(self, case: Case):
+        """A look of the future is forgotten: nobody knows how long ago it was."""
+        case.get()
+        case.clock.set_back(60)
+        case.write(2)
+        case.watch.forget_snapshot_from_before_pause(1.0)
+        assert case.get() == 2
+
     def test_nothing_is_asked_while_everything_is_fresh(self, case: Case):
         """Within the time that a value may be old, there are no questions."""
         case.get()

@@ -21,7 +21,7 @@ from nakadi.app.engines import (
 )
 from nakadi.app.settings import Settings
 from nakadi.auth.permissions import SETTINGS_KIND, SettingsBody, SettingsDocument
-from nakadi.common.caching import Cache, ChangeWatch
+from nakadi.common.caching import Cache, ChangeWatch, wait_until_caches_expire
 from nakadi.common.metrics import Metrics
 from nakadi.engines.archive.stores import open_archive_if_set
 from nakadi.http.application import Authenticate
@@ -156,6 +156,18 @@ class EventTypeServices(ABC):
     def with_turn_metrics(self, work: str, long_work: LongWorkQueue) -> LongWorkQueue:
         self.metrics.turns_waiting.add_source(lambda: {(work,): long_work.waiting_count})
         return long_work
+
+    @property
+    def has_unknown_neighbours(self) -> bool:
+        """Whether processes may share the registry that do not tell this one of their changes.
+
+        The workers of a data file count their changes in memory that they share, and see each of them at once.
+        """
+        return self.settings.registry.startswith("dynamodb:")
+
+    def wait_until_in_force(self) -> None:
+        """Return when no process goes by the registry as it was before this call."""
+        wait_until_caches_expire(self.clock, self.settings.cache_seconds)
 
     def settings_document(self, key: str) -> SettingsDocument:
         return SettingsDocument(self.registry, key, self._settings_cache)

@@ -154,6 +154,7 @@ def make_http_function(name: str, *areas: str, collects_kpis: bool = True) -> La
         application = broker.make_application(*areas, report_answer=counts.count_answer, collects_kpis=collects_kpis)
 
         def answer(event: Mapping[str, Any], context: object) -> dict[str, Any]:
+            broker.watch.forget_snapshot_from_before_pause(broker.settings.cache_seconds)
             answered = handle_gateway_event(application, event, context)
             if collects_kpis:
                 broker.kpi_collector.flush_if_due()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+
+from msgspec.structs import replace
 
 from nakadi.app.settings import Settings
 from nakadi.http.message import Request
@@ -14,7 +16,8 @@ from nakadi.model.outcomes import BadSetting, NotAuthenticated, NotPermitted
 if TYPE_CHECKING:
     from nakadi.app.broker import BrokerServices
     from nakadi.auth.tokens import TokenVerifier
-    from nakadi.http.application import Authenticate, Route
+    from nakadi.http.application import Authenticate, Handler, Route
+    from nakadi.http.message import Answer
     from nakadi.ports.clock import Clock
 
 # Routes ---------------------------------------------------------------------------------------------------------------
@@ -34,7 +37,26 @@ def make_routes(broker: BrokerServices, *areas: str) -> list[Route]:
     from nakadi.app.audit import make_audit
 
     audit = make_audit(broker)
-    return [audit.wrap_route(route) for route in routes]
+    return [_answered_when_in_force(audit.wrap_route(route), broker) for route in routes]
+
+
+def _answered_when_in_force(route: Route, broker: BrokerServices) -> Route:
+    """The route, whose successes are answered when what it wrote is in force in all processes.
+
+    It waits as well when there was nothing to write: an earlier request, which nobody waited for, may have written the
+    same a moment ago.
+    """
+    if not route.changes_cached_documents or not broker.has_unknown_neighbours:
+        return route
+    handle_at_once = cast("Handler", route.handler)
+
+    def handle(request: Request) -> Answer:
+        answer = handle_at_once(request)
+        if answer.status < 300 and not (route.only_reads and route.only_reads(request)):
+            broker.wait_until_in_force()
+        return answer
+
+    return replace(route, handler=handle)
 
 
 def _event_type_routes(broker: BrokerServices) -> list[Route]:

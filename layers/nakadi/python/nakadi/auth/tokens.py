@@ -210,7 +210,8 @@ class KeySet:
         self._clock = clock
         self._lock = threading.Lock()
         self._keys: dict[str | None, jwt.PyJWK] = {}
-        self._fetched_at: float | None = None
+        # By both clocks: a function may stand still between two requests, and the steady clock with it.
+        self._fetched_at: tuple[float, float] | None = None
 
     def find_key(self, key_id: str | None) -> jwt.PyJWK | None:
         """The key with this id; without an id, the only key of the set."""
@@ -248,7 +249,14 @@ class KeySet:
         return self._keys.get(key_id)
 
     def _is_older_than(self, seconds: float) -> bool:
-        return self._fetched_at is None or self._clock.monotonic() - self._fetched_at >= seconds
+        if self._fetched_at is None:
+            return True
+        passed = [now - then for now, then in zip(self._read_clocks(), self._fetched_at, strict=True)]
+        # Of a time of day that was put back nothing is known.
+        return not all(0 <= each < seconds for each in passed)
+
+    def _read_clocks(self) -> tuple[float, float]:
+        return self._clock.monotonic(), self._clock.now().timestamp()
 
     def _refresh(self) -> None:
         try:
@@ -259,7 +267,7 @@ class KeySet:
                 raise Unavailable("The keys that tokens are checked with cannot be read") from error
         else:
             self._keys = {key.key_id: key for key in keys}
-        self._fetched_at = self._clock.monotonic()
+        self._fetched_at = self._read_clocks()
 
 
 def make_key_fetcher(location: str) -> FetchKeys:

@@ -26,16 +26,30 @@ MAX_CACHE_ENTRIES = 10_000
 # console, may have changed a document without counting the change.
 MAX_CACHE_ENTRY_AGE_SECONDS = 3600.0
 
+# A clock may run a little faster than another.
+CLOCK_DRIFT_FACTOR = 1.05
+
 CHANGE_COUNT_FORMAT = struct.Struct("<Q")
+
+
+def wait_until_caches_expire(clock: Clock, cache_seconds: float) -> None:
+    """Return when no cache of any process holds a document as it was before this call.
+
+    A process goes by the numbers of changes for less than `cache_seconds` after it began to ask for them. So whoever
+    looks a document up after this call goes by numbers that were asked for during it.
+    """
+    clock.sleep(CLOCK_DRIFT_FACTOR * cache_seconds)
 
 
 class ChangeCountersSnapshot(Struct, frozen=True):
     """The numbers of changes, and when the request for them began: by the clock of the caches, and by the two clocks
-    of the machine, of which one may be put back and the other stop with the machine. `broker_change_counts` is what the
-    processes of this broker had counted then."""
+    of the machine, of which one may be put back and the other stop with the machine. `began_at_time_of_day` is the
+    same moment as `began_at`. `broker_change_counts` is what the processes of this broker had counted then.
+    """
 
     changes: ChangeCounters
     began_at: float
+    began_at_time_of_day: float
     machine_uptime: float
     wall_clock_time: float
     broker_change_counts: bytes = b""
@@ -71,7 +85,7 @@ class ChangeWatch:
 
     def read_counters(self, max_age_seconds: float) -> ChangeCountersSnapshot:
         """A look that began less than `max_age_seconds` ago. Several threads that need a new one share it."""
-        now = self._clock.monotonic()
+        now, time_of_day = self._clock.monotonic(), self._clock.now().timestamp()
         counted = self._read_own_counts()
         # Read once and never changed, so that this and what follows are of one look, whatever other threads do.
         latest = self.valid_snapshot
@@ -92,6 +106,7 @@ class ChangeWatch:
         try:
             look = ChangeCountersSnapshot(
                 began_at=now,
+                began_at_time_of_day=time_of_day,
                 machine_uptime=time.monotonic(),
                 wall_clock_time=time.time(),
                 changes=self._read_change_counters(),
@@ -104,6 +119,19 @@ class ChangeWatch:
         self._finish_reading(mine, look)
         answer.set_result(look)
         return look
+
+    def forget_snapshot_from_before_pause(self, max_age_seconds: float) -> None:
+        """Forget a look that is older by the time of day than by the steady clock.
+
+        To be called at the start of each invocation of a function: between two of them the process may have stood
+        still for hours, and the steady clock with it. A time of day that was put back makes a look one of the future,
+        whose age is not known.
+        """
+        look = self.valid_snapshot
+        if look is not None and not 0 <= self._clock.now().timestamp() - look.began_at_time_of_day < max_age_seconds:
+            with self._lock:
+                # No other thread asks meanwhile: an invocation begins when the one before it has ended.
+                self.valid_snapshot = None
 
     def _finish_reading(
         self, own_reading: tuple[float, bytes, Future[ChangeCountersSnapshot]], snapshot: ChangeCountersSnapshot | None

@@ -226,5 +226,11 @@ def event_log_errors_as_unavailable() -> Iterator[None]:
     """Report a log that does not answer, and a topic that is deleted while it is read, in the words clients know."""
     try:
         yield
-    except (Unavailable, UnknownTopic) as error:
+    except Unavailable as error:
+        raise Unavailable(
+            LOG_DOES_NOT_ANSWER_MESSAGE,
+            public=LOG_DOES_NOT_ANSWER_MESSAGE,
+            retry_after_seconds=error.retry_after_seconds,
+        ) from error
+    except UnknownTopic as error:
         raise Unavailable(LOG_DOES_NOT_ANSWER_MESSAGE, public=LOG_DOES_NOT_ANSWER_MESSAGE) from error

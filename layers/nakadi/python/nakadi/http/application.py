@@ -79,8 +79,9 @@ class Route(Struct, frozen=True, kw_only=True):
     A handler that is `quick` may be begun on an event loop: before it waits, it raises `NeedsThread`, and it can be
     begun anew then. `accepts_any_content_type` reads a body of every content type; otherwise it must be JSON.
     `ignores_accept_header` sends JSON also to clients that do not accept it; otherwise these get 406 instead of a
-    success with a body. `max_body_bytes` is how many bytes a body may have, as it is sent and decompressed, and
-    `max_parsed_bytes` how many its values may take in memory.
+    success with a body. A success of one that `changes_cached_documents` is answered when no process of the deployment
+    goes by an older document any more, unless the request `only_reads`. `max_body_bytes` is how many bytes a body may
+    have, as it is sent and decompressed, and `max_parsed_bytes` how many its values may take in memory.
     """
 
     method: str
@@ -91,6 +92,8 @@ class Route(Struct, frozen=True, kw_only=True):
     lane: Lane = Lane.REGISTRY
     quick: bool = False
     ignores_accept_header: bool = False
+    changes_cached_documents: bool = False
+    only_reads: Callable[[Request], bool] | None = None
     max_body_bytes: int = MAX_BODY_BYTES
     max_parsed_bytes: int | None = MAX_PARSED_BODY_BYTES
 

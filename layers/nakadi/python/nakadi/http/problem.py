@@ -160,6 +160,8 @@ def _problem_headers(error: Exception, status: HTTPStatus) -> dict[str, str]:
     if isinstance(error, UnsupportedMediaType):
         return {"accept": f"{JSON_MEDIA_TYPE}, application/*+json"}
     if status is HTTPStatus.SERVICE_UNAVAILABLE:
+        if isinstance(error, outcomes.Unavailable):
+            return {"retry-after": str(error.retry_after_seconds)}
         return {"retry-after": RETRY_AFTER_SECONDS}
     return {}
 

@@ -129,12 +129,13 @@ class Unavailable(Fault):
     """Raised when a store, a log or another service did not answer in time or refused to work.
 
     Its text is for operators: it may name files, tables and statements. Clients read `public`, or
-    a sentence without details.
+    a sentence without details. `retry_after_seconds` is how long they may sensibly wait before they try again.
     """
 
-    def __init__(self, cause: str, *, public: str = "") -> None:
+    def __init__(self, cause: str, *, public: str = "", retry_after_seconds: int = 1) -> None:
         super().__init__(cause)
         self.public = public
+        self.retry_after_seconds = retry_after_seconds
 
 
 class BadSetting(Exception):

@@ -15,8 +15,12 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Seconds that never go backwards, for measuring how long something takes."""
 
+    def sleep(self, seconds: float) -> None:
+        """Pause this thread for so long."""
+
 
 class SystemClock:
     # Each request looks at the clock several times, so what Python offers is called without a function in between.
     now = staticmethod(partial(datetime.now, UTC))
     monotonic = staticmethod(time.monotonic)
+    sleep = staticmethod(time.sleep)

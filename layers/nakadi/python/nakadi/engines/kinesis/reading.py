@@ -21,7 +21,7 @@ from nakadi.engines.kinesis.envelopes import hash_key, original_topic, parse_par
 from nakadi.engines.kinesis.fan_out import FanOut
 from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RankOf, RecentRecords, cut_before, slice_frames
 from nakadi.engines.kinesis.scanning import NumberingStart, Scanner
-from nakadi.engines.kinesis.stream import GrowingPauses
+from nakadi.engines.kinesis.stream import GrowingPauses, ShardBusy
 from nakadi.engines.kinesis.tails import LastWrittenRecords, ShardPositionLost, ShardTails
 from nakadi.engines.kinesis.topics import TopicCache
 from nakadi.model.events import EventSlice, OffsetBounds, TopicPartition, microseconds_since_epoch
@@ -413,7 +413,9 @@ class ShardWatch:
         """Read one shard to its end, then begin with those that came from it."""
         while not self._ended.is_set():
             try:
-                ended = self._reader.read_to_tip(shard, time.monotonic(), GrowingPauses(RETRY_TIMEOUT_SECONDS))
+                # What others have asked for just now need not be asked again: streams that begin ask in any case.
+                recently = time.monotonic() - self._interval / 2
+                ended = self._reader.read_to_tip(shard, recently, GrowingPauses(RETRY_TIMEOUT_SECONDS))
                 if not ended and self._fan_out is not None:
                     # What cannot be pushed, and what a subscription that fell silent did not tell, is asked for above.
                     ended = self._reader.receive_pushed_records(shard, self._fan_out, self._ended.is_set)
@@ -422,6 +424,9 @@ class ShardWatch:
             except GapFound as gap:
                 log.warning("Watching shard %s waits for housekeeping: %s", shard, gap)
                 self._ended.wait(MAX_GAP_WAIT_INTERVALS * self._interval)
+            except ShardBusy as busy:
+                log.warning("Watching waits: %s", busy)
+                self._ended.wait(busy.retry_after_seconds)
             except Unavailable:
                 log.warning("Shard %s is asked again", shard, exc_info=True)
                 if self._is_gone_from_stream(shard):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -119,6 +120,13 @@ THROTTLING_ERRORS = {
 MAX_READ_INTERVAL_SECONDS = 3.0
 """Seconds between two reads of a shard that many processes read."""
 
+MAX_WAIT_TO_BEGIN_READING_SECONDS = 5.0
+"""Seconds that who begins to read a shard at some place waits for a turn; who would wait longer is refused at once. At
+five calls a second, and with no other process, that is room for 25."""
+
+MAX_WAIT_TO_READ_ON_SECONDS = 10.0
+"""Seconds that who has begun waits for a turn. Longer than above: refusing them would waste what they have read."""
+
 IDLE_CONNECTION_MAX_AGE_SECONDS = 10.0
 """A connection that was not used for so long may be gone at its other end without our knowledge, above all after a
 function was frozen. A write on it would fail, and nothing would tell whether it was stored; a new one costs little."""
@@ -150,6 +158,14 @@ class SequenceUnavailable(Exception):
     """Raised when a shard has nothing at the position that was asked for: it is too old, or of another stream."""
 
 
+class ShardBusy(Unavailable):
+    """Raised at once in the place of a call that would wait too long for its turn: a shard answers only so many."""
+
+    def __init__(self, shard: str, seconds: float) -> None:
+        message = f"Shard {shard} has more to answer than it can; there is room in {seconds:.1f} s"
+        super().__init__(message, retry_after_seconds=max(math.ceil(seconds), 1))
+
+
 class OutgoingRecord(NamedTuple):
     partition_key: str
     hash_key: int
@@ -161,11 +177,14 @@ class OutgoingRecord(NamedTuple):
 
 
 class RecordPage(NamedTuple):
-    """`continuation` is None at the end of a closed shard; `at_tip` says that nothing more is there at the moment."""
+    """`continuation` is None at the end of a closed shard; `at_tip` says that nothing more is there at the moment.
+    What was stored before `asked_at`, by the steady clock, is among the records; a push proves nothing of this kind.
+    """
 
     records: list[ArrivedRecord]
     continuation: str | None
     at_tip: bool
+    asked_at: float = float("-inf")
 
 
 class RecordFailure(Struct, frozen=True):
@@ -181,7 +200,9 @@ class Stream:
     def __init__(self, client: Any, name: str, reads_per_second: float = 5.0) -> None:
         self._client = client
         self.name = name
+        # Kinesis counts both for each shard, each by itself, and over all processes.
         self._pace = CallRate(1 / reads_per_second)
+        self._iterator_pace = CallRate(1 / reads_per_second)
         self._lock = threading.Lock()
         self._under_way = 0
         self._used_at = float("-inf")
@@ -215,19 +236,16 @@ class Stream:
         )
 
     def read_page(self, shard: str, iterator: str, limit: int = 10_000) -> RecordPage:
-        """The next records of a shard; waits until another read is due."""
-        self._pace.wait_for_turn(shard)
-        try:
-            with self._connection_for_call():
-                answer = self._client.get_records(ShardIterator=iterator, Limit=limit)
-        except StreamCallFailed as trouble:
-            if trouble.is_temporary and trouble.had_no_effect:
-                self._pace.slow_down(shard)
-            raise
-        self._pace.speed_up(shard)
+        """The next records of a shard; waits until another read is due. Raises `ShardBusy`."""
+        self._pace.wait_for_turn(shard, MAX_WAIT_TO_READ_ON_SECONDS)
+        # Not before the turn: this read has what was stored meanwhile, and serves those who came meanwhile.
+        asked_at = time.monotonic()
+        with self._pace.observe_outcome(shard), self._connection_for_call():
+            answer = self._client.get_records(ShardIterator=iterator, Limit=limit)
         following = answer.get("NextShardIterator")
         records = [parse_record(shard, each) for each in _require_field(answer, "Records")]
-        return RecordPage(records, following, at_tip=following is None or answer.get("MillisBehindLatest", 0) == 0)
+        at_tip = following is None or answer.get("MillisBehindLatest", 0) == 0
+        return RecordPage(records, following, at_tip, asked_at)
 
     def put_records(self, records: Sequence[OutgoingRecord]) -> list[RecordPosition | RecordFailure]:
         entries = [
@@ -259,7 +277,10 @@ class Stream:
                 self._used_at = time.time()
 
     def _request_iterator(self, shard: str, **position: str) -> str:
-        with self._connection_for_call():
+        """Waits until another iterator is due. Raises `ShardBusy`, also when there would be no turn to use it."""
+        self._pace.check_has_room(shard, MAX_WAIT_TO_BEGIN_READING_SECONDS)
+        self._iterator_pace.wait_for_turn(shard, MAX_WAIT_TO_BEGIN_READING_SECONDS)
+        with self._iterator_pace.observe_outcome(shard), self._connection_for_call():
             answer = self._client.get_shard_iterator(StreamName=self.name, ShardId=shard, **position)
         return str(_require_field(answer, "ShardIterator"))
 
@@ -284,13 +305,36 @@ class CallRate:
         with self._lock:
             self._intervals[name] = max(0.95 * self._interval_of(name), self._shortest)
 
+    @contextmanager
+    def observe_outcome(self, name: str) -> Iterator[None]:
+        """Around a call: whether it is refused decides when the next one is due."""
+        try:
+            yield
+        except StreamCallFailed as trouble:
+            if trouble.is_temporary and trouble.had_no_effect:
+                self.slow_down(name)
+            raise
+        self.speed_up(name)
+
     def _interval_of(self, name: str) -> float:
         return self._intervals.get(name, self._shortest)
 
-    def wait_for_turn(self, name: str) -> None:
+    def check_has_room(self, name: str, longest_wait: float) -> None:
+        """Raise `ShardBusy` if the next turn is further away than that."""
+        with self._lock:
+            self._find_turn(name, time.monotonic(), longest_wait)
+
+    def _find_turn(self, name: str, now: float, longest_wait: float) -> float:
+        turn = max(now, self._next.get(name, now))
+        if turn - now > longest_wait:
+            raise ShardBusy(name, turn - now)
+        return turn
+
+    def wait_for_turn(self, name: str, longest_wait: float = math.inf) -> None:
+        """Wait for the next turn, and take it. Raises `ShardBusy` at once if it is further away than that."""
         with self._lock:
             now = time.monotonic()
-            turn = max(now, self._next.get(name, now))
+            turn = self._find_turn(name, now, longest_wait)
             # Spread, so that those who were refused together do not come back together.
             spread = random.uniform(0.5, 1.5) if self._interval_of(name) > self._shortest else 1.0  # noqa: S311  # nothing to guess
             self._next[name] = turn + spread * self._interval_of(name)
@@ -305,6 +349,10 @@ class GrowingPauses:
         self._end = time.monotonic() + seconds
         self._pause = shortest
         self._longest = longest
+
+    @property
+    def seconds_left(self) -> float:
+        return max(self._end - time.monotonic(), 0.0)
 
     @property
     def is_over(self) -> bool:

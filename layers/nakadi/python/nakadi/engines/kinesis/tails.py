@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 from nakadi.engines.kinesis.continuity import (
     RETRY_TIMEOUT_SECONDS,
@@ -21,7 +21,16 @@ from nakadi.engines.kinesis.continuity import (
 )
 from nakadi.engines.kinesis.fan_out import FanOut
 from nakadi.engines.kinesis.recent_records import ArrivedRecord, RankOf
-from nakadi.engines.kinesis.stream import GrowingPauses, NoSuchShard, RecordPage, ShardTree, Stream
+from nakadi.engines.kinesis.stream import (
+    MAX_READ_INTERVAL_SECONDS,
+    GrowingPauses,
+    NoSuchShard,
+    RecordPage,
+    ShardBusy,
+    ShardTree,
+    Stream,
+    StreamCallFailed,
+)
 from nakadi.model.log_index import RecordPosition, ShardProgress
 from nakadi.model.outcomes import Unavailable
 
@@ -36,6 +45,10 @@ MAX_READ_PAUSE_SECONDS = 3600.0
 """Seconds. A stream keeps records for a day at least, and what was read last may have been hours behind."""
 
 
+RETRY_AFTER_REFUSAL_SECONDS = MAX_READ_INTERVAL_SECONDS
+"""Seconds until Kinesis is likely to answer a shard's readers again: as long as they pause at most."""
+
+
 class ShardTail:
     def __init__(self, cursor: GapCheckingCursor, parents: list[str], read_at: float) -> None:
         self.cursor = cursor
@@ -44,6 +57,10 @@ class ShardTail:
         self.read_at = read_at
         self._lock = threading.Lock()
         self._known_at = float("-inf")
+        # Written by who has the lock, and read by who has it next: one that waited while Kinesis refused the read, or
+        # comes right after that, is refused as well. The thread that reads would else be another one each time.
+        self._busy_until = float("-inf")
+        self._last_failure: Unavailable | None = None
         self._pushes = 0
 
     @property
@@ -61,18 +78,37 @@ class ShardTail:
     def read_until(
         self, as_of: float, last_sequence: int, receive: Callable[[list[ArrivedRecord]], None], patience: GrowingPauses
     ) -> None:
-        """Read on until all is known that was there at `as_of`, and the record with that sequence number."""
-        with self._lock:
+        """Read on until all is known that was there at `as_of`, and the record with that sequence number.
+
+        One thread reads for all that wait, however many there are: a page that was asked for after they came has what
+        they need. When Kinesis has refused it for as long as one waits, all of them are refused, and so is who comes
+        before the time that they are told to come back.
+        """
+        with self._turn_to_read(patience):
             while not self.ended and not (self._known_at >= as_of and (self.cursor.sequence or 0) >= last_sequence):
-                began = time.monotonic()
+                self._refuse_if_busy()
                 page = self._read_page(patience)
                 receive(page.records)
                 if page.at_tip:
-                    self._known_at = began
+                    self._known_at = page.asked_at
                 elif patience.is_over:
                     raise Unavailable("There is more to be read than a reader can wait for")
                 if self._known_at >= as_of and (self.cursor.sequence or 0) < last_sequence and patience.is_over:
                     raise Unavailable("Kinesis does not show yet what it has taken")
+
+    @contextmanager
+    def _turn_to_read(self, patience: GrowingPauses) -> Iterator[None]:
+        if not self._lock.acquire(timeout=patience.seconds_left):
+            raise ShardBusy(self.cursor.shard, RETRY_AFTER_REFUSAL_SECONDS)
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _refuse_if_busy(self) -> None:
+        seconds = self._busy_until - time.monotonic()
+        if seconds > 0:
+            raise ShardBusy(self.cursor.shard, seconds) from self._last_failure
 
     @property
     def receives_pushes(self) -> bool:
@@ -105,6 +141,10 @@ class ShardTail:
             page = self.cursor.read(patience)
         except NoSuchShard as error:
             raise ShardPositionLost(self.cursor.shard) from error
+        except (StreamCallFailed, ShardBusy) as error:
+            self._busy_until = time.monotonic() + RETRY_AFTER_REFUSAL_SECONDS
+            self._last_failure = error
+            raise
         self.read_at = began
         return page
 

@@ -61,9 +61,27 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
             Route(method="GET", template=all_, handler=self.list, operation="list_event_types"),
             Route(method="POST", template=all_, handler=self.create, operation="create_event_type"),
             Route(method="GET", template=one, handler=self.get, operation="get_event_type"),
-            Route(method="PUT", template=one, handler=self.replace, operation="update_event_type"),
-            Route(method="DELETE", template=one, handler=self.delete, operation="delete_event_type"),
-            Route(method="PUT", template=count, handler=self.repartition, operation="set_partition_count"),
+            Route(
+                method="PUT",
+                template=one,
+                handler=self.replace,
+                operation="update_event_type",
+                changes_cached_documents=True,
+            ),
+            Route(
+                method="DELETE",
+                template=one,
+                handler=self.delete,
+                operation="delete_event_type",
+                changes_cached_documents=True,
+            ),
+            Route(
+                method="PUT",
+                template=count,
+                handler=self.repartition,
+                operation="set_partition_count",
+                changes_cached_documents=True,
+            ),
         ]
 
     def list(self, request: Request) -> Response:
@@ -131,10 +149,21 @@ def schema_routes(schema_versions: SchemaVersions) -> list[Route]:
     one, check = f"{all_}/{{version}}", f"{all_}/{{version}}/compatibility-check"
     return [
         Route(method="GET", template=all_, handler=handlers.list, operation="list_schemas"),
-        Route(method="POST", template=all_, handler=handlers.add, operation="add_schema"),
+        Route(
+            method="POST",
+            template=all_,
+            handler=handlers.add,
+            operation="add_schema",
+            changes_cached_documents=True,
+            only_reads=_searches_for_schema,
+        ),
         Route(method="GET", template=one, handler=handlers.get, operation="get_schema"),
         Route(method="POST", template=check, handler=handlers.check_compatibility, operation="check_compatibility"),
     ]
+
+
+def _searches_for_schema(request: Request) -> bool:
+    return request.query_flag("fetch")
 
 
 class _SchemaHandlers(Struct, frozen=True):
@@ -161,7 +190,7 @@ class _SchemaHandlers(Struct, frozen=True):
 
     def add(self, request: Request) -> Response:
         name, draft = request.path_parameters["name"], schema_draft(object_body(request))
-        if request.query_flag("fetch"):
+        if _searches_for_schema(request):
             return json_response(schema_view(self.versions.find_equal(name, draft, request.subject)))
         self.versions.add(name, draft, request.subject)
         return empty_response()
@@ -189,7 +218,13 @@ def timeline_routes(timelines: Timelines, adoption: TopicAdoption) -> list[Route
     path = "/event-types/{name}/timelines"
     return [
         Route(method="GET", template=path, handler=handlers.list, operation="list_timelines"),
-        Route(method="POST", template=path, handler=handlers.create, operation="create_timeline"),
+        Route(
+            method="POST",
+            template=path,
+            handler=handlers.create,
+            operation="create_timeline",
+            changes_cached_documents=True,
+        ),
     ]
 
 

@@ -34,12 +34,36 @@ def routes(
     blacklist_entry = "/settings/blacklist/{blacklist_type}/{name}"
     return [
         Route(method="GET", template="/settings/admins", handler=handlers.get_admins, operation="get_admins"),
-        Route(method="POST", template="/settings/admins", handler=handlers.set_admins, operation="set_admins"),
+        Route(
+            method="POST",
+            template="/settings/admins",
+            handler=handlers.set_admins,
+            operation="set_admins",
+            changes_cached_documents=True,
+        ),
         Route(method="GET", template="/settings/blacklist", handler=handlers.get_blacklist, operation="get_blacklist"),
-        Route(method="PUT", template=blacklist_entry, handler=handlers.add_to_blacklist, operation="block"),
-        Route(method="DELETE", template=blacklist_entry, handler=handlers.remove_from_blacklist, operation="unblock"),
+        Route(
+            method="PUT",
+            template=blacklist_entry,
+            handler=handlers.add_to_blacklist,
+            operation="block",
+            changes_cached_documents=True,
+        ),
+        Route(
+            method="DELETE",
+            template=blacklist_entry,
+            handler=handlers.remove_from_blacklist,
+            operation="unblock",
+            changes_cached_documents=True,
+        ),
         Route(method="GET", template="/settings/features", handler=handlers.list_features, operation="list_features"),
-        Route(method="POST", template="/settings/features", handler=handlers.switch_feature, operation="set_feature"),
+        Route(
+            method="POST",
+            template="/settings/features",
+            handler=handlers.switch_feature,
+            operation="set_feature",
+            changes_cached_documents=True,
+        ),
     ]
 
 
@@ -119,11 +143,18 @@ def storage_routes(storages: Storages, event_types: EventTypes, admins: Admins) 
             template="/storages",
             handler=handlers.create,
             operation="create_storage",
+            changes_cached_documents=True,
             accepts_any_content_type=True,
         ),
         Route(method="GET", template=one, handler=handlers.get, operation="get_storage"),
         Route(method="DELETE", template=one, handler=handlers.delete, operation="delete_storage"),
-        Route(method="PUT", template=default, handler=handlers.set_default, operation="set_default_storage"),
+        Route(
+            method="PUT",
+            template=default,
+            handler=handlers.set_default,
+            operation="set_default_storage",
+            changes_cached_documents=True,
+        ),
     ]
 
 

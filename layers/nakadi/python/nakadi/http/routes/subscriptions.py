@@ -83,8 +83,20 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
             Route(method="GET", template=all_, handler=self.list, operation="list_subscriptions"),
             Route(method="POST", template=all_, handler=self.create, operation="create_subscription"),
             Route(method="GET", template=one, handler=self.get, operation="get_subscription"),
-            Route(method="PUT", template=one, handler=self.replace, operation="update_subscription"),
-            Route(method="DELETE", template=one, handler=self.delete, operation="delete_subscription"),
+            Route(
+                method="PUT",
+                template=one,
+                handler=self.replace,
+                operation="update_subscription",
+                changes_cached_documents=True,
+            ),
+            Route(
+                method="DELETE",
+                template=one,
+                handler=self.delete,
+                operation="delete_subscription",
+                changes_cached_documents=True,
+            ),
             Route(method="GET", template=cursors, handler=self.get_cursors, operation="get_subscription_cursors"),
             Route(
                 method="POST",
