@@ -6,13 +6,14 @@ Parts are imported when they are first asked for, so that a process loads only w
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from socket import socket
 from typing import TYPE_CHECKING
 
-from nakadi.app.engines import open_event_log, open_registry
+from nakadi.app.engines import data_file_paths, open_event_log, open_registry
 from nakadi.app.routes import ROUTE_MAKER_BY_AREA, make_authentication, make_routes
 from nakadi.app.settings import Settings
 from nakadi.auth.permissions import SETTINGS_KIND
@@ -128,6 +129,7 @@ class BrokerServices(EventTypeServices):
         from nakadi.event_types.deletion import Housekeeping
 
         watch = self.subscription_services.stalled_subscriptions
+        stop_requested = threading.Event()
         self.metrics.stalled_subscriptions.add_source(lambda: {(): len(watch.stalled_ids)})
         return Housekeeping(
             event_types=self.event_types,
@@ -143,10 +145,24 @@ class BrokerServices(EventTypeServices):
                 "stalled subscriptions": watch.check_all,
                 "orphaned consumers": self._remove_orphaned_consumers,
                 **({} if self.table_lag_monitor is None else {"tables": self.table_lag_monitor.measure}),
+                **self._data_file_wipes(stop_requested.is_set),
             },
             compaction_guard=self._compaction_guard(),
             metrics=self.metrics,
+            stop_requested=stop_requested,
         )
+
+    def _data_file_wipes(self, is_stopping: Callable[[], bool]) -> Mapping[str, Callable[[], object]]:
+        """Tasks that complete what erasures have requested; none where nothing is stored in a data file."""
+        paths = data_file_paths(self.settings.store_urls)
+        if not paths:
+            return {}
+        from nakadi.engines.sqlite.wiping import LOG_PATIENCE_SECONDS, DataFileWiper
+
+        return {
+            f"wipe of {path}": partial(DataFileWiper(path, is_stopping=is_stopping).run, LOG_PATIENCE_SECONDS)
+            for path in paths
+        }
 
     def _compaction_guard(self) -> CompactionGuard | None:
         from nakadi.event_types.tables import CompactionGuard

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from importlib.util import find_spec
@@ -117,6 +117,11 @@ def _path_in_url(url: str) -> Path:
     from nakadi.engines.sqlite.file import path_in_url
 
     return path_in_url(url)
+
+
+def data_file_paths(urls: Iterable[str]) -> Sequence[Path]:
+    """The data files among the places of stores and logs, each once."""
+    return sorted({_path_in_url(url) for url in urls if url.startswith("sqlite:")})
 
 
 def _table_address(url: str) -> TableAddress:

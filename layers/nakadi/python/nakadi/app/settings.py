@@ -229,6 +229,11 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.log_index or (self.event_log if self.event_log.startswith("sqlite:") else "memory:")
 
     @property
+    def store_urls(self) -> tuple[str, ...]:
+        """Where the broker stores what it stores; the archive is elsewhere."""
+        return (self.registry, self.event_log, self.coordination, self.log_index)
+
+    @property
     def default_admins(self) -> tuple[tuple[str, str], ...]:
         """The attributes that are always administrators. With authentication on, only those that the setting names."""
         return self.default_admin or (UNAUTHENTICATED_ADMIN if self.auth == "off" else ())

@@ -16,9 +16,10 @@ from pathlib import Path
 
 from nakadi.app import logs
 from nakadi.app.broker import open_broker
+from nakadi.app.engines import data_file_paths
 from nakadi.app.settings import Settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
-from nakadi.engines.sqlite.file import SCHEME, BadDataFile, path_in_url
+from nakadi.engines.sqlite.file import SCHEME, BadDataFile
 from nakadi.engines.sqlite.mark import Marker, check_against_mark
 from nakadi.http.asgi import RequestLimits
 from nakadi.http.console import with_console
@@ -78,7 +79,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
     with ShutdownDeadline(PROGRAM_EXIT_TIMEOUT_SECONDS) as grace, _open_socket(options.host, options.port) as listening:
         greeting = _greeting(server_url(options.host, listening.getsockname()[1]), settings)
         greet = partial(print, greeting, flush=True)
-        with _mark_data_files(_data_files(settings), accept_loss=options.accept_loss):
+        with _mark_data_files(data_file_paths(settings.store_urls), accept_loss=options.accept_loss):
             if settings.workers == 1:
                 return _serve(settings, listening, signals, grace, greet)
             check_workers(settings)
@@ -108,11 +109,6 @@ def _serve(
         tune_interpreter()
         runner.run(serve_until_signalled(partial(server.serve, listening), signals, grace, greet))
     return 0
-
-
-def _data_files(settings: Settings) -> Sequence[Path]:
-    urls = (settings.registry, settings.event_log, settings.coordination, settings.log_index)
-    return sorted({path_in_url(url) for url in urls if url.startswith(SCHEME)})
 
 
 @contextlib.contextmanager
