@@ -15,6 +15,7 @@ from infra.laptop.roles import OWNER
 from infra.laptop.synthesis import KEPT, NotSynthesized
 from infra.laptop.templates import REGION
 from nakadi.app.shutdown import SignalHandler
+from nakadi.model.outcomes import BadSetting
 
 CANNOT_START = 1
 
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> i
     print("Synthesizing and deploying. The first time takes half a minute.", flush=True)  # noqa: T201  # a program
     try:
         _run(options.port, STRICT if options.strict else LENIENT, os.environ, signals)
-    except (NotDeployed, NotSynthesized, OSError) as reason:
+    except (BadSetting, NotDeployed, NotSynthesized, OSError) as reason:
         print(f"The deployment cannot start. {reason}", file=sys.stderr)  # noqa: T201  # as above
         return CANNOT_START
     return 0

@@ -85,6 +85,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
             keep_alive_seconds=options.keep_alive_seconds,
             limits=RequestLimits(max_memory_bytes=settings.max_request_memory_bytes),
             metrics=broker.metrics,
+            served_hosts=settings.served_hosts_at(listening.getsockname()[0]),
         )
         greeting = f"Streaming on port {listening.getsockname()[1]}"
         encrypted = tls() if options.tls else None

@@ -148,7 +148,9 @@ def get_answers_while_a_worker_leaves(program):
             [stack.enter_context(socket.create_connection(address, PATIENCE)) for _ in range(4)] for _ in "12"
         )
         for each in begun:
-            each.sendall(f"POST {EVENTS} HTTP/1.1\r\nHost: me\r\nContent-Length: 2\r\n{CONTINUE}\r\n\r\n".encode())
+            each.sendall(
+                f"POST {EVENTS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n{CONTINUE}\r\n\r\n".encode()
+            )
             assert each.recv(100).startswith(b"HTTP/1.1 100 Continue")
         leaving = program.workers[0]
         os.kill(leaving, signal.SIGTERM)
@@ -159,13 +161,21 @@ def get_answers_while_a_worker_leaves(program):
     until(lambda: leaving not in (there := program.workers) and len(there) == 2)
 
 
+def serve_the_names_of_the_machine(program):
+    """Workers know the address that the supervisor is bound to. (R290)"""
+    statuses = [
+        httpx.get(f"{program.url}/health", headers={"Host": host}).status_code for host in ("localhost", "evil.example")
+    ]
+    assert statuses == [200, 421]
+
+
 def wait_for_a_worker_when_all_have_died(program):
     """The supervisor accepts a connection before it sees that every worker has died: another worker serves it."""
     workers = program.workers
     program.process.send_signal(signal.SIGSTOP)
     until(lambda: state(program.process.pid) == "T")
     with socket.create_connection(("127.0.0.1", httpx.URL(program.url).port), PATIENCE) as client:
-        client.sendall(b"GET /health HTTP/1.1\r\nHost: me\r\n\r\n")
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         for each in workers:
             os.kill(each, signal.SIGKILL)
         until(lambda: all(map(has_ended, workers)))
@@ -202,6 +212,7 @@ def test_nothing_is_lost_whichever_process_is_killed(tmp_path):
     """Two workers share commits and see each other's changes at once. One worker is killed, then both, then the process
     that commits: what was acknowledged is there after the next start, and nothing is there twice."""
     with started(tmp_path) as program:
+        serve_the_names_of_the_machine(program)
         see_each_others_changes(program)
         get_answers_while_a_worker_leaves(program)
         wait_for_a_worker_when_all_have_died(program)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from nakadi.model.outcomes import BadSetting
+
+if TYPE_CHECKING:
+    from nakadi.http.hosts import ServedHosts
 
 
 def _parse_integer(text: str) -> int:
@@ -75,6 +78,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     be shorter or longer. With Kinesis the stream decides."""
 
     # Authentication and authorization
+    hosts: tuple[str, ...] = ()
+    """Further names under which the broker is served while authentication is off and it is bound to this machine:
+    requests for other hosts than `localhost`, `127.0.0.1` and `[::1]` are refused with 421, so that no page of a web
+    site can use it ([operations](operations.md#names-of-the-broker)). `*`: every name."""
     auth: str = "off"
     """`off`: requests are not authenticated. `jwt`: each request needs a bearer token. `gateway`: an authorizer in
     front of the broker has checked the token."""
@@ -227,6 +234,12 @@ class Settings(Struct, frozen=True, kw_only=True):
         if self.event_log.startswith("kafka:"):
             return self.log_index or self.registry
         return self.log_index or (self.event_log if self.event_log.startswith("sqlite:") else "memory:")
+
+    def served_hosts_at(self, bound_address: str) -> ServedHosts | None:
+        """The hosts that a server on this address serves; None is every host. Raises `BadSetting`."""
+        from nakadi.http.hosts import choose_served_hosts  # a function needs none of it
+
+        return choose_served_hosts(bound_address, is_authenticated=self.auth != "off", names=self.hosts)
 
     @property
     def store_urls(self) -> tuple[str, ...]:

@@ -83,7 +83,9 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
             if settings.workers == 1:
                 return _serve(settings, listening, signals, grace, greet)
             check_workers(settings)
-            command = worker_command(settings, variables, logging_options(options))
+            bound_address = listening.getsockname()[0]
+            settings.served_hosts_at(bound_address)  # the same mistake in each worker would be told less clearly
+            command = worker_command(settings, variables, [f"--bound={bound_address}", *logging_options(options)])
             return supervise(settings, command, listening, signals, grace, greet)
 
 
@@ -105,6 +107,7 @@ def _serve(
             grace_seconds=DRAIN_TIMEOUT_SECONDS,
             limits=RequestLimits(max_memory_bytes=settings.max_request_memory_bytes),
             metrics=broker.metrics,
+            served_hosts=settings.served_hosts_at(listening.getsockname()[0]),
         )
         tune_interpreter()
         runner.run(serve_until_signalled(partial(server.serve, listening), signals, grace, greet))
