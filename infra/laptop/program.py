@@ -14,6 +14,7 @@ from infra.laptop.laptop import Front, Laptop
 from infra.laptop.roles import OWNER
 from infra.laptop.synthesis import KEPT, NotSynthesized
 from infra.laptop.templates import REGION
+from nakadi.app.settings import read_settings
 from nakadi.app.shutdown import SignalHandler
 from nakadi.model.outcomes import BadSetting
 
@@ -54,6 +55,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _run(port: int, strictness: Strictness, environ: Mapping[str, str], signals: SignalHandler) -> None:
     settings = {name: value for name, value in environ.items() if name.startswith("NAKADI_")}
+    read_settings(settings)
     # Tokens are asked for when there is somebody whose tokens are good.
     authorizes = settings.pop("NAKADI_AUTH", "off") != "off"
     with Laptop(KEPT / "logs", settings, strictness) as laptop:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -11,6 +13,20 @@ from nakadi.model.outcomes import BadSetting
 
 if TYPE_CHECKING:
     from nakadi.http.hosts import ServedHosts
+
+
+log = logging.getLogger(__name__)
+
+VARIABLES_OF_OTHERS = frozenset(
+    {
+        *("NAKADI_URL", "NAKADI_TOKEN", "NAKADI_CONFIG"),  # the command line
+        *("NAKADI_EVENT_TYPE", "NAKADI_PARTITION", "NAKADI_OFFSET"),  # which it sets for the commands that it runs
+    }
+)
+"""Variables that are no settings of a broker, and may be in its environment."""
+
+# What Kubernetes and Docker tell containers of a service with the name `nakadi`.
+SERVICE_LINK_PATTERN = re.compile(r"NAKADI(?:_\w+)?_(?:PORT|SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_\d+_\w+)")
 
 
 def _parse_integer(text: str) -> int:
@@ -275,3 +291,31 @@ def _parse_variable(variable: str, environ: Mapping[str, str], kind: str) -> Any
         return PARSERS_BY_TYPE[kind](environ[variable])
     except ValueError as error:
         raise BadSetting(f"{variable} is not {kind}: {environ[variable]!r}") from error
+
+
+# Misspelled names ----------------------------------------------------------------------------------------------------
+
+
+def read_settings(environ: Mapping[str, str]) -> Settings:
+    """The settings of this process, as `Settings.from_env` reads them. Variables that only look like one are logged."""
+    settings = Settings.from_env(environ)
+    for warning in warnings_of_unknown_variables(environ):
+        log.warning("%s", warning)
+    return settings
+
+
+def known_variables() -> frozenset[str]:
+    """Every variable with this beginning that means something."""
+    return VARIABLES_OF_OTHERS.union(f"NAKADI_{name.upper()}" for name in Settings.__annotations__)
+
+
+def warnings_of_unknown_variables(names: Iterable[str]) -> Iterator[str]:
+    """A sentence for each variable that is named like a setting and is none, without its value, which may be secret."""
+    known = known_variables()
+    for name in sorted(names):
+        if name.upper().startswith("NAKADI_") and name not in known and not SERVICE_LINK_PATTERN.fullmatch(name):
+            from difflib import get_close_matches  # next to no process needs it
+
+            near = get_close_matches(name.upper(), known, n=1, cutoff=0.8)
+            hint = f"did you mean {near[0]}?" if near else "docs/settings.md has all settings."
+            yield f"{name} is no setting and changes nothing; {hint}"

@@ -458,20 +458,22 @@ def _refusal_of_head(
     """What of a head could make two readers see two different requests, or is none of ours."""
     if version not in ("1.0", "1.1"):
         return UNKNOWN_VERSION_REFUSAL
-    hosts, in_chunks, host = 0, False, None
+    hosts, in_chunks, host, is_of_page = 0, False, None, False
     for name, value in headers:
         if name == b"host":
             host = value
             hosts += 1 if HOST_PATTERN.fullmatch(value) else 2
         elif name == b"transfer-encoding":
             in_chunks = True
+        elif name == b"origin" or name == b"sec-fetch-site":  # noqa: PLR1714  # a tuple would take twice as long
+            is_of_page = True
     if hosts > 1 or (version == "1.1" and not hosts):
         return BAD_HOST_REFUSAL
     if version == "1.0" and in_chunks:
         return UNEXPECTED_CHUNKS_REFUSAL
     if method == b"CONNECT":
         return NOT_A_PROXY_REFUSAL
-    return None if served_hosts is None else served_hosts.refusal_of(host, target, headers)
+    return None if served_hosts is None else served_hosts.refusal_of(host, target, headers if is_of_page else ())
 
 
 def _refusal_of_parse_error(error: httptools.HttpParserError, data: memoryview) -> RequestRefusal:

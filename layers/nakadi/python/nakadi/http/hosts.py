@@ -50,7 +50,9 @@ class ServedHosts:
     def refusal_of(
         self, host: bytes | None, target: bytes, headers: Sequence[tuple[bytes, bytes]]
     ) -> RequestRefusal | None:
-        """Why a request must not be answered. `host` is the value of that header."""
+        """Why a request must not be answered. `host` is the value of that header, and `headers` may be empty if there
+        is neither `Origin` nor `Sec-Fetch-Site` among them.
+        """
         if not self.is_served(host, target):
             return UNSERVED_HOST_REFUSAL
         return OTHER_PAGE_REFUSAL if self.is_from_other_page(headers) else None
@@ -67,7 +69,9 @@ class ServedHosts:
         """Whether a browser says that the request is from a page of a host that is not served. Following a link from
         there changes nothing, and is none.
         """
-        found = dict(headers)  # in one call: this is done for every request, and few are of browsers
+        if not headers:
+            return False
+        found = dict(headers)
         if b"origin" in found and not self._has(_host_in_url(found[b"origin"])):
             return True
         return found.get(b"sec-fetch-site") == b"cross-site" and found.get(b"sec-fetch-mode") != b"navigate"

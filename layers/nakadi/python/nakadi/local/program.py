@@ -17,7 +17,7 @@ from pathlib import Path
 from nakadi.app import logs
 from nakadi.app.broker import open_broker
 from nakadi.app.engines import data_file_paths
-from nakadi.app.settings import Settings
+from nakadi.app.settings import Settings, read_settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
 from nakadi.engines.sqlite.file import SCHEME, BadDataFile
 from nakadi.engines.sqlite.mark import Marker, check_against_mark
@@ -73,7 +73,7 @@ def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: SignalHandler) -> int:
     variables = _variables_with_options(options, environ)
-    settings = Settings.from_env(variables)
+    settings = read_settings(variables)
     if SCHEME + str(options.data / DATA_FILE) in (settings.registry, settings.event_log):
         _check_writable(options.data)
     with ShutdownDeadline(PROGRAM_EXIT_TIMEOUT_SECONDS) as grace, _open_socket(options.host, options.port) as listening:
