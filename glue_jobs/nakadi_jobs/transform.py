@@ -41,8 +41,10 @@ PLACES = (
     (
         "nakadi_size",
         "int",
-        "how many bytes the event has as it is stored and delivered, with the metadata that the broker adds; "
-        "0 for a tombstone",
+        (
+            "how many bytes the event has as it is stored and delivered, with the metadata that the broker adds; "
+            "0 for a tombstone"
+        ),
     ),
     ("nakadi_publisher", "string", "the application that published the event"),
     ("nakadi_event", "string", "the whole event as JSON, if the columns do not hold all of it"),

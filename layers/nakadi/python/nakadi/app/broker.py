@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from functools import cached_property, partial
 from socket import socket
@@ -20,7 +20,7 @@ from nakadi.auth.permissions import SETTINGS_KIND
 from nakadi.common.caching import ChangeCounter, ChangeCountingRegistry, ChangeWatch, ChangeWatchOfSeveralProcesses
 from nakadi.common.metrics import Metrics
 from nakadi.http.application import Application, ReportAnswer, RequestKpiRecorder
-from nakadi.model.outcomes import Unavailable
+from nakadi.model.outcomes import NotFound, Unavailable
 from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import DelayedIndexLog, PushConsumerLog
@@ -76,7 +76,7 @@ def open_broker(
     except BaseException:
         registry.close()
         raise
-    return BrokerServices(
+    broker = BrokerServices(
         settings=settings,
         clock=clock,
         registry=registry,
@@ -86,6 +86,8 @@ def open_broker(
         authenticate=authenticate,
         metrics=metrics,
     )
+    metrics.find_deleted = broker.find_deleted_event_types
+    return broker
 
 
 class BrokerServices(EventTypeServices):
@@ -95,6 +97,25 @@ class BrokerServices(EventTypeServices):
 
     read_metrics: Callable[[], Metrics] | None = None
     """Reads the metrics of all processes of this broker, where there are several."""
+
+    def find_deleted_event_types(self, names: Collection[str]) -> Collection[str]:
+        """Which of these names no event type has. None, if the registry does not answer."""
+        try:
+            return [name for name in names if not self._has_event_type(name)]
+        except Unavailable:
+            return ()
+
+    def _has_event_type(self, name: str) -> bool:
+        try:
+            self.event_types.cached(name)
+        except NotFound:
+            return False
+        return True
+
+    def read_own_metrics(self) -> Metrics:
+        """The metrics of this process, without those of event types that are deleted."""
+        self.metrics.forget_deleted_event_types()
+        return self.metrics
 
     def prepare_for_requests(self) -> None:
         """Make what is to be there before the first request. What fails is logged, and done by the housekeeping."""
@@ -218,6 +239,7 @@ class BrokerServices(EventTypeServices):
     def run_housekeeping(self) -> timedelta | None:
         """A round of housekeeping; then how late the log indexers are, as `measure_index_lag` says."""
         self.housekeeping.run()
+        self.metrics.forget_deleted_event_types()
         return self.measure_index_lag()
 
     @cached_property
