@@ -161,7 +161,7 @@ def rate(url: str, name: str, events: int) -> float:
     parts = urlsplit(url)
     client = socket.create_connection((parts.hostname, parts.port))
     target = f"/event-types/{name}/events?batch_limit={BATCH}&stream_limit={events}"
-    client.sendall(f"GET {target} HTTP/1.1\r\nHost: bench\r\nX-nakadi-cursors: {BEGIN}\r\n\r\n".encode())
+    client.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost\r\nX-nakadi-cursors: {BEGIN}\r\n\r\n".encode())
     waiting = selectors.DefaultSelector()
     waiting.register(client, selectors.EVENT_READ)
     buffer = bytearray(1 << 20)

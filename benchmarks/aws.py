@@ -341,7 +341,7 @@ def running(command: list[str], environment: Mapping[str, str]) -> Iterator[int]
 @contextmanager
 def a_stream(port: int, path: str) -> Iterator[None]:
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         head = connection.recv(1000)
         if b" 200 " not in head:
             raise RuntimeError(head.decode())

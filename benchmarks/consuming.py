@@ -173,7 +173,7 @@ class Consumer:
         found = re.search(rb"x-nakadi-streamid: (\S+)", self._rest, re.IGNORECASE)
         stream_id = found[1].decode() if found else ""
         self._head = (
-            f"POST /subscriptions/{self.subscription}/cursors HTTP/1.1\r\nHost: bench\r\n"
+            f"POST /subscriptions/{self.subscription}/cursors HTTP/1.1\r\nHost: localhost\r\n"
             f"X-Nakadi-StreamId: {stream_id}\r\nContent-Type: application/json\r\nContent-Length: "
         ).encode()
 
@@ -248,7 +248,7 @@ def posted(url: str, target: str, body: Mapping[str, Any]) -> socket.socket:
     """A socket on which a request was sent."""
     client = connection_to(url)
     content = json.dumps(body).encode()
-    head = f"POST {target} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+    head = f"POST {target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     client.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
     return client
 

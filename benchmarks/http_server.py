@@ -27,7 +27,8 @@ from nakadi.model.authorization import UNAUTHENTICATED
 EVENT = b'{"metadata":{"eid":"4b2c0d2c-1111-4222-8333-444444444444","occurred_at":"2026-01-01T00:00:00Z"},"v":"%b"}'
 BODY = b"[" + EVENT % (b"x" * 900) + b"]"
 PUBLISH = (
-    b"POST /events HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+    b"POST /events HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    % len(BODY)
     + BODY
 )
 
@@ -122,7 +123,7 @@ def measure_streams(port: int, count: int) -> None:
     before = used(port)
     sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
     for each in sockets:
-        each.sendall(b"GET /idle HTTP/1.1\r\nHost: x\r\n\r\n")
+        each.sendall(b"GET /idle HTTP/1.1\r\nHost: localhost\r\n\r\n")
     until(port, count)
     memory = (used(port)["memory"] - before["memory"]) / count / 1024
     began = time.perf_counter()

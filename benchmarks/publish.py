@@ -356,7 +356,10 @@ async def published(port: int, load: Load) -> None:
 
 def a_request(name: str, batch: int, first: int) -> bytes:
     body = orjson.dumps([an_event(first + number) for number in range(batch)])
-    head = f"POST /event-types/{name}/events HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+    head = (
+        f"POST /event-types/{name}/events HTTP/1.1\r\nHost: localhost\r\n"
+        "Content-Type: application/json\r\nContent-Length: "
+    )
     return f"{head}{len(body)}\r\n\r\n".encode() + body
 
 

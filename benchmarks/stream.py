@@ -135,7 +135,7 @@ def connected(url: str, target: str, headers: str = "") -> socket.socket:
     parts = urlsplit(url)
     client = socket.create_connection((parts.hostname, parts.port))
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    client.sendall(f"GET {target} HTTP/1.1\r\nHost: bench\r\n{headers}\r\n".encode())
+    client.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n".encode())
     return client
 
 
@@ -221,7 +221,7 @@ def publish_steadily(url: str, per_request: int, rate: float, seconds: float, be
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for event in steadily(rate / per_request, seconds, began):
         body = b"[" + b",".join([event] * per_request) + b"]"
-        head = f"POST /event-types/{NAME}/events HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+        head = f"POST /event-types/{NAME}/events HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         answer = connection.recv(65536)
         assert answer.startswith(b"HTTP/1.1 200"), answer

@@ -316,7 +316,7 @@ class WalkedStream:
 
     def commit_over(self, connection: socket.socket) -> None:
         content = json.dumps({"items": [self._cursors.pop(0)]}).encode()
-        head = f"POST {self._path}/cursors HTTP/1.1\r\nHost: x\r\nX-Nakadi-StreamId: {self._id}\r\n"
+        head = f"POST {self._path}/cursors HTTP/1.1\r\nHost: localhost\r\nX-Nakadi-StreamId: {self._id}\r\n"
         ask_over(connection, head, content)
 
 
@@ -371,7 +371,7 @@ def least(prepare: Callable[[], None], count: Callable[[], Counted], number: int
 
 
 def publish_over(connection: socket.socket) -> None:
-    ask_over(connection, "POST /event-types/walk/events HTTP/1.1\r\nHost: x\r\n", b'[{"n":1}]')
+    ask_over(connection, "POST /event-types/walk/events HTTP/1.1\r\nHost: localhost\r\n", b'[{"n":1}]')
 
 
 def ask_over(connection: socket.socket, head: str, body: bytes) -> None:

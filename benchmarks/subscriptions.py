@@ -146,7 +146,7 @@ def committer(
     found = re.search(rb"x-nakadi-streamid: (\S+)", received, re.IGNORECASE)
     assert found, received
     head = (
-        f"POST /subscriptions/{subscription}/cursors HTTP/1.1\r\nHost: bench\r\n"
+        f"POST /subscriptions/{subscription}/cursors HTTP/1.1\r\nHost: localhost\r\n"
         f"X-Nakadi-StreamId: {found[1].decode()}\r\nContent-Type: application/json\r\nContent-Length: "
     )
     while f"{times - 1:018d}".encode() not in received:

@@ -18,7 +18,8 @@ INTRODUCTION = """\
 # Settings
 
 Each setting is an environment variable. A variable that is not set has its default. A variable with an invalid value
-stops the start, with a message that names it.
+stops the start, with a message that names it. A variable that begins with `NAKADI_` and is no setting, such as a
+misspelled one, is ignored, and a warning in the log names the setting that is spelled most like it.
 
 Lists are separated by commas, as in `RS256,ES256`, and so are lists of pairs, as in `user=ann,service=ops`. The name of
 a setting ends with its unit. Defaults in milliseconds are given in seconds as well.

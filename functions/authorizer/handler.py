@@ -6,7 +6,7 @@ from typing import Any
 
 from nakadi.app.functions import FunctionMetrics, HandleInvocation, LambdaFunction, Unauthorized, authorizer_decision
 from nakadi.app.routes import make_token_verifier
-from nakadi.app.settings import Settings
+from nakadi.app.settings import read_settings
 
 # Imported here, and not by the first invocation: processor time is plentiful until then.
 from nakadi.auth.tokens import TokenVerifier
@@ -14,7 +14,7 @@ from nakadi.ports.clock import SystemClock
 
 
 def opened(counts: FunctionMetrics) -> HandleInvocation:
-    asked: TokenVerifier = make_token_verifier(Settings.from_env(os.environ), SystemClock())
+    asked: TokenVerifier = make_token_verifier(read_settings(os.environ), SystemClock())
 
     def decide(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
         try:

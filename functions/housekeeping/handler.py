@@ -10,7 +10,7 @@ from urllib.request import urlopen
 from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.engines import load_engines_on_aws
 from nakadi.app.functions import FunctionMetrics, HandleInvocation, LambdaFunction
-from nakadi.app.settings import Settings
+from nakadi.app.settings import read_settings
 from nakadi.common.work import failed_chore_counts, run_and_log_failure
 
 # More than the gateway itself waits.
@@ -49,7 +49,7 @@ def start(job: str) -> None:
 def opened(counts: FunctionMetrics) -> HandleInvocation:
     @cache
     def opened_broker() -> BrokerServices:
-        return open_broker(Settings.from_env(os.environ))
+        return open_broker(read_settings(os.environ))
 
     def run(event: object, _context: object) -> None:
         if isinstance(event, dict) and "ask" in event:

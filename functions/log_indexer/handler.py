@@ -5,11 +5,11 @@ import os
 import nakadi.engines.dynamodb.log_index  # noqa: F401  # loaded while the function starts
 from nakadi.app import log_indexer
 from nakadi.app.functions import FunctionMetrics, HandleInvocation, LambdaFunction
-from nakadi.app.settings import Settings
+from nakadi.app.settings import read_settings
 
 
 def opened(_counts: FunctionMetrics) -> HandleInvocation:
-    return log_indexer.make_indexing_handler(Settings.from_env(os.environ))
+    return log_indexer.make_indexing_handler(read_settings(os.environ))
 
 
 handler = LambdaFunction("log_indexer", opened)

@@ -202,11 +202,10 @@ def run(job: str, known: argparse.Namespace, work: Callable[[Workplace], None]) 
 
 def open_workplace(known: argparse.Namespace, report: Report, clock: Clock, stack: ExitStack) -> Workplace:
     data, registry_place = Path(known.data).absolute(), registry_url(known)
-    file = f"sqlite:///{data / 'nakadi.db'}"
     archive_url = with_scheme(known.archive or str(data / "archive"))
     tables = with_scheme(known.tables or str(data / "tables"))
     registry = stack.enter_context(closing(open_registry(registry_place)))
-    index = stack.enter_context(closing(open_log_index(known.log_index or file)))
+    index = stack.enter_context(closing(open_log_index(log_index_url(known))))
     store = stack.enter_context(closing(open_archive(archive_url)))
     master = known.master or ("local[*]" if known.catalog in {"hadoop", "rest"} else "")
     spark = open_spark(report.job, tables, known.catalog, master, known.memory, _catalog_properties(known))
@@ -238,6 +237,11 @@ def registry_url(known: argparse.Namespace) -> str:
     if not (known.registry or known.log_index or data.is_dir()):
         raise BadArguments(f"There is no folder {data}; --data names the broker's.")
     return known.registry or f"sqlite:///{data / 'nakadi.db'}"
+
+
+def log_index_url(known: argparse.Namespace) -> str:
+    """Where the index of the archive is."""
+    return known.log_index or f"sqlite:///{Path(known.data).absolute() / 'nakadi.db'}"
 
 
 def _catalog_properties(known: argparse.Namespace) -> Mapping[str, str]:

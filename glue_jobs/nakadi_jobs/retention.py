@@ -43,6 +43,7 @@ from nakadi_jobs.reports import in_a_line
 from nakadi_jobs.session import rows_of_values
 from nakadi_jobs.tables import BRANCH_STAYS, ChangedMeanwhile, Table
 from nakadi_jobs.transform import ORDER, PLACES
+from nakadi_jobs.wiping import wipe_data_files
 
 DESCRIPTION = """\
 Remove events.
@@ -218,6 +219,7 @@ def erase(work: Workplace) -> None:
         dead = remove_dead_members(work, event_type, wanted)
         _verify(work, event_type, wanted, _left_in_archive(work, event_type, wanted, looked_at), dead)
     _report_erasure(work, event_type, rewritten)
+    wipe_data_files(work, url)
     for fact in what_logs_keep(work.registry, event_type, url.partition(":")[0]):
         work.report.info("stream", fact)
 

@@ -52,8 +52,9 @@ NOTHING = "no events in the archive for this time"
 DESCRIPTION = """\
 Measure the traffic of each event type from the archive, and recommend a number of partitions.
 
-For each window (an hour by default): sizes of events (mean, p50, p95, greatest), events a minute (mean,
-peak), distinct publishers and consumers, how evenly partitions are filled, and the error of the number of partitions.
+For each window (an hour by default): sizes of stored events (mean, p50, p95, greatest), events a minute
+(mean, peak), distinct publishers and consumers, how evenly partitions are filled, and the error of the number of
+partitions.
 Windows go to the table nakadi__statistics; measuring a window again replaces what was there. The whole period is what
 `GET /event-types/{name}` returns as measured_statistic."""
 

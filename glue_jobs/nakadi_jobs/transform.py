@@ -38,7 +38,14 @@ PLACES = (
     ("nakadi_owner", "struct<data_type:string,value:string>", "who alone may read the event"),
     ("nakadi_directed_to", "string", "the subscription that the event is for"),
     ("nakadi_tombstone", "boolean", "whether this says that there is nothing under the key any more"),
-    ("nakadi_size", "int", "how many bytes were published; none for a tombstone"),
+    (
+        "nakadi_size",
+        "int",
+        (
+            "how many bytes the event has as it is stored and delivered, with the metadata that the broker adds; "
+            "0 for a tombstone"
+        ),
+    ),
     ("nakadi_publisher", "string", "the application that published the event"),
     ("nakadi_event", "string", "the whole event as JSON, if the columns do not hold all of it"),
 )

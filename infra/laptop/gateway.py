@@ -21,6 +21,9 @@ import httpx
 from infra.laptop.api import Api, Asked, Authorizer, Found, Mock, NotMocked, Object, Operation, Said, allows, target_of
 from infra.laptop.functions import Failed, Function, TimedOut, TooLarge
 from infra.laptop.limits import Bucket
+from nakadi.http.hosts import ServedHosts
+from nakadi.http.message import PROBLEM_MEDIA_TYPE, json_bytes
+from nakadi.http.problem import RequestRefusal, plain_problem_members
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +63,17 @@ class Gateway:
     """
 
     def __init__(
-        self, api: Api, functions: Mapping[str, Function], streams: str, *, authorizes: bool, throttles: bool = False
+        self,
+        api: Api,
+        functions: Mapping[str, Function],
+        streams: str,
+        *,
+        authorizes: bool,
+        throttles: bool = False,
+        served_hosts: ServedHosts | None = None,
     ) -> None:
         self._api = api
+        self._served_hosts = served_hosts
         self._throttles = throttles
         self._buckets: dict[tuple[str, str], Bucket | None] = {}
         self._functions = functions
@@ -83,6 +94,9 @@ class Gateway:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http"
         asked = _asked(scope, self._api.stage)
+        if (refusal := self._refusal_of_host(scope)) is not None:
+            await _send_refusal(refusal, send)
+            return
         try:
             await self._answer(asked, receive, send)
         except Refused as refused:
@@ -90,6 +104,13 @@ class Gateway:
             await self._say(self._api.said(refused.kind, asked, refused.message), asked, send)
         except Gone:
             pass
+
+    def _refusal_of_host(self, scope: Message) -> RequestRefusal | None:
+        headers = list(scope["headers"])
+        host = next((value for name, value in headers if name == b"host"), None)
+        if self._served_hosts is None:
+            return None
+        return self._served_hosts.refusal_of(host, scope["raw_path"] or b"/", headers)
 
     async def _answer(self, asked: Asked, receive: Receive, send: Send) -> None:
         asked = replace(asked, body=await _body(receive))
@@ -275,6 +296,18 @@ class _Decisions:
     def keep(self, token: str, decision: Mapping[str, Any], seconds: int) -> None:
         with self._lock:
             self._kept[token] = (time.monotonic() + seconds, decision)
+
+
+async def _send_refusal(refusal: RequestRefusal, send: Send) -> None:
+    """As the embedded broker does, without reading the body."""
+    body = json_bytes(plain_problem_members(refusal.status, refusal.detail))
+    headers = [
+        (b"content-type", PROBLEM_MEDIA_TYPE.encode()),
+        (b"content-length", b"%d" % len(body)),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": refusal.status.value, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _asked(scope: Message, stage: str) -> Asked:

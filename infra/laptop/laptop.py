@@ -27,12 +27,18 @@ from infra.laptop.processes import PACKAGES, end_with_the_starter, ended, python
 from infra.laptop.schedule import Schedule
 from infra.laptop.synthesis import synthesized
 from infra.laptop.templates import Deployment
+from nakadi.app.settings import Settings
+from nakadi.http.hosts import choose_served_hosts
 from nakadi.http.server import new_event_loop, open_listening_socket
 
 PATIENCE = 60.0
 
 # What a process finds around it, by the role that it has.
 Surroundings = Callable[[str], Mapping[str, str]]
+
+
+GATEWAY_ADDRESS = "127.0.0.1"
+"""Only this machine can connect."""
 
 
 class Laptop:
@@ -137,7 +143,15 @@ class Front:
             self.streaming = Streaming(deployment, surroundings, settings, logs)
             self._closing.callback(self.streaming.close)
             streams = f"http://{self.streaming.address}"
-            gateway = Gateway(api, self._functions, streams, authorizes=authorizes, throttles=limits)
+            names = Settings.from_env({name: settings[name] for name in ("NAKADI_HOSTS",) if name in settings}).hosts
+            gateway = Gateway(
+                api,
+                self._functions,
+                streams,
+                authorizes=authorizes,
+                throttles=limits,
+                served_hosts=choose_served_hosts(GATEWAY_ADDRESS, is_authenticated=authorizes, names=names),
+            )
             self._serving = Serving(gateway, port)
             self._closing.callback(self._serving.close)
             self.streaming.wait_until_it_answers()
@@ -205,8 +219,8 @@ class Serving:
     """The gateway, served by a thread of this process."""
 
     def __init__(self, gateway: Gateway, port: int) -> None:
-        listening = open_listening_socket("127.0.0.1", port)
-        self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        listening = open_listening_socket(GATEWAY_ADDRESS, port)
+        self.url = f"http://{GATEWAY_ADDRESS}:{listening.getsockname()[1]}"
         config = uvicorn.Config(
             gateway, lifespan="off", ws="none", log_config=None, server_header=False, timeout_graceful_shutdown=10
         )

@@ -14,7 +14,9 @@ from infra.laptop.laptop import Front, Laptop
 from infra.laptop.roles import OWNER
 from infra.laptop.synthesis import KEPT, NotSynthesized
 from infra.laptop.templates import REGION
+from nakadi.app.settings import read_settings
 from nakadi.app.shutdown import SignalHandler
+from nakadi.model.outcomes import BadSetting
 
 CANNOT_START = 1
 
@@ -32,7 +34,7 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> i
     print("Synthesizing and deploying. The first time takes half a minute.", flush=True)  # noqa: T201  # a program
     try:
         _run(options.port, STRICT if options.strict else LENIENT, os.environ, signals)
-    except (NotDeployed, NotSynthesized, OSError) as reason:
+    except (BadSetting, NotDeployed, NotSynthesized, OSError) as reason:
         print(f"The deployment cannot start. {reason}", file=sys.stderr)  # noqa: T201  # as above
         return CANNOT_START
     return 0
@@ -53,6 +55,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _run(port: int, strictness: Strictness, environ: Mapping[str, str], signals: SignalHandler) -> None:
     settings = {name: value for name, value in environ.items() if name.startswith("NAKADI_")}
+    read_settings(settings)
     # Tokens are asked for when there is somebody whose tokens are good.
     authorizes = settings.pop("NAKADI_AUTH", "off") != "off"
     with Laptop(KEPT / "logs", settings, strictness) as laptop:

@@ -16,7 +16,7 @@ from functools import partial
 from nakadi.app import logs
 from nakadi.app.broker import open_broker
 from nakadi.app.routes import DIRECT_AREAS, STREAMING_AREAS
-from nakadi.app.settings import Settings
+from nakadi.app.settings import read_settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
 from nakadi.http.asgi import RequestLimits
 from nakadi.http.server import Server, new_event_loop, open_listening_socket, tune_interpreter
@@ -64,7 +64,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: SignalHandler) -> None:
-    settings = Settings.from_env(environ)
+    settings = read_settings(environ)
     with (
         ShutdownDeadline(options.grace_seconds) as grace,
         open_listening_socket(options.host, options.port) as listening,
@@ -85,6 +85,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
             keep_alive_seconds=options.keep_alive_seconds,
             limits=RequestLimits(max_memory_bytes=settings.max_request_memory_bytes),
             metrics=broker.metrics,
+            served_hosts=settings.served_hosts_at(listening.getsockname()[0]),
         )
         greeting = f"Streaming on port {listening.getsockname()[1]}"
         encrypted = tls() if options.tls else None

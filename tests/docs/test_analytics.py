@@ -12,6 +12,7 @@ import pytest
 
 from nakadi.model.event_type import Category
 from nakadi_jobs import compaction
+from nakadi_jobs.transform import PLACES
 from tests.support.jobs import DataFolder
 from tests.support.spark import quick_spark
 
@@ -77,3 +78,9 @@ def test_commands(command):
 def test_there_are_commands():
     """An erasure at least."""
     assert any("--do erase" in command for command in COMMANDS)
+
+
+def test_the_size_of_an_event_is_described_as_in_tables():
+    """The page and the comment of the column say the same; that it is so is shown from publisher to table."""
+    [comment] = [comment for name, _, comment in PLACES if name == "nakadi_size"]
+    assert f"| `nakadi_size` | {comment} |" in (ROOT / "docs/analytics.md").read_text()

@@ -83,22 +83,26 @@ def an_event(number):
 
 
 def streamed(api, name, count):
-    """What a client reads: (partition, offset) -> event."""
+    """What a client reads: (partition, offset) -> event, and the same -> bytes of the event as they came."""
     partitions = [each["partition"] for each in api.get(f"/event-types/{name}/partitions").json()]
     cursors = json.dumps([{"partition": each, "offset": "BEGIN"} for each in partitions])
-    found = {}
+    found, sizes = {}, {}
     parameters = {"stream_limit": count, "batch_limit": 1, "batch_flush_timeout": 1}
     headers = {"X-Nakadi-Cursors": cursors}
     with api.stream("GET", f"/event-types/{name}/events", params=parameters, headers=headers) as answer:
         for line in answer.iter_lines():
             batch = json.loads(line)
             for event in batch.get("events", ()):
-                found[int(batch["cursor"]["partition"]), int(batch["cursor"]["offset"].rpartition("-")[2])] = event
-    return found
+                place = int(batch["cursor"]["partition"]), int(batch["cursor"]["offset"].rpartition("-")[2])
+                found[place] = event
+                # There is one event in a line, behind its cursor, and nothing else behind it.
+                sizes[place] = len(line[line.index('"events":[') : line.rindex("]")].encode()) - len('"events":[')
+    return found, sizes
 
 
 def test_from_publisher_to_table(deployed, tmp_path, tmp_path_factory):
-    """What was published is in the table, offset by offset as streams have it, and its traffic is returned."""
+    """What was published is in the table, offset by offset as streams have it, with the size that it has there, and its
+    traffic is returned."""
     tables = tmp_path_factory.getbasetemp() / "e2e-tables"
     database = table_name(tmp_path.name)
     places = ["--tables", str(tables), "--database", database, "--master", "local[2]"]
@@ -110,7 +114,7 @@ def test_from_publisher_to_table(deployed, tmp_path, tmp_path_factory):
         assert {"measured_statistic", "table"}.isdisjoint(created(api, definition))
         events = [an_event(number) for number in range(20)]
         assert api.post(f"/event-types/{name}/events", json=events).status_code == 200
-        read = streamed(api, name, len(events))
+        read, sizes = streamed(api, name, len(events))
         spark = open_spark("e2e", f"file://{tables}", "hadoop", "local[2]", "1g")
         archived(deployed, topic_of(deployed, name), 2, len(events))
 
@@ -121,11 +125,12 @@ def test_from_publisher_to_table(deployed, tmp_path, tmp_path_factory):
         assert {(row["nakadi_partition"], row["nakadi_offset"]): said(row) for row in rows} == {
             place: said(event) for place, event in read.items()
         }
+        assert {(row["nakadi_partition"], row["nakadi_offset"]): row["nakadi_size"] for row in rows} == sizes
         told = api.get(f"/event-types/{name}").json()
     assert told["default_statistic"] == statistic
     assert told["measured_statistic"]["write_parallelism"] == 1
     assert told["measured_statistic"]["recommended_partitions"] == 1
-    assert told["measured_statistic"]["message_size"] > 100
+    assert told["measured_statistic"]["message_size"] == round(sum(sizes.values()) / len(sizes))
     table = told["table"]
     assert (table["name"], table["rows"], table["misfits"], table["missing_events"]) == (table_name(name), 20, 0, 0)
     assert 0 < table["latency_seconds"] < 3600

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 
-from tests.support.api import a_business_definition, created
+from tests.support.api import a_business_definition, a_definition, created
 from tests.support.consumer import Consumer
 from tests.support.http import described
 from tests.support.metrics import PROMETHEUS, TEXT, scraped, value
@@ -313,3 +313,27 @@ def test_json_reports_the_same(api):
     assert told["gauges"]["nakadi.http_request_memory_bytes"]["value"] >= 0
     assert told["gauges"]["nakadi.uptime"]["value"] > 0
     assert told["histograms"]["nakadi.sqlite_commit_appends"]["max"] >= 1
+
+
+# Event types that come and go
+
+
+def test_deleted_event_types_are_not_reported():
+    """Of event types that came and went nothing is left in any family, and later ones are reported by name."""
+    with ServedBroker(max_metric_names=3) as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
+        names = [f"gone.number-{number}" for number in range(5)]
+        for name in names:
+            created(api, a_definition(name=name, schema={"required": ["n"]}))
+            publish(api, name, 1)
+            assert api.post(f"/event-types/{name}/events", json=[{}]).status_code == 422
+            begin = {"X-Nakadi-Cursors": json.dumps([{"partition": "0", "offset": "BEGIN"}])}
+            with OpenStream(broker.url, f"/event-types/{name}/events?stream_limit=1", begin) as stream:
+                stream.rest()
+        assert names[0] in api.get("/metrics", headers={"accept": TEXT}).text
+        for name in names:
+            assert api.delete(f"/event-types/{name}").status_code == 200
+        until(lambda: "gone.number" not in api.get("/metrics", headers={"accept": TEXT}).text)
+
+        name = created(api, a_definition())["name"]
+        publish(api, name, 1)
+        assert value(scraped(api), "nakadi_events_published_total", event_type=name) == 1

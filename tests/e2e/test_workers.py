@@ -16,6 +16,7 @@ import pytest
 
 from nakadi.engines.sqlite.coordination import SqliteCoordination
 from tests.support import http
+from tests.support.api import a_definition, created
 from tests.support.consumer import Consumer
 from tests.support.metrics import scraped, value
 from tests.support.patience import PATIENCE, until
@@ -148,7 +149,9 @@ def get_answers_while_a_worker_leaves(program):
             [stack.enter_context(socket.create_connection(address, PATIENCE)) for _ in range(4)] for _ in "12"
         )
         for each in begun:
-            each.sendall(f"POST {EVENTS} HTTP/1.1\r\nHost: me\r\nContent-Length: 2\r\n{CONTINUE}\r\n\r\n".encode())
+            each.sendall(
+                f"POST {EVENTS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n{CONTINUE}\r\n\r\n".encode()
+            )
             assert each.recv(100).startswith(b"HTTP/1.1 100 Continue")
         leaving = program.workers[0]
         os.kill(leaving, signal.SIGTERM)
@@ -159,13 +162,33 @@ def get_answers_while_a_worker_leaves(program):
     until(lambda: leaving not in (there := program.workers) and len(there) == 2)
 
 
+def report_no_event_types_that_are_deleted(program):
+    """Whichever worker deletes one, the others drop what they counted of it."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(httpx.Client(base_url=program.url, timeout=PATIENCE)) for _ in range(4)]
+        created(clients[0], a_definition(name="gone.with-its-figures"))
+        for each in clients:
+            assert each.post("/event-types/gone.with-its-figures/events", json=[{}]).status_code == 200
+        assert "gone.with-its-figures" in clients[0].get("/metrics").text
+        assert clients[0].delete("/event-types/gone.with-its-figures").status_code == 200
+        until(lambda: not any("gone.with-its-figures" in each.get("/metrics").text for each in clients))
+
+
+def serve_the_names_of_the_machine(program):
+    """Workers know the address that the supervisor is bound to. (R290)"""
+    statuses = [
+        httpx.get(f"{program.url}/health", headers={"Host": host}).status_code for host in ("localhost", "evil.example")
+    ]
+    assert statuses == [200, 421]
+
+
 def wait_for_a_worker_when_all_have_died(program):
     """The supervisor accepts a connection before it sees that every worker has died: another worker serves it."""
     workers = program.workers
     program.process.send_signal(signal.SIGSTOP)
     until(lambda: state(program.process.pid) == "T")
     with socket.create_connection(("127.0.0.1", httpx.URL(program.url).port), PATIENCE) as client:
-        client.sendall(b"GET /health HTTP/1.1\r\nHost: me\r\n\r\n")
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         for each in workers:
             os.kill(each, signal.SIGKILL)
         until(lambda: all(map(has_ended, workers)))
@@ -202,6 +225,8 @@ def test_nothing_is_lost_whichever_process_is_killed(tmp_path):
     """Two workers share commits and see each other's changes at once. One worker is killed, then both, then the process
     that commits: what was acknowledged is there after the next start, and nothing is there twice."""
     with started(tmp_path) as program:
+        serve_the_names_of_the_machine(program)
+        report_no_event_types_that_are_deleted(program)
         see_each_others_changes(program)
         get_answers_while_a_worker_leaves(program)
         wait_for_a_worker_when_all_have_died(program)

@@ -5,11 +5,13 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs, urlsplit
 
+import httpx
 import pytest
 
 from nakadi.engines.archive.evacuation import Evacuation
 from nakadi.engines.archive.maintenance import claim_partition
 from nakadi.event_types.tables import PARTITION_BY_ANNOTATION, RETENTION_ANNOTATION, SORT_BY_ANNOTATION
+from nakadi.local import Broker
 from nakadi.model.event_type import Category, CleanupPolicy
 from nakadi.ports.clock import SystemClock
 from nakadi_jobs import command, dead_members, leftovers, retention
@@ -17,9 +19,11 @@ from nakadi_jobs.avro_files import BadAvro, bounds_in
 from nakadi_jobs.erasure import Rewriter
 from nakadi_jobs.event_type_tables import events_table
 from nakadi_jobs.tables import Change, Table
+from tests.support.api import a_definition
 from tests.support.bytes_left import files_in, kinds, objects_in, with_text
 from tests.support.dynamodb_service import CREDENTIALS, PREFIX, a_bucket
 from tests.support.jobs import DataFolder, Jobs, looking, order
+from tests.support.patience import until
 from tests.support.s3_files import buckets_in_spark
 
 NOW = datetime.now(UTC)
@@ -120,6 +124,44 @@ def test_an_erasure_that_is_killed_is_finished_by_the_next(jobs, data, cut_short
 
     assert with_text(NAME[:16], everything(data, *cut_short)) == []
     assert jobs.rows("order_placed") == [(0, 0), (0, 2)]
+
+
+@pytest.fixture
+def running(data):
+    """A client of a broker that is at work in the data folder, and archives at once."""
+    file = f"sqlite:///{data.folder / 'nakadi.db'}"
+    places = {"registry": file, "event_log": file, "log_index": file, "archive": data.archive}
+    with Broker(**places, archive_after_seconds=0) as broker, httpx.Client(base_url=broker.url) as api:
+        yield api
+
+
+def in_archive(data, name, count):
+    place = (data.event_types.get(name).timeline.topic, 0)
+    return data.index.index_heads([place])[place].state.next_offset >= count
+
+
+def test_the_data_file_of_a_running_broker_keeps_nothing(jobs, data, running):
+    """What was published to a broker, archived and erased is in no byte of its data file and of SQLite's log, and the
+    report says so; other events stay."""
+    definition = a_definition()
+    assert running.post("/event-types", json=definition).status_code == 201
+    events = f"/event-types/{definition['name']}/events"
+    for number, customer in enumerate(("before", NAME, NAME + "x" * 20_000, "after")):
+        assert running.post(events, json=[order(number, customer={"id": customer})]).status_code == 200
+    until(lambda: in_archive(data, definition["name"], 4))
+    assert with_text(NAME, files_in(data.folder)) != []
+
+    path = ("--do", "erase", "--event-type", definition["name"], "--path", "customer.id")
+    jobs.drop_before(*path, "--value", NAME + "x" * 20_000)
+    told = jobs.drop_before(*path, "--value", NAME)
+    jobs.drop_before("--grace-hours", "0")
+
+    assert with_text(NAME, files_in(data.folder)) == []
+    assert (told.code, "nakadi.db: wiped" in told.told) == (0, True), told.told
+    cursor = json.dumps([{"partition": "0", "offset": "BEGIN"}])
+    parameters = {"stream_limit": 2, "batch_flush_timeout": 1}
+    read = running.get(events, headers={"X-Nakadi-Cursors": cursor}, params=parameters).text
+    assert ("before" in read, "after" in read, NAME in read) == (True, True, False)
 
 
 class LaterClock(SystemClock):

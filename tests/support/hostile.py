@@ -159,7 +159,7 @@ class HostileRequest:
         body = self.body or b""
         named = [f"{name}: ".encode() + value for name, value in self.headers]
         length = [] if self.body is None else [b"Content-Length: %d" % len(body)]
-        head = [f"{self.method} {self.target} HTTP/1.1".encode(), b"Host: broker", *named, *length]
+        head = [f"{self.method} {self.target} HTTP/1.1".encode(), b"Host: localhost", *named, *length]
         return b"\r\n".join(head) + b"\r\n\r\n" + body
 
 

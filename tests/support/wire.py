@@ -17,6 +17,7 @@ class Wire:
     def __init__(self, url: str) -> None:
         address = urlsplit(url)
         self.socket = socket.create_connection((address.hostname, address.port), timeout=PATIENCE)
+        self._host = address.netloc
         self._received = b""
 
     def __enter__(self) -> Self:
@@ -28,7 +29,7 @@ class Wire:
     def send(self, *lines: str | bytes, body: bytes = b"") -> Self:
         """Send a request's head, line by line, and what follows it."""
         head = b"\r\n".join(each if isinstance(each, bytes) else each.encode() for each in lines)
-        self.socket.sendall(head + b"\r\nHost: test\r\n\r\n" + body)
+        self.socket.sendall(head + f"\r\nHost: {self._host}\r\n\r\n".encode() + body)
         return self
 
     def once(self) -> bytes:

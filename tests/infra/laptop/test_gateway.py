@@ -13,6 +13,7 @@ from infra.laptop.functions import Described, Failed, TimedOut
 from infra.laptop.gateway import Gateway
 from infra.laptop.laptop import Serving
 from infra.laptop.templates import Template
+from nakadi.http.hosts import choose_served_hosts
 from tests.infra.laptop.test_api import BODY
 from tests.support.patience import PATIENCE
 
@@ -78,6 +79,14 @@ def service():
         yield there
 
 
+STACK = {
+    "Resources": {
+        "Rest": {"Type": "AWS::ApiGateway::RestApi", "Properties": {"Body": BODY, "BinaryMediaTypes": ["*/*"]}},
+        "Stage": {"Type": "AWS::ApiGateway::Stage", "Properties": {"StageName": "api", "MethodSettings": RATES}},
+    }
+}
+
+
 @pytest.fixture
 def functions():
     return {name: Answering(response(name)) for name in ("types", "one", "publish", "special", "rest")} | {
@@ -87,16 +96,25 @@ def functions():
 
 @pytest.fixture
 def client(functions, service, tmp_path):
-    rest = {"Body": BODY, "BinaryMediaTypes": ["*/*"]}
-    content = {
-        "Rest": {"Type": "AWS::ApiGateway::RestApi", "Properties": rest},
-        "Stage": {"Type": "AWS::ApiGateway::Stage", "Properties": {"StageName": "api", "MethodSettings": RATES}},
-    }
-    (tmp_path / "stack.template.json").write_text(json.dumps({"Resources": content}))
+    (tmp_path / "stack.template.json").write_text(json.dumps(STACK))
     api = Api(Template(tmp_path / "stack.template.json"))
     gateway = Gateway(api, functions, service.url, authorizes=True, throttles=True)
     with closing(Serving(gateway, 0)) as serving, httpx.Client(base_url=serving.url, timeout=PATIENCE) as made:
         yield made
+
+
+def test_without_authorization_the_names_of_the_machine_are_served(tmp_path, functions, service):
+    """As the embedded broker: another name is 421, and a page of another host 403. (R290, R291)"""
+    (tmp_path / "stack.template.json").write_text(json.dumps(STACK))
+    api = Api(Template(tmp_path / "stack.template.json"))
+    hosts = choose_served_hosts("127.0.0.1", is_authenticated=False, names=())
+    gateway = Gateway(api, functions, service.url, authorizes=False, served_hosts=hosts)
+    with closing(Serving(gateway, 0)) as serving, httpx.Client(base_url=serving.url, timeout=PATIENCE) as client:
+        told = [
+            client.post("/publish", content="[]", headers=headers).status_code
+            for headers in ({}, {"Host": "evil.example"}, {"Origin": "http://evil.example"})
+        ]
+    assert told == [200, 421, 403]
 
 
 def test_a_function_answers(client, functions):

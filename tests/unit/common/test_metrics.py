@@ -400,3 +400,23 @@ def test_index_lag_is_reported_once_it_was_measured():
         assert not broker.metrics.index_lag.rows()
         assert broker.run_housekeeping() == timedelta(seconds=7)
         assert seen(broker.metrics, "nakadi_index_lag_seconds") == 7
+
+
+def test_what_was_counted_of_deleted_event_types_goes():
+    """Every family forgets them, and their names leave room for others; what is counted of all of them together
+    stays."""
+    metrics = Metrics(max_names=2)
+    metrics.find_deleted = lambda names: [name for name in names if name.startswith("gone")]
+    for name in ("gone", "order", "late"):
+        metrics.stored(name, 1, 10)
+        metrics.sent("low", name, 1, 10, 0.1)
+        metrics.events_refused.add(1, name, "validating")
+        metrics.events_deleted.add(1, name)
+    metrics.forget_deleted_event_types()
+    families = [metrics.events_published, metrics.published_bytes, metrics.events_refused, metrics.events_deleted]
+    assert {labels[0] for family in families for labels in family.rows()} == {"order", "other"}
+    assert set(metrics.events_sent.rows()) == {("low", "order"), ("low", "other")}
+    assert dict(metrics.sent_bytes.rows()) == {("low",): 30}
+
+    metrics.stored("late", 1, 10)
+    assert dict(metrics.events_published.rows()) == {("order",): 1, ("other",): 1, ("late",): 1}

@@ -56,3 +56,25 @@ def test_putting_together_counts_no_steps_of_this_process_twice():
     """What every `Metrics` of a process follows, such as failed chores, comes from the snapshots alone."""
     snapshot = take_snapshot(Metrics())
     assert dict(merged_metrics([snapshot]).chore_failures.rows()) == dict(Metrics().chore_failures.rows())
+
+
+def test_event_types_that_are_deleted_are_left_out():
+    """What any process counted of an event type goes with it, also if that process has ended; others keep their own
+    names then."""
+    gone = Metrics(started=5.0)
+    for number in range(5):
+        gone.stored(f"gone-{number}", 1, 10)
+    ended = totals_of_ended_processes([take_snapshot(gone)], 5.0)
+    snapshots = [ended, take_snapshot(counted(3, 1.0))]
+    whole = merged_metrics(snapshots, 2, lambda names: [name for name in names if name.startswith("gone")])
+    assert dict(whole.events_published.rows()) == {("order",): 3}
+    assert dict(whole.published_bytes.rows()) == {("order",): 10}
+
+
+def test_processes_together_have_no_more_names_than_one():
+    """Each process counts other event types, and their number is bounded nevertheless."""
+    each = [Metrics() for _ in range(5)]
+    for number, metrics in enumerate(each):
+        metrics.stored(f"order-{number}", 1, 10)
+    whole = merged_metrics([take_snapshot(metrics) for metrics in each], 2)
+    assert dict(whole.events_published.rows()) == {("order-0",): 1, ("order-1",): 1, ("other",): 3}

@@ -41,6 +41,13 @@ def test_a_port_in_use_is_reported_in_a_sentence(capsys, tmp_path):
     assert not (tmp_path / "d" / "nakadi.db").exists()
 
 
+def test_a_misspelled_setting_is_warned_of(capsys, tmp_path, monkeypatch):
+    """The program says so once as it starts."""
+    monkeypatch.setenv("NAKADI_MAX_BACH_EVENTS", "5")
+    assert main(["--port", "70000", "--data", str(tmp_path)], signals=SignalHandler()) == 1
+    assert capsys.readouterr().err.count("did you mean NAKADI_MAX_BATCH_EVENTS?") == 1
+
+
 @pytest.mark.parametrize("port", ["70000", "-1"])
 def test_a_port_that_there_is_not(capsys, tmp_path, port):
     """A port outside of the possible ones is reported in a sentence."""

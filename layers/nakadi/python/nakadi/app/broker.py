@@ -6,20 +6,21 @@ Parts are imported when they are first asked for, so that a process loads only w
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from socket import socket
 from typing import TYPE_CHECKING
 
-from nakadi.app.engines import open_event_log, open_registry
+from nakadi.app.engines import data_file_paths, open_event_log, open_registry
 from nakadi.app.routes import ROUTE_MAKER_BY_AREA, make_authentication, make_routes
 from nakadi.app.settings import Settings
 from nakadi.auth.permissions import SETTINGS_KIND
 from nakadi.common.caching import ChangeCounter, ChangeCountingRegistry, ChangeWatch, ChangeWatchOfSeveralProcesses
 from nakadi.common.metrics import Metrics
 from nakadi.http.application import Application, ReportAnswer, RequestKpiRecorder
-from nakadi.model.outcomes import Unavailable
+from nakadi.model.outcomes import NotFound, Unavailable
 from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import DelayedIndexLog, PushConsumerLog
@@ -75,7 +76,7 @@ def open_broker(
     except BaseException:
         registry.close()
         raise
-    return BrokerServices(
+    broker = BrokerServices(
         settings=settings,
         clock=clock,
         registry=registry,
@@ -85,6 +86,8 @@ def open_broker(
         authenticate=authenticate,
         metrics=metrics,
     )
+    metrics.find_deleted = broker.find_deleted_event_types
+    return broker
 
 
 class BrokerServices(EventTypeServices):
@@ -94,6 +97,25 @@ class BrokerServices(EventTypeServices):
 
     read_metrics: Callable[[], Metrics] | None = None
     """Reads the metrics of all processes of this broker, where there are several."""
+
+    def find_deleted_event_types(self, names: Collection[str]) -> Collection[str]:
+        """Which of these names no event type has. None, if the registry does not answer."""
+        try:
+            return [name for name in names if not self._has_event_type(name)]
+        except Unavailable:
+            return ()
+
+    def _has_event_type(self, name: str) -> bool:
+        try:
+            self.event_types.cached(name)
+        except NotFound:
+            return False
+        return True
+
+    def read_own_metrics(self) -> Metrics:
+        """The metrics of this process, without those of event types that are deleted."""
+        self.metrics.forget_deleted_event_types()
+        return self.metrics
 
     def prepare_for_requests(self) -> None:
         """Make what is to be there before the first request. What fails is logged, and done by the housekeeping."""
@@ -128,6 +150,7 @@ class BrokerServices(EventTypeServices):
         from nakadi.event_types.deletion import Housekeeping
 
         watch = self.subscription_services.stalled_subscriptions
+        stop_requested = threading.Event()
         self.metrics.stalled_subscriptions.add_source(lambda: {(): len(watch.stalled_ids)})
         return Housekeeping(
             event_types=self.event_types,
@@ -143,10 +166,24 @@ class BrokerServices(EventTypeServices):
                 "stalled subscriptions": watch.check_all,
                 "orphaned consumers": self._remove_orphaned_consumers,
                 **({} if self.table_lag_monitor is None else {"tables": self.table_lag_monitor.measure}),
+                **self._data_file_wipes(stop_requested.is_set),
             },
             compaction_guard=self._compaction_guard(),
             metrics=self.metrics,
+            stop_requested=stop_requested,
         )
+
+    def _data_file_wipes(self, is_stopping: Callable[[], bool]) -> Mapping[str, Callable[[], object]]:
+        """Tasks that complete what erasures have requested; none where nothing is stored in a data file."""
+        paths = data_file_paths(self.settings.store_urls)
+        if not paths:
+            return {}
+        from nakadi.engines.sqlite.wiping import LOG_PATIENCE_SECONDS, DataFileWiper
+
+        return {
+            f"wipe of {path}": partial(DataFileWiper(path, is_stopping=is_stopping).run, LOG_PATIENCE_SECONDS)
+            for path in paths
+        }
 
     def _compaction_guard(self) -> CompactionGuard | None:
         from nakadi.event_types.tables import CompactionGuard
@@ -202,6 +239,7 @@ class BrokerServices(EventTypeServices):
     def run_housekeeping(self) -> timedelta | None:
         """A round of housekeeping; then how late the log indexers are, as `measure_index_lag` says."""
         self.housekeeping.run()
+        self.metrics.forget_deleted_event_types()
         return self.measure_index_lag()
 
     @cached_property

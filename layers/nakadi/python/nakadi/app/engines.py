@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlencode, urlsplit, urlunsplit
@@ -161,6 +162,13 @@ COORDINATION_OPENERS: Mapping[str, Callable[[str], Coordination]] = {
     "sqlite": _open_sqlite_coordination,
     "dynamodb": _open_dynamodb_coordination,
 }
+
+
+def data_file_paths(urls: Iterable[str]) -> Sequence[Path]:
+    """The data files among the places of stores and logs, each once."""
+    from nakadi.engines.sqlite.file import path_in_url
+
+    return sorted({path_in_url(url) for url in urls if url.startswith("sqlite:")})
 
 
 # Event logs ----------------------------------------------------------------------------------------------------------

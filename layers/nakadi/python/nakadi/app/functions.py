@@ -140,7 +140,7 @@ def make_http_function(name: str, *areas: str, collects_kpis: bool = True) -> La
     # Other functions do without, and start sooner.
     from nakadi.app.broker import open_broker
     from nakadi.app.engines import load_engines_on_aws
-    from nakadi.app.settings import Settings
+    from nakadi.app.settings import read_settings
     from nakadi.openapi.checks import compile_body_schemas
 
     load_engines_on_aws()
@@ -149,7 +149,7 @@ def make_http_function(name: str, *areas: str, collects_kpis: bool = True) -> La
         compile_body_schemas(*getattr(module, "PREPARED_BODY_SCHEMAS", ()))
 
     def opened(counts: FunctionMetrics) -> HandleInvocation:
-        broker = open_broker(Settings.from_env(os.environ))
+        broker = open_broker(read_settings(os.environ))
         broker.write_kpis_only_when_asked(partial(counts.count, "FiguresDropped"))
         application = broker.make_application(*areas, report_answer=counts.count_answer, collects_kpis=collects_kpis)
 

@@ -136,7 +136,7 @@ def _monitoring_routes(broker: BrokerServices) -> list[Route]:
 
     return [
         *monitoring.routes(
-            broker.read_metrics or (lambda: broker.metrics), broker.clock, broker.readiness_check, _version()
+            broker.read_metrics or broker.read_own_metrics, broker.clock, broker.readiness_check, _version()
         ),
         *monitoring.documentation_routes(),
     ]

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from nakadi.model.outcomes import BadSetting
+
+if TYPE_CHECKING:
+    from nakadi.http.hosts import ServedHosts
+
+
+log = logging.getLogger(__name__)
+
+VARIABLES_OF_OTHERS = frozenset(
+    {
+        *("NAKADI_URL", "NAKADI_TOKEN", "NAKADI_CONFIG"),  # the command line
+        *("NAKADI_EVENT_TYPE", "NAKADI_PARTITION", "NAKADI_OFFSET"),  # which it sets for the commands that it runs
+    }
+)
+"""Variables that are no settings of a broker, and may be in its environment."""
+
+# What Kubernetes and Docker tell containers of a service with the name `nakadi`.
+SERVICE_LINK_PATTERN = re.compile(r"NAKADI(?:_\w+)?_(?:PORT|SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_\d+_\w+)")
 
 
 def _parse_integer(text: str) -> int:
@@ -75,6 +94,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     be shorter or longer. With Kinesis the stream decides."""
 
     # Authentication and authorization
+    hosts: tuple[str, ...] = ()
+    """Further names under which the broker is served while authentication is off and it is bound to this machine:
+    requests for other hosts than `localhost`, `127.0.0.1` and `[::1]` are refused with 421, so that no page of a web
+    site can use it ([operations](operations.md#names-of-the-broker)). `*`: every name."""
     auth: str = "off"
     """`off`: requests are not authenticated. `jwt`: each request needs a bearer token. `gateway`: an authorizer in
     front of the broker has checked the token."""
@@ -228,6 +251,17 @@ class Settings(Struct, frozen=True, kw_only=True):
             return self.log_index or self.registry
         return self.log_index or (self.event_log if self.event_log.startswith("sqlite:") else "memory:")
 
+    def served_hosts_at(self, bound_address: str) -> ServedHosts | None:
+        """The hosts that a server on this address serves; None is every host. Raises `BadSetting`."""
+        from nakadi.http.hosts import choose_served_hosts  # a function needs none of it
+
+        return choose_served_hosts(bound_address, is_authenticated=self.auth != "off", names=self.hosts)
+
+    @property
+    def store_urls(self) -> tuple[str, ...]:
+        """Where the broker stores what it stores; the archive is elsewhere."""
+        return (self.registry, self.event_log, self.coordination, self.log_index)
+
     @property
     def default_admins(self) -> tuple[tuple[str, str], ...]:
         """The attributes that are always administrators. With authentication on, only those that the setting names."""
@@ -257,3 +291,31 @@ def _parse_variable(variable: str, environ: Mapping[str, str], kind: str) -> Any
         return PARSERS_BY_TYPE[kind](environ[variable])
     except ValueError as error:
         raise BadSetting(f"{variable} is not {kind}: {environ[variable]!r}") from error
+
+
+# Misspelled names ----------------------------------------------------------------------------------------------------
+
+
+def read_settings(environ: Mapping[str, str]) -> Settings:
+    """The settings of this process, as `Settings.from_env` reads them. Variables that only look like one are logged."""
+    settings = Settings.from_env(environ)
+    for warning in warnings_of_unknown_variables(environ):
+        log.warning("%s", warning)
+    return settings
+
+
+def known_variables() -> frozenset[str]:
+    """Every variable with this beginning that means something."""
+    return VARIABLES_OF_OTHERS.union(f"NAKADI_{name.upper()}" for name in Settings.__annotations__)
+
+
+def warnings_of_unknown_variables(names: Iterable[str]) -> Iterator[str]:
+    """A sentence for each variable that is named like a setting and is none, without its value, which may be secret."""
+    known = known_variables()
+    for name in sorted(names):
+        if name.upper().startswith("NAKADI_") and name not in known and not SERVICE_LINK_PATTERN.fullmatch(name):
+            from difflib import get_close_matches  # next to no process needs it
+
+            near = get_close_matches(name.upper(), known, n=1, cutoff=0.8)
+            hint = f"did you mean {near[0]}?" if near else "docs/settings.md has all settings."
+            yield f"{name} is no setting and changes nothing; {hint}"

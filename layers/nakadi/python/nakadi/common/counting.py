@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial, reduce
 from operator import add
 from typing import Literal, TypeVar
@@ -43,6 +43,15 @@ class BoundedLabelValues:
             if len(self._known) < self.max_values:
                 self._known.add(name)
             return name if name in self._known else OTHER_LABEL_VALUE
+
+    def values(self) -> frozenset[str]:
+        with self._lock:
+            return frozenset(self._known)
+
+    def forget(self, names: Collection[str]) -> None:
+        """Make room for other names."""
+        with self._lock:
+            self._known.difference_update(names)
 
 
 class MetricDefinition(Struct, frozen=True, kw_only=True):
@@ -95,8 +104,20 @@ class Counter:
 
         self.add_source(bounded)
 
+    def forget(self, names: Collection[str]) -> None:
+        """Drop the values of event types."""
+        if "event_type" in self.definition.labels:
+            place = self.definition.labels.index("event_type")
+            with self._lock:
+                self._values = {labels: value for labels, value in self._values.items() if labels[place] not in names}
+
     def replace_by_sum_of(self, parts: Iterable[MetricRows]) -> None:
-        self._values, self._followed = {}, [partial(dict, part) for part in parts]
+        """Take what several processes counted; together they have no more names than one."""
+        self._values, self._followed = {}, []
+        for part in parts:
+            for found, value in part.items():
+                labels = self.definition.bounded_labels(found)
+                self._values[labels] = self._combine(self._values[labels], value) if labels in self._values else value
 
     def rows(self) -> MetricRows:
         with self._lock:
@@ -246,6 +267,14 @@ class SentEventMetrics:
             numbers[0] += events
             numbers[1] += size
 
+    def forget(self, names: Collection[str]) -> None:
+        """Drop what was counted of event types; the bytes of all of them together stay."""
+        with self._delay.lock:
+            for api, name in [key for key in self._rows if key[1] in names]:
+                (_, size), distribution = self._rows.pop((api, name))
+                rest, _ = self._rows.setdefault((api, OTHER_LABEL_VALUE), ([0, 0], distribution))
+                rest[1] += size
+
 
 class StoredEventMetrics:
     """What is counted of every batch that was stored."""
@@ -264,3 +293,9 @@ class StoredEventMetrics:
                 row = self._rows.setdefault((self._names.value_or_other(event_type),), ([0, 0], _UNUSED_DISTRIBUTION))
             row[0][0] += events
             row[0][1] += size
+
+    def forget(self, names: Collection[str]) -> None:
+        """Drop what was counted of event types."""
+        with self._lock:
+            for key in [key for key in self._rows if key[0] in names]:
+                del self._rows[key]

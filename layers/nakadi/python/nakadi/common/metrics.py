@@ -7,7 +7,7 @@ when metrics are read. `counting` has how that is done, and docs/metrics.md expl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from operator import add
 from time import process_time
 
@@ -41,6 +41,8 @@ class Metrics:
         # Whose memory and files are reported beside them; processor time is also that of processes that have ended.
         self.processes: Sequence[Callable[[], int | str]] = [lambda: "self"]
         self.cpu_seconds: Callable[[], float] = process_time
+        # Which of some event types do not exist any more. Until the broker has set it, all of them are kept.
+        self.find_deleted: Callable[[Collection[str]], Collection[str]] = lambda _: ()
         self.all: list[Metric] = []
         self._names = BoundedLabelValues(max_names)
         self._define_requests()
@@ -54,8 +56,24 @@ class Metrics:
         self.answered = AnsweredRequestMetrics(
             self.request_seconds, self.requests, self.request_bytes, self.response_bytes
         ).count_request
-        self.sent = SentEventMetrics(self.delivery_delay, self.events_sent, self.sent_bytes, self._names).count_batch
-        self.stored = StoredEventMetrics(self.events_published, self.published_bytes, self._names).count_batch
+        self._sent = SentEventMetrics(self.delivery_delay, self.events_sent, self.sent_bytes, self._names)
+        self.sent = self._sent.count_batch
+        self._stored = StoredEventMetrics(self.events_published, self.published_bytes, self._names)
+        self.stored = self._stored.count_batch
+
+    def forget_deleted_event_types(self) -> None:
+        """Drop what was counted of event types that are deleted, so that others have room. It asks the registry, and
+        is called before metrics are read: what is counted in the same moment under a deleted name goes the next time.
+        """
+        deleted = frozenset(self.find_deleted(self._names.values()))
+        if deleted:
+            for metric in self.all:
+                if isinstance(metric, Counter):
+                    metric.forget(deleted)
+            self._sent.forget(deleted)
+            self._stored.forget(deleted)
+            # Last: a name that is counted meanwhile must not get a row that nothing knows of.
+            self._names.forget(deleted)
 
     def _define_requests(self) -> None:
         self.requests = self._add_counter(

@@ -150,12 +150,13 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
     deleted_event_type_cleanup: DeletedEventTypeCleanup
     logs: EventLogs
     clock: Clock
-    further_tasks: Mapping[str, Callable[[], None]] = field(default_factory=dict)
+    further_tasks: Mapping[str, Callable[[], object]] = field(default_factory=dict)
     """Tasks of other packages, by name."""
     compaction_guard: CompactionGuard | None = None
     """What compaction waits for, where there may be tables."""
     metrics: Metrics = field(default_factory=Metrics)
-    _stop_requested: threading.Event = field(default_factory=threading.Event)
+    stop_requested: threading.Event = field(default_factory=threading.Event)
+    """Set by `stop`. Tasks that take long look at it."""
 
     def run(self) -> None:
         """Run each task once. A failure is logged and counted, and the task is tried again in the next round."""
@@ -173,7 +174,7 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
 
     def stop(self) -> None:
         """End a round that is in progress after its current step. No other round begins."""
-        self._stop_requested.set()
+        self.stop_requested.set()
 
     def _run_for_all_event_types(self) -> None:
         for event_type in self.event_types.all():
@@ -224,8 +225,8 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
 
         self._attempt_and_log_failure(operation, event_type.name, unless_changed)
 
-    def _attempt_and_log_failure(self, operation: str, thing: str, step: Callable[[], None]) -> None:
-        if self._stop_requested.is_set():
+    def _attempt_and_log_failure(self, operation: str, thing: str, step: Callable[[], object]) -> None:
+        if self.stop_requested.is_set():
             raise ChoreStopped
         run_and_log_failure(operation, thing, step)
 

@@ -15,13 +15,13 @@ from http import HTTPStatus
 
 import httptools
 import orjson
-from msgspec import Struct
 
 from nakadi.http.application import flow_id_or_new
 from nakadi.http.direct import QuickAnswerer
 from nakadi.http.exchange import AsgiCallable, Exchange
+from nakadi.http.hosts import ServedHosts
 from nakadi.http.message import PROBLEM_MEDIA_TYPE
-from nakadi.http.problem import plain_problem_members
+from nakadi.http.problem import RequestRefusal, plain_problem_members
 
 # Room for the cursors of thousands of partitions in a header; with the request line and the empty line at the end.
 MAX_HEAD_BYTES = 256 * 1024
@@ -41,25 +41,26 @@ REQUEST_LINE_PATTERN = re.compile(rb"(?:\r\n)*[!#$%&'*+.^_`|~0-9A-Za-z-]+ [^ \r\
 
 
 class ServerState:
-    """What all connections of a server share. Each calls `on_connection_ended` at its end."""
+    """What all connections of a server share. Each calls `on_connection_ended` at its end.
+
+    Requests for other hosts than `served_hosts` are refused; None serves every host.
+    """
 
     def __init__(
-        self, application: AsgiCallable, keep_alive_seconds: float, on_connection_ended: Callable[[], None]
+        self,
+        application: AsgiCallable,
+        keep_alive_seconds: float,
+        on_connection_ended: Callable[[], None],
+        served_hosts: ServedHosts | None = None,
     ) -> None:
         self.application = application
+        self.served_hosts = served_hosts
         self.keep_alive_seconds = keep_alive_seconds
         self.on_connection_ended = on_connection_ended
         self.connections: set[Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.date_header = b""
         self.is_closing = False
-
-
-class RequestRefusal(Struct, frozen=True):
-    """Why a request is not acceptable, whatever it asks for."""
-
-    status: HTTPStatus
-    detail: str
 
 
 HEAD_TOO_LARGE_REFUSAL = RequestRefusal(
@@ -88,6 +89,7 @@ class Connection(asyncio.Protocol):
 
     * An `Upgrade` is passed over, and the body behind it is read as any other.
     * A head has a size and a time that it must not exceed, as bodies have in the edge.
+    * A request for a host that is not served is refused before its body.
     * Two readers cannot understand a request differently: exactly one `Host`, no trailers, no other versions of HTTP.
     * What cannot be read is answered by a Problem.
     * A client that has closed its half after a whole request gets its answer.
@@ -250,7 +252,7 @@ class Connection(asyncio.Protocol):
         if self._resuming:
             return
         method, version = self._parser.get_method(), self._parser.get_http_version()
-        refusal = _refusal_of_head(method, version, self._headers)
+        refusal = _refusal_of_head(method, version, self._headers, self._url, self._state.served_hosts)
         if refusal is not None:
             self._stop_parsing(refusal)
         self._in_head = self._is_head_awaited = False
@@ -450,21 +452,28 @@ def _split_url(url: bytes) -> tuple[bytes, bytes]:
     return parsed.path, parsed.query or b""
 
 
-def _refusal_of_head(method: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]) -> RequestRefusal | None:
+def _refusal_of_head(
+    method: bytes, version: str, headers: Sequence[tuple[bytes, bytes]], target: bytes, served_hosts: ServedHosts | None
+) -> RequestRefusal | None:
     """What of a head could make two readers see two different requests, or is none of ours."""
     if version not in ("1.0", "1.1"):
         return UNKNOWN_VERSION_REFUSAL
-    hosts, in_chunks = 0, False
+    hosts, in_chunks, host, is_of_page = 0, False, None, False
     for name, value in headers:
         if name == b"host":
+            host = value
             hosts += 1 if HOST_PATTERN.fullmatch(value) else 2
         elif name == b"transfer-encoding":
             in_chunks = True
+        elif name == b"origin" or name == b"sec-fetch-site":  # noqa: PLR1714  # a tuple would take twice as long
+            is_of_page = True
     if hosts > 1 or (version == "1.1" and not hosts):
         return BAD_HOST_REFUSAL
     if version == "1.0" and in_chunks:
         return UNEXPECTED_CHUNKS_REFUSAL
-    return NOT_A_PROXY_REFUSAL if method == b"CONNECT" else None
+    if method == b"CONNECT":
+        return NOT_A_PROXY_REFUSAL
+    return None if served_hosts is None else served_hosts.refusal_of(host, target, headers if is_of_page else ())
 
 
 def _refusal_of_parse_error(error: httptools.HttpParserError, data: memoryview) -> RequestRefusal:

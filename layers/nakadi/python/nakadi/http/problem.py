@@ -8,6 +8,8 @@ import string
 from http import HTTPStatus
 from typing import Any
 
+from msgspec import Struct
+
 from nakadi.http.message import JSON_MEDIA_TYPE, PROBLEM_MEDIA_TYPE, Response, json_bytes
 from nakadi.model import outcomes
 from nakadi.ports.coordination import AssignmentChanged
@@ -35,6 +37,13 @@ class UnsupportedMediaType(outcomes.Outcome):
 
 class RequestTooSlow(outcomes.Outcome):
     """Raised when a client takes too long to send what it announced."""
+
+
+class RequestRefusal(Struct, frozen=True):
+    """Why a request is not acceptable, whatever it asks for."""
+
+    status: HTTPStatus
+    detail: str
 
 
 # First match wins, so that a family's special members stand before it.

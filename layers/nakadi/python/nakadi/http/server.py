@@ -18,6 +18,7 @@ from nakadi.common.metrics import Metrics
 from nakadi.http.asgi import AsgiApplication, RequestLimits
 from nakadi.http.connection import Connection, ServerState
 from nakadi.http.direct import AnsweringApp
+from nakadi.http.hosts import ServedHosts
 
 # Longer than load balancers keep an idle connection, so that the server never closes it under a request.
 KEEP_ALIVE_TIMEOUT_SECONDS = 75
@@ -77,10 +78,11 @@ class Server:
         keep_alive_seconds: int = KEEP_ALIVE_TIMEOUT_SECONDS,
         limits: RequestLimits | None = None,
         metrics: Metrics | None = None,
+        served_hosts: ServedHosts | None = None,
     ) -> None:
         self._edge = AsgiApplication(application, threads=threads, limits=limits, metrics=metrics)
         self._grace_seconds = grace_seconds
-        self._state = ServerState(self._edge, keep_alive_seconds, self._count_connection_end)
+        self._state = ServerState(self._edge, keep_alive_seconds, self._count_connection_end, served_hosts)
         self._all_gone = asyncio.Event()
         self._note_connection_end: Callable[[], None] = lambda: None
 

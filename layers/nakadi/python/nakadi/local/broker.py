@@ -286,7 +286,14 @@ class Broker:
             application = with_console(
                 self._inside.application, self._inside.settings.console, dict(self._inside.settings.console_sign_in)
             )
-            self._serving = ServerThread(application, host=host, port=port, limits=limits, metrics=self._inside.metrics)
+            self._serving = ServerThread(
+                application,
+                host=host,
+                port=port,
+                limits=limits,
+                metrics=self._inside.metrics,
+                choose_hosts=self._inside.settings.served_hosts_at,
+            )
         except (OSError, BadSetting):
             self._inside.close()
             raise

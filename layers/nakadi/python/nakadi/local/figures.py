@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 WORKER_SNAPSHOT_TIMEOUT_SECONDS = 1.0
 # For the supervisor, which waits for workers.
 SUPERVISOR_ANSWER_TIMEOUT_SECONDS = 3.0
+# Among these may be many of event types that are deleted, which only a worker that reads the registry leaves out.
+MAX_NAMES_OF_ENDED_PROCESSES = 2000
 
 
 # What a process has counted -------------------------------------------------------------------------------------------
@@ -77,11 +79,17 @@ def take_snapshot(metrics: Metrics) -> MetricsSnapshot:
 
 def totals_of_ended_processes(snapshots: Sequence[MetricsSnapshot], started: float) -> MetricsSnapshot:
     """What is left of processes that have ended: what they counted, and no values of the moment."""
-    whole = take_snapshot(merged_metrics(snapshots))
+    whole = take_snapshot(merged_metrics(snapshots, MAX_NAMES_OF_ENDED_PROCESSES))
     return MetricsSnapshot(None, started, whole.cpu_seconds, whole.counters, {}, whole.histograms)
 
 
-def merged_metrics(snapshots: Sequence[MetricsSnapshot], max_names: int = 200) -> Metrics:
+def merged_metrics(
+    snapshots: Sequence[MetricsSnapshot],
+    max_names: int = 200,
+    find_deleted: Callable[[Collection[str]], Collection[str]] = lambda _: (),
+) -> Metrics:
+    """What the processes counted together, without what `find_deleted` says of event types."""
+    deleted = find_deleted({name for each in snapshots for name in _event_type_names(each)})
     metrics = Metrics(min((each.started for each in snapshots), default=0.0), max_names)
     metrics.processes = [_make_process_reader(each.process) for each in snapshots if each.process is not None]
     metrics.cpu_seconds = partial(sum, [each.cpu_seconds for each in snapshots])
@@ -92,8 +100,29 @@ def merged_metrics(snapshots: Sequence[MetricsSnapshot], max_names: int = 200) -
                 for labels, row in each.histograms.get(name, ()):
                     _add_distribution(metric.row_to_change(labels), row)
         else:
-            metric.replace_by_sum_of([_rows_of_metric(each, name) for each in snapshots])
+            # Dropped before they are added up: those that are left have room then.
+            rows = [_rows_of_metric(each, name) for each in snapshots]
+            metric.replace_by_sum_of([_without_event_types(each, metric.definition.labels, deleted) for each in rows])
     return metrics
+
+
+def _event_type_names(snapshot: MetricsSnapshot) -> Collection[str]:
+    definitions = (metric.definition for metric in Metrics().all)
+    places = {each.name: each.labels.index("event_type") for each in definitions if "event_type" in each.labels}
+    return {
+        labels[places[name]]
+        for rows_by_name in (snapshot.counters, snapshot.gauges)
+        for name, rows in rows_by_name.items()
+        if name in places
+        for labels, _ in rows
+    }
+
+
+def _without_event_types(rows: MetricRows, names: Labels, deleted: Collection[str]) -> MetricRows:
+    if not deleted or "event_type" not in names:
+        return rows
+    place = names.index("event_type")
+    return {labels: value for labels, value in rows.items() if labels[place] not in deleted}
 
 
 def _make_process_reader(process: int) -> Callable[[], int]:
@@ -167,7 +196,9 @@ class WorkerMetricsLink:
         with self._changed:
             if not self._changed.wait_for(lambda: self._answered >= number, SUPERVISOR_ANSWER_TIMEOUT_SECONDS):
                 raise TryLater("The metrics of the other processes cannot be read in time")
-            return merged_metrics(self._latest, self._max_names)
+            latest = self._latest
+        # Without the lock: the registry is asked.
+        return merged_metrics(latest, self._max_names, self._metrics.find_deleted)
 
     def announce_lease(self, holder: str) -> None:
         """Tell the supervisor. If it has died, so will this process."""
@@ -196,6 +227,8 @@ class WorkerMetricsLink:
 
     def _handle_message(self, message: _SnapshotRequest | _AllSnapshots | _LeaseAnnouncement) -> None:
         if isinstance(message, _SnapshotRequest):
+            # In this thread, which may wait for the registry: the supervisor takes an old answer for a late one.
+            self._metrics.forget_deleted_event_types()
             self._send(_SnapshotRequest(message.number, take_snapshot(self._metrics)))
         elif isinstance(message, _AllSnapshots):
             with self._changed:

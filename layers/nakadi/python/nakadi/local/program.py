@@ -16,9 +16,10 @@ from pathlib import Path
 
 from nakadi.app import logs
 from nakadi.app.broker import open_broker
-from nakadi.app.settings import Settings
+from nakadi.app.engines import data_file_paths
+from nakadi.app.settings import Settings, read_settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
-from nakadi.engines.sqlite.file import SCHEME, BadDataFile, path_in_url
+from nakadi.engines.sqlite.file import SCHEME, BadDataFile
 from nakadi.engines.sqlite.mark import Marker, check_against_mark
 from nakadi.http.asgi import RequestLimits
 from nakadi.http.console import with_console
@@ -72,17 +73,19 @@ def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: SignalHandler) -> int:
     variables = _variables_with_options(options, environ)
-    settings = Settings.from_env(variables)
+    settings = read_settings(variables)
     if SCHEME + str(options.data / DATA_FILE) in (settings.registry, settings.event_log):
         _check_writable(options.data)
     with ShutdownDeadline(PROGRAM_EXIT_TIMEOUT_SECONDS) as grace, _open_socket(options.host, options.port) as listening:
         greeting = _greeting(server_url(options.host, listening.getsockname()[1]), settings)
         greet = partial(print, greeting, flush=True)
-        with _mark_data_files(_data_files(settings), accept_loss=options.accept_loss):
+        with _mark_data_files(data_file_paths(settings.store_urls), accept_loss=options.accept_loss):
             if settings.workers == 1:
                 return _serve(settings, listening, signals, grace, greet)
             check_workers(settings)
-            command = worker_command(settings, variables, logging_options(options))
+            bound_address = listening.getsockname()[0]
+            settings.served_hosts_at(bound_address)  # the same mistake in each worker would be told less clearly
+            command = worker_command(settings, variables, [f"--bound={bound_address}", *logging_options(options)])
             return supervise(settings, command, listening, signals, grace, greet)
 
 
@@ -104,15 +107,11 @@ def _serve(
             grace_seconds=DRAIN_TIMEOUT_SECONDS,
             limits=RequestLimits(max_memory_bytes=settings.max_request_memory_bytes),
             metrics=broker.metrics,
+            served_hosts=settings.served_hosts_at(listening.getsockname()[0]),
         )
         tune_interpreter()
         runner.run(serve_until_signalled(partial(server.serve, listening), signals, grace, greet))
     return 0
-
-
-def _data_files(settings: Settings) -> Sequence[Path]:
-    urls = (settings.registry, settings.event_log, settings.coordination, settings.log_index)
-    return sorted({path_in_url(url) for url in urls if url.startswith(SCHEME)})
 
 
 @contextlib.contextmanager

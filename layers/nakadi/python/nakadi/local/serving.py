@@ -13,6 +13,7 @@ from nakadi.app.shutdown import describe_busy_threads
 from nakadi.common.metrics import Metrics
 from nakadi.http.asgi import RequestLimits
 from nakadi.http.direct import AnsweringApp
+from nakadi.http.hosts import ServedHosts
 from nakadi.http.server import Server, new_event_loop, open_listening_socket
 
 # Server thread --------------------------------------------------------------------------------------------------------
@@ -36,15 +37,25 @@ class ServerThread:
         grace_seconds: float = 2.0,
         limits: RequestLimits | None = None,
         metrics: Metrics | None = None,
+        choose_hosts: Callable[[str], ServedHosts | None] = lambda _: None,
     ) -> None:
+        """`choose_hosts` is called with the address that the server is bound to."""
         self._grace_seconds = grace_seconds
         self._listening = open_listening_socket(host, port)
         self.port: int = self._listening.getsockname()[1]
         self.url = server_url(host, self.port)
         self._loop = new_event_loop()
         self._stopping = asyncio.Event()
+        try:
+            hosts = choose_hosts(self._listening.getsockname()[0])
+        except BaseException:
+            self._listening.close()
+            raise
         self._thread = threading.Thread(
-            target=self._serve, args=(application, grace_seconds, limits, metrics), name="nakadi-server", daemon=True
+            target=self._serve,
+            args=(application, grace_seconds, limits, metrics, hosts),
+            name="nakadi-server",
+            daemon=True,
         )
         # The socket listens already: who connects before the thread runs waits a moment and is served.
         self._thread.start()
@@ -66,10 +77,17 @@ class ServerThread:
         self.close()
 
     def _serve(
-        self, application: AnsweringApp, grace_seconds: float, limits: RequestLimits | None, metrics: Metrics | None
+        self,
+        application: AnsweringApp,
+        grace_seconds: float,
+        limits: RequestLimits | None,
+        metrics: Metrics | None,
+        served_hosts: ServedHosts | None,
     ) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            server = Server(application, grace_seconds=grace_seconds, limits=limits, metrics=metrics)
+            server = Server(
+                application, grace_seconds=grace_seconds, limits=limits, metrics=metrics, served_hosts=served_hosts
+            )
             runner.run(server.serve(self._listening, self._stopping))
 
 

@@ -140,6 +140,7 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> i
     for each in ("--connections", "--appends", "--figures", "--counter"):
         parser.add_argument(each, type=int, required=True, help="a descriptor that is inherited")
     parser.add_argument("--changes", type=_parse_ints, required=True, help="the pipe to read from, and those of others")
+    parser.add_argument("--bound", required=True, help="the address on which the supervisor accepts connections")
     add_logging_options(parser)
     options = parser.parse_args(arguments)
     logs.set_up_logging(json_lines=options.log_format == "json", level=options.log_level, access_log=options.access_log)
@@ -198,6 +199,7 @@ def _run_worker(options: argparse.Namespace, signals: SignalHandler) -> None:
             grace_seconds=DRAIN_TIMEOUT_SECONDS,
             limits=RequestLimits(max_memory_bytes=settings.max_request_memory_bytes // settings.workers),
             metrics=broker.metrics,
+            served_hosts=settings.served_hosts_at(options.bound),
         )
         tune_interpreter()
 

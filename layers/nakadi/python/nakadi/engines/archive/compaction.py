@@ -33,6 +33,10 @@ from nakadi.ports.log_index import LogIndex
 # Rule -----------------------------------------------------------------------------------------------------------------
 
 
+MAX_KNOWN_TOMBSTONES = 10_000
+"""Partitions of which the oldest tombstone is remembered."""
+
+
 class CompactionRule(Struct, frozen=True, kw_only=True):
     """What stays: see `EventLog.compact`. `end_offset` is the first offset that is too new to be looked at."""
 
@@ -203,6 +207,9 @@ class ArchiveCompaction:
     def _rewrite_archive(self, topic: str, partition: int, oldest: int, end: int, tombstones_before: int) -> bool:
         self._archive(topic, partition)
         last = self._hot.bounds(topic, [partition])[partition].next_offset - 1
+        if len(self._tombstones) >= MAX_KNOWN_TOMBSTONES:
+            # Topics may be deleted. For the others it is found out again.
+            self._tombstones.clear()
         try:
             self._tombstones[topic, partition] = self._rewriter.compact(
                 topic, partition, oldest=oldest, end=end, last=last, tombstones_before=tombstones_before

@@ -39,6 +39,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+MAX_KNOWN_PARTITIONS = 10_000
+"""Partitions of which it is remembered where the hot half begins."""
+
+
 class TieredLog:
     def __init__(
         self,
@@ -192,6 +196,9 @@ class TieredLog:
             return self._hot.read(topic, partition, start, limit=limit, max_bytes=max_bytes, wait=wait)
         except OffsetUnavailable:
             bounds = self._hot.bounds(topic, [partition])[partition]
+            if len(self._hot_from) >= MAX_KNOWN_PARTITIONS:
+                # Another process may have deleted their topics. For the others the hot half is asked once more.
+                self._hot_from.clear()
             self._hot_from[topic, partition] = bounds.oldest
             if start >= bounds.next_offset:
                 raise

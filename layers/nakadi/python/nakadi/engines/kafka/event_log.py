@@ -34,6 +34,10 @@ _log = logging.getLogger(__name__)
 _log.addFilter(RepeatedLineFilter())
 
 
+MAX_KNOWN_TOPIC_SETTINGS = 10_000
+"""Topics whose settings for compaction are remembered."""
+
+
 class KafkaLog:
     """Compaction is Kafka's own, and happens some time after `compact` has asked for it.
 
@@ -274,6 +278,8 @@ class KafkaLog:
         if wanted.items() <= found.items() or self._oldest_events_have_keys(topic):
             if not wanted.items() <= found.items():
                 self._configure_compaction(topic, wanted)
+            if len(self._compaction_settings) >= MAX_KNOWN_TOPIC_SETTINGS:
+                self._compaction_settings.clear()  # some are of topics that are deleted; the others are read again
             self._compaction_settings[topic] = wanted
 
     def _configure_compaction(self, topic: str, settings: Mapping[str, str]) -> None:

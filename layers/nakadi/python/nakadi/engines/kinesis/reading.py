@@ -40,6 +40,10 @@ MAX_BYTES_PER_SEARCH_READ = 4_000_000
 T = TypeVar("T")
 
 
+MAX_KNOWN_ENDS = 10_000
+"""Partitions of continued topics whose ends are remembered."""
+
+
 class StreamReader:
     def __init__(
         self,
@@ -110,9 +114,12 @@ class StreamReader:
 
     def _end_state_of_continued_topic(self, topic: str, partition: int) -> IndexingState:
         """Where a partition of a topic ends that is continued in another."""
-        if (topic, partition) not in self._ends:
-            self._ends[topic, partition] = self._indexed_state(topic, partition)
-        return self._ends[topic, partition]
+        known = self._ends.get((topic, partition))
+        if known is None:
+            if len(self._ends) >= MAX_KNOWN_ENDS:
+                self._ends.clear()  # some are of topics that are deleted; the others are read again
+            known = self._ends[topic, partition] = self._indexed_state(topic, partition)
+        return known
 
     def _indexed_state(self, topic: str, partition: int) -> IndexingState:
         head = self._index.index_heads([(topic, partition)])[topic, partition]

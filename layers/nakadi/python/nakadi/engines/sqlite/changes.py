@@ -28,6 +28,9 @@ _log = logging.getLogger(__name__)
 APPEND_CHECK_INTERVAL_SECONDS = 0.04
 """Seconds between two looks. A look is one statement that reads a counter in shared memory."""
 
+MAX_KNOWN_LOGS = 10_000
+"""Logs of which this process knows how far readers were informed."""
+
 SELECT_NEWEST_FRAME_ID = "SELECT coalesce(max(id), 0) FROM frames"
 
 SELECT_APPENDED_PARTITIONS = """
@@ -63,6 +66,9 @@ class AppendPoller(ChangePoller):
         """This process announced these itself."""
         # By the thread that writes, while another polls. If that one finds them before they are noted here, they are
         # announced twice, which costs readers a look.
+        if len(self._known) > MAX_KNOWN_LOGS:
+            # Most are of topics that are deleted; for the others it is the same as above.
+            self._known.clear()
         for arrival in arrivals:
             self._known[arrival.log_id] = arrival.next_offset
 

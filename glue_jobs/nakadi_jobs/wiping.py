@@ -1,0 +1,34 @@
+"""Wiping data files after an erasure: what was deleted from them is to be in no byte of them any more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nakadi.app.engines import data_file_paths
+from nakadi.engines.sqlite.wiping import LOG_PATIENCE_SECONDS, DataFileWiper, request_wipe
+from nakadi.model.outcomes import Unavailable
+from nakadi_jobs.command import Workplace, log_index_url, registry_url
+
+
+def wipe_data_files(work: Workplace, event_log_url: str) -> None:
+    """Wipe the data files that the job works on. What cannot be done now is left to the broker, and reported."""
+    urls = (event_log_url, registry_url(work.options), log_index_url(work.options))
+    paths = data_file_paths(urls)
+    is_done_by_path = {path.name: _is_wiped(path) for path in paths}
+    work.report.details["data_files_wiped"] = is_done_by_path
+    for name, is_done in is_done_by_path.items():
+        work.report.info(
+            name,
+            "wiped: free pages are zeros, and SQLite's log is empty"
+            if is_done
+            else "is being read or written: the broker wipes it within minutes; without one, run this again",
+        )
+
+
+def _is_wiped(path: Path) -> bool:
+    request_wipe(path)
+    try:
+        return DataFileWiper(path).run(LOG_PATIENCE_SECONDS)
+    except Unavailable:
+        # The request stays in the file.
+        return False
