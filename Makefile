@@ -84,7 +84,7 @@ test: $(VENV)/.test $(NODE)/.test $(CONSOLE)/.test $(if $(KAFKA),,$(KAFKA_JARS)/
 
 # A real Kafka, and two emulations that the engines were not fitted to: what holds there too may well hold on AWS.
 test-engines: $(VENV)/.test $(NODE)/.test $(ENGINES)/.test $(if $(KAFKA),,$(KAFKA_JARS)/.jars)
-	@OTHER_ENGINES=1 $(BIN)/python -m pytest tests/contracts tests/unit/engines/kinesis/test_resharding.py tests/e2e \
+	@OTHER_ENGINES=1 $(BIN)/python -m pytest tests/contracts tests/unit/engines/kinesis/test_event_log_resharding.py tests/e2e \
 		-k 'dynamodb-local or kinesalite or kafka' $(ARGS)
 
 test-aws-local: $(VENV)/.test $(NODE)/.test
