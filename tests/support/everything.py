@@ -4,3 +4,8 @@
 import os
 
 WANTED = os.environ.get("TEST_ALL") == "1"
+
+
+def times(few: int, many: int) -> int:
+    """How many seeds or examples a test tries: a few in every run, and many if all tests run."""
+    return many if WANTED else few
