@@ -17,7 +17,7 @@ export PYTHONPATH := layers/nakadi/python:glue_jobs:.
 export PYTHONDONTWRITEBYTECODE :=
 export NAKADI_CONSOLE ?= $(abspath $(CONSOLE))/built
 
-.PHONY: help run console jobs kill-jobs published test test-engines test-aws-local test-workers simulate mutants soak storms attacks clients check format bench bench-aws bench-kafka bench-console compare structure lock synth diff bootstrap deploy destroy destroy-data wheel clean
+.PHONY: help run console jobs kill-jobs published test test-all test-engines test-aws-local test-workers simulate mutants soak storms attacks clients check format bench bench-aws bench-kafka bench-console compare structure lock synth diff bootstrap deploy destroy destroy-data wheel clean
 
 help:
 	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine; WORKERS=4 uses more cores'
@@ -29,6 +29,7 @@ help:
 	@echo 'make kill-jobs [KILLS=20]          kill each job again and again, and see that nothing comes of it (minutes)'
 	@echo 'make published [WORLDS=20]         publish events of random shapes, run jobs, and compare the tables value by value'
 	@echo 'make test [ARGS=tests/unit]        run the tests'
+	@echo 'make test-all                      the same, with what repeats it in memory, at more moments, for more seeds'
 	@echo 'make test-engines                  all that is tested on Kafka, contracts on DynamoDB Local and kinesalite (Maven and a JDK)'
 	@echo 'make test-aws-local [STRICT=1]     every end-to-end test and command against the deployment on this machine (minutes)'
 	@echo 'make test-workers                  every end-to-end test against a broker of two workers (minutes)'
@@ -82,9 +83,12 @@ published: $(VENV)/.test
 test: $(VENV)/.test $(NODE)/.test $(CONSOLE)/.test $(if $(KAFKA),,$(KAFKA_JARS)/.test)
 	@$(BIN)/python -m pytest $(or $(ARGS),tests -n 4 --no-loadscope-reorder)
 
+test-all:
+	@TEST_ALL=1 $(MAKE) --no-print-directory test
+
 # A real Kafka, and two emulations that the engines were not fitted to: what holds there too may well hold on AWS.
 test-engines: $(VENV)/.test $(NODE)/.test $(ENGINES)/.test $(if $(KAFKA),,$(KAFKA_JARS)/.jars)
-	@OTHER_ENGINES=1 $(BIN)/python -m pytest tests/contracts tests/unit/engines/kinesis/test_resharding.py tests/e2e \
+	@OTHER_ENGINES=1 $(BIN)/python -m pytest tests/contracts tests/unit/engines/kinesis/test_event_log_resharding.py tests/e2e \
 		-k 'dynamodb-local or kinesalite or kafka' $(ARGS)
 
 test-aws-local: $(VENV)/.test $(NODE)/.test

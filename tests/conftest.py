@@ -31,7 +31,7 @@ WITH_SPARK = ("tests/docs/test_analytics.py", "tests/e2e/test_jobs.py")
 
 # About as much as all others with Spark.
 WITH_SECOND_SPARK = tuple(
-    f"tests/glue_jobs/test_{name}.py" for name in ("erased_bytes", "erasing", "killed", "published", "retention")
+    f"tests/glue_jobs/test_{name}.py" for name in ("erasure_bytes_left", "erasure", "killed", "published", "retention")
 )
 
 

@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -60,11 +59,23 @@ def wait_until_it_answers(address: str, process: subprocess.Popen[bytes]) -> Non
 
 
 def free_port() -> int:
-    """A port without a listener, and that no connection is given meanwhile: theirs are above 32768."""
+    """A port without a listener, and that no connection is given meanwhile: theirs are above 32768.
+
+    The port is this process's until it ends. Between this function and the server that binds the port another process
+    could be given the same one, so ports that are given are even, and this process keeps the odd one behind it bound:
+    of all processes that look for a port, one can bind that.
+    """
     while True:
-        port = 10_000 + secrets.randbelow(20_000)
-        with socket.socket() as taken, suppress(OSError):
-            taken.bind(("127.0.0.1", port))
+        port = 10_000 + 2 * secrets.randbelow(10_000)
+        claim = socket.socket()
+        try:
+            claim.bind(("127.0.0.1", port + 1))
+            with socket.socket() as server:
+                server.bind(("127.0.0.1", port))
+        except OSError:
+            claim.close()
+        else:
+            claim.detach()  # it stays open, and is closed with the process
             return port
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from infra.laptop.laptop import Laptop
 from nakadi.local import Broker
-from tests.support import kafka, workers
+from tests.support import everything, kafka, workers
 from tests.support.http import described
 from tests.support.laptop import HURRIED, OPEN, STRICTNESS, OnALaptop, chosen, variables
 from tests.support.patience import PATIENCE
@@ -88,10 +88,16 @@ def pytest_collection_modifyitems(config, items) -> None:
 
 
 def is_chosen(item: pytest.Item) -> bool:
-    """Whether a test is tried with several workers, or with its events in Kafka."""
+    """Whether a test is tried with several workers, with its events in Kafka, or in memory.
+
+    Every test runs on SQLite. In memory the same code runs but for the engine, which has its contracts: what a log or
+    stores may do differently is enough.
+    """
     name, engine = item.function.__name__, item.callspec.params.get("running", "") if hasattr(item, "callspec") else ""
     if engine.startswith("kafka") and not kafka.ALL:
         return engine == "kafka" and name in kafka.CHOSEN
+    if engine == "memory" and not everything.WANTED:
+        return name in kafka.CHOSEN | workers.CHOSEN
     return workers.ALL or "two-workers" not in item.nodeid or name in workers.CHOSEN
 
 

@@ -50,9 +50,8 @@ class Aws:
         return bool(self._faults.get(operation))
 
     def made_tables(self, prefix: str) -> None:
-        client = _session().create_client("dynamodb", REGION)
         for table in TABLES:
-            client.create_table(**table.create_request(prefix))
+            _tables_client().create_table(**table.create_request(prefix))
 
     def answer(self, request: AWSPreparedRequest, effect: Effect) -> AWSResponse | None:
         """To the service a request is one step; moto leaves that to its callers."""
@@ -94,6 +93,12 @@ def aws() -> Iterator[Aws]:
 def _session() -> Session:
     """One for all, for it reads long descriptions of every service anew."""
     return Session()
+
+
+@cache
+def _tables_client() -> Any:
+    """One for all, for a client takes as long to make as its tables; moto answers wherever it is used."""
+    return _session().create_client("dynamodb", REGION)
 
 
 # Faults

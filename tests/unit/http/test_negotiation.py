@@ -10,6 +10,7 @@ from nakadi.http.message import Request, Response, StreamingResponse, empty_resp
 from nakadi.http.negotiation import json_media_type_for, with_preferred_problem_media_type
 from nakadi.http.problem import problem_of_error
 from nakadi.model.outcomes import NotFound
+from tests.support.everything import times
 from tests.support.patience import effort
 
 
@@ -170,7 +171,7 @@ PIECES = [
 ]
 
 
-@settings(max_examples=300)
+@settings(max_examples=times(100, 300))
 @given(some.lists(some.sampled_from(PIECES), max_size=12).map("".join))
 def test_no_accept_header_does_harm(accept):
     """Whatever `Accept` says, there is an answer whose content type is one line of ASCII, or a refusal. (R12)"""

@@ -14,6 +14,7 @@ from nakadi.schemas import strict_json
 from nakadi.schemas.batch_decoder import METADATA_MEMBER_PREFIX, make_batch_decoder
 from nakadi.schemas.document import SchemaDocument, metadata_schema
 from nakadi.schemas.validation import compile_validator
+from tests.support.everything import times
 from tests.unit.schemas.test_shapes import OBJECTS, VALUES, like
 
 TEXT = {"type": "string"}
@@ -63,7 +64,7 @@ def with_further_members(event, data):
     return {name: with_further_members(each, data) for name, each in event.items()} | data.draw(FURTHER_MEMBERS)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(60, 150), deadline=None)
 @given(
     some.data(), some.integers(0, 300), some.sampled_from([*[""] * 3, " ", ",", "0", "9" * 20, '"', "\\u003a", "\n"])
 )

@@ -3,10 +3,11 @@
 import random
 import threading
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from nakadi.engines.kinesis import reading, tails
+from nakadi.engines.kinesis import continuity, indexing, maintenance, reading, scanning, tails
 from nakadi.model.events import Record, Refused, Stored
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.model.outcomes import Unavailable
@@ -42,10 +43,16 @@ def log(world: World):
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch):
-    """No one in these tests waits as long as in production."""
-    for module in (tails, reading):
-        if hasattr(module, "RETRY_TIMEOUT_SECONDS"):
-            monkeypatch.setattr(module, "RETRY_TIMEOUT_SECONDS", 2.0)
+    """No one in these tests waits as long as in production; a module that waits by another name is an error here."""
+    for module in (continuity, indexing, maintenance, reading, scanning, tails):
+        monkeypatch.setattr(module, "RETRY_TIMEOUT_SECONDS", 1.0)
+
+
+def test_every_module_that_waits_is_known():
+    """A module of the engine that gives up after a time has it shortened in these tests."""
+    folder = Path(continuity.__file__).parent
+    waiting = {each.stem for each in folder.glob("*.py") if "RETRY_TIMEOUT_SECONDS" in each.read_text()}
+    assert waiting == {"continuity", "indexing", "maintenance", "reading", "scanning", "tails"}
 
 
 def values(log, partition: int = 0) -> list[bytes | None]:

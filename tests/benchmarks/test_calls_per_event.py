@@ -1,18 +1,13 @@
-"""The structure of a package is measured."""
+"""What takes a call or a piece of memory for each event, and what does not."""
 
 import gc
-import json
-import os
-import subprocess
 import sys
 import tracemalloc
 from datetime import UTC, datetime
-from pathlib import Path
 
 import orjson
 import pytest
 
-from benchmarks.structure import PackageLayout, circles, floors
 from nakadi.engines.archive.objects import pack_member, parse_partition_member
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.model.authorization import UNAUTHENTICATED
@@ -24,78 +19,7 @@ from nakadi.streaming.chunks import EventChunk
 from nakadi.streaming.formats import batch_line
 from nakadi.streaming.session import LowLevelSession, StreamLimits
 from nakadi.subscriptions.stream.outbox import PartitionProgress, SessionTotals
-from tests.support.patience import PATIENCE
 from tests.support.publishing import House, a_business_type, metadata
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def package(tmp_path):
-    """`write(path, text)` writes a module of a package."""
-
-    def write(path, text=""):
-        file = tmp_path / "shop" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-
-    write("__init__.py")
-    return write
-
-
-def test_rooms_are_folders_and_modules_and_arrows_are_imports(package, tmp_path):
-    """A folder of folders is no room, its folders are; imports within functions count."""
-    package("engines/__init__.py")
-    package("engines/memory/__init__.py")
-    package("engines/memory/log.py", "from shop.model.nouns import Event\n")
-    package("model/__init__.py")
-    package("model/nouns.py", "class Event:\n    pass\n")
-    package("wiring.py", "def opened():\n    from shop.engines.memory import log\n    return log\n")
-
-    layout = PackageLayout(tmp_path / "shop")
-
-    assert {room for each in layout.modules if (room := layout.room(each))} - {"engines"} == {
-        "engines.memory",
-        "model",
-        "wiring",
-    }
-    assert layout.arrows == {("engines.memory", "model"), ("wiring", "engines.memory")}
-
-
-def test_circles_are_found_and_count_as_one_floor():
-    """Rooms that lead back to themselves are one group, and one room on the way down."""
-    arrows = frozenset({("a", "b"), ("b", "c"), ("c", "b"), ("c", "d")})
-
-    groups = circles(arrows)
-
-    assert groups == [frozenset({"b", "c"})]
-    assert floors(arrows, groups) == 3
-
-
-# A tenth more than was counted last, and twice as much for the stream, whose threads depend on the machine. What a
-# commit leads to in its stream, 65 calls, is counted if it is done before the answer has come.
-MOST_CALLS = {
-    "publish": 51,
-    "publish over HTTP": 108,
-    "publish to delivered": 216,
-    "commit": 58,
-    "commit over HTTP": 208,
-}
-
-
-def test_a_request_leads_through_few_calls():
-    """Publishing, delivering and committing take no more calls than they did; this says so on any machine."""
-    program = [sys.executable, str(ROOT / "benchmarks/structure.py"), "walks", "--json", "/dev/stdout"]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}/layers/nakadi/python:{ROOT}"}
-    told = subprocess.run(
-        program, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=True
-    ).stdout
-
-    figures = json.loads(told[told.index("{") :])
-
-    calls = {name.partition(":")[0]: seen[0] for name, seen in figures.items()}
-    assert calls.keys() == MOST_CALLS.keys()
-    assert {name: most for name, most in MOST_CALLS.items() if calls[name] > most} == {}, calls
 
 
 class CallCounter:
@@ -182,7 +106,7 @@ def test_a_batch_takes_no_call_and_little_memory_for_each_event():
             append = next(house.publisher.publishing_task(orders.name, body, UNAUTHENTICATED, "the-flow"))
         assert len(append.batches[0]) == count
         calls[count] = counted.calls
-    assert calls[100] == calls[2] < 30
+    assert calls[100] == calls[2]
 
     peaks = []
     for work in (

@@ -1,0 +1,77 @@
+"""Tests are found from what they test: their names say which module it is."""
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "layers/nakadi/python/nakadi"
+UNIT = ROOT / "tests/unit"
+
+RULE = (
+    "A unit test module is tests/unit/<room>/test_<module>.py for <room>/<module>.py of the package, or"
+    " test_<module>_<part>.py where a module has several; what tests a room's __init__.py has the room's name there."
+    " Rename these with `git mv` to begin with the name of the module that they test:"
+)
+
+
+def modules_in(room: Path) -> set[str]:
+    """Names of modules and folders in a room, and the room's own name, which stands for its `__init__.py`."""
+    if not room.is_dir():
+        return set()
+    # A folder that was moved away may still hold what was compiled.
+    folders = {each.parent.name for each in room.glob("*/__init__.py")}
+    return {each.stem for each in room.glob("[!_]*.py")} | folders | {room.name}
+
+
+def module_of(test: Path, unit: Path, package: Path) -> str | None:
+    """The module that a test module is named after: the longest name with which its own begins."""
+    name = test.stem.removeprefix("test_")
+    room = package / test.parent.relative_to(unit)
+    fitting = [each for each in modules_in(room) if name == each or name.startswith(f"{each}_")]
+    return max(fitting, key=len, default=None)
+
+
+def misnamed(unit: Path, package: Path) -> list[str]:
+    """Unit test modules without a module of their name."""
+    tests = sorted(unit.rglob("test_*.py"))
+    return [str(test.relative_to(unit)) for test in tests if module_of(test, unit, package) is None]
+
+
+def test_unit_tests_are_named_after_modules():
+    """Whoever changes a module of the package finds its tests by its name."""
+    names = misnamed(UNIT, PACKAGE)
+    assert not names, f"{RULE} {', '.join(names)}"
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("schemas/test_limits.py", "limits"),
+        ("schemas/test_limits_bombs.py", "limits"),
+        ("schemas/test_limit_bombs.py", None),
+        ("schemas/test_limitsbombs.py", None),
+        ("schemas/test_limits_of_paths_deep.py", "limits_of_paths"),
+        ("schemas/test_schemas_documents.py", "schemas"),
+        ("routes/test_cursors.py", None),
+        ("http/routes/test_cursors.py", "cursors"),
+        ("http/test_routes_order.py", "routes"),
+        ("http/test_cursors.py", None),
+    ],
+)
+def test_the_longest_name_counts_and_the_room_too(tmp_path, name, module):
+    """A test in another room, or with a part of a module's name, is found out."""
+    for path in (
+        "schemas/limits.py",
+        "schemas/limits_of_paths.py",
+        "http/routes/__init__.py",
+        "http/routes/cursors.py",
+    ):
+        (tmp_path / "package" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "package" / path).touch()
+    test = tmp_path / "unit" / name
+    test.parent.mkdir(parents=True)
+    test.touch()
+
+    assert module_of(test, tmp_path / "unit", tmp_path / "package") == module
+    assert misnamed(tmp_path / "unit", tmp_path / "package") == ([] if module else [name])

@@ -1,0 +1,20 @@
+"""Ports of programs that other programs begin."""
+
+import socket
+
+from infra.laptop import kinesis_local
+
+
+def test_a_port_is_given_once(monkeypatch):
+    """A port that was given is given to no one else, though its server does not listen yet."""
+    given = kinesis_local.free_port()
+    numbers = iter([(given - 10_000) // 2] * 3)
+    chance = kinesis_local.secrets.randbelow
+    monkeypatch.setattr(kinesis_local.secrets, "randbelow", lambda most: next(numbers, None) or chance(most))
+
+    other = kinesis_local.free_port()
+
+    assert next(numbers, None) is None
+    assert other != given
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", given))
