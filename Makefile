@@ -57,13 +57,13 @@ run: $(VENV)/.test $(NODE)/.test $(BIN)/nakadi $(CONSOLE)/.run
 	@exec $(BIN)/python -m infra.laptop --port $(PORT) $(if $(STRICT),--strict) $(ARGS)
 else ifeq ($(ENGINE),kafka)
 run: $(VENV)/.run $(VENV)/.kafka $(if $(KAFKA),,$(KAFKA_JARS)/.jars) $(BIN)/nakadi $(CONSOLE)/.run
-	@KAFKA=$(KAFKA) exec $(BIN)/python -m infra.laptop.kafka_local --port $(PORT) --data $(DATA) $(if $(WORKERS),--workers $(WORKERS)) $(ARGS)
+	@KAFKA=$(KAFKA) exec $(BIN)/python -m infra.laptop.kafka_local --port $(PORT) --data '$(DATA)' $(if $(WORKERS),--workers $(WORKERS)) $(ARGS)
 else ifneq ($(filter-out embedded,$(ENGINE)),)
 run:
 	@echo 'ENGINE=$(ENGINE) is not known: it is embedded, which is the default, kafka, or aws-local' >&2; exit 2
 else
 run: $(VENV)/.run $(BIN)/nakadi $(CONSOLE)/.run
-	@exec $(BIN)/python -m nakadi.local --port $(PORT) --data $(DATA) $(if $(WORKERS),--workers $(WORKERS)) $(ARGS)
+	@exec $(BIN)/python -m nakadi.local --port $(PORT) --data '$(DATA)' $(if $(WORKERS),--workers $(WORKERS)) $(ARGS)
 endif
 
 console: $(VENV)/.run
@@ -71,7 +71,7 @@ console: $(VENV)/.run
 	@$(CONSOLE)/bin/node console/node_modules/typescript/bin/tsc --project console --noEmit
 
 jobs: $(VENV)/.test $(BIN)/nakadi
-	@$(BIN)/nakadi jobs $(if $(FOLLOW),follow --data $(DATA),all --data $(DATA) --plots $(DATA)/plots) $(ARGS)
+	@$(BIN)/nakadi jobs $(if $(FOLLOW),follow --data '$(DATA)',all --data '$(DATA)' --plots '$(DATA)/plots') $(ARGS)
 
 kill-jobs: $(VENV)/.test
 	@$(BIN)/python -m tests.support.kill_jobs $(or $(KILLS),20)
