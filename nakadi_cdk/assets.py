@@ -51,8 +51,11 @@ def assets() -> Path:
     if not PACKAGED.is_dir():
         return INSTALLED
     folder = _folder_of_copy()
-    copied = {PACKAGED: ".", INSTALLED / "nakadi": PACKAGE / "nakadi", INSTALLED / "nakadi_jobs": JOBS / "nakadi_jobs"}
-    for source, target in copied.items():
+    for source, target in (
+        (PACKAGED, Path()),
+        (INSTALLED / "nakadi", PACKAGE / "nakadi"),
+        (INSTALLED / "nakadi_jobs", JOBS / "nakadi_jobs"),
+    ):
         shutil.copytree(source, folder / target, ignore=shutil.ignore_patterns(*NOT_DEPLOYED), dirs_exist_ok=True)
     return folder
 

@@ -161,7 +161,7 @@ FINGERPRINTS = """
 from aws_cdk import FileSystem
 from nakadi_cdk.assets import COMPILED, JOBS, PACKAGE, assets
 
-for each in (PACKAGE, JOBS, "functions", "services/streaming", "scripts"):
+for each in (PACKAGE, JOBS, "functions", "services/streaming"):
     print(each, FileSystem.fingerprint(str(assets() / each), exclude=COMPILED))
 """
 
@@ -185,7 +185,7 @@ def test_a_wheel_deploys_the_same_as_a_checkout(python, installed, tmp_path):
     ]
 
     assert told[0] == told[1]
-    assert len(told[0].splitlines()) == 5
+    assert len(told[0].splitlines()) == 4
     assert not list(tmp_path.glob("nakadi-cdk-*"))
 
 
