@@ -4,7 +4,8 @@ import os
 from collections.abc import Mapping
 
 # Where programs, settings and temporary files are, and how text is written. Java and Spark, pyenv's Python and Node are
-# found by theirs on machines that have them in places of their own. Certificates are those of tests/conftest.py.
+# found by theirs on machines that have them in places of their own. Certificates and the cache of the CDK are set by
+# tests/conftest.py.
 HANDED_ON = (
     "PATH",
     "HOME",
@@ -16,6 +17,7 @@ HANDED_ON = (
     "PYENV_ROOT",
     "PYENV_VERSION",
     "SSL_CERT_DIR",
+    "JSII_RUNTIME_PACKAGE_CACHE",
     "NAKADI_CONSOLE",
 )
 
