@@ -126,7 +126,13 @@ def shared() -> Counter[str]:
 
 def entries(found: Distribution) -> Iterator[PurePosixPath]:
     """The first two parts of the path of each file, without programs and compiled modules."""
-    paths = {PurePosixPath(*each.parts[:2]) for each in found.files or ()}
+    if found.read_text("RECORD") is None:
+        # Where `wheel` is missing, older versions of pip install pyspark in a way that keeps no list of its files.
+        assert isinstance(found, PathDistribution)
+        names = [Path(str(found._path)).name, *(found.read_text("top_level.txt") or "").split()]
+        paths = {PurePosixPath(each) for each in names if Path(str(found.locate_file(each))).exists()}
+    else:
+        paths = {PurePosixPath(*each.parts[:2]) for each in found.files or ()}
     return (
         each for each in sorted(paths) if each.parts[0] not in ("..", "__pycache__") and "__pycache__" not in each.parts
     )
