@@ -15,9 +15,9 @@ BIN := $(VENV)/bin
 export PYTHONPATH := layers/nakadi/python:glue_jobs:.
 # Compiled modules are kept, whatever the environment says: tests start hundreds of processes that import the package.
 export PYTHONDONTWRITEBYTECODE :=
-export NAKADI_CONSOLE ?= $(abspath $(CONSOLE))/built
+export NAKADI_CONSOLE ?= $(CURDIR)/$(CONSOLE)/built
 
-.PHONY: help run console jobs kill-jobs published test test-all test-engines test-aws-local test-workers simulate mutants soak storms attacks clients check format bench bench-aws bench-kafka bench-console compare structure lock synth diff bootstrap deploy destroy destroy-data wheel clean
+.PHONY: help setup run console jobs kill-jobs published test test-all test-engines test-aws-local test-workers test-install simulate mutants soak storms attacks clients check format bench bench-aws bench-kafka bench-console compare structure lock synth diff bootstrap deploy destroy destroy-data wheel clean
 
 help:
 	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine; WORKERS=4 uses more cores'
@@ -33,6 +33,7 @@ help:
 	@echo 'make test-engines                  all that is tested on Kafka, contracts on DynamoDB Local and kinesalite (Maven and a JDK)'
 	@echo 'make test-aws-local [STRICT=1]     every end-to-end test and command against the deployment on this machine (minutes)'
 	@echo 'make test-workers                  every end-to-end test against a broker of two workers (minutes)'
+	@echo 'make test-install [LOWEST=1]       install the wheel from a registry, with each extra, for each Python (minutes)'
 	@echo 'make check                         formatting, lint, types, import rule'
 	@echo 'make simulate [SEEDS=1000] [FIRST=0]  live through simulated worlds of subscriptions'
 	@echo 'make mutants [SEEDS=5000]          break the code in one place at a time, and see the simulation find it'
@@ -57,13 +58,13 @@ run: $(VENV)/.test $(NODE)/.test $(BIN)/nakadi $(CONSOLE)/.run
 	@exec $(BIN)/python -m infra.laptop --port $(PORT) $(if $(STRICT),--strict) $(ARGS)
 else ifeq ($(ENGINE),kafka)
 run: $(VENV)/.run $(VENV)/.kafka $(if $(KAFKA),,$(KAFKA_JARS)/.jars) $(BIN)/nakadi $(CONSOLE)/.run
-	@KAFKA=$(KAFKA) exec $(BIN)/python -m infra.laptop.kafka_local --port $(PORT) --data $(DATA) $(if $(WORKERS),--workers $(WORKERS)) $(ARGS)
+	@KAFKA=$(KAFKA) exec $(BIN)/python -m infra.laptop.kafka_local --port $(PORT) --data '$(DATA)' $(if $(WORKERS),--workers $(WORKERS)) $(ARGS)
 else ifneq ($(filter-out embedded,$(ENGINE)),)
 run:
 	@echo 'ENGINE=$(ENGINE) is not known: it is embedded, which is the default, kafka, or aws-local' >&2; exit 2
 else
 run: $(VENV)/.run $(BIN)/nakadi $(CONSOLE)/.run
-	@exec $(BIN)/python -m nakadi.local --port $(PORT) --data $(DATA) $(if $(WORKERS),--workers $(WORKERS)) $(ARGS)
+	@exec $(BIN)/python -m nakadi.local --port $(PORT) --data '$(DATA)' $(if $(WORKERS),--workers $(WORKERS)) $(ARGS)
 endif
 
 console: $(VENV)/.run
@@ -71,7 +72,7 @@ console: $(VENV)/.run
 	@$(CONSOLE)/bin/node console/node_modules/typescript/bin/tsc --project console --noEmit
 
 jobs: $(VENV)/.test $(BIN)/nakadi
-	@$(BIN)/nakadi jobs $(if $(FOLLOW),follow --data $(DATA),all --data $(DATA) --plots $(DATA)/plots) $(ARGS)
+	@$(BIN)/nakadi jobs $(if $(FOLLOW),follow --data '$(DATA)',all --data '$(DATA)' --plots '$(DATA)/plots') $(ARGS)
 
 kill-jobs: $(VENV)/.test
 	@$(BIN)/python -m tests.support.kill_jobs $(or $(KILLS),20)
@@ -79,8 +80,11 @@ kill-jobs: $(VENV)/.test
 published: $(VENV)/.test
 	@$(BIN)/python -m tests.support.published $(or $(WORLDS),20) $(SEED)
 
+# All that `make check` and `make test` need, and nothing else reaches a registry of packages.
+setup: $(VENV)/.test $(NODE)/.test $(CONSOLE)/.test $(if $(KAFKA),,$(KAFKA_JARS)/.test)
+
 # Tests wait for half of their time: four processes keep two processors busy.
-test: $(VENV)/.test $(NODE)/.test $(CONSOLE)/.test $(if $(KAFKA),,$(KAFKA_JARS)/.test)
+test: setup
 	@$(BIN)/python -m pytest $(or $(ARGS),tests -n 4 --no-loadscope-reorder)
 
 test-all:
@@ -93,6 +97,10 @@ test-engines: $(VENV)/.test $(NODE)/.test $(ENGINES)/.test $(if $(KAFKA),,$(KAFK
 
 test-aws-local: $(VENV)/.test $(NODE)/.test
 	@AWS_LOCAL=all AWS_LOCAL_STRICT=$(STRICT) $(BIN)/python -m pytest tests/e2e tests/cli -k aws-local $(ARGS)
+
+# From a registry, for each Python on this machine and each extra. LOWEST=1 takes the oldest versions that are allowed.
+test-install: $(VENV)/.test
+	@$(BIN)/python -m tests.install $(if $(LOWEST),--lowest) $(ARGS)
 
 test-workers: $(VENV)/.test
 	@TWO_WORKERS=all $(BIN)/python -m pytest $(or $(ARGS),tests/e2e) -k two-workers
@@ -161,6 +169,7 @@ bench-aws: $(VENV)/.test $(NODE)/.test
 lock: $(VENV)/.test
 	$(BIN)/uv pip compile -q $(LOCK) requirements/test.in -o requirements/test.txt
 	$(BIN)/uv pip compile -q $(LOCK) -c requirements/test.txt requirements/run.in -o requirements/run.txt
+	$(BIN)/uv pip compile -q $(LOCK) -c requirements/test.txt requirements/build.in -o requirements/build.txt
 	$(BIN)/uv pip compile -q $(LOCK) -c requirements/test.txt requirements/kafka.in -o requirements/kafka.txt
 	$(BIN)/uv pip compile -q $(LOCK) -c requirements/test.txt requirements/deploy.in -o requirements/deploy.txt
 	$(BIN)/uv pip compile -q $(LOCK_LAYER) -c requirements/test.txt layers/dependencies/requirements.in \
@@ -171,13 +180,13 @@ lock: $(VENV)/.test
 		services/streaming/requirements.in -o services/streaming/requirements.txt
 
 # `python -m build` without the console is another way, and says that it is missing.
-wheel: $(VENV)/.test $(CONSOLE)/.run
+wheel: $(VENV)/.build $(CONSOLE)/.run
 	@test -e $(CONSOLE)/built/index.html
 	@$(BIN)/python -m hatchling build -d dist
 
 CDK      := .cache/cdk
 IN_STAGE  = -c stage=$(STAGE) -c name_prefix=$(PREFIX) $(CONTEXT)
-CDK_RUN   = @PATH="$(abspath $(CDK))/bin:$$PATH" CDK_DISABLE_CLI_TELEMETRY=true \
+CDK_RUN   = @PATH="$(CURDIR)/$(CDK)/bin:$$PATH" CDK_DISABLE_CLI_TELEMETRY=true \
             node $(CDK)/node_modules/aws-cdk/bin/cdk
 
 # Without an account, and without Docker. CONTEXT is for example '-c shards=4 -c alarm_email=me@example.org'.
@@ -230,6 +239,11 @@ $(VENV)/.deploy: requirements/deploy.txt | $(VENV)/.venv
 	@$(BIN)/pip install -q --disable-pip-version-check -r requirements/deploy.txt
 	@touch $@
 
+# What builds a wheel, without what runs or tests anything.
+$(VENV)/.build: requirements/build.txt | $(VENV)/.venv
+	@$(BIN)/pip install -q --disable-pip-version-check -r requirements/build.txt
+	@touch $@
+
 # The command line, from this checkout.
 $(BIN)/nakadi: scripts/console-script $(VENV)/.run
 	@$(BIN)/python scripts/console-script $@
@@ -253,8 +267,8 @@ $(CONSOLE)/.test: $(CONSOLE_SOURCES) | $(VENV)/.run
 $(ENGINES)/.test: tests/support/others/package-lock.json tests/support/others/pom.xml | $(VENV)/.venv
 	@command -v mvn >/dev/null && command -v javac >/dev/null || { echo 'Maven and a JDK (17 or newer) are needed'; exit 1; }
 	@tests/support/node/setup.sh $(BIN)/python $(ENGINES) tests/support/others
-	@mvn -B -q -f tests/support/others/pom.xml -Dtarget=$(abspath $(ENGINES))/dynamodb \
-		-Dmaven.repo.local=$(abspath $(ENGINES))/maven dependency:copy-dependencies
+	@mvn -B -q -f tests/support/others/pom.xml '-Dtarget=$(CURDIR)/$(ENGINES)/dynamodb' \
+		'-Dmaven.repo.local=$(CURDIR)/$(ENGINES)/maven' dependency:copy-dependencies
 	@touch $@
 
 # The client library of Kafka, for brokers that keep their events there.
@@ -266,8 +280,8 @@ $(VENV)/.kafka: requirements/kafka.txt $(VENV)/.run
 $(KAFKA_JARS)/.jars: infra/laptop/kafka_local.pom.xml
 	@command -v mvn >/dev/null || { echo 'Maven is needed to get Kafka; KAFKA=host:9092 names one that runs' >&2; exit 1; }
 	@mkdir -p $(KAFKA_JARS)
-	@mvn -B -q -Dstyle.color=never -f infra/laptop/kafka_local.pom.xml -Dtarget=$(abspath $(KAFKA_JARS)) \
-		-Dmaven.repo.local=$(abspath $(KAFKA_JARS))/maven dependency:copy-dependencies
+	@mvn -B -q -Dstyle.color=never -f infra/laptop/kafka_local.pom.xml '-Dtarget=$(CURDIR)/$(KAFKA_JARS)' \
+		'-Dmaven.repo.local=$(CURDIR)/$(KAFKA_JARS)/maven' dependency:copy-dependencies
 	@touch $@
 
 $(KAFKA_JARS)/.test: infra/laptop/kafka_local.pom.xml

@@ -18,7 +18,7 @@ from aws_cdk import aws_s3_assets as s3_assets
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
-from nakadi_cdk.assets import ASSETS, COMPILED
+from nakadi_cdk.assets import COMPILED, DEPENDENCIES, JOBS, PACKAGE, assets
 from nakadi_cdk.context import Context
 from nakadi_cdk.data import FOUND, SPARK_LOGS, Data
 from nakadi_cdk.permissions import PERMISSIONS
@@ -34,7 +34,7 @@ RESTARTED = "Sun:3"
 HOURS_OF_A_DAY = 24
 
 # Each module of a job is a script of its own too, and imports the others from the zip beside it.
-JOBS = "glue_jobs/nakadi_jobs"
+SCRIPTS = JOBS / "nakadi_jobs"
 
 # A query of the workgroup that would read more than a terabyte ends.
 MOST_SCANNED = 10**12
@@ -146,8 +146,8 @@ class Analytics(Construct):
         self._workers = workers
         self._database = database_name(data.prefix)
         self._packages = [
-            s3_assets.Asset(self, name, path=str(ASSETS / folder), exclude=COMPILED)
-            for name, folder in (("Package", "layers/nakadi/python"), ("Jobs", "glue_jobs"))
+            s3_assets.Asset(self, name, path=str(assets() / folder), exclude=COMPILED)
+            for name, folder in (("Package", PACKAGE), ("Jobs", JOBS))
         ]
         self.jobs = {job.name: self._job(job) for job in jobs}
         self._tell_of_failures(alarms)
@@ -157,7 +157,7 @@ class Analytics(Construct):
             self._grants(queries.readers)
 
     def _job(self, job: Job) -> glue.CfnJob:
-        script = s3_assets.Asset(self, f"Script-{job.name}", path=str(ASSETS / JOBS / f"{job.name}.py"))
+        script = s3_assets.Asset(self, f"Script-{job.name}", path=str(assets() / SCRIPTS / f"{job.name}.py"))
         full_name = f"{self._data.prefix}-{job.name}"
         role = iam.Role(self, f"Role-{job.name}", assumed_by=iam.ServicePrincipal("glue.amazonaws.com"))
         for statement in (*PERMISSIONS[job.name].statements(self._data), *self._statements(script)):
@@ -340,7 +340,7 @@ class Analytics(Construct):
 
 
 def pinned(modules: tuple[str, ...]) -> list[str]:
-    pins = dict(PIN.findall((ASSETS / "layers/dependencies/requirements.txt").read_text()))
+    pins = dict(PIN.findall((assets() / DEPENDENCIES / "requirements.txt").read_text()))
     return [f"{name}=={pins[name]}" for name in modules]
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,51 +19,91 @@ from aws_cdk import aws_lambda as lambda_
 
 from nakadi.http import console
 
+# A wheel and a checkout have the package beside this one, or where Lambda wants it.
+INSTALLED = Path(__file__).parents[1]
 PACKAGED = Path(__file__).parent / "deployed"
 
-# A wheel carries them beside this file; in a checkout they are used where they are written.
-ASSETS = PACKAGED if PACKAGED.is_dir() else Path(__file__).parents[1]
-
-# The built console: a wheel of the package has it, and in a checkout it is where `make console` builds it.
-CONSOLE = (
-    console.BUILT_CONSOLE_FOLDER if console.BUILT_CONSOLE_FOLDER.is_dir() else ASSETS / ".cache" / "console" / "built"
-)
+# Below `assets()`, in the order of the checkout.
+PACKAGE = Path("layers/nakadi/python")
+DEPENDENCIES = Path("layers/dependencies")
+KAFKA = Path("layers/kafka")
+JOBS = Path("glue_jobs")
 
 COMPILED = ["**/__pycache__", "**/*.pyc"]
 
+# The gateway answers with the console; functions have no use for it.
+NOT_DEPLOYED = ["__pycache__", "*.pyc", "console_built"]
+
 # What the image is made of, as .dockerignore says it too; a wheel cannot carry that file beside a folder of its own.
 IMAGE_IGNORES = ["*", "!layers/nakadi/python/nakadi", "!services/streaming", "**/__pycache__"]
-
-PACKAGE = ASSETS / "layers" / "nakadi"
-DEPENDENCIES = ASSETS / "layers" / "dependencies"
-KAFKA = ASSETS / "layers" / "kafka"
-BUILD = ASSETS / "scripts" / "build-layers"
 
 # Only named, never started: layers are built by what is on this machine.
 NO_IMAGE = "public.ecr.aws/docker/library/python:3.13-slim"
 
 
+@cache
+def assets() -> Path:
+    """The folder with everything that is deployed, laid out as in a checkout, which itself is such a folder.
+
+    A wheel has the packages once, where they are imported from. The CDK wants folders of its own for them, so they are
+    copied, without what an installer has compiled: the hashes of assets must not depend on it.
+    """
+    if not PACKAGED.is_dir():
+        return INSTALLED
+    folder = _folder_of_copy()
+    for source, target in (
+        (PACKAGED, Path()),
+        (INSTALLED / "nakadi", PACKAGE / "nakadi"),
+        (INSTALLED / "nakadi_jobs", JOBS / "nakadi_jobs"),
+    ):
+        shutil.copytree(source, folder / target, ignore=shutil.ignore_patterns(*NOT_DEPLOYED), dirs_exist_ok=True)
+    return folder
+
+
+def _folder_of_copy() -> Path:
+    """Within the output of the CDK, which may refer to it when assets are not staged; it is replaced by the next run.
+
+    An app that is started without the CDK's command line has a temporary folder, until it ends.
+    """
+    if "CDK_OUTDIR" in os.environ:
+        folder = Path(os.environ["CDK_OUTDIR"], "nakadi-deployed")
+        shutil.rmtree(folder, ignore_errors=True)
+        return folder
+    folder = Path(tempfile.mkdtemp(prefix="nakadi-cdk-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def console_folder() -> Path:
+    """Where the built console is: a wheel has it, and in a checkout `make console` puts it there."""
+    built = console.BUILT_CONSOLE_FOLDER
+    return built if built.is_dir() else INSTALLED / ".cache" / "console" / "built"
+
+
 def layer_of_package() -> lambda_.Code:
     """The package, compiled while the app is synthesized."""
-    return _built(PACKAGE, cdk.FileSystem.fingerprint(str(PACKAGE), exclude=COMPILED), "--package")
+    folder = assets() / PACKAGE.parent
+    return _built(folder, cdk.FileSystem.fingerprint(str(folder), exclude=COMPILED), "--package")
 
 
 def layer_of_dependencies() -> lambda_.Code:
     """As `make` built it, or else built while the app is synthesized, of wheels that are checked by their hashes."""
-    if (DEPENDENCIES / "python").is_dir():
-        return lambda_.Code.from_asset(str(DEPENDENCIES), exclude=["requirements.*"])
-    return _built(DEPENDENCIES, (DEPENDENCIES / "requirements.txt").read_text(), "--into")
+    folder = assets() / DEPENDENCIES
+    if (folder / "python").is_dir():
+        return lambda_.Code.from_asset(str(folder), exclude=["requirements.*"])
+    return _built(folder, (folder / "requirements.txt").read_text(), "--into")
 
 
 def layer_of_kafka() -> lambda_.Code:
     """The client library of Kafka, built while the app is synthesized."""
-    return _built(KAFKA, (KAFKA / "requirements.txt").read_text(), "--kafka")
+    folder = assets() / KAFKA
+    return _built(folder, (folder / "requirements.txt").read_text(), "--kafka")
 
 
 def _built(folder: Path, made_of: str, option: str) -> lambda_.Code:
     """A layer that `build-layers` makes. It is made anew when there is something else to make it of, or another Python
     to compile it."""
-    parts = (made_of, BUILD.read_text(), _compiler())
+    parts = (made_of, _build().read_text(), _compiler())
     return lambda_.Code.from_asset(
         str(folder),
         exclude=[*COMPILED, "requirements.*"],
@@ -69,10 +113,14 @@ def _built(folder: Path, made_of: str, option: str) -> lambda_.Code:
     )
 
 
+def _build() -> Path:
+    return assets() / "scripts" / "build-layers"
+
+
 @cache
 def _compiler() -> str:
     asked = subprocess.run(  # noqa: S603  # a script of our own
-        [sys.executable, str(BUILD), "--compiler"], check=True, stdout=subprocess.PIPE, text=True
+        [sys.executable, str(_build()), "--compiler"], check=True, stdout=subprocess.PIPE, text=True
     )
     # Which version it is matters, and not where it stands.
     return asked.stdout.strip().rpartition(" ")[2]
@@ -86,6 +134,8 @@ class _Built:
     def try_bundle(self, output_dir: str, options: Any = None, **_: Any) -> bool:  # noqa: ARG002  # the CDK calls it so
         # What is printed here would be mixed into what the CDK reads from this process.
         subprocess.run(  # noqa: S603  # a script of our own
-            [sys.executable, str(BUILD), self._option, str(Path(output_dir, "python"))], check=True, stdout=sys.stderr
+            [sys.executable, str(_build()), self._option, str(Path(output_dir, "python"))],
+            check=True,
+            stdout=sys.stderr,
         )
         return True

@@ -14,7 +14,7 @@ from constructs import Construct
 
 from nakadi_cdk.analytics import Analytics, Queries, jobs
 from nakadi_cdk.api import STAGE, Api, Domain, Limits
-from nakadi_cdk.assets import CONSOLE
+from nakadi_cdk.assets import console_folder
 from nakadi_cdk.canary import Canary
 from nakadi_cdk.console import INDEX, ConsoleSource
 from nakadi_cdk.context import LOG_DAYS, Context
@@ -246,7 +246,7 @@ def _console(context: Context) -> ConsoleSource | None:
     if not context.console:
         return None
     chosen = context.chosen
-    return ConsoleSource(Path(chosen.console) if chosen.console else CONSOLE, dict(chosen.console_sign_in))
+    return ConsoleSource(Path(chosen.console) if chosen.console else console_folder(), dict(chosen.console_sign_in))
 
 
 def _bound(scope: Construct, context: Context) -> None:

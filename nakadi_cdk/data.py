@@ -14,7 +14,7 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_s3tables as s3tables
 from constructs import Construct
 
-from nakadi.engines.dynamodb.client import TABLES, Table
+from nakadi.engines.dynamodb.tables import TABLES, Table
 from nakadi_cdk.msk import Cluster
 
 FOUND = "athena/"

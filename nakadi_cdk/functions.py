@@ -15,7 +15,7 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from nakadi_cdk.assets import ASSETS, COMPILED, layer_of_dependencies, layer_of_kafka, layer_of_package
+from nakadi_cdk.assets import COMPILED, assets, layer_of_dependencies, layer_of_kafka, layer_of_package
 from nakadi_cdk.data import Data
 from nakadi_cdk.needs import NEEDS
 from nakadi_cdk.permissions import PERMISSIONS, TOPIC_ARCHIVER
@@ -185,7 +185,7 @@ class Functions(Construct):
             self,
             name,
             function_name=full_name,
-            code=lambda_.Code.from_asset(str(ASSETS / "functions" / folder), exclude=COMPILED),
+            code=lambda_.Code.from_asset(str(assets() / "functions" / folder), exclude=COMPILED),
             handler="handler.handler",
             runtime=PYTHON,
             architecture=ARCHITECTURE,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from aws_cdk import Aws
 from aws_cdk import aws_iam as iam
 
-from nakadi.engines.dynamodb.log_index import SEGMENTS_KEY_PREFIX, claim_key, topic_key
+from nakadi.engines.dynamodb.log_index_keys import SEGMENTS_KEY_PREFIX, claim_key, topic_key
 from nakadi.event_types.documents import MEASURED_STATISTICS_KIND as MEASURED_STATISTICS
 from nakadi.event_types.documents import TABLE_STATES_KIND as TABLE_STATES
 from nakadi_cdk import msk

@@ -19,7 +19,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
-from nakadi_cdk.assets import ASSETS, IMAGE_IGNORES
+from nakadi_cdk.assets import IMAGE_IGNORES, assets
 from nakadi_cdk.data import Data
 from nakadi_cdk.network import Network, add_endpoints, new_network
 from nakadi_cdk.permissions import PERMISSIONS
@@ -155,7 +155,7 @@ class Streaming(Construct):
         if name:
             return ecs.ContainerImage.from_registry(name)
         return ecs.ContainerImage.from_asset(
-            str(ASSETS),
+            str(assets()),
             file="services/streaming/Dockerfile",
             platform=ecr_assets.Platform.LINUX_ARM64,
             exclude=IMAGE_IGNORES,

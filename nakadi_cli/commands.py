@@ -7,7 +7,7 @@ used: `nakadi --help` answers at once.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from types import FrameType
@@ -32,11 +32,17 @@ class Command(click.Command):
     ) -> None:
         super().__init__(*arguments, **rest)
         self.examples = tuple(examples)
-        if shows:
-            self.params.append(_option("-o", "--output", OUTPUT, "How to print the result.", click.Choice(FORMATS)))
-        if connects:
-            self.params.append(_option("--context", "", CONTEXT, "The context to use, instead of the current one."))
-            self.params.append(_option("--url", "", URL, "The broker's URL, instead of a context."))
+        taken = {OUTPUT: shows, CONTEXT: connects, URL: connects}
+        self._refused = [key for key, takes in taken.items() if not takes]
+        self.params += _global_options(key for key, takes in taken.items() if takes)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse what stands behind the command, and refuse what stood before it and has no meaning here."""
+        rest = super().parse_args(ctx, args)
+        refused = [_GLOBAL[key][0][-1] for key in self._refused if key in ctx.meta]
+        if refused and not ctx.resilient_parsing:
+            raise click.UsageError(f"{refused[0]} before the command has no meaning for {ctx.command_path}.", ctx)
+        return rest
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Examples"):
@@ -46,12 +52,16 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """Commands of one noun."""
+    """Commands of one noun, and the options that may stand before any of them."""
 
     command_class = Command
 
+    def __init__(self, *arguments: Any, **rest: Any) -> None:
+        super().__init__(*arguments, **rest)
+        self.params += _global_options(_GLOBAL)
 
-class LazyGroup(click.Group):
+
+class LazyGroup(Group):
     """Commands by name, each as `module:attribute` with a line for the help; imported when it runs."""
 
     def __init__(self, *arguments: Any, commands_at: Mapping[str, tuple[str, str]], **rest: Any) -> None:
@@ -174,11 +184,23 @@ def _meta(key: str) -> Any:
     return click.get_current_context().meta.get(key)
 
 
-def _option(
-    first: str, second: str, key: str, help_text: str, kind: click.ParamType[Any] | None = None
-) -> click.Option:
-    def keep(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
-        ctx.meta[key] = value
+_GLOBAL: Mapping[str, tuple[Sequence[str], str, click.ParamType[Any] | None]] = {
+    OUTPUT: (("-o", "--output"), "How to print the result.", click.Choice(FORMATS)),
+    CONTEXT: (("--context",), "The context to use, instead of the current one.", None),
+    URL: (("--url",), "The broker's URL, instead of a context.", None),
+}
 
-    names = [name for name in (first, second) if name]
-    return click.Option(names, type=kind, help=help_text, expose_value=False, callback=keep)
+
+def _global_options(keys: Iterable[str]) -> Iterator[click.Option]:
+    """Options that may stand before and after a command; after it they go first, since they are read last."""
+    for key in keys:
+        names, help_text, kind = _GLOBAL[key]
+        yield click.Option(names, type=kind, help=help_text, expose_value=False, callback=_keeper(key))
+
+
+def _keeper(key: str) -> Callable[[click.Context, click.Parameter, str | None], None]:
+    def keep(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            ctx.meta[key] = value
+
+    return keep

@@ -32,7 +32,7 @@ _BEHIND_A_JOB = {"ignore_unknown_options": True, "allow_interspersed_args": Fals
 def serve(options: tuple[str, ...]) -> None:
     """Start a broker on this machine. OPTIONS are those of python -m nakadi.local; --help lists them."""
     # It takes over signals before it imports what takes long.
-    _run_program("nakadi.local", ["nakadi serve", *options], extras="cli,local")
+    _run_program("nakadi.local", ["nakadi serve", *options], extras="cli")
 
 
 @command(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from nakadi_cli import __version__
 from nakadi_cli.commands import LazyGroup
 
 _COMMANDS = {
@@ -44,9 +45,11 @@ _COMMANDS = {
     commands_at=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+@click.version_option(__version__, prog_name="nakadi", message="%(prog)s %(version)s")
 def nakadi() -> None:
     """Look at an event broker with the Nakadi API, and steer it.
 
     The broker is that of the current context (nakadi contexts --help), unless NAKADI_URL or --url names another one;
-    without any of them it is http://127.0.0.1:8080. NAKADI_TOKEN goes before the token of a context.
+    without any of them it is http://127.0.0.1:8080. NAKADI_TOKEN goes before the token of a context. -o, --context
+    and --url may stand before a command and after it.
     """

@@ -21,6 +21,10 @@ settings.load_profile("tests")
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 
+# The CDK keeps what it has unpacked below the home, and fails where nothing can be written there.
+if not os.access(Path.home(), os.W_OK):
+    os.environ["JSII_RUNTIME_PACKAGE_CACHE"] = "disabled"
+
 # What takes long to begin is begun in few processes only: a Spark session in two, for its tests are a third of all the
 # time, and in one the AWS shape, templates, several workers, a Kafka. What takes longest goes first; the second Spark
 # begins when one of four ends, for two of them and the AWS shape at once would keep each other waiting.

@@ -1,7 +1,6 @@
 """`nakadi apply` and `nakadi diff`, with files in the format of clin."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -11,6 +10,7 @@ from nakadi.local import Broker
 from nakadi_cli.failures import BadInput
 from nakadi_cli.manifests import Chosen, manifests_in
 from tests.support.builders import a_name
+from tests.support.environment import plain_environment
 
 CLIN_FILE = """
 common: &COMMON
@@ -153,7 +153,7 @@ def clin(folder, url, target):
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        env=plain_environment(PYTHONWARNINGS="ignore"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -1,6 +1,5 @@
 """`nakadi serve`, `jobs` and `completion`."""
 
-import os
 import re
 import signal
 import subprocess
@@ -10,6 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 from nakadi_cli.local_commands import _JOBS
+from tests.support.environment import plain_environment
 from tests.support.patience import PATIENCE
 from tests.support.processes import ROOT, ROOT_ENVIRONMENT, running
 
@@ -99,11 +99,12 @@ def test_the_console_script_of_a_checkout_runs(tmp_path, arguments, shown):
     """What `make run` writes beside Python runs from anywhere, without settings of the environment."""
     script = tmp_path / "with a space" / "nakadi"
     script.parent.mkdir()
-    subprocess.run([sys.executable, str(ROOT / "scripts" / "console-script"), str(script)], check=True)
+    subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "console-script"), str(script)], env=plain_environment(), check=True
+    )
 
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [str(script), *arguments], cwd=tmp_path, env=environ, capture_output=True, text=True, check=True
+        [str(script), *arguments], cwd=tmp_path, env=plain_environment(), capture_output=True, text=True, check=True
     )
 
     assert shown in done.stdout

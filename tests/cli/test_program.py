@@ -9,6 +9,7 @@ import sys
 import click
 import pytest
 
+from nakadi_cli import __version__
 from nakadi_cli.commands import Command
 from nakadi_cli.program import nakadi
 from tests.support.cli import every_command, parses
@@ -151,3 +152,46 @@ def test_the_list_of_commands_says_of_each_what_it_is_for():
         command = nakadi.get_command(click.Context(nakadi), name)
         assert command is not None
         assert line
+
+
+def test_it_says_its_version(run):
+    """`nakadi --version` prints the version of the distribution."""
+    assert run("--version").out == f"nakadi {__version__}\n"
+
+
+ELSEWHERE = "http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda url: ("--url", url, "event-types", "list", "-o", "json"),
+        lambda url: ("event-types", "--url", url, "list", "-o", "json"),
+        lambda url: ("event-types", "list", "--url", url, "-o", "json"),
+        lambda url: ("-o", "json", "event-types", "--url", url, "list"),
+        lambda url: ("-o", "table", "--url", ELSEWHERE, "event-types", "list", "--url", url, "-o", "json"),
+    ],
+    ids=["before", "between", "after", "output-before", "twice"],
+)
+def test_options_for_every_command_stand_before_and_after_it(run, broker, place):
+    """The broker and the output can be named before a command, before its last word and after it, where they win."""
+    done = run(*place(broker.url), url=ELSEWHERE)
+
+    assert done.code == 0, done.err
+    assert isinstance(done.json, list)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "refused"),
+    [
+        (("--url", ELSEWHERE, "completion", "bash"), "--url before the command has no meaning for nakadi completion"),
+        (("--context", "live", "contexts", "list"), "--context before the command has no meaning"),
+        (("-o", "json", "subscriptions", "delete", "any"), "--output before the command has no meaning"),
+    ],
+)
+def test_an_option_before_a_command_that_does_nothing_with_it_is_refused(run, arguments, refused):
+    """A command that connects to no broker, or shows nothing, says so instead of overlooking the option."""
+    done = run(*arguments)
+
+    assert done.code == 2
+    assert refused in done.err

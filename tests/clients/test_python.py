@@ -16,6 +16,7 @@ import pytest
 from nakadi import openapi
 from nakadi.local import Broker
 from tests.support.builders import a_name
+from tests.support.environment import plain_environment
 from tests.support.patience import until
 
 PACKAGE = "generated_nakadi_client"
@@ -71,6 +72,7 @@ def generate(folder: Path) -> None:
             *("--path", "openapi.json", "--config", "settings.json", "--output-path", PACKAGE),
         ],
         cwd=folder,
+        env=plain_environment(),
         capture_output=True,
         text=True,
         check=False,

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from nakadi.local import Broker
+from tests.support.environment import plain_environment
 from tests.support.patience import PATIENCE
 
 HERE = Path(__file__).parent
@@ -107,7 +108,7 @@ def results(request: pytest.FixtureRequest, url: str, token: str) -> Mapping[str
     script = Path(request.module.__file__).with_suffix(".mjs")
     node = CACHE / "bin" / "node"
     command = [node, "--test", "--test-reporter", HERE / "reporter.mjs", script]
-    environ = {**os.environ, "BROKER": url, "TOKEN": token}
+    environ = plain_environment(BROKER=url, TOKEN=token)
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=SECONDS, check=False)
     told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     found = {each["name"]: "" if each["passed"] else each["why"] for each in told}

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from tests.console.conftest import CACHE, ROOT
+from tests.support.environment import plain_environment
 
 
 def test_the_types_of_the_console_fit_the_description_of_the_api():
@@ -15,5 +16,5 @@ def test_the_types_of_the_console_fit_the_description_of_the_api():
     if not compiler.exists() or not (ROOT / "console/src/openapi.d.ts").exists():
         pytest.skip("the console is not built with what its tests need: `make console` does it")
     command = [CACHE / "bin" / "node", compiler, "--project", ROOT / "console", "--noEmit"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=plain_environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

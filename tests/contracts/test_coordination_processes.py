@@ -1,6 +1,5 @@
 """What every coordination promises to several processes (the port `Coordination`)."""
 
-import os
 import subprocess
 import sys
 import threading
@@ -14,7 +13,9 @@ from nakadi.model.subscription import CommitResult, SubscriptionChange
 from nakadi.ports.coordination import AssignmentChanged
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import SUBSCRIPTION, at, begun, commit, position
+from tests.support.dynamodb_service import CREDENTIALS
 from tests.support.engines import DYNAMODB_LOCAL, SQLITE
+from tests.support.environment import plain_environment
 from tests.support.patience import PATIENCE, in_threads
 
 OTHER_PROCESS = """
@@ -74,7 +75,7 @@ def two(shared_url):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+            env=plain_environment(PYTHONPATH=":".join(sys.path), **CREDENTIALS),
         ) as other,
     ):
 

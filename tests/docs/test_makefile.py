@@ -4,6 +4,7 @@ import re
 import subprocess
 from importlib import import_module
 
+from tests.support.environment import plain_environment
 from tests.support.pages import ROOT
 from tests.support.patience import PATIENCE
 
@@ -12,10 +13,16 @@ IMPORT = re.compile(r"from ((?:nakadi|infra|services|tests)[\w.]*) import (\w+(?
 
 def test_an_engine_that_is_not_known_is_refused():
     """`make run` with another engine than those there are starts nothing, and names the ones there are."""
-    # Under `make test`, the variables of the outer one would be handed on.
-    command = ["env", "-u", "MAKEFLAGS", "-u", "MAKELEVEL", "make", "run", "ENGINE=rabbit"]
-
-    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    # Under `make test`, the variables of the outer one would be handed on otherwise.
+    answer = subprocess.run(
+        ["make", "run", "ENGINE=rabbit"],
+        cwd=ROOT,
+        env=plain_environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
 
     assert answer.returncode == 2
     assert "ENGINE=rabbit is not known: it is embedded, which is the default, kafka, or aws-local" in answer.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nakadi.local import Broker
+from tests.support.environment import plain_environment
 from tests.support.pasted import pasted
 from tests.support.patience import PATIENCE
 
@@ -61,6 +62,7 @@ def test_a_subscription_is_consumed(tmp_path):
         done = subprocess.run(
             ["bash", "-mc", SUBSCRIPTION.replace("http://127.0.0.1:8080", broker.url)],
             cwd=tmp_path,
+            env=plain_environment(),
             capture_output=True,
             text=True,
             timeout=2 * PATIENCE,

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.support import http
+from tests.support.environment import plain_environment
 from tests.support.patience import PATIENCE
 from tests.support.processes import ENVIRONMENT, running
 from tests.support.signalled import ends_of_starts
@@ -65,7 +66,9 @@ def test_its_curl_lines_work_when_pasted():
     with started("--engine", "memory") as program:
         lines = [line for line in program.greeting.splitlines() if line.startswith("  curl ")]
         answers = [
-            subprocess.run(f"{line} -sf", shell=True, capture_output=True, text=True, check=True).stdout
+            subprocess.run(
+                f"{line} -sf", env=plain_environment(), shell=True, capture_output=True, text=True, check=True
+            ).stdout
             for line in lines
         ]
 

@@ -11,6 +11,7 @@ from importlib.util import module_from_spec, spec_from_loader
 import pytest
 
 from nakadi_cdk.needs import NEEDS
+from tests.support.environment import plain_environment
 from tests.support.functions import ROOT
 
 PIN = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
@@ -41,7 +42,9 @@ sys.path[:0] = [{str(ROOT / "layers/nakadi/python")!r}, {str(ROOT / "functions" 
 import handler
 print(*{{module.partition(".")[0] for module in sys.modules}})
 """
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", probe], env=plain_environment(), capture_output=True, text=True, check=True
+    )
     packages = metadata.packages_distributions()
     needed = {packages[module][0].lower().replace("_", "-") for module in done.stdout.split() if module in packages}
 

@@ -12,6 +12,7 @@ from nakadi.app.broker import open_broker
 from nakadi.app.routes import ROUTE_MAKER_BY_AREA
 from nakadi.app.settings import Settings
 from nakadi_cdk.needs import NEEDS, OWN
+from tests.support.environment import plain_environment
 from tests.support.functions import ROOT, Context, loaded, recorded
 
 INVOCATIONS = {
@@ -155,7 +156,7 @@ assert handler.handler._handle is None
 print(*sys.modules)
 """
     done = subprocess.run(
-        [sys.executable, "-c", probe], capture_output=True, text=True, check=False, env={"PATH": "/usr/bin"}
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=False, env=plain_environment()
     )
 
     assert done.returncode == 0, done.stderr

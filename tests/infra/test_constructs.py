@@ -5,14 +5,15 @@ import os
 import subprocess
 import sys
 import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
 from hatchling.bridge.app import Application
 
 from hatch_build import ConsoleHook
+from tests.support.environment import plain_environment
 from tests.support.functions import ROOT
+from tests.support.installed import build, lean_environment
 from tests.support.templates import Template
 
 EXAMPLE = ROOT / "docs" / "examples" / "pipeline.py"
@@ -21,25 +22,25 @@ EXAMPLE = ROOT / "docs" / "examples" / "pipeline.py"
 WITHOUT_A_NETWORK = json.dumps({"aws:cdk:bundling-stacks": []})
 
 
-def build(kind, of, into):
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(into)], cwd=of, check=True)
-    [built] = into.glob("*.whl" if kind == "wheel" else "*.tar.gz")
-    return built
+@pytest.fixture(scope="session")
+def python(tmp_path_factory):
+    """The Python of an environment with what `[cdk]` requires, and a wheel built from the source distribution."""
+    folder = tmp_path_factory.mktemp("installed")
+    with tarfile.open(build("sdist", ROOT, folder / "sdist")) as archive:
+        # The archive is our own: Python before 3.11.4 knows no filters.
+        archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    [source] = (each.parent for each in folder.glob("*/pyproject.toml"))
+    return lean_environment(folder / "env", build("wheel", source, folder / "wheel"), "cdk")
 
 
 @pytest.fixture(scope="session")
-def installed(tmp_path_factory):
-    """What `pip install` would put into place: a wheel, built from what the source distribution has in it."""
-    folder = tmp_path_factory.mktemp("installed")
-    with tarfile.open(build("sdist", ROOT, folder / "sdist")) as archive:
-        archive.extractall(folder, filter="data")
-    [source] = (each.parent for each in folder.glob("*/pyproject.toml"))
-    with zipfile.ZipFile(build("wheel", source, folder / "wheel")) as archive:
-        archive.extractall(folder / "site")
-    return folder / "site"
+def installed(python):
+    """What `pip install` would put into place."""
+    [site] = python.parents[1].glob("lib/*/site-packages")
+    return site
 
 
-def test_a_wheel_serves_the_console_without_a_build(installed, tmp_path):
+def test_a_wheel_serves_the_console_without_a_build(python, installed, tmp_path):
     """What was built before is in it, and is served where nothing is set; the layer for AWS does without."""
     if not (ROOT / ".cache/console/built/index.html").exists():
         pytest.skip("the console is not built: `make console` does it")
@@ -51,9 +52,9 @@ def test_a_wheel_serves_the_console_without_a_build(installed, tmp_path):
         "    print(urllib.request.urlopen(broker.url + '/console/').read().decode())"
     )
     done = subprocess.run(
-        [sys.executable, "-c", asking],
+        [str(python), "-c", asking],
         cwd=tmp_path,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(installed), "PYTHONDONTWRITEBYTECODE": "1"},
+        env=plain_environment(NAKADI_CONSOLE="", PYTHONDONTWRITEBYTECODE="1"),
         capture_output=True,
         text=True,
         check=False,
@@ -63,7 +64,6 @@ def test_a_wheel_serves_the_console_without_a_build(installed, tmp_path):
     assert Path(file).is_relative_to(installed)
     assert page.strip() == (ROOT / ".cache/console/built/index.html").read_text().strip()
     assert {each.parent.parent.name for each in installed.rglob("console_built/index.html")} == {"http"}
-    assert not (installed / "nakadi_cdk/deployed/layers/nakadi/python/nakadi/http/console_built").exists()
 
 
 @pytest.mark.parametrize(
@@ -96,24 +96,21 @@ def added(root, target, version="standard"):
 
 
 @pytest.fixture(scope="session")
-def foreign(installed, tmp_path_factory):
-    """The folder with the templates of the example, which knows the broker from its wheel only."""
+def foreign(python, installed, tmp_path_factory):
+    """The folder with the templates of the example, which has the wheel with what `[cdk]` requires and nothing else."""
     folder = tmp_path_factory.mktemp("foreign")
     (folder / "app.py").write_text(
         EXAMPLE.read_text() + "\nimport nakadi\nimport nakadi_cdk\n"
         "for each in (nakadi, nakadi_cdk):\n    print(each.__file__)\n"
     )
     done = subprocess.run(
-        [sys.executable, "app.py"],
+        [str(python), "app.py"],
         cwd=folder,
-        env={
-            "PATH": os.environ["PATH"],
-            "HOME": str(folder),
-            "PYTHONPATH": str(installed),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "CDK_CONTEXT_JSON": WITHOUT_A_NETWORK,
-            "CDK_OUTDIR": str(folder / "cdk.out"),
-        },
+        env=plain_environment(
+            HOME=str(folder),
+            CDK_CONTEXT_JSON=WITHOUT_A_NETWORK,
+            CDK_OUTDIR=str(folder / "cdk.out"),
+        ),
         capture_output=True,
         text=True,
         check=False,
@@ -143,14 +140,14 @@ def test_another_app_gets_a_whole_broker(foreign, deployment):
     assert set(theirs.functions()) == {name.replace("-test-", "-live-") for name in deployment.serving.functions()}
 
 
-def test_what_is_deployed_comes_out_of_the_wheel(foreign, installed):
+def test_what_is_deployed_comes_out_of_the_wheel(foreign):
     """Functions, layers, jobs and the makings of the image are in it, and no byte code."""
     [manifest] = foreign.glob("assembly-*Live/*.assets.json")
     assets = json.loads(manifest.read_text())
-    paths = [foreign / Path(manifest.parent.name, each["source"]["path"]) for each in assets["files"].values()]
+    paths = [manifest.parent / each["source"]["path"] for each in assets["files"].values()]
     [image] = assets["dockerImages"].values()
-    context = foreign / manifest.parent.name / image["source"]["directory"]
-    files = {str(each.relative_to(installed)) for each in installed.rglob("*") if each.is_file()}
+    context = manifest.parent / image["source"]["directory"]
+    deployed = [file for path in (*paths, context) for file in path.rglob("*")]
 
     assert all(each.exists() for each in paths)
     assert {str(each.relative_to(context)) for each in context.rglob("*.txt")} == {
@@ -158,7 +155,39 @@ def test_what_is_deployed_comes_out_of_the_wheel(foreign, installed):
     }
     assert (context / image["source"]["dockerFile"]).is_file()
     assert (context / "layers/nakadi/python/nakadi/app/broker.py").is_file()
-    assert not [each for each in files if each.endswith(".pyc")]
+    assert not [each for each in deployed if each.suffix == ".pyc" or each.name in ("__pycache__", "console_built")]
+
+
+FINGERPRINTS = """
+from aws_cdk import FileSystem
+from nakadi_cdk.assets import COMPILED, JOBS, PACKAGE, assets
+
+for each in (PACKAGE, JOBS, "functions", "services/streaming"):
+    print(each, FileSystem.fingerprint(str(assets() / each), exclude=COMPILED))
+"""
+
+
+def test_a_wheel_deploys_the_same_as_a_checkout(python, installed, tmp_path):
+    """What is deployed has the hashes that it has in a checkout, whatever was compiled, and no copy is left behind."""
+    compiled = installed / "nakadi" / "app" / "__pycache__" / "broker.cpython-399.pyc"
+    compiled.parent.mkdir(exist_ok=True)
+    compiled.touch()
+    checkout = os.pathsep.join(str(ROOT / each) for each in (".", "layers/nakadi/python"))
+    told = [
+        subprocess.run(
+            [program, "-c", FINGERPRINTS],
+            cwd=tmp_path,
+            env=plain_environment(TMPDIR=str(tmp_path), **more),
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for program, more in ((str(python), {}), (sys.executable, {"PYTHONPATH": checkout}))
+    ]
+
+    assert told[0] == told[1]
+    assert len(told[0].splitlines()) == 4
+    assert not list(tmp_path.glob("nakadi-cdk-*"))
 
 
 def test_the_broker_waits_for_data_of_its_own(foreign):

@@ -8,7 +8,7 @@ from moto.core import DEFAULT_ACCOUNT_ID
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
-from nakadi.engines.dynamodb.client import TABLES
+from nakadi.engines.dynamodb.tables import TABLES
 from tests.support.aws import REGION
 from tests.support.http import client_of
 from tests.support.templates import PSEUDO, text

@@ -3,7 +3,6 @@ time, in a copy of it, and looks for a seed whose world shows it."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import nakadi
+from tests.support.environment import plain_environment
 
 PACKAGE = Path(nakadi.__file__).parent
 ROOT = Path(__file__).parents[2]
@@ -259,7 +259,7 @@ def found(mutant: Mutant, seeds: int) -> str:
         copy = Path(folder) / "nakadi"
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
         (copy / mutant.file).write_text(mutated(mutant))
-        environment = {**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"}
+        environment = plain_environment(PYTHONPATH=f"{folder}:{ROOT}")
         command = [sys.executable, "-m", "tests.simulation", "--first-only", str(seeds)]
         done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
         lines = [line for line in done.stdout.splitlines() if line.startswith("seed ")]

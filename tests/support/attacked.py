@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.environment import plain_environment
 from tests.support.processes import ENVIRONMENT
 from tests.support.wire import Wire
 
@@ -89,7 +90,10 @@ class Attacked:
             assert found is not None, "the process has ended"
             return int(found[1]) * 1024
         command = ["ps", "-o", f"{column}=", "-p", str(self.process.pid)]
-        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) * 1024
+        return (
+            int(subprocess.run(command, env=plain_environment(), capture_output=True, text=True, check=True).stdout)
+            * 1024
+        )
 
 
 @contextmanager

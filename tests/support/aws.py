@@ -22,7 +22,7 @@ from moto import mock_aws
 from moto.core.botocore_stubber import BotocoreStubber, MockRawResponse
 
 from infra.laptop.moto_gaps import gaps_filled
-from nakadi.engines.dynamodb.client import TABLES
+from nakadi.engines.dynamodb.tables import TABLES
 
 REGION = "eu-central-1"
 

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from botocore.session import Session
 
 from infra.laptop.kinesis_local import free_port
-from nakadi.engines.dynamodb.client import TABLES
+from nakadi.engines.dynamodb.tables import TABLES
 from tests.support.aws import REGION
 from tests.support.other_engines import dynamodb_local
 from tests.support.patience import until

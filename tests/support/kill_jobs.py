@@ -24,6 +24,7 @@ from nakadi_jobs import compaction as finishing
 from nakadi_jobs.archive_ranges import NOTHING_READ, unread_parts
 from nakadi_jobs.session import open_spark
 from tests.support.bytes_left import files_in, with_text
+from tests.support.environment import plain_environment
 from tests.support.jobs import STORED_AT, DataFolder
 from tests.support.patience import until
 
@@ -76,7 +77,7 @@ class Killed:
         ]
         process = subprocess.Popen(
             [*command, *arguments],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            env=plain_environment(PYTHONPATH=os.pathsep.join(sys.path)),
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,

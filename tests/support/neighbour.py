@@ -18,6 +18,7 @@ from nakadi.app.engines import open_event_log, open_registry
 from nakadi.model.events import Record
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.registry import ChangedMeanwhile, PutDocument
+from tests.support.environment import plain_environment
 from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +46,7 @@ class Neighbour:
 @contextmanager
 def a_neighbour(url: str) -> Iterator[Neighbour]:
     command = [sys.executable, __file__, url]
-    environment = {"PYTHONPATH": f"{ROOT / 'layers/nakadi/python'}:{ROOT}"}
+    environment = plain_environment(PYTHONPATH=f"{ROOT / 'layers/nakadi/python'}:{ROOT}")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
         try:
             neighbour = Neighbour(process)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
+from tests.support.environment import plain_environment
 from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -16,7 +16,7 @@ def pasted(command: str, **variables: str) -> tuple[int, str]:
     done = subprocess.run(
         ["bash", "-c", f"{command} -sS --max-time {PATIENCE:.0f} -w '\\n%{{http_code}}'"],
         cwd=ROOT,
-        env={**os.environ, **variables},
+        env=plain_environment(**variables),
         capture_output=True,
         text=True,
         timeout=2 * PATIENCE,

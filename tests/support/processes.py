@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import IO
 
 import nakadi
+from tests.support.environment import plain_environment
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(nakadi.__file__).parents[1]), "PYTHONUNBUFFERED": "1"}
+ENVIRONMENT = plain_environment(PYTHONPATH=str(Path(nakadi.__file__).parents[1]), PYTHONUNBUFFERED="1")
 # With what stands beside the package in the checkout as well.
 ROOT = Path(__file__).parents[2]
 ROOT_ENVIRONMENT = {**ENVIRONMENT, "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}{os.pathsep}{ROOT}"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import sys
@@ -10,13 +9,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tests.support.environment import plain_environment
+
 ROOT = Path(__file__).parents[2]
 
 
 def lines_until_killed(script: str, *arguments: object, between: tuple[float, float]) -> list[str]:
     """Start a script of this folder, kill it so many seconds after its first line, and answer its whole lines."""
     command = [sys.executable, str(ROOT / "tests/support" / script), *map(str, arguments)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "layers/nakadi/python")}
+    environment = plain_environment(PYTHONPATH=str(ROOT / "layers/nakadi/python"))
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process,
         ThreadPoolExecutor(1) as reader,

@@ -10,6 +10,7 @@ from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.model.outcomes import BadSetting
 from tests.support.clock import HandMovedClock
+from tests.support.environment import plain_environment
 
 
 def test_a_scheme_names_an_engine():
@@ -30,7 +31,7 @@ def test_an_unknown_scheme_is_answered_with_those_there_are(url):
 def test_an_engine_is_imported_when_it_is_asked_for():
     """Importing the rooms loads no engine."""
     program = "import sys, nakadi.app.engines, nakadi.app.engines; print([m for m in sys.modules if 'sqlite' in m])"
-    environment = {"PYTHONPATH": ":".join(sys.path)}
+    environment = plain_environment(PYTHONPATH=":".join(sys.path))
     assert subprocess.check_output([sys.executable, "-c", program], env=environment).strip() == b"[]"
 
 

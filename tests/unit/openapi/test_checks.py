@@ -17,6 +17,7 @@ from nakadi.openapi.checks import (
     conforms_to_schema,
     openapi_violations,
 )
+from tests.support.environment import plain_environment
 
 ROOT = Path(__file__).parents[3]
 
@@ -137,7 +138,7 @@ def test_cursors_conform_if_their_members_are_texts():
 def test_nothing_is_loaded_before_a_body_is_checked():
     """Most functions check no body, and start sooner without the compiler and the reader of YAML."""
     code = "import sys, nakadi.openapi.checks; sys.exit(bool({'yaml', 'fastjsonschema'} & set(sys.modules)))"
-    environment = {"PYTHONPATH": str(ROOT / "layers" / "nakadi" / "python")}
+    environment = plain_environment(PYTHONPATH=str(ROOT / "layers" / "nakadi" / "python"))
     assert subprocess.run([sys.executable, "-c", code], check=False, env=environment).returncode == 0
 
 

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -33,6 +32,8 @@ from nakadi.model.event_type import (
     StorageType,
 )
 from nakadi.openapi import examples_of_media_type
+from nakadi_cli import __version__
+from tests.support.environment import plain_environment
 from tests.support.openapi import validate
 
 ROOT = Path(__file__).parents[3]
@@ -93,8 +94,7 @@ def test_document_is_plain_json() -> None:
 
 def test_version_is_that_of_the_package() -> None:
     """The description bears the version of the package."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert openapi.document()["info"]["version"] == project["version"]
+    assert openapi.document()["info"]["version"] == __version__
 
 
 def test_reading_waits_until_someone_asks() -> None:
@@ -102,7 +102,9 @@ def test_reading_waits_until_someone_asks() -> None:
     code = "import sys, nakadi.http.routes.monitoring; sys.exit('yaml' in sys.modules)"
     assert (
         subprocess.run(
-            [sys.executable, "-c", code], check=False, env={"PYTHONPATH": str(ROOT / "layers" / "nakadi" / "python")}
+            [sys.executable, "-c", code],
+            check=False,
+            env=plain_environment(PYTHONPATH=str(ROOT / "layers" / "nakadi" / "python")),
         ).returncode
         == 0
     )

@@ -17,6 +17,7 @@ from nakadi.schemas.formats import SchemaPatterns
 from nakadi.schemas.limits import check_schema_length, check_schema_size
 from nakadi.schemas.validation import compile_validator
 from nakadi.schemas.values import MAX_EVENT_STEPS, StepsExhausted
+from tests.support.environment import plain_environment
 from tests.support.patience import effort
 
 SEVEN = "http://json-schema.org/draft-07/schema#"
@@ -97,7 +98,7 @@ def test_the_worst_schemas_within_the_limits(name):
     finished = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         input=json.dumps(SCHEMA_BOMBS[name]),
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        env=plain_environment(PYTHONPATH=os.pathsep.join(sys.path)),
         capture_output=True,
         text=True,
         check=True,

@@ -5,10 +5,10 @@ from itertools import pairwise
 import pytest
 from pynamodb.attributes import NumberAttribute
 
-from nakadi.engines.dynamodb.client import COORDINATION_TABLE, DOCUMENTS_TABLE, LOG_INDEX_TABLE, TABLES
 from nakadi.engines.dynamodb.coordination_table import CoordinationItem
 from nakadi.engines.dynamodb.log_index import LogIndexItem
 from nakadi.engines.dynamodb.registry import DocumentItem
+from nakadi.engines.dynamodb.tables import COORDINATION_TABLE, DOCUMENTS_TABLE, LOG_INDEX_TABLE, TABLES
 
 
 @pytest.mark.parametrize(

@@ -66,9 +66,10 @@ _OPENING_BRACE = ord("{")
 _BLANKS_AND_COMMAS_PATTERN = re.compile(rb"[ \t\r\n,]*")
 
 # The next brace outside of strings; objects that hold no other are stepped over. A backslash hides what follows it,
-# wherever it stands.
-_NOT_BRACES_PATTERN = rb'[^{}"\\]++|\\.|"(?:[^"\\]|\\.)*+"'
-_NEXT_BRACE_PATTERN = re.compile(rb"(?:%b|\{(?:%b)*+\})*+[{}]" % (_NOT_BRACES_PATTERN, _NOT_BRACES_PATTERN), re.DOTALL)
+# wherever it stands. What fails at its first byte is tried last: when the last try of a possessive repetition fails,
+# Python before 3.11.5 goes on from where it failed, and not from where it began.
+_NOT_BRACES_PATTERN = rb'\\.|"(?:[^"\\]|\\.)*+"|[^{}"\\]++'
+_NEXT_BRACE_PATTERN = re.compile(rb"(?:\{(?:%b)*+\}|%b)*+[{}]" % (_NOT_BRACES_PATTERN, _NOT_BRACES_PATTERN), re.DOTALL)
 # Bytes that do not go on with a character of UTF-8, and bytes that do not begin one of four bytes.
 _CHARACTER_STARTS = bytes({*range(256)} - {*range(0x80, 0xC0)})
 _UP_TO_THREE_BYTES = bytes(range(0xF0))

@@ -1,13 +1,10 @@
-"""The tables in DynamoDB, and calls to them, bounded in time and judged by what is known when they fail.
-
-The tables are described once, for the engines that use them and for the deployment that makes them.
-"""
+"""Calls to tables in DynamoDB, bounded in time and judged by what is known when they fail."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 from uuid import uuid4
@@ -21,49 +18,8 @@ from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
 from nakadi.engines.common.aws_sessions import new_session
+from nakadi.engines.dynamodb.tables import Table
 from nakadi.model.outcomes import BadSetting, Unavailable
-
-
-class Table(Struct, frozen=True, kw_only=True):
-    """A table is called `<prefix>-<suffix>`. Keys are attribute names with their types.
-    `expiry_attribute` is a time to live.
-    """
-
-    name_suffix: str
-    partition_key: tuple[str, str]
-    sort_key: tuple[str, str] | None = None
-    expiry_attribute: str | None = None
-
-    def full_name(self, prefix: str) -> str:
-        return f"{prefix}-{self.name_suffix}"
-
-    def create_request(self, prefix: str) -> Mapping[str, Any]:
-        """The arguments of CreateTable; a time to live is switched on separately."""
-        keys = [self.partition_key, *([self.sort_key] if self.sort_key else [])]
-        return {
-            "TableName": self.full_name(prefix),
-            "AttributeDefinitions": [{"AttributeName": name, "AttributeType": kind} for name, kind in keys],
-            "KeySchema": [
-                {"AttributeName": name, "KeyType": role}
-                for (name, _), role in zip(keys, ("HASH", "RANGE"), strict=False)
-            ],
-            "BillingMode": "PAY_PER_REQUEST",
-        }
-
-
-DOCUMENTS_TABLE = Table(name_suffix="documents", partition_key=("kind", "S"), sort_key=("key", "S"))
-
-LOG_INDEX_TABLE = Table(name_suffix="log-index", partition_key=("place", "S"), sort_key=("item", "S"))
-
-COORDINATION_TABLE = Table(
-    name_suffix="coordination", partition_key=("place", "S"), sort_key=("item", "S"), expiry_attribute="expires"
-)
-
-TABLES = (DOCUMENTS_TABLE, LOG_INDEX_TABLE, COORDINATION_TABLE)
-
-
-# Calls ----------------------------------------------------------------------------------------------------------------
-
 
 # With four attempts a call ends within 13 seconds, well before API Gateway gives up on the request.
 CONNECT_TIMEOUT_SECONDS = 1.0

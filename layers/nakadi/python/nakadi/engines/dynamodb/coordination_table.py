@@ -31,13 +31,13 @@ from nakadi.engines.common.assignments import assignment_from_json, assignment_j
 from nakadi.engines.common.callbacks import ChangePoller
 from nakadi.engines.dynamodb.client import (
     CALL_ERRORS,
-    COORDINATION_TABLE,
     CallRetryPolicy,
     TableAddress,
     connect,
     model_meta,
     transaction_attempt,
 )
+from nakadi.engines.dynamodb.tables import COORDINATION_TABLE
 from nakadi.model.event_type import Position
 from nakadi.model.events import datetime_from_microseconds, microseconds_since_epoch
 from nakadi.model.outcomes import Invalid, Unavailable

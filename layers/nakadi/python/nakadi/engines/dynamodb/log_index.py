@@ -35,8 +35,6 @@ from nakadi.engines.common.documents import (
 )
 from nakadi.engines.dynamodb.client import (
     CONFLICT_RETRY_PAUSES_SECONDS,
-    DOCUMENTS_TABLE,
-    LOG_INDEX_TABLE,
     CallRetryPolicy,
     TableAddress,
     connect,
@@ -44,7 +42,18 @@ from nakadi.engines.dynamodb.client import (
     model_meta,
     transaction_attempt,
 )
+from nakadi.engines.dynamodb.log_index_keys import (
+    SEGMENTS_KEY_PREFIX,
+    claim_key,
+    head_sort_key,
+    segment_sort_key,
+    segments_key,
+    stream_key,
+    topic_in_segments_key,
+    topic_key,
+)
 from nakadi.engines.dynamodb.registry import DocumentItem, add_change_counts, read_change_counters
+from nakadi.engines.dynamodb.tables import DOCUMENTS_TABLE, LOG_INDEX_TABLE
 from nakadi.model.events import TopicPartition
 from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexSegment, ShardProgress, Topic
 from nakadi.model.outcomes import Unavailable
@@ -53,9 +62,6 @@ from nakadi.ports.log_index import TOPICS_KIND
 from nakadi.ports.registry import ChangeCounters, change_bucket
 
 # Items ----------------------------------------------------------------------------------------------------------------
-
-
-SEGMENTS_KEY_PREFIX = "segments#"
 
 
 class LogIndexItem(Model):
@@ -68,34 +74,6 @@ class LogIndexItem(Model):
     body = UnicodeAttribute()
     revision = NumberAttribute(null=True)
     expires_at = NumberAttribute(null=True, attr_name="until")
-
-
-def topic_key(topic: str) -> str:
-    return f"topic#{topic}"
-
-
-def head_sort_key(partition: int) -> str:
-    return f"head#{partition:06d}"
-
-
-def segments_key(topic: str, partition: int) -> str:
-    return f"{SEGMENTS_KEY_PREFIX}{topic}/{partition}"
-
-
-def topic_in_segments_key(partition_key: str) -> str:
-    return partition_key.removeprefix(SEGMENTS_KEY_PREFIX).rpartition("/")[0]
-
-
-def segment_sort_key(first_offset: int) -> str:
-    return f"{first_offset:020d}"
-
-
-def claim_key(name: str) -> str:
-    return f"claim#{name}"
-
-
-def stream_key(stream: str) -> str:
-    return f"stream#{stream}"
 
 
 # Log index ------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from nakadi.engines.common.documents import CHANGE_COUNTS_KIND, changed_buckets,
 from nakadi.engines.dynamodb.client import (
     CONDITION_FAILED_CODE,
     CONFLICT_RETRY_PAUSES_SECONDS,
-    DOCUMENTS_TABLE,
     CallRetryPolicy,
     TableAddress,
     cancellation_reasons,
@@ -29,6 +28,7 @@ from nakadi.engines.dynamodb.client import (
     is_condition_failure,
     model_meta,
 )
+from nakadi.engines.dynamodb.tables import DOCUMENTS_TABLE
 from nakadi.model.outcomes import Invalid, Unavailable
 from nakadi.ports.registry import (
     ABSENT_REVISION,

@@ -1,0 +1,74 @@
+"""The wheel in fresh environments, with each extra alone: all that an extra promises is there.
+
+These environments have links to packages of the tests' own, and no others. `make test-install` asks a registry.
+"""
+
+import sys
+import zipfile
+
+import pytest
+
+from nakadi_cli import __version__
+from tests.support import install_probes, installed
+from tests.support.installed import EXTRAS, PLAIN
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    return installed.wheel_of_checkout(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def environment(wheel, tmp_path_factory):
+    """`environment(extra)` is the Python of an environment with this extra, and `more` packages."""
+    made = {}
+
+    def make(extra, *more):
+        if (extra, *more) not in made:
+            made[extra, *more] = installed.lean_environment(tmp_path_factory.mktemp("env"), wheel, extra, *more)
+        return made[extra, *more]
+
+    return make
+
+
+@pytest.mark.parametrize("extra", [PLAIN, *EXTRAS])
+def test_what_an_extra_promises_can_be_imported(environment, extra):
+    """Every module of the packages that an extra promises is imported, with what its metadata requires and no more."""
+    assert install_probes.failed_imports(environment(extra), extra) == []
+
+
+def test_the_plain_install_is_a_broker(environment):
+    """`Broker()` takes an event without any extra."""
+    assert install_probes.newest_offset(environment(PLAIN)) == "0"
+
+
+def test_the_plain_install_brings_the_fixture(environment):
+    """With pytest beside it, `nakadi_broker` is there, and nothing has to be configured."""
+    assert "1 passed" in install_probes.fixture_outcome(environment(PLAIN, "pytest"))
+
+
+def test_the_command_says_its_version_or_what_it_needs(environment):
+    """`nakadi --version` works with the extra `cli`; elsewhere the command names this extra."""
+    assert install_probes.version_told(environment("cli")) == (0, f"nakadi {__version__}")
+    code, told = install_probes.version_told(environment(PLAIN))
+    assert code == 2
+    assert "pip install 'nakadi-serverless[cli]'" in told
+
+
+def test_types_are_known_to_mypy(environment):
+    """mypy reads the annotations of an installed package."""
+    told = install_probes.types_told(sys.executable, environment(PLAIN))
+    assert 'Revealed type is "str"' in told.replace("builtins.", ""), told
+    assert "Success" in told
+
+
+def test_the_wheel_has_everything_once(wheel):
+    """No file is in it twice, nothing compiled, and each package says that it is typed."""
+    with zipfile.ZipFile(wheel) as archive:
+        files = [each for each in archive.infolist() if not each.is_dir()]
+    names = {each.filename for each in files}
+    large = [(each.CRC, each.file_size) for each in files if each.file_size > 1000]
+
+    assert len(large) == len(set(large))
+    assert not [name for name in names if name.endswith(".pyc")]
+    assert {f"{each}/py.typed" for each in ("nakadi", "nakadi_cdk", "nakadi_cli", "nakadi_jobs")} <= names

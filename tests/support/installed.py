@@ -1,0 +1,138 @@
+"""The wheel as users have it: built, and put into environments that have only what its metadata asks for.
+
+`lean_environment` links the distributions from the environment of the tests: nothing is downloaded, and what an extra
+forgets to require is missing.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.metadata import Distribution, PathDistribution, distribution, distributions
+from pathlib import Path, PurePosixPath
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.support.environment import plain_environment
+from tests.support.functions import ROOT
+
+NAME = "nakadi-serverless"
+PLAIN = ""
+EXTRAS = ("local", "aws", "cdk", "kafka", "jobs", "cli")
+
+# Each is imported with all of its modules.
+PROMISES = {
+    PLAIN: ("nakadi",),
+    "local": ("nakadi.local",),
+    "aws": ("nakadi",),
+    "cdk": ("nakadi_cdk",),
+    "kafka": ("nakadi.engines.kafka",),
+    "jobs": ("nakadi_jobs",),
+    "cli": ("nakadi_cli",),
+}
+
+NEEDS_AWS = (
+    "nakadi.app.functions",
+    "nakadi.app.log_indexer",
+    "nakadi.engines.common.aws",
+    "nakadi.engines.dynamodb",
+    "nakadi.engines.kinesis",
+)
+NEEDS_KAFKA = ("nakadi.engines.kafka",)
+# It is a module for pytest, which finds it by the metadata.
+NEEDS_PYTEST = ("nakadi.local.pytest_plugin",)
+
+
+def not_promised(extra: str) -> tuple[str, ...]:
+    """Prefixes of modules that another extra brings the packages for."""
+    return (*NEEDS_PYTEST, *(() if extra == "aws" else NEEDS_AWS), *(() if extra == "kafka" else NEEDS_KAFKA))
+
+
+def build(kind: str, of: Path, into: Path) -> Path:
+    """Build the `wheel` or the `sdist` of a checkout or a source distribution."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(into)]
+    subprocess.run(command, cwd=of, env=plain_environment(), check=True, capture_output=True)
+    [built] = into.glob("*.whl" if kind == "wheel" else "*.tar.gz")
+    return built
+
+
+def wheel_of_checkout(into: Path) -> Path:
+    return build("wheel", ROOT, into)
+
+
+def lean_environment(folder: Path, wheel: Path, extra: str = PLAIN, *more: str) -> Path:
+    """Make a virtual environment with the wheel and what it requires, and what `more` requires. Returns its Python."""
+    venv.EnvBuilder(symlinks=True).create(folder)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    [info] = site.glob("nakadi_serverless-*.dist-info")
+    wanted = [*requirements_of(PathDistribution(info), extra), *map(Requirement, more)]
+    for each in closure(wanted):
+        link(each, site)
+    return folder / "bin" / "python"
+
+
+def requirements_of(found: Distribution, *extras: str) -> Iterator[Requirement]:
+    """What a distribution requires here, and for these extras."""
+    for line in found.requires or ():
+        requirement = Requirement(line)
+        marker = requirement.marker
+        if marker is None or any(marker.evaluate({"extra": extra}) for extra in extras or ("",)):
+            yield requirement
+
+
+def closure(requirements: Iterable[Requirement]) -> Iterator[Distribution]:
+    """The distributions that are installed here and required, directly or by others."""
+    waiting = list(requirements)
+    seen: set[tuple[str, frozenset[str]]] = set()
+    named: set[str] = set()
+    while waiting:
+        each = waiting.pop()
+        name, extras = canonicalize_name(each.name), frozenset(each.extras)
+        if (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        found = distribution(name)
+        assert each.specifier.contains(found.version, prereleases=True), f"{found.version} does not fit {each}"
+        waiting += requirements_of(found, "", *extras)
+        if name not in named:
+            named.add(name)
+            yield found
+
+
+def link(found: Distribution, site: Path) -> None:
+    """Put a distribution into another environment; of a folder that several share, such as `aws_cdk`, its own parts."""
+    for entry in entries(found):
+        parts = entry.parts[:2] if shared()[entry.parts[0]] > 1 and len(entry.parts) > 1 else entry.parts[:1]
+        target = site.joinpath(*parts)
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to(Path(str(found.locate_file(PurePosixPath(*parts)))))
+
+
+@cache
+def shared() -> Counter[str]:
+    """How many distributions have files in each folder."""
+    return Counter(top for each in distributions() for top in {entry.parts[0] for entry in entries(each)})
+
+
+def entries(found: Distribution) -> Iterator[PurePosixPath]:
+    """The first two parts of the path of each file, without programs and compiled modules."""
+    if found.read_text("RECORD") is None:
+        # Where `wheel` is missing, older versions of pip install pyspark in a way that keeps no list of its files.
+        assert isinstance(found, PathDistribution)
+        names = [Path(str(found._path)).name, *(found.read_text("top_level.txt") or "").split()]
+        paths = {PurePosixPath(each) for each in names if Path(str(found.locate_file(each))).exists()}
+    else:
+        paths = {PurePosixPath(*each.parts[:2]) for each in found.files or ()}
+    return (
+        each for each in sorted(paths) if each.parts[0] not in ("..", "__pycache__") and "__pycache__" not in each.parts
+    )
