@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from nakadi.event_types.tables import PARTITION_BY_ANNOTATION, RETENTION_ANNOTATION, SORT_BY_ANNOTATION
+from nakadi.model.annotations import PARTITION_BY_ANNOTATION, RETENTION_ANNOTATION, SORT_BY_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy
 from nakadi.ports.clock import SystemClock
 from nakadi_jobs import command, leftovers, retention
