@@ -36,7 +36,7 @@ MAX_WARNINGS = 5
 
 
 def annotation_warnings(keys: Iterable[str], known: Iterable[str]) -> list[str]:
-    """A sentence for each key under a prefix of the broker that is not among the known ones, with the nearest of them."""
+    """A sentence for each unknown key under a prefix of the broker, with the nearest known one."""
     names = tuple(known)
     strange = sorted(key for key in keys if key.lower().startswith(BROKER_PREFIXES) and key not in names)
     return [_warning(key, names) for key in strange[:MAX_WARNINGS]]
