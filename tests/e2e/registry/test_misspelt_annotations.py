@@ -14,7 +14,7 @@ def definition(api, event_type, annotations):
 
 
 def test_a_change_of_an_event_type_names_misspelt_annotations(api):
-    """The header and the event type say which annotation means nothing, with the nearest that does. [R282]"""
+    """The header and the event type say which annotation means nothing, with the nearest that does. (R282)"""
     event_type = created(api)
     name = event_type["name"]
     changed = api.put(f"/event-types/{name}", json=definition(api, event_type, MISSPELT))
@@ -27,7 +27,7 @@ def test_a_change_of_an_event_type_names_misspelt_annotations(api):
 
 
 def test_a_subscription_names_misspelt_annotations(api):
-    """The answers to POST and PUT of a subscription, and the subscription, name them. [S322]"""
+    """The answers to POST and PUT of a subscription, and the subscription, name them. (S322)"""
     name = created(api)["name"]
     body = {"owning_application": "misspelt", "event_types": [name], "annotations": {WRONG_POLICY: "SKIP_EVENT"}}
     made = api.post("/subscriptions", json=body)

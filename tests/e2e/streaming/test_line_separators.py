@@ -23,7 +23,7 @@ def sent_events(text: str) -> list[object]:
 
 @pytest.mark.parametrize("accepted", FORMATS)
 def test_no_line_of_a_stream_can_be_torn(stream, publish, accepted):
-    """A stream sends the three characters as escapes, so that `str.splitlines` finds its lines. [L71]"""
+    """A stream sends the three characters as escapes, so that `str.splitlines` finds its lines. (L71)"""
     publish("0", SEPARATORS, "plain", SEPARATORS)
     with stream("stream_limit=3&batch_limit=3", cursors(_0="BEGIN"), headers={"Accept": accepted}) as opened:
         text = opened.rest().decode()
@@ -33,7 +33,7 @@ def test_no_line_of_a_stream_can_be_torn(stream, publish, accepted):
 
 @pytest.mark.parametrize("accepted", FORMATS)
 def test_no_line_of_a_subscription_can_be_torn(api, event_type, publish, accepted):
-    """Streams of subscriptions send them as escapes, too. [S321]"""
+    """Streams of subscriptions send them as escapes, too. (S321)"""
     publish("0", SEPARATORS, "plain")
     body = {"owning_application": "lines", "event_types": [event_type], "read_from": "begin"}
     subscription = api.post("/subscriptions", json=body).json()

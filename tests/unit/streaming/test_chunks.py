@@ -156,14 +156,14 @@ SEPARATORS = "\u2028 \u2029 \u0085"
 
 @pytest.mark.parametrize("text", ["", "é €", "\u2027 \u202a \u0084 \u0086", SEPARATORS, f'"{SEPARATORS}"' * 3])
 def test_no_other_character_is_escaped(text):
-    """Only the three characters at which clients tear lines become escapes. [L71]"""
+    """Only the three characters at which clients tear lines become escapes. (L71)"""
     safe = text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029").replace("\u0085", "\\u0085")
     assert escape_line_separators(text.encode()) == safe.encode()
 
 
 @pytest.mark.parametrize(("first", "last"), list(combinations(range(4), 2)))
 def test_text_that_grows_is_cut_at_the_same_places(first, last):
-    """Escapes are made of the bytes that are sent: what is stored, its size and its line ends stay. [L71]"""
+    """Escapes are made of the bytes that are sent: what is stored, its size and its line ends stay. (L71)"""
     values = [f'"{SEPARATORS}"'.encode(), b'"plain"', '"é\u2028"'.encode()]
     text = b"\n".join(values)
     ends = [index for index, byte in enumerate(text + b"\n") if byte == ord("\n")]

@@ -178,7 +178,11 @@ def _joined_texts(head: bytes, runs: Sequence[EventRun], tail: bytes) -> bytes:
     return b"".join(parts).replace(b"\n", b",", breaks)
 
 
-_LINE_SEPARATORS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
+_LINE_SEPARATORS = (
+    (b"\xe2", b"\xe2\x80\xa8", b"\\u2028"),
+    (b"\xe2", b"\xe2\x80\xa9", b"\\u2029"),
+    (b"\x85", b"\xc2\x85", b"\\u0085"),
+)
 
 
 def escape_line_separators(text: bytes) -> bytes:
@@ -190,8 +194,9 @@ def escape_line_separators(text: bytes) -> bytes:
     """
     if text.isascii():
         return text
-    for separator, escape in _LINE_SEPARATORS:
-        if separator in text:
+    # Single bytes are found ten times faster than several, and these are rare in most languages.
+    for rare, separator, escape in _LINE_SEPARATORS:
+        if rare in text and separator in text:
             text = text.replace(separator, escape)
     return text
 
