@@ -162,6 +162,22 @@ class Api:
             raise NotAnswered(f"{self.url} cannot be reached: {gone}") from gone
 
 
+def lines_of(answer: httpx.Response) -> Iterator[str]:
+    """The lines of a stream as they come, without their ends.
+
+    Only `\\n` ends a line. `iter_lines` of httpx also splits at U+2028, U+2029 and U+0085, which JSON may contain.
+    """
+    parts: list[bytes] = []
+    for chunk in answer.iter_bytes():
+        first, *others = chunk.split(b"\n")
+        parts.append(first)
+        for other in others:
+            yield b"".join(parts).decode()
+            parts = [other]
+    if rest := b"".join(parts):
+        yield rest.decode()
+
+
 def refusal(answer: httpx.Response) -> Failed:
     """Make a sentence of an answer that is a refusal."""
     status = answer.status_code

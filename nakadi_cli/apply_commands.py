@@ -63,7 +63,8 @@ def apply(
         _confirm([step for step in steps if step.action == "delete"], skip=yes)
         for step in steps:
             try:
-                execute(api, step)
+                for warning in execute(api, step):
+                    note(harmless(f"{step.kind} {step.name}: {warning}."))
             except Failed as failed:
                 failures.append((step, failed))
     _show(steps, failures)

@@ -8,17 +8,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from nakadi_cli.api import Api, path
 from nakadi_cli.failures import BadInput, NotFound
 from nakadi_cli.manifests import EVENT_TYPE, SQL_QUERY, SUBSCRIPTION, Manifest
 
+if TYPE_CHECKING:
+    import httpx
+
 Action = Literal["create", "change", "keep", "pass over", "delete"]
 
 _DAY = 24 * 60 * 60 * 1000
 _KINDS_OF_OWNERS = {"users": "user", "services": "service", "teams": "team"}
-_GIVEN_BY_BROKER = ("created_at", "updated_at", "measured_statistic", "table", "id", "status")
+_GIVEN_BY_BROKER = ("created_at", "updated_at", "measured_statistic", "table", "id", "status", "warnings")
 
 
 @dataclass(frozen=True)
@@ -77,22 +80,30 @@ def plan_deletions(api: Api, manifests: Sequence[Manifest], steps: Sequence[Step
     return [step for step in found if (step.kind, step.identity or step.name) not in kept]
 
 
-def execute(api: Api, step: Step) -> None:
-    """Do what a step says."""
+def execute(api: Api, step: Step) -> Sequence[str]:
+    """Do what a step says. Returns what the broker warns of: annotations that are misspelt."""
     if step.action == "delete":
         collection, name = ("event-types", step.name) if step.kind == EVENT_TYPE else ("subscriptions", step.identity)
         api.delete(path(collection, name))
     elif step.kind == EVENT_TYPE:
         if step.action == "create":
-            api.post("/event-types", step.body)
-        elif step.action == "change":
-            api.put(path("event-types", step.name), step.body)
+            return _warnings(api.send("POST", "/event-types", body=step.body))
+        if step.action == "change":
+            warnings = _warnings(api.send("PUT", path("event-types", step.name), body=step.body))
             if step.partitions is not None:
                 api.put(path("event-types", step.name, "partition-count"), {"partition_count": step.partitions})
+            return warnings
     elif step.action == "create":
-        api.post("/subscriptions", step.body)
+        return _warnings(api.send("POST", "/subscriptions", body=step.body))
     elif step.action == "change":
-        api.put(path("subscriptions", step.identity), step.body)
+        return _warnings(api.send("PUT", path("subscriptions", step.identity), body=step.body))
+    return ()
+
+
+def _warnings(answer: httpx.Response) -> Sequence[str]:
+    """What the answer's header says of annotations; what it says of every event type is left out."""
+    _, _, text = answer.headers.get("Warning", "").partition('"')
+    return [each for each in text.removesuffix('"').split(". ") if each.startswith("The annotation ")]
 
 
 def _for_event_type(api: Api, manifest: Manifest) -> Step:

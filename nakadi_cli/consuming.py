@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from nakadi_cli.api import Api, path
+from nakadi_cli.api import Api, lines_of, path
 from nakadi_cli.commands import attentive, calm, command, connect, interrupt, note
 from nakadi_cli.failures import Conflict, Failed, NotAnswered, NotFound, NotPermitted, Refused
 from nakadi_cli.output import counted, harmless, harmless_json
@@ -175,7 +175,7 @@ class _Consumer:
             opening = self.api.stream(where, params=parameters)
             answer = opening.__enter__()
         try:
-            self._take_all(answer.iter_lines(), answer.headers["X-Nakadi-StreamId"])
+            self._take_all(lines_of(answer), answer.headers["X-Nakadi-StreamId"])
         finally:
             opening.__exit__(None, None, None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal
 
 import click
@@ -41,7 +42,8 @@ def doctor() -> None:
     """Look whether a broker is well, with reasons; the exit code is 1 if it is not.
 
     It looks whether the broker is reached, alive, ready and quick, whether the token is good, which features hinder
-    work, who is blocked, where the default storage is, and which subscriptions are stalled or have parked events.
+    work, who is blocked, where the default storage is, which subscriptions are stalled or have parked events,
+    and which annotations are misspelt.
     What the token may not see is said and passed over.
     """
     findings = list(examine(connect()))
@@ -132,6 +134,15 @@ def _subscriptions(api: Api) -> Finding:
     return Finding("subscriptions", "ill" if stalled else "notice" if parked else "well", "; ".join([looked, *found]))
 
 
+def _annotations(api: Api) -> Finding:
+    """Look for misspelt annotations, which the broker names in what it has."""
+    found = [(f"event type {each['name']}", each) for each in api.get("/event-types")]
+    subscriptions = islice(api.items("/subscriptions"), _MOST_SUBSCRIPTIONS)
+    found += [(f"subscription {each['id']}", each) for each in subscriptions]
+    wrong = [f"{what}: {warning}" for what, each in found for warning in each.get("warnings", ())]
+    return Finding("annotations", "notice" if wrong else "well", "; ".join(wrong) or "none is misspelt")
+
+
 _LOOKS: dict[str, Callable[[Api], Finding]] = {
     "ready": _ready,
     "version": _version,
@@ -140,4 +151,5 @@ _LOOKS: dict[str, Callable[[Api], Finding]] = {
     "blocks": _blocks,
     "storage": _storage,
     "subscriptions": _subscriptions,
+    "annotations": _annotations,
 }

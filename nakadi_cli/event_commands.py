@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from nakadi_cli.api import Api, path
+from nakadi_cli.api import Api, lines_of, path
 from nakadi_cli.commands import attentive, chosen_format, command, connect, note, show
 from nakadi_cli.cursors import chosen_partitions, cursors, parse_start
 from nakadi_cli.expressions import condition
@@ -166,7 +166,7 @@ def read(
         parameters = {"batch_limit": min(size, waiting or size), "batch_flush_timeout": 1, "stream_limit": waiting}
         try:
             with api.stream(where, params=parameters, headers={"X-Nakadi-Cursors": json.dumps(now)}) as answer:
-                for line in answer.iter_lines():
+                for line in lines_of(answer):
                     batch = _batch(line)
                     cursor = batch["cursor"]
                     events = batch.get("events", ())

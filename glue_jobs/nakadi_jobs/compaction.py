@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from nakadi.event_types.tables import MATERIALIZE_ANNOTATION
+from nakadi.model.annotations import MATERIALIZE_ANNOTATION
 from nakadi.model.event_type import Category, EventType, PartitionStrategy
 from nakadi_jobs import command, table_states, transform
 from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, Progress, again, beginnings, in_batches, unread_parts

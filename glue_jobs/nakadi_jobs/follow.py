@@ -19,7 +19,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nakadi.event_types.tables import MATERIALIZE_ANNOTATION
+from nakadi.model.annotations import MATERIALIZE_ANNOTATION
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unavailable
 from nakadi_jobs import command, compaction, table_states

@@ -14,8 +14,6 @@ from msgspec.structs import replace
 from nakadi.event_types.tables import (
     BUCKET_TRANSFORM,
     IDENTITY_TRANSFORM,
-    PARTITION_BY_ANNOTATION,
-    SORT_BY_ANNOTATION,
     TIME_TRANSFORMS,
     TRUNCATE_TRANSFORM,
     BadTableLayout,
@@ -23,6 +21,7 @@ from nakadi.event_types.tables import (
     TableSortColumn,
     table_layout_from_annotations,
 )
+from nakadi.model.annotations import PARTITION_BY_ANNOTATION, SORT_BY_ANNOTATION
 from nakadi.model.event_type import EventType
 from nakadi_jobs.columns import TIMESTAMP, Kind, Scalar, Struct
 from nakadi_jobs.transform import ORDER

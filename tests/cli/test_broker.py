@@ -3,11 +3,13 @@
 import json
 import uuid
 
+import httpx
 import pytest
 
 from nakadi.local import Broker
 from tests.support.api import created
 from tests.support.parking import PARKING
+from tests.support.patience import PATIENCE
 from tests.support.tokens import Issuer
 
 
@@ -103,7 +105,7 @@ def test_a_broker_that_is_well_is_found_well(run, empty):
     done = run("doctor", url=empty.url)
 
     assert done.code == 0, done.out
-    assert [line.split()[0] for line in done.out.splitlines()] == ["well"] * 8
+    assert [line.split()[0] for line in done.out.splitlines()] == ["well"] * 9
 
 
 def test_what_hinders_work_is_noticed(run, empty):
@@ -148,3 +150,14 @@ def test_the_lots_of_subscriptions_are_looked_at(run, api, broker):
     found = found_by_doctor(run("doctor", "-o", "json", url=broker.url))
 
     assert found["subscriptions"]["why"].startswith("looked at ")
+
+
+def test_misspelt_annotations_are_noticed(run, empty):
+    """`doctor` names annotations that mean nothing to the broker, and is well all the same."""
+    with httpx.Client(base_url=empty.url, timeout=PATIENCE) as api:
+        created(api, annotations={"nakadi.io/table-sort-bye": "id"})
+    done = run("doctor", "-o", "json", url=empty.url)
+
+    assert done.code == 0
+    assert found_by_doctor(done)["annotations"]["state"] == "notice"
+    assert "nakadi.io/table-sort-by" in found_by_doctor(done)["annotations"]["why"]

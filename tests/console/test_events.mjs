@@ -144,3 +144,15 @@ test("the list and the tail can be looked at on a phone", async (page) => {
   await page.getByRole("link", { name: "tail.small" }).waitFor();
   await picture(page, "phone-event-types");
 }, { viewport: { width: 390, height: 800 } });
+
+test("the page begins with the last fifty events and goes on live", async (page) => {
+  await eventType("tail.recent");
+  await publish("tail.recent", Array.from({ length: 70 }, (_, n) => ({ n })));
+  await open(page, "#/event-types/tail.recent/events");
+  await page.getByText("Live. 50 events received, 50 shown").waitFor();
+  await page.getByRole("button", { name: "0: 69", exact: true }).waitFor();
+  await page.getByRole("columnheader", { name: "Partition and offset" }).waitFor();
+  await publish("tail.recent", [{ n: 70 }]);
+  await page.getByText("51 events received").waitFor();
+  await picture(page, "events-recent");
+});

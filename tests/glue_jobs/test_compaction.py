@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from nakadi.engines.archive.stores import FolderStore
-from nakadi.event_types.tables import MATERIALIZE_ANNOTATION
+from nakadi.model.annotations import MATERIALIZE_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy, PartitionStrategy
 from nakadi_jobs import compaction, reading
 from nakadi_jobs.archive_ranges import NOTHING_READ, unread_parts

@@ -3,7 +3,7 @@ back, and what a table was at the end of a day."""
 
 from datetime import UTC, datetime, time, timedelta
 
-from nakadi.event_types.tables import RETENTION_ANNOTATION
+from nakadi.model.annotations import RETENTION_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy
 from nakadi_jobs import compaction
 from nakadi_jobs.event_type_tables import events_table

@@ -10,8 +10,8 @@ import pytest
 
 from nakadi.engines.archive.evacuation import Evacuation
 from nakadi.engines.archive.maintenance import claim_partition
-from nakadi.event_types.tables import PARTITION_BY_ANNOTATION, RETENTION_ANNOTATION, SORT_BY_ANNOTATION
 from nakadi.local import Broker
+from nakadi.model.annotations import PARTITION_BY_ANNOTATION, RETENTION_ANNOTATION, SORT_BY_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy
 from nakadi.ports.clock import SystemClock
 from nakadi_jobs import command, dead_members, leftovers, retention

@@ -7,7 +7,7 @@ import pytest
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
-from nakadi.event_types.tables import MATERIALIZE_ANNOTATION
+from nakadi.model.annotations import MATERIALIZE_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy, EnrichmentStrategy
 from nakadi.model.events import Record
 from tests.support.builders import A_MOMENT, a_schema, a_timeline, an_event_type

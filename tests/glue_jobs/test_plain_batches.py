@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pytest
 
-from nakadi.event_types.tables import SORT_BY_ANNOTATION
+from nakadi.model.annotations import SORT_BY_ANNOTATION
 from nakadi.model.authorization import Attribute
 from nakadi.model.event_type import Category
 from nakadi_jobs import compaction, plain_files

@@ -10,7 +10,7 @@ from nakadi.app.engines import open_registry
 from nakadi.engines.archive import objects
 from nakadi.event_types.documents import TABLE_STATES_KIND, table_state_from_body
 from nakadi.event_types.storages import STORAGES_KIND
-from nakadi.event_types.tables import PARTITION_BY_ANNOTATION, RETENTION_ANNOTATION
+from nakadi.model.annotations import PARTITION_BY_ANNOTATION, RETENTION_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy
 from nakadi.ports.registry import ABSENT_REVISION, PutDocument
 from nakadi_jobs.archive_ranges import NOTHING_READ, unread_parts

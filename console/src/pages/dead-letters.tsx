@@ -72,7 +72,7 @@ export function DeadLetters({ query }: PageProps) {
   const columns: Column<Letter>[] = [
     { title: "Given up", width: "12.5rem", wide: true, cell: (each) => moment(each.metadata?.occurred_at) },
     { title: "Event type", cell: (each) => <a href={href(["event-types", each.event_type])}>{each.event_type}</a> },
-    { title: "Place", wide: true, cell: (each) => <code>{each.partition}:{each.offset}</code> },
+    { title: "Partition and offset", wide: true, cell: (each) => <code>{each.partition}:{each.offset}</code> },
     { title: "Subscription", wide: true, cell: (each) => <a href={href(["subscriptions", each.subscription_id])}>{each.subscription_id}</a> },
     {
       title: "",
@@ -131,7 +131,7 @@ function Look({ letter, onClose }: { letter: Letter; onClose: () => void }) {
       <Facts facts={[
         ["Why", letter.error?.message],
         ["Event type", letter.event_type],
-        ["Place", <code>{letter.partition}:{letter.offset}</code>],
+        ["Partition and offset", <code>{letter.partition}:{letter.offset}</code>],
         ["Subscription", <a href={href(["subscriptions", letter.subscription_id])}>{letter.subscription_id}</a>],
         ["Given up", moment(letter.metadata?.occurred_at)],
       ]} />

@@ -1,5 +1,6 @@
 """Stretches of a partition that streams share."""
 
+import json
 from datetime import timedelta
 from itertools import combinations
 
@@ -8,7 +9,7 @@ import pytest
 from nakadi.model.authorization import Attribute
 from nakadi.model.event_type import Position
 from nakadi.model.events import EventSlice, EventTextBlock, LazyEvents, Record, StoredEvent
-from nakadi.streaming.chunks import EventChunk, EventRun, is_public, joined_json
+from nakadi.streaming.chunks import EventChunk, EventRun, escape_line_separators, is_public, joined_json
 from nakadi.streaming.formats import batch_line
 from nakadi.streaming.session import SendEvents
 from tests.support.chunks import STORED_AT, a_chunk, a_record
@@ -148,3 +149,28 @@ def test_an_ordinary_chunk_is_not_searched():
 
     run = a_chunk("a", "b").run_from_offset(0)
     assert list(run.readable_parts(ask_nobody)) == [run]
+
+
+SEPARATORS = "\u2028 \u2029 \u0085"
+
+
+@pytest.mark.parametrize("text", ["", "é €", "\u2027 \u202a \u0084 \u0086", SEPARATORS, f'"{SEPARATORS}"' * 3])
+def test_no_other_character_is_escaped(text):
+    """Only the three characters at which clients tear lines become escapes. (L71)"""
+    safe = text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029").replace("\u0085", "\\u0085")
+    assert escape_line_separators(text.encode()) == safe.encode()
+
+
+@pytest.mark.parametrize(("first", "last"), list(combinations(range(4), 2)))
+def test_text_that_grows_is_cut_at_the_same_places(first, last):
+    """Escapes are made of the bytes that are sent: what is stored, its size and its line ends stay. (L71)"""
+    values = [f'"{SEPARATORS}"'.encode(), b'"plain"', '"é\u2028"'.encode()]
+    text = b"\n".join(values)
+    ends = [index for index, byte in enumerate(text + b"\n") if byte == ord("\n")]
+    block = EventTextBlock(0, STORED_AT, text, ends)
+    run = EventRun(EventChunk(1, 0, EventSlice(LazyEvents([block]), 3)), first, last)
+    sent = joined_json(b"[", [run], b"]")
+    assert len(sent.decode().splitlines()) == 1
+    assert json.loads(sent) == [json.loads(value) for value in values[first:last]]
+    assert run.size == sum(map(len, values[first:last]))
+    assert list(run.values) == values[first:last]

@@ -47,6 +47,7 @@ function factsOf(type: EventType): [string, preact.ComponentChildren][] {
     ["Owner selector", type.event_owner_selector && <code>{JSON.stringify(type.event_owner_selector)}</code>],
     ["Labels", Object.keys(type.labels).length > 0 && <Chips of={type.labels} />],
     ["Annotations", Object.keys(type.annotations).length > 0 && <Chips of={type.annotations} />],
+    ["Warnings", type.warnings?.length && <span class="warn">{type.warnings.join("; ")}</span>],
     ["Schema version", type.schema.version],
     ["Created", moment(type.created_at)],
     ["Changed", moment(type.updated_at)],

@@ -1,7 +1,7 @@
 /** The events of an event type: as they come, or from a place in the past on. */
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { api, body, type Problem, problemFrom } from "../../api";
+import { api, body, type Problem, problemFrom, type Schemas } from "../../api";
 import { Choice, Search } from "../../components/fields";
 import { EmptyState, ProblemNotice } from "../../components/notices";
 import type { PageProps } from "../../components/page";
@@ -10,19 +10,22 @@ import { toast } from "../../components/toast";
 import { condition } from "../../filter";
 import { count, plural } from "../../format";
 import { go, replaceQuery } from "../../router";
+import { fairShares } from "../../shares";
 import { type Cursor, read, type Received } from "../../tail";
 import { EventDetails, timeOf } from "./event";
 import { EventTypeFrame, tabOf } from "./frame";
 
 // The events that are kept. Those before them are passed over, which is said.
 const MOST = 5000;
+// With how many events of all partitions the page begins.
+const RECENT = 50;
 // How often what came is drawn, in milliseconds.
 const DRAWN_EVERY = 200;
 // Between the end of a stream and the next one.
 const AGAIN = 500;
 
 export function Events({ names: [name = ""], query }: PageProps) {
-  const from = query.get("from") ?? "end";
+  const from = query.get("from") ?? "recent";
   const partition = query.get("partition") ?? "";
   return (
     <EventTypeFrame name={name} tab="events">
@@ -153,7 +156,28 @@ async function startOf(name: string, from: string, partition: string, signal: Ab
   if (from === "end" && !partition) return undefined;
   const all = await partitionsOf(name, signal);
   const chosen = partition ? all.filter((each) => each.partition === partition) : all;
+  if (from === "recent") return recentStart(name, chosen, signal);
   return chosen.map((each) => ({ partition: each.partition, offset: offsetFor(from, each.newest_available_offset) }));
+}
+
+/** The cursors behind which the newest events are, no more than `RECENT` of all partitions together. */
+async function recentStart(name: string, partitions: Schemas["Partition"][], signal: AbortSignal): Promise<Cursor[]> {
+  const params = { path: { name } };
+  const pairs = partitions.map(({ partition, oldest_available_offset: oldest, newest_available_offset: newest }) => ({
+    initial_cursor: { partition, offset: oldest },
+    final_cursor: { partition, offset: newest },
+  }));
+  const distances = await body(api.POST("/event-types/{name}/cursor-distances", { params, body: pairs, signal }));
+  // From the oldest event to the newest there is one more than the distance says; of an empty partition it is -1.
+  const counts = distances.map((each) => Math.max(0, each.distance + 1));
+  const wanted = fairShares(RECENT, counts);
+  const shifts = pairs.map((pair, index) => ({ ...pair.final_cursor, shift: -wanted[index]! }))
+    .filter((_, index) => wanted[index]! < counts[index]!);
+  const shifted = shifts.length
+    ? await body(api.POST("/event-types/{name}/shifted-cursors", { params, body: shifts, signal }))
+    : [];
+  const starts = new Map(shifted.map((each) => [each.partition, each.offset]));
+  return partitions.map(({ partition }) => ({ partition, offset: starts.get(partition) ?? "BEGIN" }));
 }
 
 function offsetFor(from: string, newest: string): string {
@@ -167,7 +191,7 @@ async function partitionsOf(name: string, signal: AbortSignal) {
 }
 
 function Start({ name, from, partition }: { name: string; from: string; partition: string }) {
-  const kind = from === "end" || from === "begin" ? from : /^\d{4}-/.test(from) ? "time" : "offset";
+  const kind = from === "recent" || from === "end" || from === "begin" ? from : /^\d{4}-/.test(from) ? "time" : "offset";
   const [asked, setAsked] = useState(kind);
   const [given, setGiven] = useState(kind === "offset" ? from : "");
   const [where, setWhere] = useState(partition);
@@ -181,8 +205,8 @@ function Start({ name, from, partition }: { name: string; from: string; partitio
     }}>
       <Choice label="From" value={asked} onChange={(value) => {
         setAsked(value as typeof asked);
-        if (value === "end" || value === "begin") start(value);
-      }} options={[["end", "From now on"], ["begin", "From the beginning"], ["time", "From a time…"], ["offset", "Behind an offset…"]]} />
+        if (value === "recent" || value === "end" || value === "begin") start(value);
+      }} options={[["recent", `The last ${RECENT} events`], ["end", "From now on"], ["begin", "From the beginning"], ["time", "From a time…"], ["offset", "Behind an offset…"]]} />
       {asked === "time" && (
         <input type="datetime-local" name="time" step="1" required aria-label="Time"
           defaultValue={kind === "time" ? localTime(from) : hour()} />
@@ -225,7 +249,7 @@ function Status({ state, shown, paused, again }: { state: State; shown: number; 
 
 function Waiting({ name, from }: { name: string; from: string }) {
   return (
-    <EmptyState title={from === "end" ? "Waiting for events" : "There are no events from there on yet"}>
+    <EmptyState title={from === "end" || from === "recent" ? "Waiting for events" : "There are no events from there on yet"}>
       {from === "end" && (
         <p>New ones are shown as they come. <a href={tabOf(name, "events", { from: "begin" })}>Read from the beginning</a>, or</p>
       )}
@@ -237,8 +261,8 @@ function Waiting({ name, from }: { name: string; from: string }) {
 function columnsOf(choose: (row: Received) => void): Column<Received>[] {
   return [
     {
-      title: "Place",
-      width: "8rem",
+      title: "Partition and offset",
+      width: "11rem",
       cell: (row) => (
         <button type="button" class="link mono" title={row.offset} onClick={() => choose(row)}>
           {row.partition}: {row.offset.replace(/^.*-0*(?=\d)/, "")}

@@ -17,7 +17,7 @@ export const nameOf = (subscription: Subscription): string =>
   `${subscription.owning_application} / ${subscription.consumer_group}`;
 
 // Columns that need the measures of all subscriptions, and not only of those in sight.
-const MEASURED = ["Waiting", "For"];
+const MEASURED = ["Waiting", "Waiting for"];
 
 const COLUMNS: Column<Subscription>[] = [
   {
@@ -43,7 +43,7 @@ const COLUMNS: Column<Subscription>[] = [
     cell: (each) => <Waiting id={each.id} />,
   },
   {
-    title: "For",
+    title: "Waiting for",
     width: "8rem",
     right: true,
     wide: true,

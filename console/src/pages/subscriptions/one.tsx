@@ -1,5 +1,6 @@
 /** One subscription: who reads what, what waits, and what can be done about it. */
 
+import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { api, body, type Subscription, useLoad } from "../../api";
 import { ConfirmByName } from "../../components/confirm";
@@ -69,14 +70,14 @@ function Partitions({ subscription: { id } }: { subscription: Subscription }) {
     { title: "Partition", cell: (each) => each.partition },
     { title: "State", cell: (each) => <State partition={each} /> },
     { title: "Waiting", right: true, cell: (each) => (each.unconsumed_events === undefined ? "–" : count(each.unconsumed_events)) },
-    { title: "For", right: true, cell: (each) => (each.consumer_lag_seconds ? duration(each.consumer_lag_seconds * 1000) : "–") },
+    { title: "Waiting for", right: true, cell: (each) => (each.consumer_lag_seconds ? duration(each.consumer_lag_seconds * 1000) : "–") },
     { title: "Stream", wide: true, cell: (each) => <code>{each.stream_id || "–"}</code> },
     {
       title: "",
       cell: (each) => (
         <button type="button" class="quiet" aria-label={`Take ${each.event_type} ${each.partition}`}
           onClick={() => setTaking(each)}>
-          Take…
+          Take over
         </button>
       ),
     },
@@ -140,6 +141,7 @@ function Definition({ subscription }: { subscription: Subscription }) {
         ["Began at", subscription.read_from],
         ["Labels", Object.keys(subscription.labels).length ? <Chips of={subscription.labels} /> : ""],
         ["Annotations", Object.keys(subscription.annotations).length ? <Chips of={subscription.annotations} /> : ""],
+        ...(subscription.warnings?.length ? [["Warnings", <span class="warn">{subscription.warnings.join("; ")}</span>] as [string, ComponentChildren]] : []),
         ["Authorization", subscription.authorization ? <Tree value={subscription.authorization} /> : "everybody"],
         ["Created", moment(subscription.created_at)],
         ["Changed", moment(subscription.updated_at)],

@@ -18,6 +18,13 @@ from msgspec import Struct, field
 
 from nakadi.event_types.documents import TABLE_STATES_KIND, TableState, table_state_from_body
 from nakadi.event_types.repository import EventTypes
+from nakadi.model.annotations import (
+    MATERIALIZE_ANNOTATION,
+    PARTITION_BY_ANNOTATION,
+    RETENTION_ANNOTATION,
+    RETENTION_REASON_ANNOTATION,
+    SORT_BY_ANNOTATION,
+)
 from nakadi.model.event_type import CleanupPolicy, EventType
 from nakadi.model.events import TopicPartition, datetime_from_microseconds
 from nakadi.model.log_index import IndexSegment
@@ -29,9 +36,6 @@ from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument
 
 # How tables are partitioned and sorted --------------------------------------------------------------------------------
 
-
-PARTITION_BY_ANNOTATION = "nakadi.io/table-partition-by"
-SORT_BY_ANNOTATION = "nakadi.io/table-sort-by"
 
 TIME_TRANSFORMS = ("year", "month", "day", "hour")
 BUCKET_TRANSFORM, TRUNCATE_TRANSFORM, IDENTITY_TRANSFORM = "bucket", "truncate", "identity"
@@ -161,10 +165,6 @@ def _check_distinct_columns(found: Iterable[tuple[str, str]]) -> None:
 
 # Whether there is a table, and how long events are kept ---------------------------------------------------------------
 
-
-MATERIALIZE_ANNOTATION = "datalake.zalando.org/materialize-events"
-RETENTION_ANNOTATION = "datalake.zalando.org/retention-period"
-RETENTION_REASON_ANNOTATION = "datalake.zalando.org/retention-period-reason"
 
 _RETENTION_PERIOD_PATTERN = re.compile(r"([1-9][0-9]{0,3})(?: (day|week|month|year)s?|([dwmy]))")
 _DAYS_BY_RETENTION_UNIT = {"d": 1, "w": 7, "m": 31, "y": 366}

@@ -11,6 +11,7 @@ from uuid import uuid4
 from msgspec.structs import asdict
 
 from nakadi.event_types.documents import MeasuredStatistics, TableState
+from nakadi.model.annotations import EVENT_TYPE_ANNOTATIONS, SUBSCRIPTION_ANNOTATIONS, annotation_warnings
 from nakadi.model.authorization import Attribute, Authorization, BlockedKind, Feature
 from nakadi.model.event_type import EventType, Position, Schema, Storage, Timeline
 from nakadi.model.subscription import CommitResult, EventTypePartition, Subscription
@@ -67,6 +68,8 @@ def event_type_view(event_type: EventType) -> View:
         "labels": event_type.labels,
         "compatibility_mode": event_type.compatibility_mode,
     }
+    if warnings := annotation_warnings(event_type.annotations, EVENT_TYPE_ANNOTATIONS):
+        view["warnings"] = warnings
     # These two are left out when they are not set; a null would look like a change to some clients.
     if event_type.audience is not None:
         view["audience"] = event_type.audience
@@ -193,6 +196,8 @@ def subscription_view(subscription: Subscription, status: StatsByEventType | Non
         "created_at": timestamp(subscription.created_at),
         "updated_at": timestamp(subscription.updated_at),
     }
+    if warnings := annotation_warnings(subscription.annotations, SUBSCRIPTION_ANNOTATIONS):
+        view["warnings"] = warnings
     if status is not None:
         view["status"] = subscription_stats_view(status)
     return view

@@ -149,10 +149,14 @@ class EventRun:
 
 
 def joined_json(head: bytes, runs: Sequence[EventRun], tail: bytes) -> bytes:
-    """The events of runs with commas between them, behind a head without line breaks.
+    """The events of runs with commas between them, behind a head without line breaks; the text is safe to split.
 
     Events are most of the bytes of a stream, so they are copied as rarely as can be.
     """
+    return escape_line_separators(_joined_texts(head, runs, tail))
+
+
+def _joined_texts(head: bytes, runs: Sequence[EventRun], tail: bytes) -> bytes:
     texts: list[bytes] = []
     count = 0
     for run in runs:
@@ -172,6 +176,29 @@ def joined_json(head: bytes, runs: Sequence[EventRun], tail: bytes) -> bytes:
         parts += (text, b",")
     parts[-1] = tail
     return b"".join(parts).replace(b"\n", b",", breaks)
+
+
+_LINE_SEPARATORS = (
+    (b"\xe2", b"\xe2\x80\xa8", b"\\u2028"),
+    (b"\xe2", b"\xe2\x80\xa9", b"\\u2029"),
+    (b"\x85", b"\xc2\x85", b"\\u0085"),
+)
+
+
+def escape_line_separators(text: bytes) -> bytes:
+    """JSON text with U+2028, U+2029 and U+0085 as escapes, which means the same.
+
+    Many client libraries also split lines at these characters (`iter_lines` of httpx and requests, all that use
+    `str.splitlines`), and would tear an object apart. JSON allows them only inside strings, where an escape may stand
+    in their place. Almost all text has none, and most is plain ASCII, which is found out much faster than by searching.
+    """
+    if text.isascii():
+        return text
+    # Single bytes are found ten times faster than several, and these are rare in most languages.
+    for rare, separator, escape in _LINE_SEPARATORS:
+        if rare in text and separator in text:
+            text = text.replace(separator, escape)
+    return text
 
 
 def is_public(record: Record) -> bool:

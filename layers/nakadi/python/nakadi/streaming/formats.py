@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from nakadi.model.event_type import Position
-from nakadi.streaming.chunks import joined_json
+from nakadi.streaming.chunks import escape_line_separators, joined_json
 from nakadi.streaming.session import SendEvents, SendStreamKeepAlive
 
 # What browsers wait before they open a stream again, in milliseconds.
@@ -47,7 +47,7 @@ class JsonStreamFormat:
         return keep_alive_object(keep_alive) + b"\n"
 
     def encode_problem(self, problem: bytes) -> bytes:
-        return problem + b"\n"
+        return escape_line_separators(problem) + b"\n"
 
 
 class EventStreamFormat:
@@ -75,7 +75,7 @@ class EventStreamFormat:
         return self._event_id_line() + b"\n\n"
 
     def encode_problem(self, problem: bytes) -> bytes:
-        return b"event: problem\ndata: %s\n\n" % problem
+        return b"event: problem\ndata: %s\n\n" % escape_line_separators(problem)
 
     def _event_id_line(self) -> bytes:
         cursors = ",".join(_cursor_json(partition, position) for partition, position in self._positions.items())

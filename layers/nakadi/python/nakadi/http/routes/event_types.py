@@ -26,6 +26,7 @@ from nakadi.http.views import (
     table_state_view,
     timeline_view,
 )
+from nakadi.model.annotations import EVENT_TYPE_ANNOTATIONS, annotation_warnings
 from nakadi.model.authorization import Attribute, Feature, Operation
 from nakadi.model.event_type import CleanupPolicy, EnrichmentStrategy, EventType, PartitionStrategy
 from nakadi.model.outcomes import Malformed, Violations
@@ -40,7 +41,8 @@ class WarningTexts(Struct, frozen=True):
 
     def warning_header(self, event_type: EventType) -> Mapping[str, str]:
         compacted = event_type.cleanup_policy is CleanupPolicy.COMPACT
-        texts = (self.data_access, self.compaction if compacted else "")
+        mistakes = annotation_warnings(event_type.annotations, EVENT_TYPE_ANNOTATIONS)
+        texts = (self.data_access, self.compaction if compacted else "", *mistakes)
         return {"warning": f'299 nakadi "{". ".join(text for text in texts if text)}"'}
 
 

@@ -23,6 +23,7 @@ from nakadi.http.views import (
     subscription_view,
     timestamp,
 )
+from nakadi.model.annotations import SUBSCRIPTION_ANNOTATIONS, annotation_warnings
 from nakadi.model.authorization import Feature, Operation
 from nakadi.model.outcomes import Malformed, Violations
 from nakadi.model.subscription import CommitResult, SubscriptionCursor
@@ -139,9 +140,10 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
         draft = subscription_draft(object_body(request))
         subscription, is_new = self.creation.create(draft, request.subject)
         location = f"/subscriptions/{subscription.id}"
+        warning = _warning_header(subscription.annotations)
         if not is_new:
-            return json_response(subscription_view(subscription), 200, {"location": location})
-        headers = {"location": location, "content-location": location}
+            return json_response(subscription_view(subscription), 200, {"location": location, **warning})
+        headers = {"location": location, "content-location": location, **warning}
         return json_response(subscription_view(subscription), 201, headers)
 
     def get(self, request: Request) -> Response:
@@ -150,8 +152,9 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
         return json_response(subscription_view(subscription))
 
     def replace(self, request: Request) -> Response:
-        self.update.update(_subscription_id(request), subscription_draft(object_body(request)), request.subject)
-        return empty_response(204)
+        draft = subscription_draft(object_body(request))
+        self.update.update(_subscription_id(request), draft, request.subject)
+        return empty_response(204, _warning_header(draft.annotations or {}))
 
     def delete(self, request: Request) -> Response:
         self.deletion.delete(_subscription_id(request), request.subject)
@@ -191,6 +194,12 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
             _subscription_id(request), request.subject, with_lag=request.query_flag(SHOW_TIME_LAG)
         )
         return json_response({"items": subscription_stats_view(found)})
+
+
+def _warning_header(annotations: Mapping[str, str | None]) -> Mapping[str, str]:
+    """A header that names misspelt annotations, if there are any."""
+    texts = annotation_warnings(annotations, SUBSCRIPTION_ANNOTATIONS)
+    return {"warning": f'299 nakadi "{". ".join(texts)}"'} if texts else {}
 
 
 def _read_cursors(request: Request, schema: str) -> tuple[Sequence[Mapping[str, str]], Sequence[SubscriptionCursor]]:

@@ -13,12 +13,11 @@ from msgspec.structs import asdict
 
 from nakadi.auth import permissions
 from nakadi.event_types.documents import annotation_violations, label_violations
+from nakadi.model.annotations import POLICY_ANNOTATION, SEND_COUNT_ANNOTATION
 from nakadi.model.outcomes import Violation, Violations
 from nakadi.model.subscription import PartitionAssignment, SubscriptionDraft
 from nakadi.openapi.checks import openapi_violations
 
-SEND_COUNT_ANNOTATION = "nakadi.zalando.org/subscription-max-event-send-count"
-POLICY_ANNOTATION = "nakadi.zalando.org/subscription-unprocessable-event-policy"
 UNPROCESSABLE_POLICIES = ("SKIP_EVENT", "DEAD_LETTER_QUEUE", "PARK_KEY")
 VALID_SEND_COUNTS = range(2, 11)
 

@@ -22,7 +22,7 @@ from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Outcome, Unavailable, UnusableCursor
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports.clock import Clock
-from nakadi.streaming.chunks import joined_json
+from nakadi.streaming.chunks import escape_line_separators, joined_json
 from nakadi.streaming.driver import ApplyFact, EventSource, StreamDriver, StreamFigures, StreamOutlet
 from nakadi.streaming.formats import RETRY_MILLISECONDS
 from nakadi.subscriptions.stream.actions import (
@@ -76,7 +76,7 @@ class JsonSubscriptionFormat:
         ).encode()
         if isinstance(line, SendBatch):
             return joined_json(cursor + b',"events":[', line.runs, b"]%b}\n" % info)
-        return b"%b%b}\n" % (cursor, info)
+        return escape_line_separators(b"%b%b}\n" % (cursor, info))
 
 
 class EventSubscriptionFormat:

@@ -1,0 +1,48 @@
+"""The annotations that mean something to the broker, and warnings about those that look as if they did.
+
+    >>> annotation_warnings({"nakadi.io/table-sort-bye": "id"}, EVENT_TYPE_ANNOTATIONS)
+    ['The annotation nakadi.io/table-sort-bye means nothing to the broker; the nearest is nakadi.io/table-sort-by']
+
+Everybody may set annotations of their own, so a misspelt one is not refused. The prefixes below belong to the broker:
+what is not known under them is most likely a mistake, whose effect is seen only when it is missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+BROKER_PREFIXES = ("nakadi.zalando.org/", "nakadi.io/", "datalake.zalando.org/")
+
+MATERIALIZE_ANNOTATION = "datalake.zalando.org/materialize-events"
+RETENTION_ANNOTATION = "datalake.zalando.org/retention-period"
+RETENTION_REASON_ANNOTATION = "datalake.zalando.org/retention-period-reason"
+PARTITION_BY_ANNOTATION = "nakadi.io/table-partition-by"
+SORT_BY_ANNOTATION = "nakadi.io/table-sort-by"
+EVENT_TYPE_ANNOTATIONS = (
+    MATERIALIZE_ANNOTATION,
+    RETENTION_ANNOTATION,
+    RETENTION_REASON_ANNOTATION,
+    PARTITION_BY_ANNOTATION,
+    SORT_BY_ANNOTATION,
+)
+
+SEND_COUNT_ANNOTATION = "nakadi.zalando.org/subscription-max-event-send-count"
+POLICY_ANNOTATION = "nakadi.zalando.org/subscription-unprocessable-event-policy"
+SUBSCRIPTION_ANNOTATIONS = (SEND_COUNT_ANNOTATION, POLICY_ANNOTATION)
+
+MAX_WARNINGS = 5
+"""As many fit into a header of an answer."""
+
+
+def annotation_warnings(keys: Iterable[str], known: Iterable[str]) -> list[str]:
+    """A sentence for each unknown key under a prefix of the broker, with the nearest known one."""
+    names = tuple(known)
+    strange = sorted(key for key in keys if key.lower().startswith(BROKER_PREFIXES) and key not in names)
+    return [_warning(key, names) for key in strange[:MAX_WARNINGS]]
+
+
+def _warning(key: str, known: tuple[str, ...]) -> str:
+    found = get_close_matches(key.lower(), known, n=1)
+    nearest = f"; the nearest is {found[0]}" if found else ""
+    return f"The annotation {key} means nothing to the broker{nearest}"

@@ -1,0 +1,21 @@
+"""Lines of streams, as the command line reads them."""
+
+import json
+
+import httpx
+import pytest
+
+from nakadi_cli.api import lines_of
+
+# What `str.splitlines` takes for the end of a line, and JSON does not.
+SEPARATORS = "\u2028 \u2029 \u0085"
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 1000])
+def test_only_a_line_feed_ends_a_line(size):
+    """A line is read whole, whatever characters it has and wherever its bytes are cut."""
+    lines = [json.dumps({"a": SEPARATORS + "é"}, ensure_ascii=False), "", '{"b":1}', "the rest"]
+    content = "\n".join(lines).encode()
+    answer = httpx.Response(200, content=(content[at : at + size] for at in range(0, len(content), size)))
+
+    assert list(lines_of(answer)) == lines

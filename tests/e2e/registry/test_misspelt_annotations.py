@@ -1,0 +1,41 @@
+"""Annotations under the broker's own prefixes that mean nothing to it."""
+
+from tests.support.api import created
+
+MISSPELT = {"nakadi.io/table-sort-bye": "id", "mine.example.org/anything": "goes"}
+NEAREST = "The annotation nakadi.io/table-sort-bye means nothing to the broker; the nearest is nakadi.io/table-sort-by"
+POLICY = "nakadi.zalando.org/subscription-unprocessable-event-policy"
+WRONG_POLICY = "nakadi.zalando.org/subscription-unprocesable-event-policy"
+
+
+def definition(api, event_type, annotations):
+    found = api.get(f"/event-types/{event_type['name']}").json()
+    return found | {"annotations": annotations}
+
+
+def test_a_change_of_an_event_type_names_misspelt_annotations(api):
+    """The header and the event type say which annotation means nothing, with the nearest that does. (R282)"""
+    event_type = created(api)
+    name = event_type["name"]
+    changed = api.put(f"/event-types/{name}", json=definition(api, event_type, MISSPELT))
+    assert changed.headers["warning"] == f'299 nakadi "Data access warning. {NEAREST}"'
+    assert api.get(f"/event-types/{name}").json()["warnings"] == [NEAREST]
+    # What is read can be sent back, and is well again without the mistake.
+    again = api.put(f"/event-types/{name}", json=definition(api, event_type, {"nakadi.io/table-sort-by": "id"}))
+    assert again.headers["warning"] == '299 nakadi "Data access warning"'
+    assert "warnings" not in api.get(f"/event-types/{name}").json()
+
+
+def test_a_subscription_names_misspelt_annotations(api):
+    """The answers to POST and PUT of a subscription, and the subscription, name them. (S322)"""
+    name = created(api)["name"]
+    body = {"owning_application": "misspelt", "event_types": [name], "annotations": {WRONG_POLICY: "SKIP_EVENT"}}
+    made = api.post("/subscriptions", json=body)
+    warning = f"The annotation {WRONG_POLICY} means nothing to the broker; the nearest is {POLICY}"
+    assert made.status_code == 201
+    assert made.headers["warning"] == f'299 nakadi "{warning}"'
+    assert made.json()["warnings"] == [warning]
+    path = f"/subscriptions/{made.json()['id']}"
+    assert api.put(path, json=body).headers["warning"] == f'299 nakadi "{warning}"'
+    assert "warning" not in api.put(path, json=body | {"annotations": {}}).headers
+    assert "warnings" not in api.get(path).json()
