@@ -15,8 +15,8 @@ from nakadi.common.work import check_may_block
 from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.http import direct
 from nakadi.http.application import Application, Lane, Route
-from nakadi.http.direct import LoopMailbox, LoopWorkQueue, http_response_bytes
-from nakadi.http.message import Response, empty_response, json_response
+from nakadi.http.direct import LoopMailbox, LoopWorkQueue, QuickAnswerer, http_response_bytes
+from nakadi.http.message import Response, empty_response, json_response, request_from_scope
 from nakadi.local.serving import ServerThread
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.events import Refused, Stored
@@ -332,3 +332,158 @@ def test_an_answer_is_written_with_its_length():
     )
     with pytest.raises(AssertionError):
         http_response_bytes(Response(200, {"a": "b\r\nc: d"}), b"", keep_alive=True)
+
+
+class HeldLoop:
+    """A loop whose calls run when the test says so."""
+
+    def __init__(self):
+        self.calls = []
+
+    def call_soon(self, call):
+        self.calls.append(call)
+
+    call_soon_threadsafe = call_soon
+
+    def run(self):
+        calls, self.calls = self.calls, []
+        for each in calls:
+            each()
+
+
+@pytest.mark.parametrize("make", [LoopMailbox, LoopWorkQueue])
+def test_a_queue_that_was_emptied_wakes_the_loop_again(monkeypatch, make):
+    """Each thing that is put in wakes the loop once: when it comes first, after others, and after a failed one."""
+    loop, seen = HeldLoop(), []
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
+    queue = make()
+
+    def put(number):
+        if make is LoopMailbox:
+            queue.put(seen.append, number)
+        else:
+            queue.put(lambda: seen.append(number))
+
+    def fail(*_):
+        raise ValueError
+
+    for number in range(3):
+        put(number)
+        assert len(loop.calls) == 1
+        queue.put(*((fail, 0) if make is LoopMailbox else (fail,)))
+        assert len(loop.calls) == 1
+        loop.run()
+        while loop.calls:  # a slow machine may need a second round
+            loop.run()
+        assert seen == list(range(number + 1))
+
+
+def test_a_value_that_comes_while_others_are_delivered_is_delivered(monkeypatch):
+    """What is put in by a delivery, or by a thread meanwhile, does not stay in the mailbox."""
+    loop, seen = HeldLoop(), []
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
+    mailbox = LoopMailbox()
+    mailbox.put(lambda value: mailbox.put(seen.append, value), 1)
+    loop.run()
+    loop.run()
+    assert seen == [1]
+    mailbox.put(seen.append, 2)
+    loop.run()
+    assert seen == [1, 2]
+
+
+def test_the_end_of_another_connection_harms_no_request(serving, wire, handlers):
+    """A client gets its answer, though others that asked before and after it leave meanwhile."""
+    with Wire(serving.url) as before:
+        publish(before, b"[1]")
+        until(lambda: len(handlers.log.waiting) == 1)
+        publish(wire, b"[1,2]")
+        until(lambda: len(handlers.log.waiting) == 2)
+        with Wire(serving.url) as after:
+            publish(after, b"[1,2,3]")
+            until(lambda: len(handlers.log.waiting) == 3)
+    # The server has noticed both ends once it serves a connection that was made later.
+    with Wire(serving.url) as later:
+        assert later.send("GET /other HTTP/1.1").response()[0] == 200
+    handlers.log.end(number=3)
+    status, headers, _ = wire.response()
+    assert (status, headers["x-length"]) == (200, "5")
+    publish(wire, b"[1]")
+    handlers.log.end()
+    assert wire.response()[0] == 200
+
+
+class BareConnection:
+    """What the edge asks of a connection."""
+
+    is_half_closed = False
+    has_whole_body = True
+
+    def __init__(self, *, is_lost):
+        self.is_lost = is_lost
+
+
+class OneAnswer:
+    """An application with one quick answer."""
+
+    def __init__(self, response):
+        self.response = response
+        self.begun = 0
+
+    def is_quick(self, _method, _target):
+        return True
+
+    def admit_and_begin(self, _request):
+        self.begun += 1
+        return self.response
+
+
+def answer_directly(response, connection):
+    """The application, what it answered, whether it was left to the usual way, and the threads that compressed."""
+    application, answers, otherwise, lanes = OneAnswer(response), [], [], []
+
+    async def run():
+        def in_thread(lane, work):
+            lanes.append(lane)
+            return asyncio.get_running_loop().run_in_executor(None, work)
+
+        answerer = QuickAnswerer(application, request_from_scope, in_thread, LoopMailbox())
+        scope = {
+            "method": "POST",
+            "raw_path": b"/event-types/x/events",
+            "query_string": b"",
+            "headers": [(b"accept-encoding", b"gzip")],
+            "state": {"connection": connection},
+        }
+        answerer.answer_if_quick(scope, b"[]", answers.append, lambda: otherwise.append(True))
+        async with asyncio.timeout(PATIENCE):
+            while not (answers or otherwise):  # noqa: ASYNC110  # what is waited for tells nothing
+                await asyncio.sleep(0.001)
+
+    asyncio.run(run())
+    return application, answers, otherwise, lanes
+
+
+def test_nothing_is_begun_for_a_client_that_has_left():
+    """A request whose connection was lost while it waited for the loop is not worked on there."""
+    application, answers, otherwise, _ = answer_directly(Response(200, {}, b"x"), BareConnection(is_lost=True))
+    assert (application.begun, answers, otherwise) == (0, [], [True])
+    application, answers, otherwise, _ = answer_directly(Response(200, {}, b"x"), BareConnection(is_lost=False))
+    assert (application.begun, len(answers), otherwise) == (1, 1, [])
+
+
+@pytest.mark.parametrize(("size", "lanes"), [(32 * 1024, []), (32 * 1024 + 1, [Lane.EVENTS])])
+def test_a_long_answer_is_compressed_in_a_thread(monkeypatch, size, lanes):
+    """The loop compresses short answers only, for a long one would hold up all other requests."""
+    compress, threads = direct.negotiation.compress_body, []
+
+    def compressing(*arguments):
+        threads.append(threading.current_thread() is threading.main_thread())
+        return compress(*arguments)
+
+    monkeypatch.setattr(direct.negotiation, "compress_body", compressing)
+    response = Response(200, {"content-type": "application/json"}, b"x" * size)
+    _, [answer], _, used = answer_directly(response, BareConnection(is_lost=False))
+    assert used == lanes
+    assert threads == [not lanes]
+    assert answer.headers["content-encoding"] == "gzip"

@@ -135,10 +135,7 @@ def test_what_comes_of_a_batch_is_the_same(pair, name, events, alike, spelled):
             except Malformed as refusal:
                 outcome = refusal.detail
         stored = [
-            {
-                partition: [(orjson.loads(each[0]), *each[1:]) for each in records]
-                for partition, records in batches.items()
-            }
+            {partition: [tuple(each) for each in records] for partition, records in batches.items()}
             for _, batches in house.log.appends
         ]
         came.append((outcome, stored))

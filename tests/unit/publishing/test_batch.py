@@ -259,15 +259,17 @@ def test_sizes_are_those_of_what_was_sent():
         '{"\\u006detadata2":{},"\\u006detadata":{"x":1},"a":1.50}',
     ],
 )
-def test_a_member_is_replaced_in_its_place(event):
+def test_a_member_is_added_to_in_its_place(event):
     """What the broker adds goes where the metadata stood; the rest of the text is untouched. (P105, P106)"""
     before, key, after = event.rpartition('etadata":{"x":')
     rest = after.partition("}")[2]
-    expected = before + 'etadata":{"new":[1,"é"]}' + rest
+    sent = event[len(before + 'etadata":{') : len(event) - len(rest)]
     assert key
     [piece] = read_batch(f"[{event}]".encode()).in_pieces()
-    change = orjson.dumps(piece.events[0]["metadata"]), '{"new":[1,"é"]}'.encode()
-    assert [text.decode() for text in piece.texts_replacing_member("metadata", [change])] == [expected]
+    written, beginning = orjson.dumps(piece.events[0]["metadata"]), '{"new":[1,"é"]'.encode()
+    for change, rest_of_member in (((written, beginning + b",", None), "," + sent), ((written, beginning, b"}"), "}")):
+        expected = before + 'etadata":{"new":[1,"é"]' + rest_of_member + rest
+        assert [text.decode() for text in piece.texts_adding_to_member("metadata", [change])] == [expected]
 
 
 def test_the_rest_of_the_batch_is_untouched_by_odd_members():

@@ -102,6 +102,11 @@ class Batch(Protocol):
         """The sizes, as received, of the events that are larger than this."""
 
 
+MemberChange = tuple[bytes, bytes, bytes | None]
+"""How an object is changed: its text as orjson writes it, its new beginning in the place of its first brace, and what
+stands behind that. None leaves the rest of the object as the client sent it."""
+
+
 class BatchPiece(Struct, frozen=True):
     """Events that follow each other: a short batch, or a part of a long one.
 
@@ -124,20 +129,21 @@ class BatchPiece(Struct, frozen=True):
             return [self.text[1:-1]]
         return list(map(bytes, ARRAY_DECODER.decode(self.text)))
 
-    def texts_replacing_member(self, member: str, values: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
-        """The same with other values of an object that each event has as a member; pairs of old and new, as written."""
+    def texts_adding_to_member(self, member: str, changes: Iterable[MemberChange]) -> list[bytes]:
+        """The same with additions at the beginning of an object that each event has as a member."""
         first, later = b'{"%b":' % member.encode(), b',"%b":' % member.encode()
         texts: list[bytes] = []
-        for text, (old, new) in zip(self.texts(), values, strict=True):
+        for text, (sent, beginning, rest) in zip(self.texts(), changes, strict=True):
             # Most members are the first or the last one. Braces come in pairs, and no string has a quote behind a comma
             # and goes on: so what stands in front of the brace that closes the event is no member of anything else.
-            if text.startswith(first + old):
-                texts.append(b"".join((first, new, text[len(first) + len(old) :])))
-            elif text.endswith(later + old + b"}"):
-                texts.append(b"".join((text[: -len(old) - 1], new, b"}")))
+            if text.startswith(first + sent):
+                start, end = len(first), len(first) + len(sent)
+            elif text.endswith(later + sent + b"}"):
+                start, end = len(text) - len(sent) - 1, len(text) - 1
             else:
                 start, end = _member_bounds(text, member)
-                texts.append(b"".join((text[:start], new, text[end:])))
+            ending = text[start + 1 :] if rest is None else rest + text[end:]
+            texts.append(b"".join((text[:start], beginning, ending)))
         return texts
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from nakadi.model.event_type import Category, EnrichmentStrategy, EventType, PartitionStrategy, Version
 from nakadi.model.outcomes import Malformed
-from nakadi.publishing.batch import Batch, BatchPiece, BatchRejected, PublishingStep, WorkBudget
+from nakadi.publishing.batch import Batch, BatchPiece, BatchRejected, MemberChange, PublishingStep, WorkBudget
 from nakadi.schemas.values import NoValueAtPath, StepsExhausted, java_text, path_segments, value_at_path
 
 # Partitions -----------------------------------------------------------------------------------------------------------
@@ -190,12 +190,11 @@ def enriched_texts(event_type: EventType, batch: Batch, origin: BatchOrigin, par
         return batch.texts()
     stamp = metadata_stamp(event_type, origin)
     stamps = {each: {**stamp, "partition": str(each)} for each in set(partitions)}
-    endings = {each: b",%b" % orjson.dumps(added)[1:] for each, added in stamps.items()}
+    beginnings = {each: _beginning_of_object(added) for each, added in stamps.items()}
     texts: list[bytes] = []
     for piece in batch.in_pieces():
-        texts += piece.texts_replacing_member(
-            "metadata", _metadata_changes(piece, stamps, endings, partitions, len(texts))
-        )
+        changes = _metadata_changes(piece, stamps, beginnings, partitions, len(texts))
+        texts += piece.texts_adding_to_member("metadata", changes)
     return texts
 
 
@@ -213,11 +212,11 @@ def metadata_stamp(event_type: EventType, origin: BatchOrigin) -> dict[str, str]
 def _metadata_changes(
     piece: BatchPiece,
     stamps: Mapping[int, Mapping[str, str]],
-    endings: Mapping[int, bytes],
+    beginnings: Mapping[int, bytes],
     partitions: Sequence[int],
     first: int,
-) -> Iterator[tuple[bytes, bytes]]:
-    """The metadata of each event as they came and as they are stored.
+) -> Iterator[MemberChange]:
+    """How the metadata of each event differ as they are stored: as `at_once` stores them, the stamp stands first.
 
     They are made one at a time: each is written into a buffer of kilobytes, and many that stay leave as many holes.
     """
@@ -230,12 +229,24 @@ def _metadata_changes(
             )
         partition, sent = partitions[index], orjson.dumps(metadata)
         if metadata and BROKER_METADATA_FIELDS.isdisjoint(metadata):
-            yield sent, sent[:-1] + endings[partition]
+            yield sent, beginnings[partition], None
             continue
-        stamped = {**metadata, **stamps[partition]}
-        if flow_id := metadata.get("flow_id"):
-            stamped["flow_id"] = flow_id
-        yield sent, orjson.dumps(stamped)
+        added = dict(stamps[partition])
+        # What the client has said itself stays where it is.
+        if metadata.get("event_type") == added["event_type"]:
+            del added["event_type"]
+        if metadata.get("flow_id"):
+            del added["flow_id"]
+        if metadata and added.keys().isdisjoint(metadata):
+            yield sent, _beginning_of_object(added), None
+        else:
+            stamped = {**added, **{name: value for name, value in metadata.items() if name not in added}}
+            yield sent, b"{", orjson.dumps(stamped)[1:]
+
+
+def _beginning_of_object(members: Mapping[str, str]) -> bytes:
+    """The text of an object that has these members first, up to the next one."""
+    return orjson.dumps(members)[:-1] + b","
 
 
 def timestamp_text(moment: datetime) -> str:
