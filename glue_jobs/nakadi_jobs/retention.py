@@ -9,7 +9,6 @@ import argparse
 import hashlib
 import sys
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -19,8 +18,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from nakadi.app.engines import open_event_log
-from nakadi.engines.archive.archiver import trim_hot_log
 from nakadi.engines.archive.evacuation import Evacuation, EvacuationBusy
 from nakadi.engines.archive.maintenance import ArchiveSweep, BlockCachingStore, PartitionBusy, SegmentMerger
 from nakadi.engines.archive.reading import UnreadableSegment
@@ -29,10 +26,10 @@ from nakadi.event_types.storages import STORAGES_KIND
 from nakadi.event_types.tables import data_lake_retention
 from nakadi.model.event_type import DEFAULT_STORAGE_ID, EventType
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports.event_log import EventLog, UnknownTopic
+from nakadi.ports.event_log import EventLog
 from nakadi.ports.log_index import LogIndex
 from nakadi.ports.registry import Registry
-from nakadi_jobs import command, leftovers
+from nakadi_jobs import command, hot_log, leftovers
 from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, unread_parts
 from nakadi_jobs.command import BadArguments, Workplace, local_folder
 from nakadi_jobs.dead_members import Holding, remove_dead_members
@@ -210,14 +207,16 @@ def erase(work: Workplace) -> None:
     how = work.options.how
     work.report.details["erasure"] = about(event_type, wanted, how)
     url = work.options.event_log or f"sqlite:///{Path(work.options.data).absolute() / 'nakadi.db'}"
-    with _rewriter(work, url, wanted) as rewriter, work.exclusive(event_type.id):
+    with hot_log.open_hot_log(url, work.clock) as hot, work.exclusive(event_type.id):
         looked_at: set[str] = set()
-        rewritten = _rewritten(work, event_type, rewriter, looked_at)
+        rewritten = _rewritten(work, event_type, _rewriter(work, hot, wanted), looked_at)
         for table in tables_of(work.spark, work.database, event_type):
             _erase_from(work, table, wanted, how)
         _remove_copies(work, event_type)
-        dead = remove_dead_members(work, event_type, wanted)
-        _verify(work, event_type, wanted, _left_in_archive(work, event_type, wanted, looked_at), dead)
+        holding = [*remove_dead_members(work, event_type, wanted)]
+        if hot is not None:
+            holding += hot_log.remove_archived(hot, work.index, event_type, wanted)
+        _verify(work, event_type, wanted, _left_in_archive(work, event_type, wanted, looked_at), holding)
     _report_erasure(work, event_type, rewritten)
     wipe_data_files(work, url)
     for fact in what_logs_keep(work.registry, event_type, url.partition(":")[0]):
@@ -252,15 +251,11 @@ def value_in(file: str) -> str:
     return command.read(file).partition("\n")[0]
 
 
-@contextmanager
-def _rewriter(work: Workplace, url: str, wanted: Wanted) -> Iterator[Rewriter]:
-    if url.startswith("sqlite:"):
-        with closing(open_event_log(url, work.clock)) as hot:
-            yield Rewriter(
-                work.index, work.store, wanted, work.options.how, lambda *place: _trim_hot_log(work, hot, *place)
-            )
-    else:
-        yield Rewriter(work.index, work.store, wanted, work.options.how, work.index.set_compacted_until)
+def _rewriter(work: Workplace, hot: EventLog | None, wanted: Wanted) -> Rewriter:
+    compacted = (
+        work.index.set_compacted_until if hot is None else lambda *place: hot_log.trim(hot, work.index, *place[:2])
+    )
+    return Rewriter(work.index, work.store, wanted, work.options.how, compacted)
 
 
 def what_logs_keep(registry: Registry, event_type: EventType, built_in: str) -> Sequence[str]:
@@ -276,12 +271,6 @@ def what_logs_keep(registry: Registry, event_type: EventType, built_in: str) -> 
 def _kind_of(registry: Registry, storage_id: str) -> str:
     document = registry.get(STORAGES_KIND, storage_id)
     return "" if document is None else str(document.body["type"])
-
-
-def _trim_hot_log(work: Workplace, hot: EventLog, topic: str, partition: int, _end: int) -> None:
-    # A log without the topic has nothing of it to trim.
-    with suppress(UnknownTopic):
-        trim_hot_log(hot, work.index, topic, partition)
 
 
 def _search(work: Workplace, parts: Sequence[ArchiveRange], wanted: Wanted) -> Mapping[str, str]:
@@ -328,9 +317,9 @@ def _left_in_archive(
 
 
 def _verify(
-    work: Workplace, event_type: EventType, wanted: Wanted, left: Sequence[ArchiveRange], dead: Sequence[Holding]
+    work: Workplace, event_type: EventType, wanted: Wanted, left: Sequence[ArchiveRange], holding: Sequence[Holding]
 ) -> None:
-    places = [*(part.location.key for part in left), *map(str, dead)]
+    places = [*(part.location.key for part in left), *map(str, holding)]
     try:
         places += list(_left_on_disk(work, event_type, wanted))
         looked_through = True

@@ -248,3 +248,17 @@ def test_a_batch_may_be_longer_than_its_longest_event():
     assert refused.status is BatchStatus.REJECTED
     assert "Event too large" in refused.items[0].detail
     assert len(house.log.appends) == 1
+
+
+@pytest.mark.parametrize("sent", [{"event_type": "three"}, {"flow_id": "mine"}, {"flow_id": ""}])
+def test_what_only_some_events_have_sent_is_there_once(sent):
+    """Of what the broker adds, an event that has sent it and one that has not have it once each."""
+    [house, _] = houses()
+    house.draws += [0.1] * 10
+    events = [{"n": number, "metadata": metadata(**about)} for number, about in enumerate((sent, {}, sent))]
+    assert house.publish(a_business_type(name="three"), events).status is BatchStatus.STORED
+    [(_, batches)] = house.log.appends
+    [records] = batches.values()
+    for record in records:
+        assert record.value.count(b'"event_type":') == record.value.count(b'"flow_id":') == 1
+        assert orjson.loads(record.value)["metadata"]["flow_id"]

@@ -265,6 +265,17 @@ class Archiver:
 # Removal from the hot half --------------------------------------------------------------------------------------------
 
 
+def trim_all_archived(hot: EventLog, index: LogIndex, topic: str, partition: int) -> None:
+    """Let the hot half go of all that is archived, its last events too unless others were stored at the same time."""
+    state = index.index_heads([(topic, partition)])[topic, partition].state
+    behind = datetime_from_microseconds(state.latest_stored_at + 1)
+    # Of the events of one moment, some may not be archived. Later events are stored later, also those that come now.
+    if hot.offset_at(topic, partition, behind) <= state.next_offset:
+        hot.trim(topic, partition, behind)
+    else:
+        trim_hot_log(hot, index, topic, partition)
+
+
 def trim_hot_log(
     hot: EventLog, index: LogIndex, topic: str, partition: int, stored_before: datetime | None = None
 ) -> bool:

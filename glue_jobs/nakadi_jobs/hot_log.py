@@ -1,0 +1,65 @@
+"""Erasing from the part of the embedded log that is in the data file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from nakadi.app.engines import open_event_log
+from nakadi.engines.archive.archiver import trim_all_archived
+from nakadi.model.event_type import EventType
+from nakadi.ports.clock import Clock
+from nakadi.ports.event_log import EventLog, OffsetUnavailable, UnknownTopic
+from nakadi.ports.log_index import LogIndex
+from nakadi_jobs.dead_members import Holding
+from nakadi_jobs.erasure import Wanted
+
+
+@contextmanager
+def open_hot_log(url: str, clock: Clock) -> Iterator[EventLog | None]:
+    """The log in the data file; None for a broker whose events are elsewhere."""
+    if not url.startswith("sqlite:"):
+        yield None
+        return
+    log = open_event_log(url, clock)
+    try:
+        yield log
+    finally:
+        log.close()
+
+
+def trim(hot: EventLog, index: LogIndex, topic: str, partition: int) -> None:
+    """Have readers read what is archived of a partition from the archive."""
+    # A log without the topic has nothing of it to trim.
+    with suppress(UnknownTopic):
+        trim_all_archived(hot, index, topic, partition)
+
+
+def remove_archived(hot: EventLog, index: LogIndex, event_type: EventType, wanted: Wanted) -> Sequence[Holding]:
+    """Remove the archived events of each partition that has the value, and return those that have it still."""
+    left: list[Holding] = []
+    for timeline in event_type.timelines:
+        for partition in range(timeline.partitions):
+            with suppress(UnknownTopic):
+                if not _holds(hot, timeline.topic, partition, wanted):
+                    continue
+                # A run that was killed may have rewritten the archive alone.
+                trim(hot, index, timeline.topic, partition)
+                if _holds(hot, timeline.topic, partition, wanted):
+                    left.append(Holding(f"partition {partition} of the log", "it is not archived yet"))
+    return left
+
+
+def _holds(hot: EventLog, topic: str, partition: int, wanted: Wanted) -> bool:
+    bounds = hot.bounds(topic, [partition])[partition]
+    offset = bounds.oldest
+    while offset < bounds.next_offset:
+        try:
+            found = hot.read(topic, partition, offset)
+        except OffsetUnavailable:  # retention was faster
+            offset = max(offset + 1, hot.bounds(topic, [partition])[partition].oldest)
+            continue
+        if any(wanted.found_in_record(event.record) for event in found.events):
+            return True
+        offset = max(found.next_offset, offset + 1)
+    return False
