@@ -25,6 +25,7 @@ def on_kinesis(world: Aws, environment, functions, monkeypatch):
     environment.setenv("NAKADI_LOG_INDEX", f"dynamodb://live?region={REGION}")
     environment.setenv("NAKADI_ARCHIVE", f"s3://archive/?region={REGION}")
     monkeypatch.setattr(tails, "RETRY_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(tails, "RETRY_AFTER_REFUSAL_SECONDS", 0.0)  # soon is at once here
     assert functions.invoke("event_types", "apigateway/create_event_type")["statusCode"] == 201
     assert functions.invoke("publish", "apigateway/publish_batch")["statusCode"] == 200
     assert functions.invoke("cursors", ends())["statusCode"] == 200

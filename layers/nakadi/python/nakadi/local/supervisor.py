@@ -3,7 +3,8 @@
 Workers answer requests. Each gets connections through a socket, in turn: the one that has fewest gets the next. Their
 appends to the data file arrive here and share commits, and what a broker does once, such as archiving that file and
 housekeeping, is done here.
-A worker that dies is started again; connections wait meanwhile, or go to others. When the supervisor dies, so do they.
+A worker that dies is started again; connections wait meanwhile, or go to others, also those that it was handed and had
+not taken yet. When the supervisor dies, so do its workers.
 """
 
 from __future__ import annotations
@@ -31,7 +32,14 @@ from nakadi.engines.sqlite.sharing import AppendService
 from nakadi.http.server import new_event_loop, tune_interpreter
 from nakadi.local.figures import SupervisorMetricsLinks
 from nakadi.local.serving import Housekeeper
-from nakadi.local.worker import CONNECTION_ENDED, CONNECTION_FOLLOWS, WORKER_LEAVING, WORKER_READY, coordination_path
+from nakadi.local.worker import (
+    CONNECTION_ENDED,
+    CONNECTION_FOLLOWS,
+    CONNECTION_TAKEN,
+    WORKER_LEAVING,
+    WORKER_READY,
+    coordination_path,
+)
 from nakadi.model.event_type import DEFAULT_STORAGE_ID
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.clock import SystemClock
@@ -135,16 +143,23 @@ class _Worker:
         self.is_ready = False
         self.has_served = False
         self.open = 0
+        self.not_taken_yet: deque[socket.socket] = deque()
 
     def hand_over(self, connection: socket.socket) -> bool:
-        """Hand a connection over, if the worker can take it."""
+        """Hand a connection over, if the worker can take it. Keeps it open until the worker says that it has it."""
         try:
             # The socket does not block: a worker that has not looked for long refuses, and the loop does not wait.
             socket.send_fds(self.connections, [CONNECTION_FOLLOWS], [connection.fileno()])
         except OSError:
             return False
+        self.not_taken_yet.append(connection)
         self.open += 1
         return True
+
+    def close_taken(self, count: int) -> None:
+        """Leave these connections to the worker, which takes them in the order in which they were handed over."""
+        for _ in range(count):
+            self.not_taken_yet.popleft().close()
 
     def stop(self) -> None:
         """Have the worker answer what it has, and end. One that still starts has nothing to answer."""
@@ -181,8 +196,8 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         self._workers: dict[int, _Worker] = {}
         self._is_accepting = False
-        # A connection that no worker could take.
-        self._waiting: socket.socket | None = None
+        # Connections that no worker could take, or that were handed to one that has died.
+        self._waiting: deque[socket.socket] = deque()
         self._all_ready = asyncio.Event()
         self._over = asyncio.Event()
         self._code = 0
@@ -208,8 +223,8 @@ class Supervisor:
             for each in (stop, greeting, *keeping):
                 each.cancel()
             self._appends.close()
-            if self._waiting is not None:
-                self._waiting.close()
+            for connection in self._waiting:
+                connection.close()
         return self._code
 
     async def _stop_workers_when(self, stopping: asyncio.Event) -> None:
@@ -271,11 +286,12 @@ class Supervisor:
             worker.stop()
         serving = asyncio.create_task(self._appends.serve(appends)), asyncio.create_task(self._figures.serve(figures))
         code = await process.wait()
-        # From here on no connection is handed over to it. One that it had been handed and did not serve is closed with
-        # it, which its client sees as it sees the end of any server.
+        # From here on no connection is handed over to it. One that it had taken is closed with it, which its client
+        # sees as it sees the end of any server.
         del self._workers[number]
         self._stop_handing_over_to(worker)
         self._loop.remove_reader(connections)
+        self._take_back_connections(worker)
         connections.close()
         # Both end because its ends of the sockets closed with it. What it had sent before is still worked on.
         _, leases = await asyncio.gather(*serving)
@@ -305,7 +321,8 @@ class Supervisor:
             self._loop.remove_reader(worker.connections)
             self._stop_handing_over_to(worker)
             return
-        # Many may have ended since the last look: each is one byte.
+        # Many may have been taken and have ended since the last look: each is one byte.
+        worker.close_taken(said.count(CONNECTION_TAKEN))
         worker.open -= said.count(CONNECTION_ENDED)
         if WORKER_READY in said:
             worker.is_ready = worker.has_served = True
@@ -316,6 +333,19 @@ class Supervisor:
             # In this order: what was handed over before lies in front of the end, and the worker serves it first.
             self._stop_handing_over_to(worker)
             worker.stop()
+
+    def _take_back_connections(self, worker: _Worker) -> None:
+        """Have other workers serve what a worker was handed and did not take before it died.
+
+        It says that it takes a connection before it reads from it, and what it said can still be read after its end.
+        So none is served twice, and of those in its socket none is lost.
+        """
+        with contextlib.suppress(OSError):
+            while said := worker.connections.recv(4096):
+                worker.close_taken(said.count(CONNECTION_TAKEN))
+        self._waiting += worker.not_taken_yet
+        if self._waiting and self._is_accepting:
+            self._accept_for_workers()
 
     def _stop_handing_over_to(self, worker: _Worker) -> None:
         """Hand no more connections to a worker. They wait if there is no other."""
@@ -329,7 +359,7 @@ class Supervisor:
         if not self._is_accepting and not self._over.is_set() and any(each.is_ready for each in self._workers.values()):
             self._is_accepting = True
             self._loop.add_reader(self._listening, self._accept_for_workers)
-            # Nothing says so if there is only the connection that waits.
+            # Nothing says so if there are only connections that wait.
             self._accept_for_workers()
 
     def _pause_accepting(self) -> None:
@@ -340,7 +370,7 @@ class Supervisor:
     def _accept_for_workers(self) -> None:
         for _ in range(MAX_ACCEPTS_AT_ONCE):
             try:
-                connection = self._waiting or self._listening.accept()[0]
+                connection = self._waiting.popleft() if self._waiting else self._listening.accept()[0]
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -348,12 +378,9 @@ class Supervisor:
                 self._pause_accepting_for_a_moment()
                 return
             if not self._hand_over_connection(connection):
-                self._waiting = connection
+                self._waiting.appendleft(connection)
                 self._pause_accepting_for_a_moment()
                 return
-            self._waiting = None
-            # The worker has a descriptor of its own now, and the connection stays.
-            connection.close()
 
     def _pause_accepting_for_a_moment(self) -> None:
         self._pause_accepting()

@@ -42,6 +42,9 @@ DRAIN_TIMEOUT_SECONDS = 7.0
 WORKER_READY = b"r"
 """What a worker sends when it serves."""
 
+CONNECTION_TAKEN = b"t"
+"""Said by a worker for each connection that it was handed."""
+
 CONNECTION_ENDED = b"-"
 """What a worker sends when a connection has ended."""
 
@@ -107,6 +110,9 @@ class HandedOverConnections:
             # The supervisor has shut its end down, or has died. What it handed over before was received before.
             self.close()
             self._stop()
+        if descriptors:
+            # Before anything of them is read: from here on they end with this process, and are not handed to another.
+            self._send_to_supervisor(CONNECTION_TAKEN * len(descriptors))
         for each in descriptors:
             # Kept until it is done: the loop itself holds its tasks only weakly.
             beginning = self._loop.create_task(self._serve_connection(socket.socket(fileno=each)))

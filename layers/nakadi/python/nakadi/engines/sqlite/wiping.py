@@ -27,6 +27,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nakadi.common.converting import Converter
 from nakadi.engines.sqlite.file import (
     WRITE_TIMEOUT_SECONDS,
     begin_write_transaction,
@@ -77,6 +78,9 @@ class WipeNote(Struct, frozen=True):
     stage: WipeStage = WipeStage.REQUESTED
     owner: str = ""
     claimed_until: float = 0.0
+
+
+_NOTES = Converter(WipeNote)
 
 
 class _ClaimLost(Exception):
@@ -268,7 +272,7 @@ def _truncate_log(connection: sqlite3.Connection) -> bool:
 
 def _read_note(connection: sqlite3.Connection) -> tuple[int, WipeNote] | None:
     found = connection.execute(f"SELECT revision, entry FROM documents WHERE {NOTE}").fetchone()  # noqa: S608  # a constant
-    return None if found is None else (int(found[0]), msgspec.json.decode(found[1], type=WipeNote))
+    return None if found is None else (int(found[0]), _NOTES.from_builtins(msgspec.json.decode(found[1])))
 
 
 def _write_note(connection: sqlite3.Connection, revision: int, note: WipeNote) -> None:
