@@ -85,10 +85,10 @@ test("subscriptions are listed with what waits, and found by words and owner", a
   await row.getByText("not read").waitFor();
   // From the one that is furthest behind: nothing of the other one has been read.
   const first = page.getByRole("table", { name: "Subscriptions" }).getByRole("row").nth(1);
-  await page.getByRole("button", { name: "Waiting" }).click();
+  await page.getByRole("button", { name: "Waiting", exact: true }).click();
   await first.getByText("list-shipping").waitFor();
   assert.match(page.url(), /sort=Waiting&down=1/);
-  await page.getByRole("button", { name: "Waiting" }).click();
+  await page.getByRole("button", { name: "Waiting", exact: true }).click();
   await first.getByText("list-billing").waitFor();
   await picture(page, "subscriptions");
   await page.keyboard.press("/");
@@ -142,7 +142,7 @@ test("of five thousand subscriptions only those in sight are drawn and measured"
   await page.getByLabel("Search subscriptions").fill("team-96");
   await page.getByText("51 of 5,000 subscriptions").waitFor();
   // All that were found are measured, also those that nobody has seen.
-  await page.getByRole("button", { name: "Waiting" }).click();
+  await page.getByRole("button", { name: "Waiting", exact: true }).click();
   await page.getByRole("table", { name: "Subscriptions" }).getByRole("row").nth(1).getByText("team-96 / 4946").waitFor();
   assert.ok(asked < 250, `${asked} were measured`);
   assert.equal(pages, 0);
@@ -231,9 +231,9 @@ test("a partition is taken from a stream, its event looked at and committed, and
   // It does not commit, and has to give the partition up; a slow machine may find that it has.
   const reading = await consume(id, { batch_limit: 1, commit_timeout: 5 }, ({ length }) => length > 0);
   await open(page, `#/subscriptions/${id}`);
-  await page.getByRole("button", { name: "Take take.it 0" }).click();
+  await page.getByRole("button", { name: "Take over take.it 0" }).click();
   const dialog = page.getByRole("dialog");
-  await dialog.getByRole("button", { name: "Take it" }).click();
+  await dialog.getByRole("button", { name: "Take over" }).click();
   await dialog.getByText('"the first"').waitFor();
   await picture(page, "subscription-take");
   reading.end();

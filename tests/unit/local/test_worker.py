@@ -6,6 +6,7 @@ import socket
 from nakadi.local.worker import (
     CONNECTION_ENDED,
     CONNECTION_FOLLOWS,
+    CONNECTION_TAKEN,
     WORKER_LEAVING,
     WORKER_READY,
     HandedOverConnections,
@@ -42,6 +43,7 @@ def test_a_worker_that_leaves_serves_what_it_gets_until_the_supervisor_knows():
                 handed_over.announce_leaving()
                 assert await said(supervisor) == WORKER_LEAVING
                 socket.send_fds(supervisor, [CONNECTION_FOLLOWS], [connection.fileno()])
+                assert await said(supervisor) == CONNECTION_TAKEN
                 assert await said(supervisor) == CONNECTION_ENDED
                 assert served == [False]
                 supervisor.shutdown(socket.SHUT_WR)

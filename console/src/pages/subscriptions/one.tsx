@@ -75,7 +75,7 @@ function Partitions({ subscription: { id } }: { subscription: Subscription }) {
     {
       title: "",
       cell: (each) => (
-        <button type="button" class="quiet" aria-label={`Take ${each.event_type} ${each.partition}`}
+        <button type="button" class="quiet" aria-label={`Take over ${each.event_type} ${each.partition}`}
           onClick={() => setTaking(each)}>
           Take over
         </button>

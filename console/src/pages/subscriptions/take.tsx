@@ -78,7 +78,7 @@ export function Take({ subscription, partition: { event_type, partition }, onClo
   };
 
   return (
-    <Dialog title={`Take partition ${partition} of ${event_type}`} onClose={onClose}>
+    <Dialog title={`Take over partition ${partition} of ${event_type}`} onClose={onClose}>
       {!asked && (
         <>
           <p>
@@ -88,7 +88,7 @@ export function Take({ subscription, partition: { event_type, partition }, onClo
           </p>
           <div class="actions">
             <button type="button" class="quiet" onClick={onClose}>Cancel</button>
-            <button type="button" onClick={() => void take()}>Take it</button>
+            <button type="button" onClick={() => void take()}>Take over</button>
           </div>
         </>
       )}
