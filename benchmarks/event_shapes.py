@@ -91,7 +91,7 @@ def tree(levels: int) -> dict[str, Any]:
 
 
 def data_change() -> dict[str, Any]:
-    about, *_ = (order(),)
+    about = order()
     return {"metadata": about.pop("metadata"), "data_type": "order", "data_op": "C", "data": about}
 
 
