@@ -253,18 +253,28 @@ class Gateway:
         # Not by cancelling a task: what the client of the load balancer closes on its way out would stay half open.
         passing = anyio.CancelScope(deadline=anyio.current_time() + operation.timeout)
         leaving = asyncio.create_task(_left(receive, passing.cancel))
+        answer: httpx.Response | None = None
         try:
             with passing:
-                await self._passed(request, asked, send)
+                answer = await self._answer_of_service(request, asked)
+                await self._pass_on(answer, asked, send)
+            is_late = passing.cancelled_caught and not leaving.done()
         finally:
             leaving.cancel()
             await asyncio.wait({leaving})
+        if is_late:
+            log.warning("%s %s: cut off after %g seconds", asked.method, asked.raw_path, operation.timeout)
+            if answer is None:
+                raise Refused("INTEGRATION_TIMEOUT", "Endpoint request timed out")
 
-    async def _passed(self, request: httpx.Request, asked: Asked, send: Send) -> None:
+    async def _answer_of_service(self, request: httpx.Request, asked: Asked) -> httpx.Response:
         try:
-            answer = await self._upstream.send(request, stream=True)
+            return await self._upstream.send(request, stream=True)
         except httpx.TransportError as error:
+            log.warning("%s %s: the service did not answer: %r", asked.method, asked.raw_path, error)
             raise Refused("INTEGRATION_FAILURE", "Internal server error") from error
+
+    async def _pass_on(self, answer: httpx.Response, asked: Asked, send: Send) -> None:
         try:
             headers = [
                 (name.lower(), value)
@@ -276,6 +286,10 @@ class Gateway:
             await send({"type": "http.response.body", "body": b"", "more_body": True})
             async for chunk in answer.aiter_raw():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except httpx.TransportError as error:
+            # Without a last chunk, the client sees that something is missing.
+            log.warning("%s %s: the service broke off: %r", asked.method, asked.raw_path, error)
+            return
         finally:
             await answer.aclose()
         await send({"type": "http.response.body"})

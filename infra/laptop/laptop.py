@@ -33,6 +33,9 @@ from nakadi.http.server import new_event_loop, open_listening_socket
 
 PATIENCE = 60.0
 
+# Longer than clients keep an idle connection: a request that meets the end of its connection is lost.
+KEEP_ALIVE_SECONDS = 75
+
 # What a process finds around it, by the role that it has.
 Surroundings = Callable[[str], Mapping[str, str]]
 
@@ -222,7 +225,13 @@ class Serving:
         listening = open_listening_socket(GATEWAY_ADDRESS, port)
         self.url = f"http://{GATEWAY_ADDRESS}:{listening.getsockname()[1]}"
         config = uvicorn.Config(
-            gateway, lifespan="off", ws="none", log_config=None, server_header=False, timeout_graceful_shutdown=10
+            gateway,
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            server_header=False,
+            timeout_graceful_shutdown=10,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._serve, args=(gateway, listening), name="gateway", daemon=True)

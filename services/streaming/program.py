@@ -86,6 +86,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
             limits=RequestLimits(max_memory_bytes=settings.max_request_memory_bytes),
             metrics=broker.metrics,
             served_hosts=settings.served_hosts_at(listening.getsockname()[0]),
+            closes_after_streams=False,
         )
         greeting = f"Streaming on port {listening.getsockname()[1]}"
         encrypted = tls() if options.tls else None

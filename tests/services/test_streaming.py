@@ -8,7 +8,10 @@ from urllib.request import urlopen
 import httpx
 import pytest
 
+from nakadi.app.shutdown import SignalHandler
 from nakadi.local import Broker
+from nakadi.model.outcomes import BadSetting
+from services.streaming import program
 from tests.support import http
 from tests.support.open_stream import OpenStream
 from tests.support.patience import PATIENCE
@@ -71,6 +74,22 @@ def test_it_can_speak_tls_to_the_load_balancer(kept):
         with pytest.raises(httpx.TransportError):
             http.get(f"{service.url}/health")
         assert service.end() == (0, "")
+
+
+def test_connections_of_the_load_balancer_stay_open_behind_streams(kept, monkeypatch):
+    """The load balancer could send a request at the moment of the end, and would answer it 502."""
+    options = {}
+
+    def refuse_to_serve(*_, **given):
+        options.update(given)
+        raise BadSetting("not now")
+
+    monkeypatch.setattr(program, "Server", refuse_to_serve)
+    for name, text in variables(kept).items():
+        monkeypatch.setenv(name, text)
+
+    assert program.main(["--port=0"], signals=SignalHandler()) == program.CANNOT_START
+    assert options["closes_after_streams"] is False
 
 
 def test_it_ends_cleanly_from_every_moment_of_its_start(kept):

@@ -81,6 +81,7 @@ class OpenStream:
         """Take in a chunk; whether there was one before the end."""
         if self.ended:
             return False
+        assert self.headers.get("transfer-encoding") == "chunked", f"no stream, but {self.status} {self._raw!r}"
         size = int(self._raw_until(b"\r\n"), 16)
         while len(self._raw) < size + 2:
             self._receive()

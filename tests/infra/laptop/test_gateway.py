@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import httpx
@@ -79,9 +80,13 @@ def service():
         yield there
 
 
+LATE = {"type": "http_proxy", "uri": "http://balancer:80/types/{name}/late", "timeoutInMillis": 100}
+LATE_PATH = {"/types/{name}/late": {"get": {"x-amazon-apigateway-integration": LATE}}}
+WITH_LATE = {**BODY, "paths": {**BODY["paths"], **LATE_PATH}}
+
 STACK = {
     "Resources": {
-        "Rest": {"Type": "AWS::ApiGateway::RestApi", "Properties": {"Body": BODY, "BinaryMediaTypes": ["*/*"]}},
+        "Rest": {"Type": "AWS::ApiGateway::RestApi", "Properties": {"Body": WITH_LATE, "BinaryMediaTypes": ["*/*"]}},
         "Stage": {"Type": "AWS::ApiGateway::Stage", "Properties": {"StageName": "api", "MethodSettings": RATES}},
     }
 }
@@ -223,10 +228,48 @@ def test_streams_are_passed_through(client, service):
     assert headers["x-id"] == "7"
 
 
-def test_a_service_that_is_not_there(client, service):
-    """The gateway answers for it."""
+@pytest.mark.parametrize("framing", ["Transfer-Encoding: chunked", "Content-Length: 100"])
+def test_a_stream_that_breaks_off_breaks_off_for_the_client(client, service, caplog, framing):
+    """The client sees that something is missing, and the log says of which request, and why."""
+
+    def break_off():
+        connection, _ = service.accepted()
+        with connection:
+            connection.sendall(f"HTTP/1.1 200 OK\r\n{framing}\r\n\r\n5\r\nfirst\r\n".encode())
+
+    with ThreadPoolExecutor(1) as threads:
+        breaking = threads.submit(break_off)
+        with (
+            client.stream("GET", "/types/a/events", headers={"Authorization": "Bearer x"}) as answer,
+            pytest.raises(httpx.RemoteProtocolError),
+        ):
+            answer.read()
+        breaking.result()
+
+    [line] = [each for each in caplog.messages if "broke off" in each]
+    assert line.startswith("GET /types/a/events: the service broke off: RemoteProtocolError(")
+
+
+def test_a_service_that_does_not_answer_in_time(client, service, caplog):
+    """The gateway answers for it, logs so, and closes its connection to the service."""
+
+    def never_answer():
+        connection, _ = service.accepted()
+        with connection:
+            assert connection.recv(1) == b""
+
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(never_answer)
+        assert client.get("/types/a/late").status_code == 504
+        waiting.result()
+    assert "GET /types/a/late: cut off after 0.1 seconds" in caplog.messages
+
+
+def test_a_service_that_is_not_there(client, service, caplog):
+    """The gateway answers for it, and logs why."""
     service.close()
     assert client.get("/types/a/events", headers={"Authorization": "Bearer x"}).status_code == 504
+    assert "GET /types/a/events: the service did not answer: ConnectError(" in caplog.text
 
 
 def test_a_path_may_begin_with_the_stage(client, functions):

@@ -1,5 +1,6 @@
 """Streams of the HTTP server, and its end."""
 
+import asyncio
 import http.client
 import socket
 import threading
@@ -9,9 +10,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from nakadi.http import connection
 from nakadi.http.application import Application, Route
 from nakadi.http.asgi import RequestLimits
 from nakadi.http.message import StreamingResponse
+from nakadi.http.server import Server, open_listening_socket
 from nakadi.local.serving import ServerThread
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.patience import PATIENCE, until
@@ -72,6 +75,32 @@ def test_a_connection_can_be_used_again_behind_a_stream(wire):
         assert [wire.chunk() for _ in range(4)][-1] == b""
 
     assert wire.send("GET /three HTTP/1.1").head()[0] == 200
+
+
+def test_a_connection_of_a_proxy_stays_open_behind_a_stream(streams, monkeypatch):
+    """A proxy keeps connections for its clients: a request that it sends at the moment of the end would be lost."""
+    monkeypatch.setattr(connection, "CLOSE_AFTER_STREAM_TIMEOUT_SECONDS", 0.0)
+    three = Route(
+        method="GET", template="/three", handler=lambda _: StreamingResponse(streams.three), operation="three"
+    )
+    with open_listening_socket("127.0.0.1", 0) as listening:
+        server = Server(Application([three], lambda _: UNAUTHENTICATED), closes_after_streams=False)
+
+        async def serve_clients(clients):
+            stopping = asyncio.Event()
+            serving = asyncio.create_task(server.serve(listening, stopping))
+            await asyncio.to_thread(clients, f"http://127.0.0.1:{listening.getsockname()[1]}")
+            stopping.set()
+            await serving
+
+        def read_two_streams(url):
+            with Wire(url) as kept, Wire(url) as other:
+                for wire in (kept, other, kept):
+                    # By the time that another connection was served, the first one would be closed.
+                    assert wire.send("GET /three HTTP/1.1").head()[0] == 200
+                    assert [wire.chunk() for _ in range(4)][-1] == b""
+
+        asyncio.run(serve_clients(read_two_streams))
 
 
 def test_a_stream_in_http_1_0_ends_with_the_connection(wire):

@@ -43,7 +43,8 @@ REQUEST_LINE_PATTERN = re.compile(rb"(?:\r\n)*[!#$%&'*+.^_`|~0-9A-Za-z-]+ [^ \r\
 class ServerState:
     """What all connections of a server share. Each calls `on_connection_ended` at its end.
 
-    Requests for other hosts than `served_hosts` are refused; None serves every host.
+    Requests for other hosts than `served_hosts` are refused; None serves every host. With `closes_after_streams`, a
+    connection is closed soon after a stream unless its client sends another request on it.
     """
 
     def __init__(
@@ -52,9 +53,12 @@ class ServerState:
         keep_alive_seconds: float,
         on_connection_ended: Callable[[], None],
         served_hosts: ServedHosts | None = None,
+        *,
+        closes_after_streams: bool = True,
     ) -> None:
         self.application = application
         self.served_hosts = served_hosts
+        self.closes_after_streams = closes_after_streams
         self.keep_alive_seconds = keep_alive_seconds
         self.on_connection_ended = on_connection_ended
         self.connections: set[Connection] = set()
@@ -297,8 +301,12 @@ class Connection(asyncio.Protocol):
         return self._newest is not None and not self._newest.more_body
 
     def close_unless_reused(self) -> None:
-        """Close unless the client asks for something else on it in a moment."""
-        if self._current is None and not self._is_head_awaited:
+        """Close unless the client asks for something else on it in a moment.
+
+        A proxy is not closed on: it keeps the connection for other clients, and a request that it sends just then would
+        be lost.
+        """
+        if self._state.closes_after_streams and self._current is None and not self._is_head_awaited:
             self._close_in(CLOSE_AFTER_STREAM_TIMEOUT_SECONDS)
 
     def shut_down(self) -> None:

@@ -67,7 +67,10 @@ class ConnectionSource(Protocol):
 
 
 class Server:
-    """Serves an application until it is stopped. Open streams are signalled first, and may finish."""
+    """Serves an application until it is stopped. Open streams are signalled first, and may finish.
+
+    Behind a proxy that keeps connections, `closes_after_streams` has to be False.
+    """
 
     def __init__(
         self,
@@ -79,10 +82,17 @@ class Server:
         limits: RequestLimits | None = None,
         metrics: Metrics | None = None,
         served_hosts: ServedHosts | None = None,
+        closes_after_streams: bool = True,
     ) -> None:
         self._edge = AsgiApplication(application, threads=threads, limits=limits, metrics=metrics)
         self._grace_seconds = grace_seconds
-        self._state = ServerState(self._edge, keep_alive_seconds, self._count_connection_end, served_hosts)
+        self._state = ServerState(
+            self._edge,
+            keep_alive_seconds,
+            self._count_connection_end,
+            served_hosts,
+            closes_after_streams=closes_after_streams,
+        )
         self._all_gone = asyncio.Event()
         self._note_connection_end: Callable[[], None] = lambda: None
 
