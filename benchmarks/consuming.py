@@ -41,6 +41,7 @@ def serve(url: str, parent: Any) -> None:
     from nakadi.app.settings import Settings  # noqa: PLC0415
     from nakadi.http.application import Application, Route  # noqa: PLC0415
     from nakadi.http.message import Request, Response  # noqa: PLC0415
+    from nakadi.http.parameters import IntegerParameter, TextParameter  # noqa: PLC0415
     from nakadi.http.server import tune_interpreter  # noqa: PLC0415
     from nakadi.local.serving import ServerThread  # noqa: PLC0415
     from nakadi.model.events import Record  # noqa: PLC0415
@@ -48,9 +49,11 @@ def serve(url: str, parent: Any) -> None:
     raise_file_limit()
     broker = open_broker(Settings(registry=url, event_log=url))
 
+    event_type, event_count = TextParameter("event_type"), IntegerParameter("events", 0)
+
     def fill(request: Request) -> Response:
-        timeline = broker.event_types.get(request.query_parameter("event_type") or "").timeline
-        events = request.query_integer("events") or 0
+        timeline = broker.event_types.get(event_type.read(request) or "").timeline
+        events = event_count.read(request)
         for first in range(0, events, 1000):
             records = [Record(an_event(number).encode()) for number in range(first, min(first + 1000, events))]
             broker.logs.for_storage(timeline.storage_id).append(
@@ -58,7 +61,8 @@ def serve(url: str, parent: Any) -> None:
             )
         return Response()
 
-    fill_route = Route(method="GET", template="/fill", handler=fill, operation="fill")
+    parameters = (event_type, event_count)
+    fill_route = Route(method="GET", template="/fill", handler=fill, operation="fill", parameters=parameters)
     tune_interpreter()
     with ServerThread(Application([*broker.application.router.routes, fill_route])) as serving:
         parent.send(serving.url)

@@ -47,15 +47,17 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
     from nakadi.app.settings import Settings  # noqa: PLC0415
     from nakadi.http.application import Application, Route  # noqa: PLC0415
     from nakadi.http.message import Outlet, Request, Response, StreamingResponse  # noqa: PLC0415
+    from nakadi.http.parameters import IntegerParameter  # noqa: PLC0415
     from nakadi.http.server import tune_interpreter  # noqa: PLC0415
     from nakadi.local.serving import ServerThread  # noqa: PLC0415
     from nakadi.model.events import Record  # noqa: PLC0415
 
     raise_file_limit()
+    events_parameter, rate, seconds = (IntegerParameter(name, 0) for name in ("events", "rate", "seconds"))
     made: dict[int, list[bytes]] = {}
 
     def floor(request: Request) -> StreamingResponse:
-        events = request.query_integer("events", 0) or 0
+        events = events_parameter.read(request)
         if events not in made:
             made[events] = [batch_line(last) for last in range(BATCH - 1, events, BATCH)]
 
@@ -72,12 +74,16 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
         def append(request: Request) -> Response:
             """Store events at a steady rate right in the log, which leaves only streaming to be measured."""
             timeline = broker.event_types.get(NAME).timeline
-            for event in steadily(request.query_integer("rate") or 0, request.query_integer("seconds") or 0):
+            for event in steadily(rate.read(request), seconds.read(request)):
                 broker.logs.for_storage(timeline.storage_id).append(timeline.topic, {0: [Record(event)]})
             return Response()
 
-        append_route = Route(method="GET", template="/append", handler=append, operation="append")
-        floor_route = Route(method="GET", template="/floor", handler=floor, operation="floor")
+        append_route = Route(
+            method="GET", template="/append", handler=append, operation="append", parameters=(rate, seconds)
+        )
+        floor_route = Route(
+            method="GET", template="/floor", handler=floor, operation="floor", parameters=(events_parameter,)
+        )
         application = Application([*broker.application.router.routes, floor_route, append_route])
         tune_interpreter()
         with ServerThread(application) as serving:

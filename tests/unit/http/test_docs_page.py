@@ -57,9 +57,8 @@ class Reader(HTMLParser):
 
 def answer(path: str, **headers: str) -> Response:
     route, _ = Router(monitoring.documentation_routes()).find_route("GET", path)
-    request = Request(
-        method="GET", path=path, headers={name.replace("_", "-"): value for name, value in headers.items()}
-    )
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = Request(method="GET", path=path, headers=named, declared=route.parameters)
     response = route.handler(request)
     assert isinstance(response, Response)
     return response

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import nakadi
 from nakadi import openapi
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
 from nakadi.http.application import Route
 from nakadi.http.message import JSON_MEDIA_TYPE
+from nakadi.http.parameters import FlagParameter, Header, IntegerParameter, ListParameter, Parameter
+
+# The application reads it from every request.
+OF_EVERY_REQUEST = ("header", "x-flow-id")
+
+# OpenAPI describes media types elsewhere, and the others are no part of the API.
+UNDESCRIBED_HEADERS = ("accept", "content-type", "host", "x-forwarded-proto")
+
+PACKAGE = Path(nakadi.__file__).parent
 
 # These read a body of any other content type as JSON.
 REFUSE_AVRO = ("publish_events", "delete_events")
@@ -27,6 +39,54 @@ def test_routes_and_operations_are_the_same(routes: tuple[Route, ...]) -> None:
     """Every route stands in the description, and everything in the description has a route."""
     described = {(each.method, each.path, each.id) for each in openapi.operations().values()}
     assert {(each.method, each.template, each.operation) for each in routes} == described
+
+
+def test_parameters_are_described_as_declared(routes: tuple[Route, ...]) -> None:
+    """What a route declares is described, with its type and its default, and nothing else is. (R15)"""
+    for route in routes:
+        described = {
+            (each["in"], each["name"].lower()): each["schema"]
+            for each in openapi.operations()[route.operation].parameters
+            if each["in"] != "path"
+        }
+        assert OF_EVERY_REQUEST in described, route.operation
+        declared = {_place_and_name(each): each for each in route.parameters}
+        assert len(declared) == len(route.parameters), route.operation
+        public = {key for key in declared if key not in {("header", name) for name in UNDESCRIBED_HEADERS}}
+        assert public == described.keys() - {OF_EVERY_REQUEST}, route.operation
+        for key in public:
+            _assert_described_as_declared(declared[key], described[key], f"{route.operation}: {key}")
+
+
+def _place_and_name(parameter: Parameter) -> tuple[str, str]:
+    assert parameter.name == parameter.name.lower()
+    return ("header" if isinstance(parameter, Header) else "query", parameter.name)
+
+
+def _assert_described_as_declared(parameter: Parameter, schema: openapi.Node, what: str) -> None:
+    match parameter:
+        case IntegerParameter():
+            assert (schema["type"], schema["format"]) == ("integer", f"int{parameter.bits}"), what
+            assert parameter.default in (None, schema.get("default")), what
+        case FlagParameter():
+            assert (schema["type"], schema["default"]) == ("boolean", False), what
+        case ListParameter():
+            assert (schema["type"], schema["items"]["type"]) == ("array", "string"), what
+        case _:
+            assert schema["type"] == "string", what
+
+
+@pytest.mark.parametrize(
+    "path", [*sorted(PACKAGE.glob("http/routes/*.py")), PACKAGE / "http/bodies.py"], ids=lambda path: path.stem
+)
+def test_handlers_read_through_declarations_alone(path: Path) -> None:
+    """No module of routes reads the query, the headers or the URL of a request past its declarations."""
+    raw = [
+        f"line {node.lineno}: .{node.attr}"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in ("query", "headers", "target")
+    ]
+    assert raw == []
 
 
 def test_media_types_are_refused_as_described(routes: tuple[Route, ...]) -> None:

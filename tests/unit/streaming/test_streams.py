@@ -168,7 +168,9 @@ def test_a_handler_holds_nothing_for_an_answer_that_is_never_served(stage):
     """What the route answers can be dropped: nothing is read or watched before it is served."""
     event_type = stage.add()
     (route,) = routes(stage.streams, lambda _: None)
-    request = Request(method="GET", path="/", path_parameters={"name": event_type.name}, headers={}, subject=ANN)
+    request = Request(
+        method="GET", path="/", path_parameters={"name": event_type.name}, subject=ANN, declared=route.parameters
+    )
     assert route.handler(request).status == 200
     assert stage.log.watchers == 0
     assert stage.log.reads == []

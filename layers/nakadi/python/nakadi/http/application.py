@@ -33,6 +33,7 @@ from nakadi.http.message import (
     complete_answer,
     is_request_about_kpis,
 )
+from nakadi.http.parameters import Parameter
 from nakadi.http.problem import MethodNotAllowed, make_and_log_problem, problem_of_error, token_problem
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
 from nakadi.model.outcomes import MAX_TEXT_CHARACTERS, NotAuthenticated, NotFound, NotPermitted, Outcome, TooLarge
@@ -76,6 +77,8 @@ class Lane(StrEnum):
 class Route(Struct, frozen=True, kw_only=True):
     """One operation.
 
+    `parameters` are the query parameters and headers that its handler may read. What every request may have, such as
+    `X-Flow-Id`, `Accept` and `Content-Encoding`, is the application's, and need not be declared for that.
     A handler that is `quick` may be begun on an event loop: before it waits, it raises `NeedsThread`, and it can be
     begun anew then. `accepts_any_content_type` reads a body of every content type; otherwise it must be JSON.
     `ignores_accept_header` sends JSON also to clients that do not accept it; otherwise these get 406 instead of a
@@ -88,6 +91,7 @@ class Route(Struct, frozen=True, kw_only=True):
     template: str
     handler: Handler | Callable[[Request], AnswerSteps]
     operation: str
+    parameters: tuple[Parameter, ...] = ()
     accepts_any_content_type: bool = False
     lane: Lane = Lane.REGISTRY
     quick: bool = False
@@ -284,7 +288,13 @@ class Application:
                         negotiation.check_content_encoding(request)
                     if request.method != "OPTIONS":
                         route, parameters = self.router.find_route(request.method, path)
-                        known = replace(request, flow_id=flow_id, subject=subject, path_parameters=parameters)
+                        known = replace(
+                            request,
+                            flow_id=flow_id,
+                            subject=subject,
+                            path_parameters=parameters,
+                            declared=route.parameters,
+                        )
                         return AdmittedRequest(known, route)
                     answer = Response(200, {"allow": self.router.allowed_methods(path)})
             except Exception as error:  # noqa: BLE001  # a client always gets a Problem

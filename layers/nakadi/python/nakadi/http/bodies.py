@@ -18,7 +18,8 @@ import orjson
 
 from nakadi.auth.permissions import authorization_body
 from nakadi.event_types.documents import attributes_from_drafts
-from nakadi.http.message import Request, fits_bits, parse_integer
+from nakadi.http.message import Request
+from nakadi.http.parameters import TextParameter, fits_bits, parse_integer
 from nakadi.model.authorization import Attribute, AttributeDraft, Authorization, AuthorizationDraft
 from nakadi.model.event_type import (
     Audience,
@@ -232,9 +233,9 @@ def _as_enum_value(value: Any, enum_type: type[EnumType], path: str) -> EnumType
 AUTHORIZATION_LISTS = ("admins", "readers", "writers")
 
 
-def attribute_parameter(request: Request, name: str) -> Attribute | None:
+def attribute_parameter(request: Request, parameter: TextParameter) -> Attribute | None:
     """The attribute that a query parameter names, None when it is missing."""
-    text = request.query_parameter(name)
+    text = parameter.read(request)
     if text is None:
         return None
     if not text:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     # A function that answers without streams starts sooner without it.
     import asyncio
 
+    from nakadi.http.parameters import Parameter
+
 # Memory ---------------------------------------------------------------------------------------------------------------
 
 
@@ -129,7 +131,8 @@ class Request(Struct, frozen=True, kw_only=True):
     `target` is path and query as they came; `path` is decoded. Header names are in lower case, and a header that came
     several times is joined by commas. `query` keeps every value of a name, in order. `is_client_gone` returns, in any
     thread, whether long work is to be given up, because the client may have left, or the process is about to end. Who
-    needs memory in proportion to the body takes it from `memory` before.
+    needs memory in proportion to the body takes it from `memory` before. `declared` are the query parameters and
+    headers that the route declares: its handler reads these and no others, through `nakadi.http.parameters`.
     """
 
     method: str
@@ -141,6 +144,7 @@ class Request(Struct, frozen=True, kw_only=True):
     subject: Subject = UNAUTHENTICATED
     flow_id: str = ""
     path_parameters: Mapping[str, str] = field(default_factory=dict)
+    declared: tuple[Parameter, ...] = ()
     is_client_gone: Callable[[], bool] = client_never_gone
     memory: MemoryShare = UNLIMITED_SHARE
 
@@ -148,42 +152,6 @@ class Request(Struct, frozen=True, kw_only=True):
         """Not every version of HTTP announces one."""
         announced = self.headers.get("content-length", "0") != "0" or "transfer-encoding" in self.headers
         return announced or self.method in ("POST", "PUT", "PATCH")
-
-    def query_parameter(self, name: str) -> str | None:
-        """The first value of a query parameter, None when it is missing."""
-        values = self.query.get(name)
-        return values[0] if values else None
-
-    def query_integer(self, name: str, default: int | None = None, *, bits: int = 32) -> int | None:
-        """A query parameter as a number of so many bits. Blanks around it are passed over; a blank one is missing."""
-        text = (self.query_parameter(name) or "").strip()
-        if not text:
-            return default
-        number = parse_integer(text)
-        if number is None or not fits_bits(number, bits):
-            raise Malformed(f"Failed to convert value '{text}' of parameter '{name}' to a number of {bits} bits")
-        return number
-
-    def query_flag(self, name: str, default: bool = False) -> bool:
-        """A query parameter as a truth value."""
-        text = (self.query_parameter(name) or "").strip().lower()
-        if not text:
-            return default
-        if text in ("true", "on", "yes", "1"):
-            return True
-        if text in ("false", "off", "no", "0"):
-            return False
-        raise Malformed(f"Failed to convert value '{text}' of parameter '{name}' to true or false")
-
-
-def parse_integer(text: str) -> int | None:
-    """A whole number in digits, None if the text is none; Python would also read `1_000` and other scripts' digits."""
-    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,20}", text) else None
-
-
-def fits_bits(number: int, bits: int) -> bool:
-    """Whether a signed integer of so many bits can hold the number."""
-    return -(1 << (bits - 1)) <= number < 1 << (bits - 1)
 
 
 def joined_headers(pairs: Iterable[tuple[str, str]]) -> Mapping[str, str]:

@@ -22,6 +22,7 @@ from nakadi.event_types.snapshot import DUPLICATE_PARTITIONS_MESSAGE, CursorReso
 from nakadi.http.application import Route
 from nakadi.http.bodies import ObjectReader, json_document, list_body
 from nakadi.http.message import Request, Response, json_response
+from nakadi.http.parameters import TextParameter
 from nakadi.model.authorization import Operation
 from nakadi.model.event_type import Cursor, EventType, Position
 from nakadi.model.outcomes import Invalid, Malformed, MalformedFields, NotFound, Violation
@@ -32,6 +33,8 @@ NO_SUCH_PARTITION_MESSAGE = "partition not found"
 INVALID_CONSUMED_OFFSET_MESSAGE = "invalid consumed_offset or partition"
 PARTITIONS_DIFFER_MESSAGE = "Cursors with different partition. Pairs of cursors should have matching partitions."
 
+CURSORS, CONSUMED_OFFSET = TextParameter("cursors"), TextParameter("consumed_offset")
+
 PartitionEnds = Mapping[str, tuple[Position, Position]]
 
 
@@ -40,13 +43,18 @@ def routes(event_types: EventTypes, permissions: Permissions, cursor_resolver: C
     under = "/event-types/{name}"
     return [
         Route(
-            method="GET", template=f"{under}/partitions", handler=handlers.list_partitions, operation="list_partitions"
+            method="GET",
+            template=f"{under}/partitions",
+            handler=handlers.list_partitions,
+            operation="list_partitions",
+            parameters=(CURSORS,),
         ),
         Route(
             method="GET",
             template=f"{under}/partitions/{{partition}}",
             handler=handlers.get_partition,
             operation="get_partition",
+            parameters=(CONSUMED_OFFSET,),
         ),
         Route(
             method="POST",
@@ -73,7 +81,7 @@ class _CursorHandlers(Struct, frozen=True):
         event_type = self._permitted_event_type(request, Operation.VIEW)
         view = self.cursor_resolver.take_snapshot(event_type)
         ends = view.oldest_and_newest_events()
-        lags = self._lag_by_partition(event_type, view, ends, _parse_cursors(request.query_parameter("cursors")))
+        lags = self._lag_by_partition(event_type, view, ends, _parse_cursors(CURSORS.read(request)))
         return json_response([_partition_view(partition, ends, lags.get(partition)) for partition in ends])
 
     def get_partition(self, request: Request) -> Response:
@@ -81,7 +89,7 @@ class _CursorHandlers(Struct, frozen=True):
         partition = request.path_parameters["partition"]
         view = self.cursor_resolver.take_snapshot(event_type)
         ends = view.oldest_and_newest_events()
-        consumed = request.query_parameter("consumed_offset")
+        consumed = CONSUMED_OFFSET.read(request)
         asked = () if consumed is None else (Cursor(partition, consumed),)
         lags = self._lag_by_partition(event_type, view, ends, asked)
         if partition not in ends:

@@ -17,6 +17,7 @@ from nakadi.event_types.timelines import Timelines
 from nakadi.http.application import Route
 from nakadi.http.bodies import ObjectReader, attribute_parameter, event_type_draft, object_body, schema_draft
 from nakadi.http.message import Request, Response, empty_response, json_response
+from nakadi.http.parameters import FlagParameter, IntegerParameter, TextParameter
 from nakadi.http.views import (
     View,
     event_type_view,
@@ -31,6 +32,9 @@ from nakadi.model.authorization import Attribute, Feature, Operation
 from nakadi.model.event_type import CleanupPolicy, EnrichmentStrategy, EventType, PartitionStrategy
 from nakadi.model.outcomes import Malformed, Violations
 from nakadi.openapi.checks import openapi_violations
+
+OWNING_APPLICATION, WRITER, AFTER = TextParameter("owning_application"), TextParameter("writer"), TextParameter("after")
+LIMIT = IntegerParameter("limit", None)
 
 
 class WarningTexts(Struct, frozen=True):
@@ -60,7 +64,13 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
         all_, one = "/event-types", "/event-types/{name}"
         count = f"{one}/partition-count"
         return [
-            Route(method="GET", template=all_, handler=self.list, operation="list_event_types"),
+            Route(
+                method="GET",
+                template=all_,
+                handler=self.list,
+                operation="list_event_types",
+                parameters=(OWNING_APPLICATION, WRITER, LIMIT, AFTER),
+            ),
             Route(method="POST", template=all_, handler=self.create, operation="create_event_type"),
             Route(method="GET", template=one, handler=self.get, operation="get_event_type"),
             Route(
@@ -87,14 +97,14 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
         ]
 
     def list(self, request: Request) -> Response:
-        application, writer = request.query_parameter("owning_application"), attribute_parameter(request, "writer")
-        limit = request.query_integer("limit")
+        application, writer = OWNING_APPLICATION.read(request), attribute_parameter(request, WRITER)
+        limit = LIMIT.read(request)
         if limit is not None and not 1 <= limit <= EVENT_TYPES_PAGE_SIZE:
             raise Malformed(f"'limit' parameter should have value between 1 and {EVENT_TYPES_PAGE_SIZE}")
         page_size = EVENT_TYPES_PAGE_SIZE if limit is None or application or writer else limit
         listed = (
             event_type_view(each)
-            for each in self.event_types.all(after=request.query_parameter("after") or "", page_size=page_size)
+            for each in self.event_types.all(after=AFTER.read(request) or "", page_size=page_size)
             if application in (None, each.owning_application) and (writer is None or _lists_writer(each, writer))
         )
         return json_response(list(islice(listed, limit)))
@@ -144,28 +154,34 @@ def _lists_writer(event_type: EventType, writer: Attribute) -> bool:
 
 DEFAULT_SCHEMA_LIMIT = 20
 
+SCHEMA_OFFSET, SCHEMA_LIMIT = IntegerParameter("offset", 0), IntegerParameter("limit", DEFAULT_SCHEMA_LIMIT)
+FETCH = FlagParameter("fetch")
+
 
 def schema_routes(schema_versions: SchemaVersions) -> list[Route]:
     handlers = _SchemaHandlers(schema_versions)
     all_ = "/event-types/{name}/schemas"
     one, check = f"{all_}/{{version}}", f"{all_}/{{version}}/compatibility-check"
     return [
-        Route(method="GET", template=all_, handler=handlers.list, operation="list_schemas"),
+        Route(
+            method="GET",
+            template=all_,
+            handler=handlers.list,
+            operation="list_schemas",
+            parameters=(SCHEMA_OFFSET, SCHEMA_LIMIT),
+        ),
         Route(
             method="POST",
             template=all_,
             handler=handlers.add,
             operation="add_schema",
+            parameters=(FETCH,),
             changes_cached_documents=True,
-            only_reads=_searches_for_schema,
+            only_reads=FETCH.read,
         ),
         Route(method="GET", template=one, handler=handlers.get, operation="get_schema"),
         Route(method="POST", template=check, handler=handlers.check_compatibility, operation="check_compatibility"),
     ]
-
-
-def _searches_for_schema(request: Request) -> bool:
-    return request.query_flag("fetch")
 
 
 class _SchemaHandlers(Struct, frozen=True):
@@ -173,13 +189,11 @@ class _SchemaHandlers(Struct, frozen=True):
 
     def list(self, request: Request) -> Response:
         name = request.path_parameters["name"]
-        offset, limit = request.query_integer("offset", 0), request.query_integer("limit", DEFAULT_SCHEMA_LIMIT)
-        schemas, more = self.versions.page(
-            name, offset or 0, DEFAULT_SCHEMA_LIMIT if limit is None else limit, request.subject
-        )
+        offset, limit = SCHEMA_OFFSET.read(request), SCHEMA_LIMIT.read(request)
+        schemas, more = self.versions.page(name, offset, limit, request.subject)
         links = page_links(
             f"/event-types/{name}/schemas",
-            offset=offset or 0,
+            offset=offset,
             limit=limit or DEFAULT_SCHEMA_LIMIT,
             size=len(schemas),
             has_more=more,
@@ -192,7 +206,7 @@ class _SchemaHandlers(Struct, frozen=True):
 
     def add(self, request: Request) -> Response:
         name, draft = request.path_parameters["name"], schema_draft(object_body(request))
-        if _searches_for_schema(request):
+        if FETCH.read(request):
             return json_response(schema_view(self.versions.find_equal(name, draft, request.subject)))
         self.versions.add(name, draft, request.subject)
         return empty_response()

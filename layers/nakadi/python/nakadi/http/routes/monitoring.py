@@ -21,6 +21,7 @@ from nakadi.http import docs_page
 from nakadi.http.application import Lane, Route
 from nakadi.http.message import JSON_MEDIA_TYPE, Request, Response, json_response
 from nakadi.http.negotiation import metrics_media_type_for
+from nakadi.http.parameters import FlagParameter, Header
 from nakadi.model.outcomes import TryLater
 from nakadi.ports.clock import Clock
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
+
+ACCEPT, PRETTY = Header("accept"), FlagParameter("pretty")
 
 NEVER_CACHE_HEADERS = {"cache-control": "must-revalidate,no-cache,no-store"}
 
@@ -45,6 +48,7 @@ def routes(read_metrics: Callable[[], Metrics], clock: Clock, readiness: Readine
         template="/metrics",
         handler=handlers.answer_metrics,
         operation="get_metrics",
+        parameters=(ACCEPT, PRETTY),
         ignores_accept_header=True,
     )
     running = Route(method="GET", template="/version", handler=handlers.answer_version, operation="get_version")
@@ -66,11 +70,11 @@ class _MonitoringHandlers(Struct, dict=True, frozen=True):
         return Response(200, {"content-type": "text/plain"}, b"OK")
 
     def answer_metrics(self, request: Request) -> Response:
-        media = metrics_media_type_for(request.headers.get("accept", ""))
+        media = metrics_media_type_for(ACCEPT.read(request) or "")
         if media is not None and self._prometheus_renderer is not None:
             text, media_type = self._prometheus_renderer(media)
             return Response(200, {"content-type": media_type, **NEVER_CACHE_HEADERS}, text)
-        layout = orjson.OPT_INDENT_2 if request.query_flag("pretty") else 0
+        layout = orjson.OPT_INDENT_2 if PRETTY.read(request) else 0
         body = orjson.dumps(metrics_view(self.read_metrics(), self.clock.monotonic()), option=layout)
         return Response(200, {"content-type": JSON_MEDIA_TYPE, **NEVER_CACHE_HEADERS}, body)
 
@@ -94,11 +98,19 @@ HTML_MEDIA_TYPE = "text/html"
 HOST_PATTERN = re.compile(r"[a-zA-Z0-9._-]+(:\d{1,5})?|\[[0-9a-fA-F:.]+\](:\d{1,5})?")
 DEFAULT_HOST = "localhost:8080"
 
+HOST, FORWARDED_PROTO = Header("host"), Header("x-forwarded-proto")
+
 
 def documentation_routes() -> list[Route]:
     return [
         Route(method="GET", template="/openapi.json", handler=_answer_openapi, operation="get_openapi"),
-        Route(method="GET", template="/docs", handler=_answer_docs_page, operation="get_docs"),
+        Route(
+            method="GET",
+            template="/docs",
+            handler=_answer_docs_page,
+            operation="get_docs",
+            parameters=(HOST, FORWARDED_PROTO),
+        ),
     ]
 
 
@@ -118,8 +130,8 @@ def _answer_docs_page(request: Request) -> Response:
 
 def _broker_address(request: Request) -> str:
     """The address at which the browser reached the broker, as far as it is known."""
-    host = request.headers.get("host", "")
-    scheme = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
+    host = HOST.read(request) or ""
+    scheme = (FORWARDED_PROTO.read(request) or "").partition(",")[0].strip().lower()
     return f"{'https' if scheme == 'https' else 'http'}://{host if HOST_PATTERN.fullmatch(host) else DEFAULT_HOST}"
 
 

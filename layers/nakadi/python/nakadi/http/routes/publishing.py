@@ -13,6 +13,7 @@ from nakadi.auth.permissions import Permissions
 from nakadi.http.application import Lane, Route
 from nakadi.http.message import JSON_MEDIA_TYPE, Request, Response, json_response
 from nakadi.http.negotiation import MAX_DECOMPRESSED_BYTES
+from nakadi.http.parameters import Header, Parameter
 from nakadi.http.problem import UnsupportedMediaType
 from nakadi.model.outcomes import Fault, Invalid, Malformed, Outcome
 from nakadi.ports.event_log import AppendResultByPartition
@@ -25,21 +26,26 @@ PublicationSteps = Generator[Append, AppendResultByPartition, Response]
 
 AVRO_MEDIA_TYPE = "application/avro-binary"
 
+CONTENT_TYPE, CONSUMER_TAG = Header("content-type"), Header("x-consumer-tag")
+
 
 def routes(publisher: Publisher, permissions: Permissions, kpi_collector: KpiCollector) -> list[Route]:
     handlers = _PublishingHandlers(publisher, permissions, kpi_collector)
     return [
-        _route("events", handlers.publish_events, "publish_events"),
-        _route("deleted-events", handlers.publish_deletions, "delete_events"),
+        _route("events", handlers.publish_events, "publish_events", CONTENT_TYPE, CONSUMER_TAG),
+        _route("deleted-events", handlers.publish_deletions, "delete_events", CONTENT_TYPE),
     ]
 
 
-def _route(events: str, handler: Callable[[Request], PublicationSteps], operation: str) -> Route:
+def _route(
+    events: str, handler: Callable[[Request], PublicationSteps], operation: str, *parameters: Parameter
+) -> Route:
     return Route(
         method="POST",
         template=f"/event-types/{{name}}/{events}",
         handler=handler,
         operation=operation,
+        parameters=parameters,
         lane=Lane.EVENTS,
         quick=True,
         accepts_any_content_type=True,
@@ -85,12 +91,12 @@ class _PublishingHandlers(Struct, frozen=True):
         Raises an outcome for a body that cannot be events, for who is blocked, before anything about the event type is
         found out, and for what there is no memory for.
         """
-        content_type = request.headers.get("content-type", "")
+        content_type = CONTENT_TYPE.read(request) or ""
         if content_type != JSON_MEDIA_TYPE and content_type.partition(";")[0].strip().lower() == AVRO_MEDIA_TYPE:
             raise UnsupportedMediaType(f"Content type '{AVRO_MEDIA_TYPE}' not supported: events are published as JSON")
         if not request.body:
             raise Malformed(f"Required request body is missing: {request.method} {request.path}")
-        header = request.headers.get("x-consumer-tag") if may_be_directed else None
+        header = CONSUMER_TAG.read(request) if may_be_directed else None
         tag = None if header is None else subscription_id_in_header(header)
         self.permissions.require_producer(request.subject, request.path_parameters["name"])
         request.memory.take(estimate_batch_memory(request.body, self.publisher.limits))

@@ -12,6 +12,7 @@ from nakadi.http.application import Lane, Route
 from nakadi.http.bodies import ObjectReader, object_body
 from nakadi.http.message import Outlet, Request, Response, StreamingResponse, empty_response, is_request_about_kpis
 from nakadi.http.negotiation import preferred_media_type
+from nakadi.http.parameters import Header, IntegerParameter
 from nakadi.http.problem import make_and_log_problem
 from nakadi.model.outcomes import Violations
 from nakadi.model.subscription import EventTypePartition
@@ -33,6 +34,10 @@ EVENT_STREAM_MEDIA_TYPE = "text/event-stream"
 JSON_STREAM_MEDIA_TYPE = "application/x-json-stream"
 
 
+STREAM_PARAMETERS = tuple(IntegerParameter(name, None) for name in StreamParameters.__struct_fields__)
+
+ACCEPT, CURSORS, LAST_EVENT_ID = Header("accept"), Header("x-nakadi-cursors"), Header("last-event-id")
+
 NewStreamKpis = Callable[[Request], StreamKpis]
 
 
@@ -44,6 +49,7 @@ def routes(streams: EventStreams, new_stream_kpis: NewStreamKpis) -> list[Route]
             template="/event-types/{name}/events",
             handler=_EventTypeStreamHandlers(streams, new_stream_kpis).stream_events,
             operation="stream_events",
+            parameters=(*STREAM_PARAMETERS, ACCEPT, CURSORS, LAST_EVENT_ID),
             lane=Lane.STREAMS,
         ),
     ]
@@ -54,7 +60,7 @@ class _EventTypeStreamHandlers(Struct, frozen=True):
     new_stream_kpis: NewStreamKpis
 
     def stream_events(self, request: Request) -> StreamingResponse:
-        asked = StreamParameters(**{each: request.query_integer(each) for each in StreamParameters.__struct_fields__})
+        asked = StreamParameters(**{each.name: each.read(request) for each in STREAM_PARAMETERS})
         server_sent = wants_server_sent_events(request)
         opening = self.streams.open(
             request.path_parameters["name"], asked, _requested_start_cursors(request, server_sent), request.subject
@@ -75,15 +81,15 @@ def _problem_body_of_stream(error: Exception) -> bytes:
 def wants_server_sent_events(request: Request) -> bool:
     """Browsers name this type and no other when they open an event source; generated clients name all there are."""
     return (
-        preferred_media_type(request.headers.get("accept", ""), EVENT_STREAM_MEDIA_TYPE, JSON_STREAM_MEDIA_TYPE)
+        preferred_media_type(ACCEPT.read(request) or "", EVENT_STREAM_MEDIA_TYPE, JSON_STREAM_MEDIA_TYPE)
         == EVENT_STREAM_MEDIA_TYPE
     )
 
 
 def _requested_start_cursors(request: Request, server_sent: bool) -> str | None:
     """Where to begin. A browser that reconnects sends where it was, beside the headers of its first request."""
-    resumed = request.headers.get("last-event-id") if server_sent else None
-    return resumed or request.headers.get("x-nakadi-cursors")
+    resumed = LAST_EVENT_ID.read(request) if server_sent else None
+    return resumed or CURSORS.read(request)
 
 
 def _stream_headers(content_type: str) -> dict[str, str]:
@@ -101,6 +107,17 @@ def _stream_headers(content_type: str) -> dict[str, str]:
 
 STREAM_ID_HEADER = "X-Nakadi-StreamId"
 
+SUBSCRIPTION_STREAM_PARAMETERS = (
+    IntegerParameter("batch_limit", None),
+    IntegerParameter("max_uncommitted_events", None),
+    IntegerParameter("stream_limit", None, bits=64),
+    IntegerParameter("batch_flush_timeout", None),
+    IntegerParameter("batch_timespan", None, bits=64),
+    IntegerParameter("stream_timeout", None, bits=64),
+    IntegerParameter("stream_keep_alive_limit", None),
+    IntegerParameter("commit_timeout", None, bits=64),
+)
+"""Numbers that are given in a query or as members of a body."""
 
 NewSubscriptionStreamKpis = Callable[[Request, str], StreamKpis]
 
@@ -115,6 +132,7 @@ def subscription_routes(streams: SubscriptionStreams, new_stream_kpis: NewSubscr
             template=template,
             handler=handlers.open_stream,
             operation="stream_subscription_events",
+            parameters=(*SUBSCRIPTION_STREAM_PARAMETERS, ACCEPT),
             lane=Lane.STREAMS,
         ),
         Route(
@@ -122,6 +140,7 @@ def subscription_routes(streams: SubscriptionStreams, new_stream_kpis: NewSubscr
             template=template,
             handler=handlers.open_stream_by_body,
             operation="stream_subscription_events_with_parameters",
+            parameters=(ACCEPT,),
             lane=Lane.STREAMS,
         ),
     ]
@@ -132,11 +151,12 @@ class _SubscriptionStreamHandlers(Struct, frozen=True):
     new_stream_kpis: NewSubscriptionStreamKpis
 
     def open_stream(self, request: Request) -> StreamingResponse | Response:
-        return self._open_stream_response(request, _stream_parameters(request.query_integer))
+        return self._open_stream_response(request, _stream_parameters(lambda each: each.read(request)))
 
     def open_stream_by_body(self, request: Request) -> StreamingResponse | Response:
         body = object_body(request)
-        return self._open_stream_response(request, _stream_parameters(body.integer, _read_partitions(body)))
+        parameters = _stream_parameters(lambda each: body.integer(each.name, bits=each.bits), _read_partitions(body))
+        return self._open_stream_response(request, parameters)
 
     def _open_stream_response(
         self, request: Request, parameters: SubscriptionStreamParameters
@@ -167,19 +187,10 @@ class _SubscriptionStreamHandlers(Struct, frozen=True):
 
 
 def _stream_parameters(
-    parse_number: Callable[..., int | None], partitions: tuple[EventTypePartition, ...] = ()
+    read: Callable[[IntegerParameter[None]], int | None], partitions: tuple[EventTypePartition, ...] = ()
 ) -> SubscriptionStreamParameters:
-    return SubscriptionStreamParameters(
-        batch_limit=parse_number("batch_limit", bits=32),
-        max_uncommitted_events=parse_number("max_uncommitted_events", bits=32),
-        stream_limit=parse_number("stream_limit", bits=64),
-        batch_flush_timeout=parse_number("batch_flush_timeout", bits=32),
-        batch_timespan=parse_number("batch_timespan", bits=64),
-        stream_timeout=parse_number("stream_timeout", bits=64),
-        stream_keep_alive_limit=parse_number("stream_keep_alive_limit", bits=32),
-        commit_timeout=parse_number("commit_timeout", bits=64),
-        partitions=partitions,
-    )
+    numbers = {each.name: read(each) for each in SUBSCRIPTION_STREAM_PARAMETERS}
+    return SubscriptionStreamParameters(**numbers, partitions=partitions)
 
 
 def _read_partitions(body: ObjectReader) -> tuple[EventTypePartition, ...]:

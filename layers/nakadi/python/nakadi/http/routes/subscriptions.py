@@ -15,6 +15,7 @@ from nakadi.event_types.system_event_types import KPI_EVENT_TYPES
 from nakadi.http.application import Lane, Route
 from nakadi.http.bodies import ObjectReader, attribute_parameter, json_body, object_body, subscription_draft
 from nakadi.http.message import Request, Response, empty_response, is_request_about_kpis, json_response
+from nakadi.http.parameters import FlagParameter, Header, IntegerParameter, ListParameter, TextParameter
 from nakadi.http.views import (
     View,
     committed_cursors_view,
@@ -49,13 +50,21 @@ from nakadi.subscriptions.api.resource import SubscriptionCreation, Subscription
 from nakadi.subscriptions.api.stats import SubscriptionStats
 
 STREAM_ID_HEADER = "X-Nakadi-StreamId"
+STREAM_ID = Header(STREAM_ID_HEADER.lower())
 
 _get_event_type = attrgetter("event_type")
 
 # Characters that mean nothing but themselves in the value of a parameter.
 UNESCAPED_QUERY_CHARACTERS = ":/?@!$'()*,~"
 
-SHOW_STATUS, SHOW_STATS, SHOW_TIME_LAG = SHOW_PARAMETERS = ("show_status", "show_stats", "show_time_lag")
+SHOW_STATUS, SHOW_STATS, SHOW_TIME_LAG = SHOW_PARAMETERS = (
+    FlagParameter("show_status"),
+    FlagParameter("show_stats"),
+    FlagParameter("show_time_lag"),
+)
+OWNING_APPLICATION, READER, TOKEN = TextParameter("owning_application"), TextParameter("reader"), TextParameter("token")
+EVENT_TYPES = ListParameter("event_type")
+LIMIT, OFFSET = IntegerParameter("limit", DEFAULT_PAGE_SIZE), IntegerParameter("offset", 0)
 
 MAX_PAGE_LIMIT, MAX_PAGE_LIMIT_WITH_STATS = 1000, 100
 """Subscriptions in a page; statistics need reads of their own for each."""
@@ -81,7 +90,13 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
         all_, one = "/subscriptions", "/subscriptions/{subscription_id}"
         cursors = f"{one}/cursors"
         return [
-            Route(method="GET", template=all_, handler=self.list, operation="list_subscriptions"),
+            Route(
+                method="GET",
+                template=all_,
+                handler=self.list,
+                operation="list_subscriptions",
+                parameters=(OWNING_APPLICATION, EVENT_TYPES, READER, *SHOW_PARAMETERS, LIMIT, OFFSET, TOKEN),
+            ),
             Route(method="POST", template=all_, handler=self.create, operation="create_subscription"),
             Route(method="GET", template=one, handler=self.get, operation="get_subscription"),
             Route(
@@ -104,28 +119,35 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
                 template=cursors,
                 handler=self.commit_cursors,
                 operation="commit_subscription_cursors",
+                parameters=(STREAM_ID,),
                 lane=Lane.EVENTS,
                 quick=True,
             ),
             Route(method="PATCH", template=cursors, handler=self.reset_cursors, operation="reset_subscription_cursors"),
-            Route(method="GET", template=f"{one}/stats", handler=self.get_stats, operation="get_subscription_stats"),
+            Route(
+                method="GET",
+                template=f"{one}/stats",
+                handler=self.get_stats,
+                operation="get_subscription_stats",
+                parameters=(SHOW_TIME_LAG,),
+            ),
         ]
 
     # The resource
 
     def list(self, request: Request) -> Response:
-        shown = {name: request.query_flag(name) for name in SHOW_PARAMETERS}
+        shown = {each.name: each.read(request) for each in SHOW_PARAMETERS}
         limit, offset = (
-            _page_limit(request, MAX_PAGE_LIMIT_WITH_STATS if shown[SHOW_STATS] else MAX_PAGE_LIMIT),
+            _page_limit(request, MAX_PAGE_LIMIT_WITH_STATS if shown[SHOW_STATS.name] else MAX_PAGE_LIMIT),
             _page_offset(request),
         )
         filters = _read_filters(request)
         token = self._page_token_or_none(request, offset)
         page = self.listing.page_of_token(filters, token, limit) if token else self.listing.page(filters, offset, limit)
-        if shown[SHOW_STATS]:
-            found = self.stats.stats_of_each(page.items, request.subject, with_lag=shown[SHOW_TIME_LAG])
+        if shown[SHOW_STATS.name]:
+            found = self.stats.stats_of_each(page.items, request.subject, with_lag=shown[SHOW_TIME_LAG.name])
             items = [subscription_view(each, stats) for each, stats in found]
-        elif shown[SHOW_STATUS]:
+        elif shown[SHOW_STATUS.name]:
             items = [subscription_view(each, self.stats.status(each, request.subject)) for each in page.items]
         else:
             items = [subscription_view(each) for each in page.items]
@@ -134,7 +156,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
     def _page_token_or_none(self, request: Request, offset: int) -> str | None:
         """The token of the page, None if pages are addressed by offset."""
         by_token = offset == 0 and self.features.is_on(Feature.TOKEN_SUBSCRIPTIONS_ITERATION)
-        return request.query_parameter("token") or (FIRST_PAGE if by_token else None)
+        return TOKEN.read(request) or (FIRST_PAGE if by_token else None)
 
     def create(self, request: Request) -> Response:
         draft = subscription_draft(object_body(request))
@@ -172,7 +194,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
             request.path_parameters["subscription_id"],
             _read_cursors(request, COMMIT_BODY_SCHEMA),
         )
-        stream_id = request.headers.get(STREAM_ID_HEADER.lower())
+        stream_id = STREAM_ID.read(request)
         if stream_id is None:
             raise Malformed(f"Required request header '{STREAM_ID_HEADER}' is not present")
         verdicts = yield from self.cursors.commit(subscription_id, stream_id, cursors, request.subject)
@@ -190,9 +212,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
     # Stats
 
     def get_stats(self, request: Request) -> Response:
-        found = self.stats.stats_of(
-            _subscription_id(request), request.subject, with_lag=request.query_flag(SHOW_TIME_LAG)
-        )
+        found = self.stats.stats_of(_subscription_id(request), request.subject, with_lag=SHOW_TIME_LAG.read(request))
         return json_response({"items": subscription_stats_view(found)})
 
 
@@ -227,28 +247,24 @@ def _subscription_id(request: Request) -> str:
 
 def _page_limit(request: Request, max_limit: int) -> int:
     """How many there are in a page; what is allowed is more than some pages have."""
-    limit = request.query_integer("limit", DEFAULT_PAGE_SIZE)
-    assert limit is not None
+    limit = LIMIT.read(request)
     if not 1 <= limit <= MAX_PAGE_LIMIT:
         raise Malformed(f"'limit' parameter should have value between 1 and {MAX_PAGE_LIMIT}")
     return min(limit, max_limit)
 
 
 def _page_offset(request: Request) -> int:
-    offset = request.query_integer("offset", 0)
-    assert offset is not None
+    offset = OFFSET.read(request)
     if offset < 0:
         raise Malformed("'offset' parameter can't be lower than 0")
     return offset
 
 
 def _read_filters(request: Request) -> SubscriptionFilters:
-    names = request.query.get("event_type", ())
-    listed = names[0].split(",") if len(names) == 1 else names
     return SubscriptionFilters(
-        owning_application=request.query_parameter("owning_application"),
-        event_types=tuple(dict.fromkeys(name for name in listed if name)),
-        reader=attribute_parameter(request, "reader"),
+        owning_application=OWNING_APPLICATION.read(request),
+        event_types=tuple(dict.fromkeys(EVENT_TYPES.read(request))),
+        reader=attribute_parameter(request, READER),
     )
 
 
@@ -285,6 +301,9 @@ def _page_parameters(
 # Parked events --------------------------------------------------------------------------------------------------------
 
 
+EVENT_TYPE, PARTITION, KEY, AFTER = map(TextParameter, ("event_type", "partition", "key", "after"))
+
+
 class ParkedEventHandlers(Struct, frozen=True):
     parked_events: ParkedEvents
 
@@ -292,7 +311,13 @@ class ParkedEventHandlers(Struct, frozen=True):
         all_ = "/subscriptions/{subscription_id}/parked-events"
         one = f"{all_}/{{parked_event_id}}"
         return [
-            Route(method="GET", template=all_, handler=self.list, operation="list_parked_events"),
+            Route(
+                method="GET",
+                template=all_,
+                handler=self.list,
+                operation="list_parked_events",
+                parameters=(EVENT_TYPE, PARTITION, KEY, AFTER, LIMIT),
+            ),
             Route(
                 method="POST", template=f"{all_}/redrive", handler=self.redrive_all, operation="redrive_parked_events"
             ),
@@ -304,9 +329,9 @@ class ParkedEventHandlers(Struct, frozen=True):
     def list(self, request: Request) -> Response:
         limit, after = _parked_event_limit(request), _last_listed_parked_event(request)
         wanted = ParkedEventFilter(
-            event_type=request.query_parameter("event_type"),
-            partition=request.query_parameter("partition"),
-            key=request.query_parameter("key"),
+            event_type=EVENT_TYPE.read(request),
+            partition=PARTITION.read(request),
+            key=KEY.read(request),
         )
         found = self.parked_events.list_events(_subscription_id(request), wanted, after, limit + 1, request.subject)
         links = dict(_parked_event_links(request, wanted, found, limit))
@@ -351,14 +376,14 @@ def _parked_event_id(request: Request) -> str:
 
 
 def _parked_event_limit(request: Request) -> int:
-    limit = request.query_integer("limit", DEFAULT_PAGE_SIZE)
-    if limit is None or not 1 <= limit <= 1000:
+    limit = LIMIT.read(request)
+    if not 1 <= limit <= 1000:
         raise Malformed("'limit' parameter should have value between 1 and 1000")
     return limit
 
 
 def _last_listed_parked_event(request: Request) -> str | None:
-    after = request.query_parameter("after")
+    after = AFTER.read(request)
     if after and parse_parked_event_id(after) is None:
         raise Malformed(f"'{after}' is not the id of a parked event")
     return after or None

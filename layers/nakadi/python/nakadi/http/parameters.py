@@ -1,0 +1,124 @@
+"""Query parameters and headers of operations: each is declared once, and read through its declaration.
+
+    LIMIT = IntegerParameter("limit", 20)
+
+    Route(method="GET", template="/things", handler=list_things, operation="list_things", parameters=(LIMIT,))
+
+    def list_things(request: Request) -> Response:
+        limit = LIMIT.read(request)
+
+A request knows what its route declares. Whoever reads something else meets `UndeclaredParameter`, and the description
+of the API is held against the declarations.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from msgspec import Struct
+
+from nakadi.model.outcomes import Malformed
+
+if TYPE_CHECKING:
+    from nakadi.http.message import Request
+
+Default = TypeVar("Default")
+
+
+class UndeclaredParameter(Exception):
+    """Raised when a handler reads what the route of its request does not declare: an error of the broker's authors."""
+
+    def __init__(self, parameter: Parameter) -> None:
+        super().__init__(f"the route of this request does not declare {parameter}")
+
+
+class Parameter(Struct, frozen=True, eq=False):
+    """A query parameter or a header, by its name. Two of them are never equal: a declaration is one object."""
+
+    name: str
+
+
+class QueryParameter(Parameter, frozen=True, eq=False):
+    """A query parameter, whose values are texts."""
+
+    def read_all(self, request: Request) -> tuple[str, ...]:
+        """Every value, in order."""
+        if self not in request.declared:
+            raise UndeclaredParameter(self)
+        return request.query.get(self.name, ())
+
+    def first_text(self, request: Request) -> str | None:
+        """The first value, None when the parameter is missing."""
+        values = self.read_all(request)
+        return values[0] if values else None
+
+
+class TextParameter(QueryParameter, frozen=True, eq=False):
+    """A text."""
+
+    def read(self, request: Request) -> str | None:
+        """The first value, None when the parameter is missing."""
+        return self.first_text(request)
+
+
+class ListParameter(QueryParameter, frozen=True, eq=False):
+    """Texts: a parameter that may be given several times, or once with commas between its values."""
+
+    def read(self, request: Request) -> tuple[str, ...]:
+        """The values, without empty ones."""
+        values = self.read_all(request)
+        listed = values[0].split(",") if len(values) == 1 else values
+        return tuple(each for each in listed if each)
+
+
+class IntegerParameter(QueryParameter, Generic[Default], frozen=True, eq=False):
+    """A whole number of at most `bits` bits."""
+
+    default: Default
+    bits: int = 32
+
+    def read(self, request: Request) -> int | Default:
+        """The number. Blanks around it are ignored; a blank value counts as missing."""
+        text = (self.first_text(request) or "").strip()
+        if not text:
+            return self.default
+        number = parse_integer(text)
+        if number is None or not fits_bits(number, self.bits):
+            raise Malformed(
+                f"Failed to convert value '{text}' of parameter '{self.name}' to a number of {self.bits} bits"
+            )
+        return number
+
+
+class FlagParameter(QueryParameter, frozen=True, eq=False):
+    """A truth value, false when it is missing."""
+
+    def read(self, request: Request) -> bool:
+        """The truth value, in any of the words that people use for it; a blank value counts as missing."""
+        text = (self.first_text(request) or "").strip().lower()
+        if text in ("", "false", "off", "no", "0"):
+            return False
+        if text in ("true", "on", "yes", "1"):
+            return True
+        raise Malformed(f"Failed to convert value '{text}' of parameter '{self.name}' to true or false")
+
+
+class Header(Parameter, frozen=True, eq=False):
+    """A header, named in lower case."""
+
+    def read(self, request: Request) -> str | None:
+        """The value, None when the header is missing."""
+        if self not in request.declared:
+            raise UndeclaredParameter(self)
+        return request.headers.get(self.name)
+
+
+def parse_integer(text: str) -> int | None:
+    """A whole number in digits, None if the text is none; Python would also read `1_000` and other scripts' digits."""
+    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,20}", text) else None
+
+
+def fits_bits(number: int, bits: int) -> bool:
+    """Whether a signed integer of so many bits can hold the number."""
+    return -(1 << (bits - 1)) <= number < 1 << (bits - 1)

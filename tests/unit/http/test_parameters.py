@@ -1,0 +1,154 @@
+"""Reading the query parameters and headers that a route declares, and nothing else."""
+
+import pytest
+
+from nakadi.http.application import Application, Route
+from nakadi.http.message import Request, Response
+from nakadi.http.parameters import (
+    FlagParameter,
+    Header,
+    IntegerParameter,
+    ListParameter,
+    TextParameter,
+    UndeclaredParameter,
+)
+from nakadi.model.outcomes import Malformed
+
+TEXT, NUMBER, FLAG, LIST, HEADER = (
+    TextParameter("p"),
+    IntegerParameter("p", 20),
+    FlagParameter("p"),
+    ListParameter("p"),
+    Header("p"),
+)
+LONG_NUMBER, OPTIONAL_NUMBER = IntegerParameter("p", 20, bits=64), IntegerParameter("p", None)
+ALL = (TEXT, NUMBER, FLAG, LIST, HEADER, LONG_NUMBER, OPTIONAL_NUMBER)
+
+
+def request(*values, **fields):
+    return Request(method="GET", path="/", query={"p": values} if values else {}, **{"declared": ALL, **fields})
+
+
+def test_the_first_value_wins():
+    """If a parameter comes several times, the first value wins. (L9)"""
+    asked = request("1", "x")
+
+    assert TEXT.read(asked) == "1"
+    assert NUMBER.read(asked) == 1
+    assert FLAG.read(asked) is True
+
+
+def test_a_missing_parameter_has_its_default():
+    """A parameter that is missing reads as its default."""
+    asked = request()
+
+    assert (TEXT.read(asked), NUMBER.read(asked), OPTIONAL_NUMBER.read(asked)) == (None, 20, None)
+    assert (FLAG.read(asked), LIST.read(asked), HEADER.read(asked)) == (False, (), None)
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        (("a", "b"), ("a", "b")),
+        (("a,b",), ("a", "b")),
+        (("a,b", "c"), ("a,b", "c")),
+        (("a,,b",), ("a", "b")),
+        (("",), ()),
+    ],
+)
+def test_lists_are_values_or_have_commas(values, found):
+    """A list is a parameter that comes several times, or one value with commas."""
+    assert LIST.read(request(*values)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("7", 7),
+        ("-1", -1),
+        ("+3", 3),
+        ("007", 7),
+        (" 3\t", 3),
+        (str(2**31 - 1), 2**31 - 1),
+        (str(-(2**31)), -(2**31)),
+        ("", 20),
+        (" ", 20),
+    ],
+)
+def test_numbers_are_read(text, number):
+    """A number is read as one, whatever blanks are around it; an empty value counts as missing. (L9)"""
+    assert NUMBER.read(request(text)) == number
+
+
+@pytest.mark.parametrize(
+    "text", ["abc", "1_000", "٣", "1.5", "0x10", "--1", "+", "1 2", str(2**31), str(-(2**31) - 1), "1" * 20, "1" * 5000]
+)
+def test_what_is_not_a_number_is_malformed(text):
+    """A query parameter of the wrong type, or beyond 32 bits, is malformed. (R15, L9)"""
+    with pytest.raises(Malformed):
+        NUMBER.read(request(text))
+
+
+def test_some_numbers_may_be_longer():
+    """A parameter may have 64 bits instead, and no more."""
+    assert LONG_NUMBER.read(request(str(2**63 - 1))) == 2**63 - 1
+    with pytest.raises(Malformed):
+        LONG_NUMBER.read(request(str(2**63)))
+
+
+@pytest.mark.parametrize(
+    ("text", "truth"),
+    [
+        ("true", True),
+        ("TRUE", True),
+        (" true ", True),
+        ("1", True),
+        ("yes", True),
+        ("off", False),
+        ("0", False),
+        ("", False),
+    ],
+)
+def test_truth_values_are_read(text, truth):
+    """A flag is read in the words that people use for it; an empty one counts as missing."""
+    assert FLAG.read(request(text)) is truth
+
+
+def test_maybe_is_malformed():
+    """A flag that is neither true nor false is malformed. (R15)"""
+    with pytest.raises(Malformed):
+        FLAG.read(request("maybe"))
+
+
+def test_a_header_is_read_by_its_name_in_lower_case():
+    """Names of headers have come to lower case before a route sees them."""
+    assert HEADER.read(request(headers={"p": "1"})) == "1"
+
+
+@pytest.mark.parametrize("parameter", ALL)
+def test_what_is_not_declared_cannot_be_read(parameter):
+    """A handler reads what its route declares. A parameter of the same name that others declare is another one."""
+    others = tuple(each for each in ALL if each is not parameter)
+    asked = request("1", headers={"p": "1"}, declared=others)
+
+    with pytest.raises(UndeclaredParameter, match="'p'"):
+        parameter.read(asked)
+
+
+def test_a_request_may_read_what_its_route_declares():
+    """The application tells each request what its route declares; reading more is an error of the broker."""
+    routes = [
+        Route(method="GET", template="/with", handler=_show_text, operation="with", parameters=(TEXT,)),
+        Route(method="GET", template="/without", handler=_show_text, operation="without"),
+    ]
+    application = Application(routes)
+
+    def ask(path):
+        return application.answer(Request(method="GET", path=path, target=f"{path}?p=1", query={"p": ("1",)}))
+
+    assert (ask("/with").status, ask("/with").body) == (200, b"1")
+    assert ask("/without").status == 500
+
+
+def _show_text(asked):
+    return Response(200, {}, TEXT.read(asked).encode())
