@@ -78,69 +78,69 @@ class Metrics:
     def _define_requests(self) -> None:
         self.requests = self._add_counter(
             "nakadi_http_requests_total",
-            "Requests answered, by status; `unrouted` are those refused before their operation was known.",
+            "Answered requests, by status; `unrouted` are those rejected before their operation was known.",
             ("operation", "status"),
             json="nakadi.http",
         )
         self.request_seconds = self._add_histogram(
             "nakadi_http_request_duration_seconds",
-            "Time from the whole request to its answer; for a stream, to its beginning.",
+            "Time from the complete request to its response; for a stream, to its beginning.",
             ("operation",),
             json="nakadi.http",
         )
         self.request_bytes = self._add_counter(
-            "nakadi_http_request_bytes_total", "Bytes of the bodies of requests, as they were sent.", ("operation",)
+            "nakadi_http_request_bytes_total", "Bytes in request bodies, as sent.", ("operation",)
         )
         self.response_bytes = self._add_counter(
             "nakadi_http_response_bytes_total",
-            "Bytes of the bodies of answers before they are packed; without streams.",
+            "Bytes in response bodies before compression; without streams.",
             ("operation",),
         )
         self.requests_waiting = self._add_gauge(
-            "nakadi_http_requests_waiting", "Requests that wait for a thread, by the kind of work.", ("lane",)
+            "nakadi_http_requests_waiting", "Requests that wait for a thread, by kind of work.", ("lane",)
         )
         self.request_memory = self._add_gauge(
             "nakadi_http_request_memory_bytes",
-            "Memory taken for the bodies of requests; the most is NAKADI_MAX_REQUEST_MEMORY_BYTES.",
+            "Memory in use for request bodies; NAKADI_MAX_REQUEST_MEMORY_BYTES is the limit.",
         )
         self.turns_waiting = self._add_gauge(
             "nakadi_turns_waiting",
-            "Requests with long work that wait for their turn: `publishing` long batches, changing `schemas`.",
+            "Requests that wait for a turn at long work: `publishing` long batches, changing `schemas`.",
             ("work",),
         )
 
     def _define_publishing(self) -> None:
-        self.events_published = self._add_counter("nakadi_events_published_total", "Events stored.", ("event_type",))
-        self.events_deleted = self._add_counter("nakadi_events_deleted_total", "Tombstones stored.", ("event_type",))
+        self.events_published = self._add_counter("nakadi_events_published_total", "Stored events.", ("event_type",))
+        self.events_deleted = self._add_counter("nakadi_events_deleted_total", "Stored tombstones.", ("event_type",))
         self.published_bytes = self._add_counter(
             "nakadi_published_bytes_total",
-            "Bytes of the batches that were stored, as a whole or in part.",
+            "Bytes in batches that the broker stored, as a whole or in part.",
             ("event_type",),
         )
         self.events_refused = self._add_counter(
             "nakadi_events_refused_total",
-            "Events not stored, by the step that refused their batch or, for `publishing`, did not store them.",
+            "Events not stored, by the step that rejected their batch or, for `publishing`, failed to store them.",
             ("event_type", "reason"),
         )
         self.batches_refused = self._add_counter(
             "nakadi_batches_refused_total",
-            "Batches refused as a whole before their events were looked at, by reason.",
+            "Batches that the broker rejected as a whole before it looked at their events, by reason.",
             ("reason",),
         )
 
     def _define_streams(self) -> None:
-        self.streams_opened = self._add_counter("nakadi_streams_opened_total", "Streams begun.", ("api",))
-        self.open_streams = self._add_gauge("nakadi_open_streams", "Streams that are open.", ("api",))
+        self.streams_opened = self._add_counter("nakadi_streams_opened_total", "Streams that began.", ("api",))
+        self.open_streams = self._add_gauge("nakadi_open_streams", "Open streams.", ("api",))
         self.streams_ended = self._add_counter(
-            "nakadi_streams_ended_total", "Streams ended, by reason.", ("api", "reason")
+            "nakadi_streams_ended_total", "Streams that ended, by reason.", ("api", "reason")
         )
         self.events_sent = self._add_counter(
-            "nakadi_events_sent_total", "Events sent on streams, repeated ones included.", ("api", "event_type")
+            "nakadi_events_sent_total", "Events sent on streams, including repeated ones.", ("api", "event_type")
         )
-        self.sent_bytes = self._add_counter("nakadi_sent_bytes_total", "Bytes of batches sent on streams.", ("api",))
+        self.sent_bytes = self._add_counter("nakadi_sent_bytes_total", "Bytes in batches sent on streams.", ("api",))
         self.delivery_delay = self._add_histogram(
             "nakadi_delivery_delay_seconds",
-            "Age of the newest event of a batch when it is sent: how far streams are behind publishing.",
+            "Age of the newest event in a batch at the time of sending: how far streams are behind publishing.",
             ("api",),
             bounds=LONG_SECONDS_BUCKET_BOUNDS,
         )
@@ -153,28 +153,28 @@ class Metrics:
         )
         self.subscription_lag = self._add_gauge(
             "nakadi_subscription_lag_seconds",
-            "Age of the oldest event that open streams have read and that is not committed; 0 without any.",
+            "Age of the oldest uncommitted event that open streams have read; 0 without any.",
             ("subscription",),
             combine=max,
         )
         self.subscription_uncommitted = self._add_gauge(
             "nakadi_subscription_uncommitted_events",
-            "Events that open streams have sent and that are not committed.",
+            "Uncommitted events that open streams have sent.",
             ("subscription",),
         )
         self.stalled_subscriptions = self._add_gauge(
             "nakadi_stalled_subscriptions",
-            "Subscriptions with waiting events and streams that commit nothing, as last seen by housekeeping.",
+            "Subscriptions with waiting events whose streams commit nothing, at the last round of housekeeping.",
         )
         self.partitions_held = self._add_gauge(
-            "nakadi_partitions_held", "Partitions of subscriptions that open streams hold."
+            "nakadi_partitions_held", "Subscription partitions that open streams hold."
         )
         self.partitions_handed_over = self._add_counter(
-            "nakadi_partitions_handed_over_total", "Partitions that streams handed over to others."
+            "nakadi_partitions_handed_over_total", "Partitions that streams handed over to other streams."
         )
         self.partitions_lost = self._add_counter(
             "nakadi_partitions_lost_total",
-            "Partitions of streams that ended because their process's lease ran out, or were removed by others.",
+            "Partitions of streams that ended because their lease expired or another process removed them.",
         )
         self.lease_renewals = self._add_counter(
             "nakadi_lease_renewals_total",
@@ -182,108 +182,110 @@ class Metrics:
             ("outcome",),
         )
         self.dead_sessions = self._add_counter(
-            "nakadi_dead_sessions_removed_total", "Streams of other processes removed because their lease ran out."
+            "nakadi_dead_sessions_removed_total",
+            "Streams of other processes that this process removed because their lease had expired.",
         )
         self.events_parked = self._add_counter(
             "nakadi_events_parked_total",
-            "Events parked: `failed` by consumers, or because an earlier event of their key is, `followed`.",
+            "Parked events: consumers `failed` to process them, or they `followed` a parked event of their key.",
             ("cause",),
         )
         self.dead_letters = self._add_counter(
             "nakadi_dead_letters_total",
-            "Attempts to publish an event that consumers failed at as a dead letter.",
+            "Attempts to publish an event that consumers could not process as a dead letter.",
             ("outcome",),
         )
         self.events_skipped = self._add_counter(
-            "nakadi_events_skipped_total", "Events that consumers failed at and that were skipped, as the policy says."
+            "nakadi_events_skipped_total", "Events that consumers could not process and that the policy skipped."
         )
 
     def _define_sqlite(self) -> None:
         self.log_commit_seconds = self._add_histogram(
-            "nakadi_sqlite_commit_duration_seconds", "Time of a commit of the event log in SQLite."
+            "nakadi_sqlite_commit_duration_seconds", "Duration of a commit to the event log in SQLite."
         )
         self.log_commit_appends = self._add_histogram(
             "nakadi_sqlite_commit_appends",
-            "Appends, one for a batch, that shared a commit.",
+            "Appends that shared a commit, one for each batch.",
             bounds=COUNT_BUCKET_BOUNDS,
         )
         self.log_commit_failures = self._add_counter(
-            "nakadi_sqlite_commit_failures_total", "Commits of the event log in SQLite that failed."
+            "nakadi_sqlite_commit_failures_total", "Failed commits to the event log in SQLite."
         )
         self.log_appends_waiting = self._add_gauge("nakadi_sqlite_appends_waiting", "Appends that wait for a commit.")
-        self.log_bytes_waiting = self._add_gauge("nakadi_sqlite_bytes_waiting", "Bytes of the appends that wait.")
+        self.log_bytes_waiting = self._add_gauge("nakadi_sqlite_bytes_waiting", "Bytes in the waiting appends.")
 
     def _define_archive(self) -> None:
-        self.archive_segments = self._add_counter("nakadi_archive_segments_written_total", "Segments archived.")
-        self.archive_events = self._add_counter("nakadi_archive_events_written_total", "Events archived.")
+        self.archive_segments = self._add_counter("nakadi_archive_segments_written_total", "Archived segments.")
+        self.archive_events = self._add_counter("nakadi_archive_events_written_total", "Archived events.")
         self.archive_bytes = self._add_counter(
-            "nakadi_archive_bytes_written_total", "Bytes of the segments archived, compressed."
+            "nakadi_archive_bytes_written_total", "Compressed bytes in archived segments."
         )
         self.archive_failures = self._add_counter(
             "nakadi_archive_failures_total",
-            "Steps of the work on the archive that failed and are tried again.",
+            "Failed steps of work on the archive, which the broker retries.",
             ("operation",),
         )
         self.archive_unreadable = self._add_counter(
-            "nakadi_archive_unreadable_total", "Reads of archived segments that were damaged or gone."
+            "nakadi_archive_unreadable_total", "Reads that found an archived segment damaged or missing."
         )
         self.archive_waiting = self._add_gauge(
-            "nakadi_archive_partitions_waiting", "Partitions with events that are not archived."
+            "nakadi_archive_partitions_waiting", "Partitions with events that are not archived yet."
         )
         self.archive_lag = self._add_gauge(
             "nakadi_archive_lag_seconds",
-            "Time since the partition that waits longest has something to archive.",
+            "How long the longest-waiting partition has had something to archive.",
             combine=max,
         )
 
     def _define_caches(self) -> None:
         self.cache_hits = self._add_counter("nakadi_cache_hits_total", "Look-ups answered from memory.", ("cache",))
-        self.cache_misses = self._add_counter("nakadi_cache_misses_total", "Look-ups that had to read.", ("cache",))
+        self.cache_misses = self._add_counter("nakadi_cache_misses_total", "Look-ups that required a read.", ("cache",))
 
     def _define_housekeeping(self) -> None:
         self.housekeeping_seconds = self._add_histogram(
             "nakadi_housekeeping_duration_seconds",
-            "Time of a round of housekeeping.",
+            "Duration of a round of housekeeping.",
             bounds=LONG_SECONDS_BUCKET_BOUNDS,
         )
         self.housekeeping_at = self._add_gauge(
-            "nakadi_housekeeping_last_round_timestamp_seconds", "When the last round of housekeeping ended, Unix time."
+            "nakadi_housekeeping_last_round_timestamp_seconds",
+            "Unix time at which the last round of housekeeping ended.",
         )
         self.chore_failures = self._add_counter(
             "nakadi_chore_failures_total",
-            "Steps of housekeeping, of the archive and of leases that failed and are tried again.",
+            "Failed steps of housekeeping, archiving and lease renewal, which the broker retries.",
             ("operation",),
             json="nakadi.chores.failed",
         )
         self.chore_failures.add_source(lambda: {(name,): count for name, count in failed_chore_counts().items()})
         self.index_lag = self._add_gauge(
             "nakadi_index_lag_seconds",
-            "Age of the oldest event that the log indexer has not counted, as last measured.",
+            "Age of the oldest event that the log indexer has not counted, at the last measurement.",
         )
         self.table_lag = self._add_gauge(
             "nakadi_table_lag_seconds",
-            "Age of the oldest archived event that is in no table, as last seen by housekeeping; 0 without any.",
+            "Age of the oldest archived event that is in no table, at the last round of housekeeping; 0 without any.",
             ("event_type",),
             combine=max,
         )
         self.table_latency = self._add_gauge(
             "nakadi_table_latency_seconds",
-            "Time from publishing to the table, of the oldest event of the last commit to it.",
+            "Time that the oldest event in the last commit to the table took to get there from publishing.",
             ("event_type",),
             combine=max,
         )
-        self.table_rows = self._add_gauge("nakadi_table_rows", "Rows of the table of an event type.", ("event_type",))
+        self.table_rows = self._add_gauge("nakadi_table_rows", "Rows in the event type's table.", ("event_type",))
         self.table_misfits = self._add_gauge(
             "nakadi_table_misfits", "Events in the table that do not fit its columns.", ("event_type",)
         )
         self.table_missing = self._add_gauge(
             "nakadi_table_missing_events",
-            "Events that are missing in the table, for their part of the archive is damaged.",
+            "Events that are missing from the table because their part of the archive is damaged.",
             ("event_type",),
         )
         self.kpi_figures = self._add_counter(
             "nakadi_kpi_figures_total",
-            "Figures (KPIs) written to event types of the broker's own, or dropped.",
+            "Figures (KPIs) that the broker wrote to its own event types, or dropped.",
             ("outcome",),
             json="nakadi.kpi",
         )
