@@ -25,6 +25,7 @@ from nakadi.ports.archive_store import ArchiveObjectGone
 from nakadi_jobs.command import Workplace
 from nakadi_jobs.erasure import PATIENCE, Wanted
 from nakadi_jobs.in_tasks import in_tasks
+from nakadi_jobs.namespaces import namespaces_of_broker
 
 
 class WholeObject(Struct, frozen=True):
@@ -47,7 +48,7 @@ class Holding(Struct, frozen=True):
 
 def remove_dead_members(work: Workplace, event_type: EventType, wanted: Wanted) -> Sequence[Holding]:
     """Remove every object in which dead members have the value, and return those that have to stay for now."""
-    evacuation = Evacuation(work.index, work.store)
+    evacuation = Evacuation(work.index, work.store, namespaces_of_broker(work))
     try:
         with evacuation.claimed() as renew_claim:
             dead = _holding_objects(work, evacuation.partly_dead_objects(), event_type, wanted)
@@ -120,7 +121,7 @@ def _move_out(
     """Leave an object without references; what keeps that from being done, if anything does."""
     key = found.stored.key
     try:
-        if not evacuation.is_settled(found, now):
+        if not evacuation.is_settled(found.stored, now):
             return Holding(key, "it may be about to be used", found.stored.written_at + SETTLED_AGE)
         if key in members:
             evacuation.move_out(key, members[key], PATIENCE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from nakadi.engines.archive.evacuation import Evacuation, EvacuationBusy
-from nakadi.engines.archive.maintenance import ArchiveSweep, BlockCachingStore, PartitionBusy, SegmentMerger
+from nakadi.engines.archive.maintenance import BlockCachingStore, PartitionBusy, SegmentMerger
 from nakadi.engines.archive.reading import UnreadableSegment
 from nakadi.event_types.repository import TopicDirectory
 from nakadi.event_types.storages import STORAGES_KIND
@@ -36,6 +36,7 @@ from nakadi_jobs.dead_members import Holding, remove_dead_members
 from nakadi_jobs.erasure import ENVELOPE, How, Rewriter, Rewritten, Unreadable, Wanted, by_place, search
 from nakadi_jobs.event_type_tables import EVENT_TYPE, EVENT_TYPE_ID, EXPIRED_BEFORE, LATEST, all_tables, tables_of
 from nakadi_jobs.in_tasks import in_tasks
+from nakadi_jobs.namespaces import namespaces_of_broker
 from nakadi_jobs.reports import in_a_line
 from nakadi_jobs.session import rows_of_values
 from nakadi_jobs.tables import BRANCH_STAYS, ChangedMeanwhile, Table
@@ -113,8 +114,9 @@ def expire(work: Workplace) -> None:
             work.report.complain(table.name, f"is not done. {in_a_line(error)}")
     leftovers.remove_gathered(work.table_files, f"{leftovers.GATHERED}/", now - BRANCH_STAYS)
     # In this order: what is replaced now stays until this runs again, for those who are reading in it.
-    _sweep(work, now)
-    _evacuate(work, now)
+    namespaces = namespaces_of_broker(work)
+    _sweep(work, namespaces, now)
+    _evacuate(work, namespaces, now)
     _merge(work)
 
 
@@ -147,17 +149,18 @@ def _drop_table_of_deleted(work: Workplace, table: Table, now: datetime) -> None
         work.report.info(name, f"was deleted; {table.name} goes after {work.options.grace_hours:g} hours")
 
 
-def _sweep(work: Workplace, now: datetime) -> None:
-    swept = ArchiveSweep(work.index, work.store).run(now - timedelta(hours=work.options.grace_hours))
+def _sweep(work: Workplace, namespaces: Collection[str], now: datetime) -> None:
+    grace = timedelta(hours=work.options.grace_hours)
+    swept = Evacuation(work.index, work.store, namespaces).sweep(now - grace, now)
     work.report.info(
         "archive", f"{swept.removed_count} objects ({swept.bytes_freed} bytes) that nothing refers to are gone"
     )
 
 
-def _evacuate(work: Workplace, now: datetime) -> None:
+def _evacuate(work: Workplace, namespaces: Collection[str], now: datetime) -> None:
     """Move what lives out of objects in which other members are dead, so that these do not stay for as long."""
     try:
-        result = Evacuation(work.index, BlockCachingStore(work.store)).move_out_all(now)
+        result = Evacuation(work.index, BlockCachingStore(work.store), namespaces).move_out_all(now)
     except EvacuationBusy:
         return  # another process does it
     for key, problem in result.problem_by_key.items():

@@ -413,3 +413,12 @@ def test_what_is_dead_beside_others_goes_with_expiry(jobs, data):
     jobs.drop_before("--grace-hours", "0")
     assert with_text(NAME, files_in(data.folder / "archive")) == []
     assert members(data, others) == before
+
+
+def test_what_the_last_event_type_left_goes_with_expiry(jobs, data):
+    """With the last event type, the archive of the broker loses its last reference, and its objects still go."""
+    shared_objects(data)
+    for name in ("order.placed", "order.paid", "order.sent"):
+        data.delete(name)
+    jobs.drop_before("--grace-hours", "0")
+    assert files_in(data.folder / "archive") == {}

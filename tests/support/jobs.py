@@ -131,7 +131,7 @@ class DataFolder:
         stored = _stored(events, first, keys, at, apart)
         before = b"".join(objects.pack_member(other.timeline.topic, 0, stored) for other in other_topics)
         content = objects.pack_member(event_type.timeline.topic, partition, stored)
-        key = f"log/test/{event_type.name}/{at:%Y-%m-%d}/{event_type.timeline.topic}-{uuid4().hex}.json.gz"
+        key = f"log/{self.index.identity()}/{event_type.name}/{at:%Y-%m-%d}/{event_type.timeline.topic}-{uuid4().hex}.json.gz"
         self.store.put(key, before + content)
         return self._indexed(event_type, partition, stored, ArchiveLocation(key, len(before), len(content)))
 
@@ -140,7 +140,7 @@ class DataFolder:
     ) -> Sequence[IndexSegment]:
         """Events of several event types behind those that are there, in one object."""
         content = b""
-        key = f"log/test/together/{at:%Y-%m-%d}/{uuid4().hex}.json.gz"
+        key = f"log/{self.index.identity()}/together/{at:%Y-%m-%d}/{uuid4().hex}.json.gz"
         members = []
         for event_type, some in events:
             stored = _stored(some, self._head(event_type, 0).state.next_offset, None, at, timedelta(seconds=1))

@@ -173,10 +173,10 @@ def test_a_young_object_may_be_about_to_be_used(index, store, evacuation):
     content = objects.pack_member("a", 0, [event("a", 2), event("a", 3)])
     store.put("log/ns/shared/2026-11-21/t-2.json.gz", content)
     [found] = [each for each in evacuation.partly_dead_objects() if each.stored.key.endswith("t-2.json.gz")]
-    assert not evacuation.is_settled(found, NOW)
-    assert evacuation.is_settled(found, NOW + timedelta(hours=2))
+    assert not evacuation.is_settled(found.stored, NOW)
+    assert evacuation.is_settled(found.stored, NOW + timedelta(hours=2))
     add_object(index, store, "log/ns/shared/2026-11-21/t-3.json.gz")
-    assert evacuation.is_settled(found, NOW)
+    assert evacuation.is_settled(found.stored, NOW)
 
 
 def test_a_young_object_of_a_rewriter_may_be_about_to_be_used(index, store, evacuation):
@@ -184,5 +184,55 @@ def test_a_young_object_of_a_rewriter_may_be_about_to_be_used(index, store, evac
     store.put("compacted/ns/a/0/000-1.json.gz", objects.pack_member("a", 0, [event("a", 0)]))
     [found] = evacuation.partly_dead_objects()
     with claim_partition(index, "a", 0):
-        assert not evacuation.is_settled(found, NOW)
-    assert evacuation.is_settled(found, NOW)
+        assert not evacuation.is_settled(found.stored, NOW)
+    assert evacuation.is_settled(found.stored, NOW)
+
+
+def sweep(evacuation):
+    """Of all objects, however young."""
+    return evacuation.sweep(datetime.now(UTC) + timedelta(seconds=1), NOW).removed_count
+
+
+NEXT_KEY = "log/ns/shared/2026-11-21/t-2.json.gz"
+
+
+def test_a_sweep_without_grace_leaves_what_is_about_to_be_used(index, store, evacuation):
+    """An archiver may refer to the object that it wrote a moment ago until another one has archived the events."""
+    store.put(NEXT_KEY, objects.pack_member("a", 0, [event("a", 2), event("a", 3)]))
+    assert sweep(evacuation) == 0
+    assert NEXT_KEY in store.all_keys()
+
+    add_object(index, store, "log/ns/shared/2026-11-21/t-3.json.gz")
+    assert sweep(evacuation) == 1
+    assert NEXT_KEY not in store.all_keys()
+
+
+def test_a_sweep_sees_a_reference_that_is_made_while_it_looks(index, store, evacuation, monkeypatch):
+    """An archiver that refers to its object after the sweep has read the references keeps its object."""
+    references = index.referenced_archive_keys
+
+    def read_references_then_archive():
+        found = references()
+        monkeypatch.setattr(index, "referenced_archive_keys", references)
+        add_object(index, store, NEXT_KEY, PLACES[:1])
+        return found
+
+    store.put(NEXT_KEY, objects.pack_member("a", 0, [event("a", 2), event("a", 3)]))
+    monkeypatch.setattr(index, "referenced_archive_keys", read_references_then_archive)
+    assert sweep(Evacuation(index, store, ("ns",))) == 0
+    assert offsets(index, store, "a", 0) == [0, 1, 2, 3]
+
+
+def test_a_sweep_without_grace_leaves_young_objects_while_members_move(store, evacuation):
+    """A process that moves members refers to its new object only later: its events are in the index already."""
+    store.put(NEXT_KEY, objects.pack_member("a", 0, [event("a", 0)]))
+    with evacuation.claimed():
+        assert sweep(evacuation) == 0
+    assert sweep(evacuation) == 1
+
+
+def test_a_sweep_without_grace_leaves_what_is_half_written(store, evacuation):
+    """A file that cannot be read may still be written; an hour later it goes."""
+    store.put(NEXT_KEY, b"\x1f\x8b")
+    assert sweep(evacuation) == 0
+    assert evacuation.sweep(NOW + timedelta(hours=1), NOW + timedelta(hours=3)).removed_count == 1

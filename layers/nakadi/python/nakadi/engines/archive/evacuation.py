@@ -21,7 +21,9 @@ from msgspec.structs import replace
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.maintenance import (
     CLAIM_DURATION_SECONDS,
+    ArchiveSweep,
     PartitionBusy,
+    SweepResult,
     claim_partition,
     list_objects_of_index,
     wait_for_partition,
@@ -103,7 +105,7 @@ class Evacuation(Struct, frozen=True):
                 renew_claim()
                 found = partly_dead[key]
                 try:
-                    if self.is_settled(found, now):
+                    if self.is_settled(found.stored, now):
                         self.move_out(key, members)
                         moved, freed = moved + 1, freed + found.stored.size - found.live_bytes
                 except PartitionBusy:
@@ -112,6 +114,28 @@ class Evacuation(Struct, frozen=True):
                     problems[key] = str(problem)
                 pause()
         return EvacuationResult(moved, freed, problems)
+
+    def sweep(self, older_than: datetime, now: datetime) -> SweepResult:
+        """Remove every object without references that was written before; a young one only if it is settled."""
+        if older_than <= now - SETTLED_AGE:
+            return self._sweep().run(older_than)
+        try:
+            # Who moves members refers to their new object only when it is whole, and has the claim until then.
+            with self.claimed() as renew_claim:
+
+                def is_settled(stored: StoredObject) -> bool:
+                    renew_claim()
+                    try:
+                        return self.is_settled(stored, now)
+                    except BadArchive:
+                        return False  # it may be half written
+
+                return self._sweep(is_settled).run(older_than)
+        except EvacuationBusy:
+            return self._sweep().run(now - SETTLED_AGE)
+
+    def _sweep(self, is_settled: Callable[[StoredObject], bool] | None = None) -> ArchiveSweep:
+        return ArchiveSweep(self.index, self.store, self.namespaces, is_settled)
 
     def partly_dead_objects(self) -> Sequence[PartlyDeadObject]:
         # The references after the objects, so that an object that gets its references meanwhile has all of them.
@@ -122,20 +146,20 @@ class Evacuation(Struct, frozen=True):
             live[segment.location.key] += segment.location.length
         return [PartlyDeadObject(each, live[each.key]) for each in found if live[each.key] < each.size]
 
-    def is_settled(self, found: PartlyDeadObject, now: datetime) -> bool:
+    def is_settled(self, stored: StoredObject, now: datetime) -> bool:
         """Whether nobody is about to refer to what was dead in an object when it was listed.
 
         A young object may belong to a process that has still to refer to it. An indexer adds a segment only at the end
         of what is indexed of a partition, so what lies before that end is dead for good. Who writes events anew has
         the claim to their partition until the segment is replaced: once somebody else can have it, that is over.
         """
-        if found.stored.written_at < now - SETTLED_AGE:
+        if stored.written_at < now - SETTLED_AGE:
             return True
         try:
-            ends = objects.end_offsets(self._read(ArchiveLocation(found.stored.key, 0, found.stored.size)))
+            ends = objects.end_offsets(self._read(ArchiveLocation(stored.key, 0, stored.size)))
         except ArchiveObjectGone:
             return True
-        if found.stored.key.startswith(objects.LOG_FOLDER):
+        if stored.key.startswith(objects.LOG_FOLDER):
             heads = self.index.index_heads(list(ends))
             return all(end <= heads[place].state.next_offset or self._is_gone(place) for place, end in ends.items())
         return all(map(self._can_be_claimed, ends))

@@ -47,19 +47,25 @@ class ArchiveSweep(Struct, frozen=True):
     Each object gets a new name and a reference within moments of being written: what is old and not
     referred to will never be. `namespaces` are those in which everything belongs to the index; without them they are
     those that the index refers to.
+
+    `is_settled` says of an object without references whether nobody is about to refer to it. Without it, all that were
+    written before the given moment count as such.
     """
 
     index: LogIndex
     store: ArchiveStore
     namespaces: Collection[str] | None = None
+    is_settled: Callable[[StoredObject], bool] | None = None
 
     def run(self, older_than: datetime) -> SweepResult:
         """Remove every object that was written before, and has no reference."""
         listed = list_objects_of_index(self.index, self.store, self.namespaces)
         found = [each for each in listed if each.written_at < older_than]
         # The references after the objects: what began to be referred to in between is seen.
-        referenced_archive_keys = self.index.referenced_archive_keys()
-        unused = [each for each in found if each.key not in referenced_archive_keys]
+        unused = self._without_references(found)
+        if self.is_settled is not None:
+            # An archiver that had still to refer to an object may have done so by now, and thereby settled it.
+            unused = self._without_references([each for each in unused if self.is_settled(each)])
         gone: list[StoredObject] = []
         for start in range(0, len(unused), KEYS_PER_REMOVAL):
             some = unused[start : start + KEYS_PER_REMOVAL]
@@ -71,6 +77,10 @@ class ArchiveSweep(Struct, frozen=True):
         if gone:
             log.info("%s archive objects that are not needed any more are gone", len(gone))
         return SweepResult(len(found), len(gone), sum(each.size for each in gone))
+
+    def _without_references(self, found: Sequence[StoredObject]) -> Sequence[StoredObject]:
+        referenced_archive_keys = self.index.referenced_archive_keys() if found else ()
+        return [each for each in found if each.key not in referenced_archive_keys]
 
 
 def list_objects_of_index(

@@ -1,0 +1,29 @@
+"""The namespaces of the archive in which every object belongs to this broker."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from urllib.parse import urlsplit
+
+from nakadi.engines.archive.objects import namespace_of_key
+from nakadi.event_types.storages import STORAGES_KIND
+from nakadi.model.event_type import StorageType
+from nakadi_jobs.command import Workplace
+
+
+def namespaces_of_broker(work: Workplace) -> Collection[str]:
+    """Return those that the index refers to, and those that the broker writes to: with its last event type, a namespace
+    loses its last reference, and its objects stay.
+    """
+    referenced = {namespace_of_key(key) for key in work.index.referenced_archive_keys()}
+    return {*referenced, work.index.identity(), *_streams(work)}
+
+
+def _streams(work: Workplace) -> Iterator[str]:
+    """The Kinesis streams of the broker. Its log indexer orders objects by stream."""
+    own = urlsplit(work.options.event_log or "")
+    if own.scheme == StorageType.KINESIS:
+        yield own.netloc
+    for storage in work.registry.list(STORAGES_KIND):
+        if storage.body["type"] == StorageType.KINESIS:
+            yield storage.body["configuration"]["stream"]
