@@ -21,7 +21,7 @@ from constructs import Construct
 from nakadi_cdk.assets import COMPILED, DEPENDENCIES, JOBS, PACKAGE, assets
 from nakadi_cdk.context import Context
 from nakadi_cdk.data import FOUND, SPARK_LOGS, Data
-from nakadi_cdk.permissions import PERMISSIONS
+from nakadi_cdk.permissions import LIST_VERSIONS, PERMISSIONS, REMOVE_VERSIONS
 
 # Spark 3.5 and Python 3.11, as in the tests; what comes after has no Iceberg that could be tested with.
 GLUE = "5.1"
@@ -80,6 +80,7 @@ class Job:
     schedule: str = ""  # started by housekeeping, if nothing is said
     streams: bool = False
     at_once: int = 1
+    erases: bool = False  # it removes old versions of objects
     arguments: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -106,6 +107,7 @@ def jobs(data: Data, *, context: Context) -> tuple[Job, ...]:
             schedule="cron(30 2 * * ? *)",
             # An erasure is not refused because events expire at that time: the two keep out of each other's way.
             at_once=5,
+            erases=True,
             arguments={"--do": "expire", "--event-log": data.settings["event_log"]},
         ),
     )
@@ -160,7 +162,7 @@ class Analytics(Construct):
         script = s3_assets.Asset(self, f"Script-{job.name}", path=str(assets() / SCRIPTS / f"{job.name}.py"))
         full_name = f"{self._data.prefix}-{job.name}"
         role = iam.Role(self, f"Role-{job.name}", assumed_by=iam.ServicePrincipal("glue.amazonaws.com"))
-        for statement in (*PERMISSIONS[job.name].statements(self._data), *self._statements(script)):
+        for statement in (*PERMISSIONS[job.name].statements(self._data), *self._statements(job, script)):
             role.add_to_policy(statement)
         made = glue.CfnJob(
             self,
@@ -246,14 +248,18 @@ class Analytics(Construct):
             ],
         )
 
-    def _statements(self, script: s3_assets.Asset) -> Iterator[iam.PolicyStatement]:
+    def _statements(self, job: Job, script: s3_assets.Asset) -> Iterator[iam.PolicyStatement]:
         assets = [each.bucket.arn_for_objects(each.s3_object_key) for each in (script, *self._packages)]
         yield iam.PolicyStatement(actions=["s3:GetObject"], resources=assets)
         yield iam.PolicyStatement(
-            actions=["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"],
+            actions=[
+                *("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"),
+                *(REMOVE_VERSIONS if job.erases else ()),
+            ],
             resources=[f"{self._data.tables_arn}/*"],
         )
-        yield iam.PolicyStatement(actions=["s3:ListBucket"], resources=[self._data.tables_arn])
+        listing = ["s3:ListBucket", *([LIST_VERSIONS] if job.erases else [])]
+        yield iam.PolicyStatement(actions=listing, resources=[self._data.tables_arn])
         yield self._in_catalog()
         yield iam.PolicyStatement(
             actions=["logs:CreateLogGroup", "logs:CreateLogStream", "logs:PutLogEvents"],

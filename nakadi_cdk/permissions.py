@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from aws_cdk import Aws
 from aws_cdk import aws_iam as iam
 
-from nakadi.engines.dynamodb.log_index_keys import SEGMENTS_KEY_PREFIX, claim_key, topic_key
+from nakadi.engines.dynamodb.log_index_keys import IDENTITY_KEY, SEGMENTS_KEY_PREFIX, claim_key, topic_key
 from nakadi.event_types.documents import MEASURED_STATISTICS_KIND as MEASURED_STATISTICS
 from nakadi.event_types.documents import TABLE_STATES_KIND as TABLE_STATES
 from nakadi_cdk import msk
@@ -31,6 +31,9 @@ FOLLOW = (*READ, "kinesis:DescribeStream", "kinesis:DescribeStreamSummary")  # w
 FETCH = ("s3:GetObject",)
 KEEP = ("s3:PutObject",)
 REARRANGE = ("s3:DeleteObject", "s3:GetObject", "s3:PutObject")
+# In a bucket that keeps versions, what was erased is in the old ones.
+REMOVE_VERSIONS = ("s3:DeleteObjectVersion", "s3:GetObjectVersion")
+LIST_VERSIONS = "s3:ListBucketVersions"
 
 USE_KEY = (
     "kms:Decrypt",
@@ -82,7 +85,8 @@ class May:
             yield iam.PolicyStatement(actions=list(self.archive), resources=[data.archive_objects])
         if "s3:GetObject" in self.archive:
             # S3 tells only those who may list a bucket that a key is missing; to others it says that they may not.
-            yield iam.PolicyStatement(actions=["s3:ListBucket"], resources=[data.archive_arn])
+            listing = ["s3:ListBucket", *([LIST_VERSIONS] if set(REMOVE_VERSIONS) <= set(self.archive) else [])]
+            yield iam.PolicyStatement(actions=listing, resources=[data.archive_arn])
         if data.key and (self.tables or self.stream or self.archive):
             # By way of services that the role may use, and so for no more than it may do there.
             yield iam.PolicyStatement(
@@ -126,8 +130,8 @@ PERMISSIONS: Mapping[str, May] = {
     # Which objects are still referred to is known only to who has seen every reference.
     "retention": May(
         tables={"documents": LOOK_UP, "log-index": SCAN},
-        own={"log-index": (topic_key("*"), f"{SEGMENTS_KEY_PREFIX}*", claim_key("*"))},
-        archive=REARRANGE,
+        own={"log-index": (topic_key("*"), f"{SEGMENTS_KEY_PREFIX}*", claim_key("*"), IDENTITY_KEY)},
+        archive=(*REARRANGE, *REMOVE_VERSIONS),
     ),
 }
 

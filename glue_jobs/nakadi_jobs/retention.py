@@ -9,6 +9,7 @@ import argparse
 import hashlib
 import sys
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -37,6 +38,7 @@ from nakadi_jobs.erasure import ENVELOPE, How, Rewriter, Rewritten, Unreadable, 
 from nakadi_jobs.event_type_tables import EVENT_TYPE, EVENT_TYPE_ID, EXPIRED_BEFORE, LATEST, all_tables, tables_of
 from nakadi_jobs.in_tasks import in_tasks
 from nakadi_jobs.namespaces import namespaces_of_broker
+from nakadi_jobs.old_versions import remove_old_versions
 from nakadi_jobs.reports import in_a_line
 from nakadi_jobs.session import rows_of_values
 from nakadi_jobs.tables import BRANCH_STAYS, ChangedMeanwhile, Table
@@ -217,6 +219,7 @@ def erase(work: Workplace) -> None:
             _erase_from(work, table, wanted, how)
         _remove_copies(work, event_type)
         holding = [*remove_dead_members(work, event_type, wanted)]
+        holding += remove_old_versions(work, event_type, wanted, _folders_of(work, event_type))
         if hot is not None:
             holding += hot_log.remove_archived(hot, work.index, event_type, wanted)
         _verify(work, event_type, wanted, _left_in_archive(work, event_type, wanted, looked_at), holding)
@@ -336,6 +339,15 @@ def _verify(
         work.report.info(event_type.name, "verified: nothing of it is found in the archive or in tables")
     for place in places:
         work.report.complain(event_type.name, f"still found in {place}; run this again")
+
+
+def _folders_of(work: Workplace, event_type: EventType) -> Sequence[str]:
+    """The folders of its tables and of copies of its archive. Of tables elsewhere the verification complains."""
+    folders = [f"{leftovers.GATHERED}/{timeline.topic}" for timeline in event_type.timelines]
+    for table in tables_of(work.spark, work.database, event_type):
+        with suppress(leftovers.Unreadable):
+            folders.append(leftovers.folder_in(work.tables, table.location()))
+    return folders
 
 
 def _left_on_disk(work: Workplace, event_type: EventType, wanted: Wanted) -> Iterator[str]:

@@ -218,11 +218,15 @@ def _of_s3(request: Request) -> Iterator[Permission]:
     if source:
         yield Permission("s3:GetObject", f"arn:aws:s3:::{source}")
     if "delete" in query:
-        yield from (Permission("s3:DeleteObject", f"{whole}/{each}") for each in deleted_together(request))
+        # Of objects that are deleted together, either all or none are named with their versions here.
+        action = "s3:DeleteObjectVersion" if b"<VersionId>" in request.body else "s3:DeleteObject"
+        yield from (Permission(action, f"{whole}/{each}") for each in deleted_together(request))
     elif request.method == "DELETE":
         yield Permission("s3:AbortMultipartUpload" if "uploadId" in query else "s3:DeleteObject", one if key else whole)
     elif key:
-        yield Permission(OBJECTS[request.method], one)
+        yield Permission("s3:GetObjectVersion" if "versionId" in query else OBJECTS[request.method], one)
+    elif "versions" in query:
+        yield Permission("s3:ListBucketVersions", whole)
     else:
         yield Permission("s3:ListBucket" if request.method in {"GET", "HEAD"} else "s3:CreateBucket", whole)
 

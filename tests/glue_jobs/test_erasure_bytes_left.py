@@ -10,9 +10,11 @@ import pytest
 
 from nakadi.engines.archive.evacuation import Evacuation
 from nakadi.engines.archive.maintenance import claim_partition
+from nakadi.engines.archive.stores import S3Store
 from nakadi.local import Broker
 from nakadi.model.annotations import PARTITION_BY_ANNOTATION, RETENTION_ANNOTATION, SORT_BY_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy
+from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
 from nakadi_jobs import command, dead_members, leftovers, retention
 from nakadi_jobs.avro_files import BadAvro, bounds_in
@@ -246,6 +248,53 @@ def test_nothing_in_a_bucket_has_what_was_erased(bucket, monkeypatch):
     assert set(kinds(objects)) >= EVERYTHING
     assert with_text(NAME[:16], {**objects, **files_in(data.folder)}) == []
     assert jobs.rows("order_placed") == [(0, 0), (0, 2), (0, 3)]
+
+
+@pytest.fixture
+def versioned(bucket):
+    """A bucket that keeps versions, with an object of the archive that two event types share, and a table."""
+    s3, data, jobs = bucket
+    s3.put_bucket_versioning(Bucket=PREFIX, VersioningConfiguration={"Status": "Enabled"})
+    others = shared_objects(data)
+    jobs.compacted("--event-types", "order.placed")
+    return s3, data, jobs, others
+
+
+def test_nothing_is_left_in_a_bucket_that_keeps_versions(versioned):
+    """What was removed and replaced is gone from every version, and other events keep theirs."""
+    s3, data, jobs, others = versioned
+    before = members(data, others)
+    told = jobs.drop_before(*ERASE_NAME)
+    assert (told.code, "verified" in told.told) == (0, True), told.told
+    assert with_text(NAME[:16], {**objects_in(s3, PREFIX), **files_in(data.folder)}) == []
+    assert members(data, others) == before
+    assert jobs.rows("order_placed") == [(0, 0), (0, 2)]
+
+
+@pytest.mark.parametrize("refused", ["list_old_versions", "remove_old_versions"])
+def test_old_versions_that_stay_are_named(versioned, monkeypatch, tmp_path, refused):
+    """Where a role may not list or remove versions, nothing is called gone, and a later run that may finds them."""
+    s3, _, jobs, _ = versioned
+
+    def refuse(*_):
+        raise Unavailable("S3: AccessDenied")
+
+    def keep(_, versions):
+        return dict.fromkeys(versions, "AccessDenied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(S3Store, refused, refuse if refused == "list_old_versions" else keep)
+        told = jobs.drop_before(*ERASE_NAME, "--report", str(tmp_path / "reports"))
+    assert (told.code, "verified" in told.told) == (3, False)
+    [report] = (tmp_path / "reports").iterdir()
+    known = json.loads(report.read_text())
+    assert known["verified_gone"] is False
+    assert known["left_in"]
+    assert all("AccessDenied" in place for place in known["left_in"])
+
+    told = jobs.drop_before(*ERASE_NAME)
+    assert (told.code, "verified" in told.told) == (0, True), told.told
+    assert with_text(NAME[:16], objects_in(s3, PREFIX)) == []
 
 
 @pytest.mark.usefixtures("cut_short")

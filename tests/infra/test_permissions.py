@@ -44,6 +44,7 @@ READ = {"kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:ListShards"}
 WRITE = READ | {"kinesis:PutRecords"}
 # Who may not list a bucket is not told that a key is missing.
 FETCH = {"s3:GetObject", "s3:ListBucket"}
+OLD_VERSIONS = {"s3:DeleteObjectVersion", "s3:GetObjectVersion", "s3:ListBucketVersions"}
 JOB = {
     *("glue:CreateDatabase", "glue:CreateTable", "glue:DeleteTable", "glue:GetDatabase"),
     *("glue:GetTable", "glue:GetTables", "glue:UpdateTable"),
@@ -77,7 +78,7 @@ MAY = {
     "ApiPagesRole": {"s3:GetObject"},
     "AnalyticsRolestatistics": JOB | CHANGE,
     "AnalyticsRolecompaction": JOB | CHANGE,
-    "AnalyticsRoleretention": JOB | CHANGE | {"dynamodb:Scan"},
+    "AnalyticsRoleretention": JOB | CHANGE | {"dynamodb:Scan"} | OLD_VERSIONS,
 }
 
 # These know no resources.

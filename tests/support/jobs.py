@@ -131,7 +131,7 @@ class DataFolder:
         stored = _stored(events, first, keys, at, apart)
         before = b"".join(objects.pack_member(other.timeline.topic, 0, stored) for other in other_topics)
         content = objects.pack_member(event_type.timeline.topic, partition, stored)
-        key = f"log/{self.index.identity()}/{event_type.name}/{at:%Y-%m-%d}/{event_type.timeline.topic}-{uuid4().hex}.json.gz"
+        key = objects.new_log_key(self.index.identity(), event_type.name, event_type.timeline.topic, at)
         self.store.put(key, before + content)
         return self._indexed(event_type, partition, stored, ArchiveLocation(key, len(before), len(content)))
 

@@ -113,6 +113,8 @@ QUERY = {
         ),
         (asked("s3", method="GET", path="/b/a%20key"), [("s3:GetObject", "arn:aws:s3:::b/a key", None)]),
         (asked("s3", method="GET", path="/b?list-type=2"), [("s3:ListBucket", "arn:aws:s3:::b", None)]),
+        (asked("s3", method="GET", path="/b?versions"), [("s3:ListBucketVersions", "arn:aws:s3:::b", None)]),
+        (asked("s3", method="GET", path="/b/k?versionId=1"), [("s3:GetObjectVersion", "arn:aws:s3:::b/k", None)]),
         (asked("s3", method="DELETE", path="/b/k"), [("s3:DeleteObject", "arn:aws:s3:::b/k", None)]),
         (
             asked("s3", method="DELETE", path="/b/k?uploadId=1"),

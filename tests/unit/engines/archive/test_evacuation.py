@@ -207,7 +207,7 @@ def test_a_sweep_without_grace_leaves_what_is_about_to_be_used(index, store, eva
     assert NEXT_KEY not in store.all_keys()
 
 
-def test_a_sweep_sees_a_reference_that_is_made_while_it_looks(index, store, evacuation, monkeypatch):
+def test_a_sweep_sees_a_reference_that_is_made_while_it_looks(index, store, monkeypatch):
     """An archiver that refers to its object after the sweep has read the references keeps its object."""
     references = index.referenced_archive_keys
 

@@ -1,5 +1,6 @@
 """Where archive objects are kept."""
 
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -7,7 +8,14 @@ from botocore.parsers import ResponseParserError
 from botocore.session import Session
 
 from nakadi.engines.archive import stores
-from nakadi.engines.archive.stores import FolderStore, MemoryStore, S3Store, open_archive, open_archive_if_set
+from nakadi.engines.archive.stores import (
+    FolderStore,
+    MemoryStore,
+    OldVersion,
+    S3Store,
+    open_archive,
+    open_archive_if_set,
+)
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore
@@ -178,3 +186,58 @@ def test_a_url_names_the_store():
     assert isinstance(open_archive_if_set("data/archive"), FolderStore)
     with pytest.raises(BadSetting, match="memory, file, s3"):
         open_archive("ftp://here")
+
+
+@pytest.fixture
+def versioned():
+    """A store in a bucket that keeps versions."""
+    with aws():
+        client = Session().create_client("s3", REGION)
+        client.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})
+        client.put_bucket_versioning(Bucket="archive", VersioningConfiguration={"Status": "Enabled"})
+        with closing(open_archive(f"s3://archive/some/folder?region={REGION}")) as opened:
+            yield opened
+
+
+def test_a_bucket_may_keep_what_was_replaced_and_removed(versioned, monkeypatch):
+    """Old versions are listed and read, whatever they were replaced by, and go for good."""
+    monkeypatch.setattr(stores, "KEYS_PER_PAGE", 1)
+    for content in (b"first", b"second"):
+        versioned.put("a/b/c.gz", content)
+    versioned.put("a/b/d.gz", b"third")
+    versioned.put("x/e.gz", b"fourth")
+    versioned.remove(["a/b/d.gz", "x/e.gz"])
+
+    found = list(versioned.list_old_versions("a/b/"))
+    assert {each.key: versioned.read_old_version(each) for each in found} == {
+        "a/b/c.gz": b"first",
+        "a/b/d.gz": b"third",
+    }
+
+    assert versioned.remove_old_versions(found) == {}
+    assert list(versioned.list_old_versions("a/b/")) == []
+    with pytest.raises(ArchiveObjectGone):
+        versioned.read_old_version(found[0])
+    assert versioned.read_range(ArchiveLocation("a/b/c.gz", 0, 10)) == b"second"
+    assert [each.key for each in versioned.list_old_versions("x/")] == ["x/e.gz"]
+
+
+def test_a_bucket_without_versions_has_no_old_ones():
+    """Its objects are the latest, and what is removed is gone."""
+    with aws():
+        client = Session().create_client("s3", REGION)
+        client.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})
+        with closing(open_archive(f"s3://archive?region={REGION}")) as store:
+            store.put("a/b", b"1")
+            store.put("a/b", b"2")
+            store.put("a/c", b"3")
+            store.remove(["a/c"])
+            assert list(store.list_old_versions("a/")) == []
+
+
+def test_a_version_that_is_not_removed_is_named():
+    """S3 answers for each of them."""
+    stays, goes = OldVersion("a", "1", 1), OldVersion("a", "2", 1)
+    answer = {"Errors": [{"Key": "a", "VersionId": "1", "Code": "AccessDenied"}]}
+    store = S3Store(Answering(answer), "archive")
+    assert store.remove_old_versions([stays, goes]) == {stays: "AccessDenied"}

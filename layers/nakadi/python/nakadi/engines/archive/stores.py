@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 from uuid import uuid4
 
@@ -176,19 +176,27 @@ def _make_durable(folder: Path) -> None:
         os.close(opened)
 
 
+class OldVersion(NamedTuple):
+    """An object that was replaced or removed, in a bucket that keeps versions."""
+
+    key: str
+    version_id: str
+    size: int
+
+
 class S3Store:
     """Objects in a bucket, through a boto3 client."""
 
     def __init__(self, client: Any, bucket: str, prefix: str = "") -> None:
+        self.bucket = bucket
         self._client = client
-        self._bucket = bucket
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._closed = False
 
     def put(self, key: str, content: bytes) -> None:
         self._call_s3(
             lambda: self._client.put_object(
-                Bucket=self._bucket, Key=self._prefix + key, Body=content, ContentType="application/gzip"
+                Bucket=self.bucket, Key=self._prefix + key, Body=content, ContentType="application/gzip"
             )
         )
 
@@ -196,7 +204,7 @@ class S3Store:
         from botocore.exceptions import ClientError  # noqa: PLC0415  # only who uses S3 has it
 
         last = location.start + location.length - 1
-        asked = {"Bucket": self._bucket, "Key": self._prefix + location.key, "Range": f"bytes={location.start}-{last}"}
+        asked = {"Bucket": self.bucket, "Key": self._prefix + location.key, "Range": f"bytes={location.start}-{last}"}
 
         def fetch() -> bytes:
             # What is read here fails here: a connection can break in the middle of a body.
@@ -212,7 +220,7 @@ class S3Store:
     def list_objects(self, prefix: str) -> Iterator[StoredObject]:
         token: dict[str, str] = {}
         while True:
-            wanted = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, "MaxKeys": KEYS_PER_PAGE}
+            wanted = {"Bucket": self.bucket, "Prefix": self._prefix + prefix, "MaxKeys": KEYS_PER_PAGE}
             page = self._call_s3(partial(self._client.list_objects_v2, **wanted, **token))
             for each in page.get("Contents", ()):
                 yield StoredObject(each["Key"].removeprefix(self._prefix), each["Size"], each["LastModified"])
@@ -224,12 +232,43 @@ class S3Store:
         for start in range(0, len(keys), KEYS_PER_REMOVAL):
             objects = [{"Key": self._prefix + key} for key in keys[start : start + KEYS_PER_REMOVAL]]
             wanted = {"Objects": objects, "Quiet": True}
-            answer = self._call_s3(partial(self._client.delete_objects, Bucket=self._bucket, Delete=wanted))
+            answer = self._call_s3(partial(self._client.delete_objects, Bucket=self.bucket, Delete=wanted))
             # Each object is removed or not for itself, and the answer is no error though none of them was.
             kept = answer.get("Errors", ())
             if kept:
                 first = f"{kept[0].get('Key')}: {kept[0].get('Code')}"
                 raise Unavailable(f"S3: {len(kept)} of {len(objects)} objects were not removed, the first is {first}")
+
+    def list_old_versions(self, prefix: str) -> Iterator[OldVersion]:
+        """The replaced and removed objects whose keys begin so; none where the bucket keeps no versions."""
+        place: dict[str, str] = {}
+        while True:
+            wanted = {"Bucket": self.bucket, "Prefix": self._prefix + prefix, "MaxKeys": KEYS_PER_PAGE}
+            page = self._call_s3(partial(self._client.list_object_versions, **wanted, **place))
+            for each in page.get("Versions", ()):
+                if not each["IsLatest"]:
+                    yield OldVersion(each["Key"].removeprefix(self._prefix), each["VersionId"], each["Size"])
+            if not page.get("IsTruncated"):
+                return
+            place = {"KeyMarker": page["NextKeyMarker"], "VersionIdMarker": page["NextVersionIdMarker"]}
+
+    def read_old_version(self, version: OldVersion) -> bytes:
+        """Raises `ArchiveObjectGone`."""
+        asked = {"Bucket": self.bucket, "Key": self._prefix + version.key, "VersionId": version.version_id}
+        return self._call_s3(lambda: bytes(self._client.get_object(**asked)["Body"].read()), version.key)
+
+    def remove_old_versions(self, versions: Sequence[OldVersion]) -> Mapping[OldVersion, str]:
+        """Remove versions for good, and return those that stay, with the reason."""
+        kept: dict[OldVersion, str] = {}
+        for start in range(0, len(versions), KEYS_PER_REMOVAL):
+            some = {
+                (self._prefix + each.key, each.version_id): each for each in versions[start : start + KEYS_PER_REMOVAL]
+            }
+            objects = [{"Key": key, "VersionId": version_id} for key, version_id in some]
+            wanted = {"Objects": objects, "Quiet": True}
+            answer = self._call_s3(partial(self._client.delete_objects, Bucket=self.bucket, Delete=wanted))
+            kept |= {some[each["Key"], each["VersionId"]]: str(each.get("Code")) for each in answer.get("Errors", ())}
+        return kept
 
     def close(self) -> None:
         self._closed = True
@@ -244,7 +283,7 @@ class S3Store:
         try:
             return call()
         except ClientError as error:
-            if _error_code(error) in {"NoSuchKey", "404"}:
+            if _error_code(error) in {"NoSuchKey", "NoSuchVersion", "404"}:
                 raise ArchiveObjectGone(key) from error
             raise Unavailable(f"S3: {error}") from error
         except (BotoCoreError, ResponseParserError) as error:

@@ -43,6 +43,7 @@ from nakadi.engines.dynamodb.client import (
     transaction_attempt,
 )
 from nakadi.engines.dynamodb.log_index_keys import (
+    IDENTITY_KEY,
     SEGMENTS_KEY_PREFIX,
     claim_key,
     head_sort_key,
@@ -81,7 +82,6 @@ class LogIndexItem(Model):
 
 TOPIC_SORT_KEY = "topic"
 CLAIM_SORT_KEY = "claim"
-IDENTITY_KEY = "identity"
 
 # One attempt more than there can be others who write to a topic at the same moment and are not housekeeping.
 MAX_CHANGE_ATTEMPTS = 20

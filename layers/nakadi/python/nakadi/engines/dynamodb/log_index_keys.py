@@ -6,6 +6,7 @@ As in `tables`, nothing here imports the clients of AWS.
 from __future__ import annotations
 
 SEGMENTS_KEY_PREFIX = "segments#"
+IDENTITY_KEY = "identity"
 
 
 def topic_key(topic: str) -> str:

@@ -1,0 +1,112 @@
+"""Erasing from old versions: a bucket that keeps versions still has what was removed or replaced.
+
+Old versions of archive objects are searched, and those with the value are removed. Of the event type's tables and of
+copies for Spark, all old versions are removed, since no state of a table refers to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+
+from msgspec import Struct
+
+from nakadi.engines.archive import objects
+from nakadi.engines.archive.objects import ArchivedLine, BadArchive
+from nakadi.engines.archive.stores import OldVersion, S3Store, open_archive
+from nakadi.model.event_type import EventType
+from nakadi.model.log_index import ArchiveLocation
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports.archive_store import ArchiveObjectGone
+from nakadi_jobs.command import Workplace
+from nakadi_jobs.dead_members import Holding, topics_of
+from nakadi_jobs.erasure import Wanted
+from nakadi_jobs.in_tasks import in_tasks
+from nakadi_jobs.namespaces import namespaces_of_broker
+
+
+class OldObject(Struct, frozen=True):
+    """An old version of an archive object."""
+
+    version: OldVersion
+
+    @property
+    def location(self) -> ArchiveLocation:
+        return ArchiveLocation(self.version.key, 0, self.version.size)
+
+
+def remove_old_versions(
+    work: Workplace, event_type: EventType, wanted: Wanted, table_folders: Sequence[str]
+) -> Sequence[Holding]:
+    """Remove the old versions that have or may have the value, and return those that stay."""
+    removed: list[OldVersion] = []
+    left: list[Holding] = []
+    for store, find in (
+        (work.store, partial(_holding_versions, work, event_type, wanted)),
+        (work.table_files, partial(_versions_in_folders, table_folders)),
+    ):
+        if not isinstance(store, S3Store):
+            continue  # nothing else keeps versions
+        try:
+            found = find(store)
+            kept = store.remove_old_versions(found)
+        except Unavailable as error:
+            left.append(Holding(f"old versions in the bucket {store.bucket}", f"they could not be looked at: {error}"))
+            continue
+        removed += [each for each in found if each not in kept]
+        left += [_holding(version, reason) for version, reason in kept.items()]
+    if removed:
+        work.report.info("archive", f"{len(removed)} old versions of objects are gone")
+    work.report.details["removed_versions"] = len(removed)
+    return left
+
+
+def _holding(version: OldVersion, reason: str) -> Holding:
+    return Holding(_name(version), f"an old version, which could not be removed: {reason}; it stays until it expires")
+
+
+def _versions_in_folders(folders: Sequence[str], store: S3Store) -> Sequence[OldVersion]:
+    return [version for folder in folders for version in store.list_old_versions(f"{folder}/")]
+
+
+def _holding_versions(work: Workplace, event_type: EventType, wanted: Wanted, store: S3Store) -> Sequence[OldVersion]:
+    parts = [
+        OldObject(version)
+        for namespace in sorted(namespaces_of_broker(work))
+        for folder in (objects.LOG_FOLDER, objects.REWRITTEN_FOLDER)
+        for version in store.list_old_versions(f"{folder}{namespace}/")
+    ]
+    job = partial(search_versions, work.archive.url, wanted, topics_of(event_type), event_type.name)
+    found: Mapping[str, str] = dict(in_tasks(work.spark, parts, job))
+    for problem in filter(None, found.values()):
+        work.report.complain(event_type.name, f"not everything could be looked at: {problem}")
+    return [each.version for each in parts if found.get(_name(each.version)) == ""]
+
+
+def search_versions(
+    url: str, wanted: Wanted, topics: Collection[str], name: str, parts: Iterable[OldObject]
+) -> Iterator[tuple[str, str]]:
+    """Search old versions for events of these topics, and of deleted event types of this name. Yields the name of each
+    that holds the value, or what is wrong with it as well.
+    """
+
+    def is_meant(line: ArchivedLine) -> bool:
+        return line.topic in topics or line.event_type == name
+
+    with closing(open_archive(url)) as store:
+        assert isinstance(store, S3Store)
+        for part in parts:
+            try:
+                found = wanted.found_in_member(store.read_old_version(part.version), is_meant)
+            except ArchiveObjectGone:
+                continue
+            except BadArchive as error:
+                yield _name(part.version), f"{_name(part.version)} cannot be read: {error}"
+                continue
+            if found:
+                yield _name(part.version), ""
+
+
+def _name(version: OldVersion) -> str:
+    return f"{version.key}@{version.version_id}"
