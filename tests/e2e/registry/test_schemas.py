@@ -228,24 +228,31 @@ def test_a_schema_can_be_tried_before_it_is_added(api, path):
     answer = api.post(f"{path}/latest/compatibility-check", json={"schema": json.dumps(SECOND)})
 
     assert answer.status_code == 200
-    assert answer.json() == {
+    assert answer.json() | {"changes": len(answer.json()["changes"])} == {
         "compatible": True,
         "compatibility_mode": "forward",
         "validated_against_version": "1.0.0",
+        "level": "minor",
+        "changes": 1,
     }
     assert versions(api.get(path)) == ["1.0.0"]
 
 
 def test_an_incompatible_schema_is_an_answer_and_no_failure(api, path):
-    """What may not follow is reported with the message that adding it would give. (R148)"""
+    """What may not follow is reported with the message that adding it would give, and a proposal. (R148, R297)"""
     answer = api.post(f"{path}/1.0.0/compatibility-check", json={"schema": '{"properties": {}}'})
 
-    assert answer.json() == {
+    verdict = answer.json()
+    [change] = verdict.pop("changes")
+    assert verdict == {
         "compatible": False,
         "compatibility_mode": "forward",
         "validated_against_version": "1.0.0",
         "error": "Invalid schema: #/properties/a: schema properties cannot be removed",
+        "level": "major",
+        "proposal": [{"op": "add", "path": "/properties/a", "value": {"type": "string"}}],
     }
+    assert (change["rule"], change["old"], change["permitted"]) == ("PROPERTY_REMOVED", {"type": "string"}, False)
 
 
 def test_a_check_is_against_the_version_it_names(api, path):

@@ -7,7 +7,8 @@ import pytest
 
 from nakadi.model.event_type import ChangeLevel, CompatibilityMode, Version
 from nakadi.model.outcomes import IncompatibleSchema, Invalid
-from nakadi.schemas.evolution import ChangeKind, find_schema_changes, level_of_change, next_schema
+from nakadi.schemas.changes import ChangeKind, find_schema_changes
+from nakadi.schemas.evolution import level_of_change, next_schema
 from nakadi.schemas.submission import check_restricted_language
 from nakadi.schemas.values import MAX_MESSAGE_CHARACTERS
 from tests.support.builders import A_MOMENT, a_schema, an_event_type

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ from nakadi.common.work import LongWorkQueue
 from nakadi.event_types import documents, rules
 from nakadi.event_types.deletion import GetDependents
 from nakadi.event_types.documents import now_in_milliseconds, rule_violations
+from nakadi.event_types.forecast import ChangeForecast, RefusalCollector, forecast_schema
 from nakadi.event_types.repository import EventTypes, already_exists_error
 from nakadi.event_types.rules import EventTypeLimits
 from nakadi.event_types.schema_versions import check_schema, turn_if_check_is_long
@@ -22,7 +24,17 @@ from nakadi.event_types.storages import Storages
 from nakadi.event_types.tables import check_data_lake_annotations
 from nakadi.event_types.timelines import first_timeline
 from nakadi.model.authorization import Feature, Operation, Resource, ResourceType, Subject
-from nakadi.model.event_type import EventType, EventTypeDraft, PartitionStrategy, Schema, Statistics, Timeline, Version
+from nakadi.model.event_type import (
+    EventType,
+    EventTypeDraft,
+    PartitionStrategy,
+    Schema,
+    SchemaDraft,
+    SchemaType,
+    Statistics,
+    Timeline,
+    Version,
+)
 from nakadi.model.outcomes import Conflict, Fault, FeatureSwitchedOff, Invalid, NotFound, Outcome, TryLater, Violations
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLogs
@@ -154,6 +166,12 @@ def check_fields(draft: EventTypeDraft) -> None:
 # Changes --------------------------------------------------------------------------------------------------------------
 
 
+RuleContext = AbstractContextManager[None]
+"""Where a rule is checked: what it raises goes on, or is collected."""
+
+RAISE_REFUSALS: RuleContext = nullcontext()
+
+
 class EventTypeUpdate(Struct, frozen=True, kw_only=True):
     event_types: EventTypes
     permissions: Permissions
@@ -168,6 +186,26 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
         self.features.require_writes_allowed()
         return self.event_types.retry_if_changed(lambda: self._update(name, draft, subject))
 
+    def forecast(self, name: str, draft: EventTypeDraft, subject: Subject) -> ChangeForecast:
+        """What `update` would do, with all rules that forbid it. Nothing is stored, so this is answered while the
+        registry is read-only, too.
+        """
+        check_fields(draft)
+        old = self.event_types.get(name)
+        refusals = RefusalCollector()
+        self._check_permitted(old, draft, subject, refusals)
+        assert draft.schema is not None
+        assert draft.schema.text is not None
+        with turn_if_check_is_long(draft.schema, self.long_work_queue):
+            new = self._validated_event_type(old, draft, subject, refusals)
+            schema = forecast_schema(
+                old,
+                draft.schema.text,
+                new.compatibility_mode,
+                lambda text: check_schema(SchemaDraft(type=SchemaType.JSON, text=text), draft),
+            )
+        return ChangeForecast(current=old, refusals=refusals.details, schema=schema)
+
     def _update(self, name: str, draft: EventTypeDraft, subject: Subject) -> EventType:
         old = self.event_types.get(name)
         self._check_permitted(old, draft, subject)
@@ -176,43 +214,69 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
             new = self._validated_event_type(old, draft, subject)
         return self.event_types.replace(old, new)
 
-    def _check_permitted(self, old: EventType, draft: EventTypeDraft, subject: Subject) -> None:
-        if draft.authorization is None and self.features.is_on(Feature.FORCE_EVENT_TYPE_AUTHZ):
-            raise Invalid(documents.AUTHORIZATION_MANDATORY_MESSAGE)
+    def _check_permitted(
+        self, old: EventType, draft: EventTypeDraft, subject: Subject, rule: RuleContext = RAISE_REFUSALS
+    ) -> None:
+        with rule:
+            if draft.authorization is None and self.features.is_on(Feature.FORCE_EVENT_TYPE_AUTHZ):
+                raise Invalid(documents.AUTHORIZATION_MANDATORY_MESSAGE)
         self.permissions.require(Operation.VIEW, old.resource, subject)
         # Administrators of the broker may exceed limits, and correct what its owners can never change again.
         if not self._may_break_owner_rules(subject):
-            self.limits.check_retention(draft.retention_time)
-            check_data_lake_annotations(draft.annotations or {})
+            with rule:
+                self.limits.check_retention(draft.retention_time)
+            with rule:
+                check_data_lake_annotations(draft.annotations or {})
             self.permissions.require(Operation.ADMIN, old.resource, subject)
-            rules.check_owner_selector_change(
-                old.event_owner_selector, documents.owner_selector_from_draft(draft.event_owner_selector)
-            )
+            with rule:
+                rules.check_owner_selector_change(
+                    old.event_owner_selector, documents.owner_selector_from_draft(draft.event_owner_selector)
+                )
 
-    def _validated_event_type(self, old: EventType, draft: EventTypeDraft, subject: Subject) -> EventType:
-        """The event type that the draft describes. Raises at the first broken rule: clients see the order of them."""
+    def _validated_event_type(
+        self, old: EventType, draft: EventTypeDraft, subject: Subject, rule: RuleContext = RAISE_REFUSALS
+    ) -> EventType:
+        """The event type that the draft describes. Raises at the first broken rule: clients see the order of them.
+
+        Where `rule` collects refusals, what a broken rule was about stays as it was in the old event type.
+        """
         assert draft.schema is not None
         assert draft.category is not None
         assert draft.cleanup_policy is not None
-        rules.check_owner_selector(draft.event_owner_selector)
-        permissions.check_authorization_not_removed(old.authorization, draft.authorization)
-        documents.check_no_duplicate_attributes(draft.authorization)
-        if draft.name != old.name:
-            raise Invalid("path does not match resource name")
-        rules.check_cleanup_policy(draft.cleanup_policy, draft.category)
-        rules.check_cleanup_policy_change(old.cleanup_policy, draft.cleanup_policy)
-        text = check_schema(draft.schema, draft)
-        rules.check_audience_change(old.audience, draft.audience)
-        strategy = rules.partition_strategy(draft.partition_strategy, draft.partition_key_fields, draft.category)
+        text, strategy = old.schema.text, old.partition_strategy
+        with rule:
+            rules.check_owner_selector(draft.event_owner_selector)
+        with rule:
+            permissions.check_authorization_not_removed(old.authorization, draft.authorization)
+        with rule:
+            documents.check_no_duplicate_attributes(draft.authorization)
+        with rule:
+            if draft.name != old.name:
+                raise Invalid("path does not match resource name")
+        with rule:
+            rules.check_cleanup_policy(draft.cleanup_policy, draft.category)
+        with rule:
+            rules.check_cleanup_policy_change(old.cleanup_policy, draft.cleanup_policy)
+        with rule:
+            text = check_schema(draft.schema, draft)
+        with rule:
+            rules.check_audience_change(old.audience, draft.audience)
+        with rule:
+            strategy = rules.partition_strategy(draft.partition_strategy, draft.partition_key_fields, draft.category)
         new = self._updated_from_draft(old, draft, strategy)
-        rules.check_mode_strategy_and_category_changes(
-            old,
-            new,
-            is_event_type_admin=self.permissions.allows(Operation.ADMIN, old.resource, subject),
-            is_nakadi_admin=self._may_break_owner_rules(subject),
-        )
-        new = replace(new, schema=next_schema(old, text, new.compatibility_mode, new.updated_at))
-        rules.check_statistics_change(old.default_statistic, documents.statistics_from_draft(draft.default_statistic))
+        with rule:
+            rules.check_mode_strategy_and_category_changes(
+                old,
+                new,
+                is_event_type_admin=self.permissions.allows(Operation.ADMIN, old.resource, subject),
+                is_nakadi_admin=self._may_break_owner_rules(subject),
+            )
+        with rule:
+            new = replace(new, schema=next_schema(old, text, new.compatibility_mode, new.updated_at))
+        with rule:
+            rules.check_statistics_change(
+                old.default_statistic, documents.statistics_from_draft(draft.default_statistic)
+            )
         return new
 
     def _updated_from_draft(self, old: EventType, draft: EventTypeDraft, strategy: PartitionStrategy) -> EventType:

@@ -13,11 +13,12 @@ from msgspec.structs import replace
 from nakadi.auth.permissions import Features, Permissions
 from nakadi.common.work import LongWorkQueue, client_never_gone
 from nakadi.event_types.documents import now_in_milliseconds
+from nakadi.event_types.forecast import ChangeForecast, SchemaForecast, forecast_evolution, forecast_schema
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.rules import check_fields_in_schema
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import EventType, EventTypeDraft, Schema, SchemaDraft, SchemaType
-from nakadi.model.outcomes import IncompatibleSchema, Invalid, Malformed, MalformedFields, NotFound, Violations
+from nakadi.model.outcomes import Invalid, Malformed, MalformedFields, NotFound, Violations
 from nakadi.openapi.checks import openapi_violations
 from nakadi.ports.clock import Clock
 from nakadi.schemas.document import effective_schema
@@ -90,11 +91,11 @@ MAX_SCHEMAS_PAGE_SIZE = 1000
 
 
 class SchemaEvaluation(Struct, frozen=True):
-    """The result of a compatibility check. `error` is the reason why the schema may not follow `compared_schema`."""
+    """The result of a compatibility check: what would become of the schema after `compared_schema`."""
 
     event_type: EventType
     compared_schema: Schema
-    error: str | None
+    forecast: SchemaForecast
 
 
 class SchemaVersions(Struct, frozen=True, kw_only=True):
@@ -142,11 +143,29 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
         draft = SchemaDraft(type=against.type, text=text)
         with turn_if_check_is_long(draft, self.long_work_queue):
             check_schema(draft, event_type)
-            try:
-                next_schema(replace(event_type, schema=against), text, event_type.compatibility_mode, self.clock.now())
-            except IncompatibleSchema as refusal:
-                return SchemaEvaluation(event_type, against, refusal.detail)
-        return SchemaEvaluation(event_type, against, None)
+            forecast = forecast_evolution(
+                replace(event_type, schema=against),
+                text,
+                event_type.compatibility_mode,
+                lambda each: check_schema(replace(draft, text=each), event_type),
+            )
+        return SchemaEvaluation(event_type, against, forecast)
+
+    def forecast(self, name: str, draft: SchemaDraft, subject: Subject) -> ChangeForecast:
+        """What `add` would do. Nothing is stored, so this is answered while the registry is read-only, too."""
+        text = _required_schema_text(draft)
+        event_type = self._get_visible(name, subject)
+        self.permissions.require(Operation.ADMIN, event_type.resource, subject)
+        with turn_if_check_is_long(draft, self.long_work_queue):
+            schema = forecast_schema(
+                event_type,
+                text,
+                event_type.compatibility_mode,
+                lambda each: check_schema(replace(draft, text=each), event_type),
+            )
+        return ChangeForecast(
+            current=event_type, refusals=() if schema.refusal is None else (schema.refusal,), schema=schema
+        )
 
     def _add(self, name: str, draft: SchemaDraft, subject: Subject) -> None:
         event_type = self._get_visible(name, subject)

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 from uuid import uuid4
 
+from msgspec import UNSET
 from msgspec.structs import asdict
 
 from nakadi.event_types.documents import MeasuredStatistics, TableState
+from nakadi.event_types.forecast import ChangeForecast, ForecastChange, SchemaForecast
 from nakadi.model.annotations import EVENT_TYPE_ANNOTATIONS, SUBSCRIPTION_ANNOTATIONS, annotation_warnings
 from nakadi.model.authorization import Attribute, Authorization, BlockedKind, Feature
 from nakadi.model.event_type import EventType, Position, Schema, Storage, Timeline
@@ -47,6 +49,39 @@ def timestamp(moment: datetime) -> str:
 def _timestamp_with_offset(moment: datetime) -> str:
     """The same, ending in `+00:00`: this is how moments of timelines are written."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds")
+
+
+def forecast_view(forecast: ChangeForecast) -> View:
+    """`version` is there if the change would be accepted."""
+    view: View = {
+        "accepted": not forecast.refusals,
+        "refusals": forecast.refusals,
+        "compatibility_mode": forecast.current.compatibility_mode,
+        "current_version": str(forecast.current.schema.version),
+    }
+    if forecast.version is not None:
+        view["version"] = str(forecast.version)
+    return view | schema_forecast_view(forecast.schema)
+
+
+def schema_forecast_view(forecast: SchemaForecast) -> View:
+    """`proposal` is there if the schema would be refused and another one would be accepted."""
+    view: View = {
+        "level": forecast.level.name.lower(),
+        "changes": [_forecast_change_view(each) for each in forecast.changes],
+    }
+    return view if forecast.proposal is None else view | {"proposal": forecast.proposal}
+
+
+def _forecast_change_view(change: ForecastChange) -> View:
+    view: View = {
+        "rule": change.rule,
+        "path": change.path,
+        "level": change.level.name.lower(),
+        "permitted": change.permitted,
+        "explanation": change.explanation,
+    }
+    return view | {name: value for name, value in (("old", change.old), ("new", change.new)) if value is not UNSET}
 
 
 def event_type_view(event_type: EventType) -> View:

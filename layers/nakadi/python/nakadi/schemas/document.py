@@ -28,18 +28,18 @@ class SchemaPath(Struct, frozen=True):
     @property
     def text(self) -> str:
         """As the API writes changes: `#/properties/a`, and `#/` for the root."""
-        return "#/" + "/".join(self._all_steps())
+        return "#/" + "/".join(self.steps)
 
     @property
     def pointer(self) -> str:
         """As a JSON pointer, which is how the API writes what is not permitted: `#/properties/a`, `#` for the root."""
-        return "#" + "".join(f"/{escaped_step(step)}" for step in self._all_steps())
+        return "#" + "".join(f"/{escaped_step(step)}" for step in self.steps)
 
     @property
     def url_fragment(self) -> str:
         """As a part of a URL, which is how the API writes faults: `#/properties/a%2Fb`, `#` for the root."""
         return "#" + "".join(
-            f"/{quote_plus(step, safe='*', errors='replace').replace('~', '%7E')}" for step in self._all_steps()
+            f"/{quote_plus(step, safe='*', errors='replace').replace('~', '%7E')}" for step in self.steps
         )
 
     def with_appended_steps(self, steps: Iterable[str]) -> SchemaPath:
@@ -48,7 +48,9 @@ class SchemaPath(Struct, frozen=True):
             path /= step
         return path
 
-    def _all_steps(self) -> list[str]:
+    @property
+    def steps(self) -> list[str]:
+        """The way from the root."""
         steps = []
         path = self
         while path.parent is not None:

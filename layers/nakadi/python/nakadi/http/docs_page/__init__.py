@@ -253,6 +253,7 @@ def _response_item(status: str, response: Node) -> Html:
         prose_html(response["description"]),
         element("ul", *headers, class_="facts") if headers else None,
         *_content_sections({**response.get("content", {}), **response.get("x-optional-body", {})}),
+        *_content_sections(response.get("x-dry-run-body", {})),
         class_="answer",
     )
 
@@ -426,6 +427,8 @@ def type_html(schema: Node) -> Html:
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return element("a", name, href=f"#schema-{name}")
+    if "type" not in schema:
+        return escaped_html("any value")
     if schema["type"] == "array":
         return joined_html(["array of ", _plural_type_html(schema["items"])])
     if isinstance(schema.get("additionalProperties"), dict):

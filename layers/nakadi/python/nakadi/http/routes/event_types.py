@@ -21,8 +21,10 @@ from nakadi.http.parameters import FlagParameter, IntegerParameter, TextParamete
 from nakadi.http.views import (
     View,
     event_type_view,
+    forecast_view,
     measured_statistics_view,
     page_links,
+    schema_forecast_view,
     schema_view,
     table_state_view,
     timeline_view,
@@ -35,6 +37,7 @@ from nakadi.openapi.checks import openapi_violations
 
 OWNING_APPLICATION, WRITER, AFTER = TextParameter("owning_application"), TextParameter("writer"), TextParameter("after")
 LIMIT = IntegerParameter("limit", None)
+DRY_RUN = FlagParameter("dry_run")
 
 
 class WarningTexts(Struct, frozen=True):
@@ -78,7 +81,9 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
                 template=one,
                 handler=self.replace,
                 operation="update_event_type",
+                parameters=(DRY_RUN,),
                 changes_cached_documents=True,
+                only_reads=DRY_RUN.read,
             ),
             Route(
                 method="DELETE",
@@ -123,8 +128,10 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
         return self._change_response(self.creation.create(draft, request.subject), 201)
 
     def replace(self, request: Request) -> Response:
-        draft = event_type_draft(object_body(request))
-        return self._change_response(self.update.update(request.path_parameters["name"], draft, request.subject), 200)
+        name, draft = request.path_parameters["name"], event_type_draft(object_body(request))
+        if DRY_RUN.read(request):
+            return json_response(forecast_view(self.update.forecast(name, draft, request.subject)))
+        return self._change_response(self.update.update(name, draft, request.subject), 200)
 
     def delete(self, request: Request) -> Response:
         self.deletion.delete(request.path_parameters["name"], request.subject)
@@ -175,13 +182,17 @@ def schema_routes(schema_versions: SchemaVersions) -> list[Route]:
             template=all_,
             handler=handlers.add,
             operation="add_schema",
-            parameters=(FETCH,),
+            parameters=(FETCH, DRY_RUN),
             changes_cached_documents=True,
-            only_reads=FETCH.read,
+            only_reads=_only_reads_schemas,
         ),
         Route(method="GET", template=one, handler=handlers.get, operation="get_schema"),
         Route(method="POST", template=check, handler=handlers.check_compatibility, operation="check_compatibility"),
     ]
+
+
+def _only_reads_schemas(request: Request) -> bool:
+    return FETCH.read(request) or DRY_RUN.read(request)
 
 
 class _SchemaHandlers(Struct, frozen=True):
@@ -208,6 +219,8 @@ class _SchemaHandlers(Struct, frozen=True):
         name, draft = request.path_parameters["name"], schema_draft(object_body(request))
         if FETCH.read(request):
             return json_response(schema_view(self.versions.find_equal(name, draft, request.subject)))
+        if DRY_RUN.read(request):
+            return json_response(forecast_view(self.versions.forecast(name, draft, request.subject)))
         self.versions.add(name, draft, request.subject)
         return empty_response()
 
@@ -218,11 +231,13 @@ class _SchemaHandlers(Struct, frozen=True):
 
 
 def _evaluation_view(evaluation: SchemaEvaluation) -> View:
+    refusal = evaluation.forecast.refusal
     return {
-        "compatible": evaluation.error is None,
+        "compatible": refusal is None,
         "compatibility_mode": evaluation.event_type.compatibility_mode,
-        **({} if evaluation.error is None else {"error": evaluation.error}),
+        **({} if refusal is None else {"error": refusal}),
         "validated_against_version": str(evaluation.compared_schema.version),
+        **schema_forecast_view(evaluation.forecast),
     }
 
 

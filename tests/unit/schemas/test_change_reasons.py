@@ -2,8 +2,9 @@
 
 import pytest
 
+from nakadi.schemas.change_reasons import reason_against
+from nakadi.schemas.changes import ChangeKind, SchemaChange
 from nakadi.schemas.document import ROOT_PATH
-from nakadi.schemas.evolution import ChangeKind, SchemaChange, reason_against
 
 
 @pytest.mark.parametrize("kind", ChangeKind)

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from nakadi.schemas.evolution import find_schema_changes
+from nakadi.schemas.changes import find_schema_changes
 from nakadi.schemas.values import StepsExhausted
 from tests.support.patience import effort
 

@@ -1,0 +1,145 @@
+"""What a change of an event type would do: the rules that refuse it, the changes of its schema, and the new version.
+
+Where a schema is refused, a proposal says how to alter it so that it is accepted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any
+
+from msgspec import UNSET, Struct
+
+from nakadi.model.event_type import ChangeLevel, CompatibilityMode, EventType, Version
+from nakadi.model.outcomes import Invalid
+from nakadi.schemas.change_reasons import description_of_change, reason_against
+from nakadi.schemas.evolution import JudgedChange, SchemaEvolution, incompatible_schema_error, judge_evolution
+from nakadi.schemas.json_patch import Operation, patch_between
+from nakadi.schemas.places import values_of_change
+from nakadi.schemas.proposals import propose_schema
+from nakadi.schemas.strict_json import parse_strict
+from nakadi.schemas.values import canonical_text, first_items_fitting_message
+
+CheckSchemaText = Callable[[str], object]
+"""Raises `Invalid` for a schema that may not be submitted at all."""
+
+# A longer value would hide the others; its place is named in any case.
+MAX_VALUE_CHARACTERS = 2_000
+
+
+class ForecastChange(Struct, frozen=True, kw_only=True):
+    """One change of a schema. `old` and `new` are `UNSET` where nothing stands, and for values too long to show."""
+
+    rule: str
+    path: str
+    level: ChangeLevel
+    permitted: bool
+    explanation: str
+    old: Any
+    new: Any
+
+
+class SchemaForecast(Struct, frozen=True, kw_only=True):
+    """What becomes of a schema. `refusal` is the detail with which it is refused, if it is."""
+
+    level: ChangeLevel = ChangeLevel.NONE
+    changes: tuple[ForecastChange, ...] = ()
+    refusal: str | None = None
+    proposal: list[Operation] | None = None
+
+
+class ChangeForecast(Struct, frozen=True, kw_only=True):
+    """What becomes of an event type. `refusals` are the details with which the change is refused, in their order."""
+
+    current: EventType
+    refusals: tuple[str, ...]
+    schema: SchemaForecast
+
+    @property
+    def version(self) -> Version | None:
+        """The version that the schema gets; None if the change is refused."""
+        return None if self.refusals else self.current.schema.version.bumped_by(self.schema.level)
+
+
+class RefusalCollector(AbstractContextManager[None]):
+    """Collects the details of refusals, where a change itself ends with the first: `with collector: check(…)`."""
+
+    def __init__(self) -> None:
+        self._details: list[str] = []
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        return tuple(self._details)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, _type: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
+    ) -> bool:
+        if isinstance(error, Invalid):
+            self._details.append(error.detail)
+            return True
+        return False
+
+
+def forecast_schema(current: EventType, text: str, mode: CompatibilityMode, check: CheckSchemaText) -> SchemaForecast:
+    """What would become of the event type's schema if `text` were submitted, with this mode from now on."""
+    try:
+        check(text)
+        return forecast_evolution(current, text, mode, check)
+    except Invalid as refusal:
+        return SchemaForecast(refusal=refusal.detail)
+
+
+def forecast_evolution(
+    current: EventType, text: str, mode: CompatibilityMode, check: CheckSchemaText
+) -> SchemaForecast:
+    """The same for a text that has passed the check; raises `Invalid` if it cannot be compared."""
+    if text == current.schema.text:
+        return SchemaForecast()
+    old, new = parse_strict(current.schema.text), parse_strict(text)
+    evolution = judge_evolution(old, new, current.compatibility_mode, mode)
+    shown = first_items_fitting_message(evolution.changes, lambda each: each.change.path.text)
+    changes = tuple(_forecast_change(each, evolution, old, new) for each in shown)
+    if not evolution.refused:
+        return SchemaForecast(level=evolution.level, changes=changes)
+    proposed = propose_schema(
+        old,
+        new,
+        lambda schema: judge_evolution(old, schema, current.compatibility_mode, mode).refused,
+        lambda schema: check(json.dumps(schema, ensure_ascii=False)),
+    )
+    return SchemaForecast(
+        level=evolution.level,
+        changes=changes,
+        refusal=incompatible_schema_error(evolution).detail,
+        proposal=None if proposed is None else patch_between(new, proposed),
+    )
+
+
+def _forecast_change(
+    judged: JudgedChange, evolution: SchemaEvolution, old: Mapping[str, Any], new: Mapping[str, Any]
+) -> ForecastChange:
+    change = judged.change
+    before, now = values_of_change(change, old, new)
+    return ForecastChange(
+        rule=change.kind.value,
+        path=change.path.text,
+        level=judged.level,
+        permitted=judged.permitted,
+        explanation=(
+            description_of_change(change, judged.level)
+            if judged.permitted
+            else reason_against(change, evolution.forbidden_by).explanation
+        ),
+        old=_unless_too_long(before),
+        new=_unless_too_long(now),
+    )
+
+
+def _unless_too_long(value: Any) -> Any:
+    return UNSET if value is UNSET or len(canonical_text(value)) > MAX_VALUE_CHARACTERS else value
