@@ -17,14 +17,15 @@ REFERENCE = ROOT / "docs/settings.md"
 INTRODUCTION = """\
 # Settings
 
-Each setting is an environment variable. A variable that is not set has its default. A variable with an invalid value
-stops the start, with a message that names it. A variable that begins with `NAKADI_` and is no setting, such as a
-misspelled one, is ignored, and a warning in the log names the setting that is spelled most like it.
+Each setting is an environment variable. If you do not set a variable, its default applies. If the value of a variable
+is invalid, the broker does not start, and the error message names the variable. The broker ignores a variable that
+begins with `NAKADI_` but is not a setting, for example because it is misspelled; a warning in the log then names the
+setting with the most similar name.
 
-Lists are separated by commas, as in `RS256,ES256`, and so are lists of pairs, as in `user=ann,service=ops`. The name of
-a setting ends with its unit. Defaults in milliseconds are given in seconds as well.
+Commas separate the items of a list, as in `RS256,ES256`, and of a list of pairs, as in `user=ann,service=ops`. The name
+of a setting ends with its unit. For defaults in milliseconds, the table also gives the seconds.
 
-This page is generated from `nakadi/app/settings.py` by `scripts/settings_reference.py`.
+`scripts/settings_reference.py` generates this page from `nakadi/app/settings.py`.
 """
 
 

@@ -31,7 +31,7 @@ def test_a_misspelled_setting_is_logged_with_the_nearest_one(caplog, name, meant
     with caplog.at_level(logging.WARNING):
         assert read_settings({name: "secret"}) == Settings()
     [message] = caplog.messages
-    assert message.startswith(f"{name} is no setting")
+    assert message.startswith(f"{name} is not a setting")
     assert meant in message
     assert "secret" not in message
 

@@ -57,52 +57,52 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     # Storage
     registry: str = "memory:"
-    """Where event types, subscriptions and the decisions of administrators are stored: `memory:`,
+    """The store for event types, subscriptions and the decisions of administrators: `memory:`,
     `sqlite:///data/nakadi.db` or `dynamodb://table-prefix?region=eu-central-1`."""
     event_log: str = "memory:"
-    """Where events are stored: `memory:`, `sqlite:///data/nakadi.db`, `kinesis://stream?region=eu-central-1` or
-    `kafka://host:9092,host:9092?prefix=nakadi-&replication=3&timeout=10`. With Kafka, `prefix` begins the names of
-    topics, `replication` is the number of copies (by default the cluster's own), and `timeout` is the number of seconds
-    after which a request to the cluster counts as failed, at least 2; `iam=eu-central-1` signs in to Amazon MSK by IAM,
-    and `properties=/path/to/file` names a file as that of `NAKADI_KAFKA_PROPERTIES`."""
+    """The store for events: `memory:`, `sqlite:///data/nakadi.db`, `kinesis://stream?region=eu-central-1` or
+    `kafka://host:9092,host:9092?prefix=nakadi-&replication=3&timeout=10`. With Kafka, topic names begin with `prefix`,
+    `replication` is the number of copies (by default the cluster's own), and `timeout` is the number of seconds after
+    which a request to the cluster counts as failed, at least 2; `iam=eu-central-1` signs in to Amazon MSK with IAM, and
+    `properties=/path/to/file` names a file like `NAKADI_KAFKA_PROPERTIES`."""
     coordination: str = ""
     """Where the streams of subscriptions coordinate: `memory:`, `sqlite:///data/nakadi.db` or
-    `dynamodb://table-prefix?region=eu-central-1`. Empty: where the registry is."""
+    `dynamodb://table-prefix?region=eu-central-1`. Empty: the registry's store."""
     log_index: str = ""
-    """Where the index of the archive is stored and, with Kinesis, the progress of the log indexer:
-    `sqlite:///data/nakadi.db` or `dynamodb://table-prefix?region=eu-central-1`. Empty: in the data file of the
-    event log if it has one, with events in Kafka where the registry is, else in memory. In memory it is lost at the end
-    of the process: then Kinesis is indexed again from its oldest record, and what was archived cannot be read."""
+    """The store for the index of the archive and, with Kinesis, for the progress of the log indexer:
+    `sqlite:///data/nakadi.db` or `dynamodb://table-prefix?region=eu-central-1`. Empty: the event log's data file if it
+    has one, the registry's store with events in Kafka, and memory otherwise. An index in memory is lost when the
+    process ends: the log indexer then indexes Kinesis again from its oldest record, and nobody can read the archive."""
     kafka_properties: str = ""
     """A file of librdkafka's settings for storages of type `kafka`, one `name=value` a line: how to log in, which
-    certificates to trust. Secrets belong there, for storages can be read. `properties=/path/to/file` in the URL of
-    `NAKADI_EVENT_LOG` does the same for the built-in storage."""
+    certificates to trust. Put secrets there, because clients can read storages. `properties=/path/to/file` in the URL
+    of `NAKADI_EVENT_LOG` does the same for the built-in storage."""
     archive: str = ""
-    """Where old events are archived: a folder, `file:///folder` or `s3://bucket/prefix?region=eu-central-1`. Empty:
-    nowhere, and the event log limits the retention. `python -m nakadi.local` uses the folder `archive` beside its
+    """The place for old events: a folder, `file:///folder` or `s3://bucket/prefix?region=eu-central-1`. Empty: there is
+    no archive, and the event log limits the retention. `python -m nakadi.local` uses the folder `archive` beside its
     data file, unless `NAKADI_ARCHIVE=` switches the archive off."""
     archiver: str = "broker"
-    """`broker`: each process archives the events that it appends. `function`: the log indexer does, a function that is
-    started by the clock, and processes only read the archive. With Kinesis it always does."""
+    """`broker`: each process archives the events that it appends. `function`: the log indexer does, a function that a
+    clock starts, and processes only read the archive. With Kinesis, the log indexer always does it."""
     archive_after_seconds: int = 60
-    """About how long events wait before they are archived. With Kinesis the log indexer decides."""
+    """About how long events wait before they are archived. With Kinesis, the log indexer decides."""
     archive_grace_seconds: int = 86_400
-    """How long an archive object is kept after the index has dropped it, so that reads in progress can end. At
-    least 600."""
+    """How long an archive object is kept after the index has dropped it, so that reads in progress can end. At least
+    600."""
     hot_retention_ms: int = 86_400_000
-    """How long an event log with an archive keeps events that are archived. The retention time of an event type may
-    be shorter or longer. With Kinesis the stream decides."""
+    """How long an event log with an archive keeps archived events. The retention time of an event type may be shorter
+    or longer. With Kinesis, the stream decides."""
 
     # Authentication and authorization
     hosts: tuple[str, ...] = ()
-    """Further names under which the broker is served while authentication is off and it is bound to this machine:
-    requests for other hosts than `localhost`, `127.0.0.1` and `[::1]` are refused with 421, so that no page of a web
-    site can use it ([operations](operations.md#names-of-the-broker)). `*`: every name."""
+    """Further names under which the broker answers while authentication is off and it is bound to this machine. It
+    rejects requests for hosts other than `localhost`, `127.0.0.1` and `[::1]` with 421, so that no page of a web site
+    can use it ([operations](operations.md#names-of-the-broker)). `*`: every name."""
     auth: str = "off"
-    """`off`: requests are not authenticated. `jwt`: each request needs a bearer token. `gateway`: an authorizer in
-    front of the broker has checked the token."""
+    """`off`: the broker does not authenticate requests. `jwt`: each request needs a bearer token. `gateway`: an
+    authorizer in front of the broker has checked the token."""
     auth_jwks: str = ""
-    """The file or URL of the key set (JWKS) that tokens are signed with."""
+    """The file or URL of the key set (JWKS) with which the issuer signs tokens."""
     auth_issuer: str = ""
     """The required `iss` claim. Empty: any."""
     auth_audience: str = ""
@@ -114,15 +114,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     auth_subject_claim: str = "sub"
     """The claim with the name of the subject."""
     auth_attributes: tuple[tuple[str, str], ...] = (("user", "sub"), ("service", "sub"), ("team", "teams"))
-    """The claims from which authorization attributes are read. For a claim that gives both `user` and `service`,
+    """The claims that provide authorization attributes. If one claim provides both `user` and `service`,
     `NAKADI_AUTH_SERVICE_REALMS` decides which of the two it is."""
     auth_realms: tuple[str, ...] = ()
-    """The accepted values of the `realm` claim. Empty: any, also none."""
+    """The accepted values of the `realm` claim. Empty: any, including none."""
     auth_service_realms: tuple[str, ...] = ("/services", "services")
     """Tokens with one of these `realm` claims belong to services: they have the attribute `service`, and all others
     have `user`. `*`: all tokens belong to services."""
     scope_uid: str = "uid"
-    """The scope for all operations without a scope of their own. Empty: none is required."""
+    """The scope for all operations without a scope of their own. Empty: these need no scope."""
     scope_config_write: str = "nakadi.config.write"
     """The scope for deleting event types."""
     scope_event_type_write: str = "nakadi.event_type.write"
@@ -132,8 +132,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     scope_event_stream_write: str = "nakadi.event_stream.write"
     """The scope for publishing events."""
     default_admin: tuple[tuple[str, str], ...] = ()
-    """Attributes that are always administrators, such as `user=ann,service=ops`. Empty: none, unless authentication
-    is off."""
+    """Attributes that are always administrators, such as `user=ann,service=ops`. Empty: none, unless authentication is
+    off."""
     all_data_access: tuple[tuple[str, str], ...] = ()
     """Attributes that may read the events of every event type."""
 
@@ -145,19 +145,19 @@ class Settings(Struct, frozen=True, kw_only=True):
     retention_min_ms: int = 10_800_000
     """The shortest `retention_time`."""
     retention_default_ms: int = 172_800_000
-    """The `retention_time` of an event type that is created without one."""
+    """The `retention_time` of a new event type that sets none."""
     retention_max_ms: int = 345_600_000
     """The longest `retention_time`."""
     max_event_bytes: int = 999_000
     """The largest size of an event."""
     max_batch_events: int = 10_000
-    """The largest number of events in a batch. A larger batch is refused with 413."""
+    """The largest number of events in a batch. The broker rejects a larger batch with 413."""
     max_batch_steps: int = 50_000_000
-    """The most work for the events of a batch together. A batch that takes more is refused with 422. 20 million
+    """The most work for all events in a batch together. The broker rejects a batch that takes more with 422. 20 million
     steps take about a second at worst; ordinary events take 0.1 to 3 steps per byte."""
     max_request_memory_bytes: int = 1_073_741_824
-    """The most memory for the bodies of all requests in progress, as sent, unpacked and parsed. A request beyond it
-    is refused with 503 and `Retry-After`; one that needs more than this alone is refused with 413."""
+    """The most memory for the bodies of all requests in progress, as sent, decompressed and parsed. The broker rejects
+    a request beyond it with 503 and `Retry-After`, and one that alone needs more with 413."""
     max_subscription_partitions: int = 100
     """The largest number of partitions of a subscription."""
 
@@ -165,25 +165,25 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_commit_timeout_seconds: int = 60
     """The longest time that a stream waits for a commit. A reset of cursors waits for a second more."""
     deletable_subscription_owning_application: str = "nakadi_archiver"
-    """Subscriptions of this application and the consumer group of the next setting do not prevent the deletion of
-    their event type: they are deleted with it."""
+    """Subscriptions of this application, in the consumer group of the next setting, do not prevent the deletion of
+    their event type: the broker deletes them with it."""
     deletable_subscription_consumer_group: str = "nakadi_to_s3"
     """The consumer group for `NAKADI_DELETABLE_SUBSCRIPTION_OWNING_APPLICATION`."""
     dead_letter_queue: str = "nakadi.dead.letter.queue"
     """The event type for events that a subscription could not process. The broker creates it."""
     dead_letter_redrive: str = "nakadi.dead.letter.redrive"
-    """The event type for publishing events again to one subscription, which they name as a tag. An operator creates
-    it."""
+    """The event type to which you publish events again for one subscription, which they name as a tag. An operator
+    creates it."""
     dead_letter_owning_application: str = "stups_nakadi"
     """The owning application of the event type for dead letters."""
     dead_letter_authorization: tuple[tuple[str, str], ...] = ()
-    """Attributes that may administer, read and write the event type for dead letters, when it is created, such as
-    `service=dlq-viewer,team=ops`; `*=*` for everyone. Empty: those of `NAKADI_DEFAULT_ADMIN`, or everyone while
+    """Attributes that may administer, read and write a new event type for dead letters, such as
+    `service=dlq-viewer,team=ops`; `*=*` for everyone. Empty: those in `NAKADI_DEFAULT_ADMIN`, or everyone while
     authentication is off."""
 
     # Audit log, KPIs and metrics
     audit_owning_application: str = "stups_nakadi"
-    """The owning application of the event type of the audit log."""
+    """The owning application of the event type for the audit log."""
     audit_authorization: tuple[tuple[str, str], ...] = ()
     """The same as `NAKADI_DEAD_LETTER_AUTHORIZATION`, for `nakadi.audit.log`."""
     kpi_owning_application: str = "stups_nakadi"
@@ -191,37 +191,37 @@ class Settings(Struct, frozen=True, kw_only=True):
     kpi_authorization: tuple[tuple[str, str], ...] = ()
     """The same as `NAKADI_DEAD_LETTER_AUTHORIZATION`, for the event types for KPIs."""
     hash_salt: str = "salt"
-    """The text that is put before the name of a subject when it is hashed for the audit log and KPIs."""
+    """The text that the broker puts before the name of a subject when it hashes it for the audit log and KPIs."""
     max_metric_names: int = 200
-    """The number of event types, and of subscriptions, that have [metrics](metrics.md) of their own in a process.
-    The others are counted together as `other`."""
+    """The number of event types, and of subscriptions, that have their own [metrics](metrics.md) in a process. `other`
+    counts the rest together."""
 
     # Tables
     table_job: str = ""
     """The Glue job that housekeeping on AWS starts when archived events wait for their tables. Empty: none."""
     table_minutes: int = 15
-    """How long the oldest of these events has waited when `NAKADI_TABLE_JOB` is started."""
+    """How long the oldest of these events waits before housekeeping starts `NAKADI_TABLE_JOB`."""
     compaction_wait_hours: int = 48
-    """How long compaction waits at the most for [tables](analytics.md) to have the events that it removes. It only
-    waits where events are archived. 0: not at all, where no job makes tables."""
+    """How long compaction waits at most until [tables](analytics.md) have the events that it removes. It waits only if
+    events are archived. 0: it does not wait, because no job writes tables."""
 
     # Processes
     workers: int = 1
-    """How many processes answer requests in `python -m nakadi.local`, which `make run WORKERS=…` sets. With more than
-    one, which needs a data file, one more process accepts connections, commits all events of that file and does the
-    housekeeping ([operations](operations.md#several-processes)). The workers share
-    `NAKADI_MAX_REQUEST_MEMORY_BYTES` in equal parts."""
+    """How many processes answer requests in `python -m nakadi.local`; `make run WORKERS=…` sets it. More than one needs
+    a data file. One more process then accepts connections, commits all events in that file and does the housekeeping
+    ([operations](operations.md#several-processes)). The workers share `NAKADI_MAX_REQUEST_MEMORY_BYTES` in equal
+    parts."""
 
     # Limits of a gateway in front of the broker
     longest_stream_seconds: int = 0
-    """The longest duration of a stream, also if its client asks for more. 0: the limit of the API, 4200 s."""
+    """The longest duration of a stream, even if its client asks for more. 0: the limit of the API, 4200 s."""
     longest_silence_seconds: int = 0
-    """The longest time between two lines of a stream, also if its client asks for fewer keep-alives. 0: as the
-    client asks."""
+    """The longest time between two lines of a stream, even if its client asks for fewer keep-alives. 0: as the client
+    asks."""
     longest_wait_seconds: int = 0
-    """The longest time that a request waits for streams to end, when it sets cursors, adds partitions or sends
-    parked events again. After that it is answered with 503, and its work continues. 0: as long as a stream may wait
-    for commits."""
+    """The longest time for which a request waits for streams to end when it sets cursors, adds partitions or redrives
+    parked events. After that, the broker answers 503, and the work continues. 0: as long as a stream may wait for
+    commits."""
 
     # Texts
     data_access_warning: str = "Data access warning"
@@ -232,17 +232,16 @@ class Settings(Struct, frozen=True, kw_only=True):
     # Console
     console: str = ""
     """The folder of the built console, which `python -m nakadi.local` serves at `/console`; `make run` builds one and
-    sets it. Empty: that of the wheel; where there is none, `/console` says how to build it."""
+    sets it. Empty: the wheel's own console. Without a console, `/console` says how to build it."""
     console_sign_in: tuple[tuple[str, str], ...] = ()
     """How users of the console get a token (OIDC, authorization code with PKCE):
     `authorize=https://id.example.org/authorize,token=https://id.example.org/token,client=console,scope=openid uid`. The
-    client is a public one, whose redirect URL is that of the console. Empty: they enter a token, where one is
-    needed."""
+    client is public, and its redirect URL is the console. Empty: users enter a token if the broker requires one."""
 
     # Caching
     cache_seconds: int = 1
-    """The largest age of cached documents of the registry. A process that works asks so often what has changed,
-    whatever is cached ([why](decisions/0012-one-number-for-what-changed.md))."""
+    """The greatest age of cached registry documents. A busy process asks this often what has changed, however much it
+    caches ([why](decisions/0012-one-number-for-what-changed.md))."""
 
     @property
     def log_index_url(self) -> str:
@@ -310,12 +309,12 @@ def known_variables() -> frozenset[str]:
 
 
 def warnings_of_unknown_variables(names: Iterable[str]) -> Iterator[str]:
-    """A sentence for each variable that is named like a setting and is none, without its value, which may be secret."""
+    """A sentence for each variable that looks like a setting but is none, without its value, which may be secret."""
     known = known_variables()
     for name in sorted(names):
         if name.upper().startswith("NAKADI_") and name not in known and not SERVICE_LINK_PATTERN.fullmatch(name):
             from difflib import get_close_matches  # next to no process needs it
 
             near = get_close_matches(name.upper(), known, n=1, cutoff=0.8)
-            hint = f"did you mean {near[0]}?" if near else "docs/settings.md has all settings."
-            yield f"{name} is no setting and changes nothing; {hint}"
+            hint = f"did you mean {near[0]}?" if near else "docs/settings.md lists all settings."
+            yield f"{name} is not a setting and changes nothing; {hint}"
