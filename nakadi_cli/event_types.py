@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import click
 
 from nakadi_cli.api import path
 from nakadi_cli.commands import Group, ask_for, connect, member, note, show
 from nakadi_cli.cursors import partitions_of
-from nakadi_cli.failures import BadInput, Found
-from nakadi_cli.files import definition_in, document_in
+from nakadi_cli.failures import BadInput
+from nakadi_cli.files import definition_in
+from nakadi_cli.schema_commands import with_readable_schema, with_schema_as_text
 
 COLUMNS = {
     "NAME": lambda each: each["name"],
@@ -26,7 +24,7 @@ COLUMNS = {
 
 @click.group(cls=Group)
 def event_types() -> None:
-    """List, look at, create, change and delete event types; check schemas."""
+    """List, look at, create, change and delete event types."""
 
 
 @member(
@@ -111,65 +109,3 @@ def delete_event_type(name: str, yes: bool) -> None:
     ask_for(name, f"All events of {name} will be gone. Type its name", skip=yes)
     api.delete(path("event-types", name))
     note(f"Deleted event type {name}.")
-
-
-@event_types.group("schema", cls=Group)
-def schema() -> None:
-    """Look at the versions of a schema, and check another one against them."""
-
-
-@member(schema, "list", "nakadi event-types schema list order.placed")
-@click.argument("name")
-def list_schemas(name: str) -> None:
-    """List the versions of an event type's schema, the newest first."""
-    found = list(connect().items(path("event-types", name, "schemas")))
-    show(
-        [with_readable_schema({"schema": each})["schema"] for each in found],
-        {"VERSION": lambda each: each["version"], "CREATED": lambda each: each["created_at"]},
-    )
-
-
-@member(
-    schema,
-    "check",
-    "nakadi event-types schema check order.schema.json --event-type order.placed",
-    "nakadi event-types schema check order.placed.json",
-)
-@click.argument("file")
-@click.option("--event-type", help="The event type, where the file holds a schema alone.")
-@click.option("--version", default="latest", show_default=True, help="The version to hold it against.")
-def check_schema(file: str, event_type: str | None, version: str) -> None:
-    """Ask whether the schema in FILE could follow the one that an event type has; nothing is changed.
-
-    FILE is a JSON schema, or the definition of an event type. The exit code is 1 if it could not.
-    """
-    document = document_in(file)
-    draft = document if isinstance(document, dict) else {}
-    if "schema" in draft and "name" in draft:
-        event_type, document = event_type or draft["name"], with_schema_as_text(draft)["schema"]["schema"]
-    if event_type is None:
-        raise BadInput("Which event type is the schema for? Name it with --event-type.")
-    text = document if isinstance(document, str) else json.dumps(document)
-    verdict = connect().post(
-        path("event-types", event_type, "schemas", version, "compatibility-check"), {"schema": text}
-    )
-    show(verdict)
-    if not verdict["compatible"]:
-        raise Found(f"The schema cannot follow version {verdict['validated_against_version']} of {event_type}.")
-
-
-def with_readable_schema(definition: dict[str, Any]) -> dict[str, Any]:
-    """Return the definition with its schema as what it is."""
-    text = definition["schema"]["schema"]
-    try:
-        return {**definition, "schema": {**definition["schema"], "schema": json.loads(text)}}
-    except ValueError:
-        return definition
-
-
-def with_schema_as_text(definition: dict[str, Any]) -> dict[str, Any]:
-    """Return the definition as the API takes it."""
-    schema = definition.get("schema")
-    if isinstance(schema, dict) and isinstance(schema.get("schema"), dict | bool):
-        return {**definition, "schema": {**schema, "schema": json.dumps(schema["schema"], ensure_ascii=False)}}
-    return definition

@@ -22,7 +22,11 @@ def text_in(file: str) -> str:
 
 def document_in(file: str) -> Any:
     """Return the document in a file, which is JSON or YAML."""
-    text = text_in(file)
+    return parsed_document(text_in(file), file)
+
+
+def parsed_document(text: str, file: str) -> Any:
+    """Parse JSON or YAML; `file` is where the text came from."""
     try:
         return json.loads(text)
     except ValueError:

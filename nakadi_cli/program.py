@@ -10,8 +10,9 @@ from nakadi_cli.commands import LazyGroup
 _COMMANDS = {
     "event-types": (
         "nakadi_cli.event_types:event_types",
-        "List, look at, create, change and delete event types; check schemas.",
+        "List, look at, create, change and delete event types.",
     ),
+    "schema": ("nakadi_cli.schema_commands:schema", "Look at the versions of a schema, and check another one."),
     "publish": ("nakadi_cli.event_commands:publish", "Publish events from a file or from standard input."),
     "tail": ("nakadi_cli.event_commands:tail", "Show the events of an event type as they come."),
     "subscriptions": (

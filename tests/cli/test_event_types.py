@@ -110,23 +110,6 @@ def test_partitions_are_listed(run, api):
     assert run("event-types", "partitions", name).out.split()[:3] == ["PARTITION", "OLDEST", "NEWEST"]
 
 
-def test_a_schema_is_checked_before_it_is_changed(run, api, tmp_path):
-    """`schema check` says whether a schema could follow, with 0 or 1, from a schema or from a definition."""
-    name = created(api, schema=SCHEMA, compatibility_mode="compatible")["name"]
-    good, bad, whole = (tmp_path / each for each in ("good.yaml", "bad.json", "whole.yaml"))
-    good.write_text("{type: object, properties: {order: {type: string}, note: {type: string}}}")
-    bad.write_text(json.dumps({"type": "object", "properties": {"order": {"type": "integer"}}}))
-    whole.write_text(json.dumps(a_definition(name=name, schema=SCHEMA)))
-
-    assert run("event-types", "schema", "check", str(good), "--event-type", name).code == 0
-    assert run("event-types", "schema", "check", str(whole)).code == 0
-    refused = run("event-types", "schema", "check", str(bad), "--event-type", name, "-o", "json")
-    assert refused.code == 1
-    assert "order" in refused.json["error"]
-    assert run("event-types", "schema", "check", str(bad)).code == 2
-    assert run("event-types", "schema", "list", name, "-o", "json").json[0]["schema"] == SCHEMA
-
-
 @pytest.mark.parametrize("text", ["{", "[", "\t- : :", ""])
 def test_a_file_that_is_no_definition_is_exit_code_2(run, text):
     """What is neither JSON nor YAML, or no object, is refused before the broker is asked."""

@@ -1,0 +1,40 @@
+"""In which line of a JSON or YAML file a part of its document begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def line_of(text: str, steps: Sequence[str]) -> int:
+    """Return the line of the member or item at the end of the steps, or of the last one on the way that exists.
+
+    A step may be a part of a name with slashes. A text that is neither JSON nor YAML has line 1 alone.
+    """
+    import yaml
+
+    try:
+        # JSON may be indented by tabs, which YAML forbids; their width changes no line.
+        node: Any = yaml.compose(text.expandtabs(1), yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError):
+        return 1
+    line, rest = 1, list(steps)
+    while node is not None:
+        line, node, rest = _enter(node, rest, line)
+    return line
+
+
+def _enter(node: Any, steps: list[str], line: int) -> tuple[int, Any, list[str]]:
+    """Go one step down: the line of the next value, the value if there is one, and the steps that are left."""
+    import yaml
+
+    if isinstance(node, yaml.SequenceNode) and steps and steps[0].isdecimal() and int(steps[0]) < len(node.value):
+        item = node.value[int(steps[0])]
+        return item.start_mark.line + 1, item, steps[1:]
+    if isinstance(node, yaml.MappingNode):
+        for length in range(1, len(steps) + 1):
+            name = "/".join(steps[:length])
+            for key, value in node.value:
+                if key.value == name:
+                    return key.start_mark.line + 1, value, steps[length:]
+    return line, None, steps

@@ -1,0 +1,186 @@
+"""`nakadi schema`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import click
+
+from nakadi_cli.api import path
+from nakadi_cli.commands import Group, chosen_format, connect, member, show
+from nakadi_cli.failures import BadInput, Found
+from nakadi_cli.files import parsed_document, text_in
+from nakadi_cli.line_numbers import line_of
+from nakadi_cli.output import as_json, harmless
+
+ANNOTATION_FORMATS = ("github", "gitlab")
+
+
+@click.group(cls=Group)
+def schema() -> None:
+    """Look at the versions of a schema, and check another one against them."""
+
+
+@member(schema, "list", "nakadi schema list order.placed")
+@click.argument("name")
+def list_schemas(name: str) -> None:
+    """List the versions of an event type's schema, the newest first."""
+    found = list(connect().items(path("event-types", name, "schemas")))
+    show(
+        [with_readable_schema({"schema": each})["schema"] for each in found],
+        {"VERSION": lambda each: each["version"], "CREATED": lambda each: each["created_at"]},
+    )
+
+
+@member(
+    schema,
+    "check",
+    "nakadi schema check order.schema.json --event-type order.placed",
+    "nakadi schema check order.placed.json",
+    "nakadi schema check order.placed.json --annotations github",
+    "nakadi schema check order.placed.json --annotations gitlab > gl-code-quality-report.json",
+)
+@click.argument("file")
+@click.option("--event-type", help="The event type, if the file holds only a schema.")
+@click.option("--version", default="latest", show_default=True, help="The version to compare the schema with.")
+@click.option(
+    "--annotations",
+    type=click.Choice(ANNOTATION_FORMATS),
+    help="Print annotations for code review: workflow commands of GitHub, or a code quality report of GitLab.",
+)
+def check_schema(file: str, event_type: str | None, version: str, annotations: str | None) -> None:
+    """Ask whether the schema in FILE could follow the one that an event type has. Nothing is changed.
+
+    FILE is a JSON schema, or the definition of an event type. The exit code is 1 if the schema could not follow. Then a
+    proposal says what to change, as a JSON Patch.
+    """
+    source = read_schema(file, event_type)
+    verdict = connect().post(
+        path("event-types", source.event_type, "schemas", version, "compatibility-check"), {"schema": source.text}
+    )
+    findings = list(findings_in(verdict, source))
+    if annotations == "github":
+        click.echo("\n".join(github_command(each, file) for each in findings), nl=bool(findings))
+    elif annotations == "gitlab":
+        click.echo(as_json([gitlab_issue(each, file) for each in findings], indent=2))
+    elif chosen_format("table") == "table":
+        click.echo("\n".join(map(harmless, report_lines(verdict, findings, source))))
+    else:
+        show(verdict)
+    if not verdict["compatible"]:
+        raise Found(f"The schema cannot follow version {verdict['validated_against_version']} of {source.event_type}.")
+
+
+@dataclass(frozen=True)
+class SchemaSource:
+    """A schema in a file. `steps` lead from the document in the file to the schema."""
+
+    file: str
+    content: str
+    steps: tuple[str, ...]
+    event_type: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A change of a schema, and the line of the file that it is in."""
+
+    rule: str
+    path: str
+    line: int
+    level: Literal["patch", "minor", "major"]
+    refused: bool
+    explanation: str
+
+
+def read_schema(file: str, event_type: str | None) -> SchemaSource:
+    """Read a schema, or the definition of an event type; `event_type` goes before the name in a definition."""
+    content = text_in(file)
+    document = parsed_document(content, file)
+    steps: tuple[str, ...] = ()
+    if isinstance(document, dict) and "schema" in document and "name" in document:
+        event_type, steps = event_type or document["name"], ("schema", "schema")
+        document = with_schema_as_text(document)["schema"]["schema"]
+    if event_type is None:
+        raise BadInput("Which event type is the schema for? Name it with --event-type.")
+    text = document if isinstance(document, str) else json.dumps(document)
+    return SchemaSource(file, content, steps, event_type, text)
+
+
+def findings_in(verdict: Mapping[str, Any], source: SchemaSource) -> Iterator[Finding]:
+    """Give each change that a verdict names its line. A broker that names no changes has one finding at most."""
+    if "changes" not in verdict and not verdict["compatible"]:
+        yield Finding("INCOMPATIBLE", "#/", line_of(source.content, source.steps), "major", True, verdict["error"])
+    for change in verdict.get("changes", ()):
+        steps = [each for each in change["path"].removeprefix("#/").split("/") if each]
+        yield Finding(
+            rule=change["rule"],
+            path=change["path"],
+            line=line_of(source.content, (*source.steps, *steps)),
+            level=change["level"],
+            refused=not change["permitted"],
+            explanation=change["explanation"],
+        )
+
+
+def report_lines(verdict: Mapping[str, Any], findings: list[Finding], source: SchemaSource) -> Iterator[str]:
+    """Tell a person what was found, each change with its place in the file."""
+    after = f"version {verdict['validated_against_version']} of {source.event_type}"
+    mode = f"mode {verdict['compatibility_mode']}"
+    if verdict["compatible"]:
+        yield f"{source.file}: could follow {after} in {mode}, as a {verdict.get('level', 'new')} version."
+    else:
+        yield f"{source.file}: cannot follow {after} in {mode}."
+    for each in findings:
+        yield f"{source.file}:{each.line}: {'refused' if each.refused else each.level}: {each.explanation}"
+    if "proposal" in verdict:
+        yield "Proposal: with this JSON Patch, the schema would be accepted."
+        yield from (f"  {as_json(each)}" for each in verdict["proposal"])
+
+
+def github_command(finding: Finding, file: str) -> str:
+    """Write a workflow command, which GitHub shows beside the line."""
+    kind = "error" if finding.refused else "notice"
+    properties = {"file": file, "line": str(finding.line), "title": finding.rule}
+    written = ",".join(f"{name}={_escaped(value, for_property=True)}" for name, value in properties.items())
+    return f"::{kind} {written}::{_escaped(finding.explanation, for_property=False)}"
+
+
+def gitlab_issue(finding: Finding, file: str) -> dict[str, Any]:
+    """Write an issue of a code quality report, which GitLab shows beside the line."""
+    identity = hashlib.sha256(f"{file} {finding.rule} {finding.path}".encode()).hexdigest()
+    return {
+        "description": finding.explanation,
+        "check_name": finding.rule,
+        "fingerprint": identity,
+        "severity": "blocker" if finding.refused else "info",
+        "location": {"path": file, "lines": {"begin": finding.line}},
+    }
+
+
+def _escaped(text: str, *, for_property: bool) -> str:
+    """Escape what would end a workflow command, or one of its properties."""
+    escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return escaped.replace(":", "%3A").replace(",", "%2C") if for_property else escaped
+
+
+def with_readable_schema(definition: dict[str, Any]) -> dict[str, Any]:
+    """Return the definition with its schema as a document instead of as text."""
+    text = definition["schema"]["schema"]
+    try:
+        return {**definition, "schema": {**definition["schema"], "schema": json.loads(text)}}
+    except ValueError:
+        return definition
+
+
+def with_schema_as_text(definition: dict[str, Any]) -> dict[str, Any]:
+    """Return the definition as the API accepts it."""
+    schema = definition.get("schema")
+    if isinstance(schema, dict) and isinstance(schema.get("schema"), dict | bool):
+        return {**definition, "schema": {**schema, "schema": json.dumps(schema["schema"], ensure_ascii=False)}}
+    return definition

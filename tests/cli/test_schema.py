@@ -1,0 +1,134 @@
+"""`nakadi schema`."""
+
+import json
+
+import jsonpatch
+import pytest
+
+from nakadi_cli.line_numbers import line_of
+from tests.support.api import a_definition, created
+
+SCHEMA = {"type": "object", "properties": {"order": {"type": "string"}}}
+CHANGED = """{
+\t"type": "object",
+\t"title": "An order: 100 %",
+\t"properties": {
+\t\t"order": {"type": "integer"}
+\t}
+}
+"""
+
+
+def test_a_schema_is_checked_before_it_is_changed(run, api, tmp_path):
+    """`schema check` says whether a schema could follow, with 0 or 1, from a schema or from a definition."""
+    name = created(api, schema=SCHEMA, compatibility_mode="compatible")["name"]
+    good, bad, whole = (tmp_path / each for each in ("good.yaml", "bad.json", "whole.yaml"))
+    good.write_text("{type: object, properties: {order: {type: string}, note: {type: string}}}")
+    bad.write_text(json.dumps({"type": "object", "properties": {"order": {"type": "integer"}}}))
+    whole.write_text(json.dumps(a_definition(name=name, schema=SCHEMA)))
+
+    assert run("schema", "check", str(good), "--event-type", name).code == 0
+    assert run("schema", "check", str(whole)).code == 0
+    refused = run("schema", "check", str(bad), "--event-type", name, "-o", "json")
+    assert refused.code == 1
+    assert "order" in refused.json["error"]
+    assert run("schema", "check", str(bad)).code == 2
+    assert run("schema", "list", name, "-o", "json").json[0]["schema"] == SCHEMA
+
+
+@pytest.fixture
+def name(api):
+    return created(api, schema=SCHEMA)["name"]
+
+
+@pytest.fixture
+def refused(tmp_path):
+    file = tmp_path / "refused.json"
+    file.write_text(CHANGED)
+    return str(file)
+
+
+def test_a_report_has_lines_reasons_and_a_proposal(run, name, refused):
+    """People read where each change is, what it means, and what would be accepted."""
+    done = run("schema", "check", refused, "--event-type", name)
+
+    assert done.code == 1
+    first, title, order, proposal, *patch = done.out.splitlines()
+    assert first == f"{refused}: cannot follow version 1.0.0 of {name} in mode forward."
+    assert title.startswith(f"{refused}:1: patch: The title of the root")
+    assert order.startswith(f"{refused}:5: refused: The type of the schema at #/properties/order changed.")
+    assert proposal.startswith("Proposal")
+    accepted = jsonpatch.apply_patch(json.loads(CHANGED), [json.loads(each) for each in patch])
+    assert accepted["properties"] == {"order": {"type": "string"}, "order_2": {"type": "integer"}}
+
+
+def test_a_report_of_an_accepted_schema_says_its_level(run, name, tmp_path):
+    """The exit code is 0, and the level is named."""
+    (tmp_path / "good.json").write_text(json.dumps(SCHEMA | {"title": "t"}))
+    done = run("schema", "check", str(tmp_path / "good.json"), "--event-type", name)
+
+    assert done.code == 0
+    assert "could follow version 1.0.0" in done.out.splitlines()[0]
+    assert "as a patch version" in done.out.splitlines()[0]
+
+
+def test_annotations_for_github(run, name, refused):
+    """Each change is a workflow command, with what would end it escaped."""
+    done = run("schema", "check", refused, "--event-type", name, "--annotations", "github")
+
+    assert done.code == 1
+    title, order = done.out.splitlines()
+    assert title.startswith(f"::notice file={refused},line=1,title=TITLE_CHANGED::")
+    assert order.startswith(f"::error file={refused},line=5,title=TYPE_CHANGED::The type of ")
+
+
+def test_annotations_for_gitlab(run, name, refused):
+    """The report has an issue for each change, which keeps its fingerprint from run to run."""
+    arguments = ("schema", "check", refused, "--event-type", name, "--annotations", "gitlab")
+    title, order = issues = run(*arguments).json
+
+    assert (title["severity"], order["severity"]) == ("info", "blocker")
+    assert order["location"] == {"path": refused, "lines": {"begin": 5}}
+    assert order["check_name"] == "TYPE_CHANGED"
+    assert len({each["fingerprint"] for each in issues}) == 2
+    assert run(*arguments).json == issues
+
+
+def test_annotations_of_an_accepted_schema(run, name, tmp_path):
+    """Where nothing changed, there is nothing to annotate."""
+    (tmp_path / "same.json").write_text(json.dumps(SCHEMA))
+    arguments = ("schema", "check", str(tmp_path / "same.json"), "--event-type", name, "--annotations")
+
+    assert run(*arguments, "github").out == ""
+    assert run(*arguments, "gitlab").json == []
+
+
+def test_the_lines_are_those_of_a_definition(run, name, tmp_path):
+    """In the definition of an event type, the schema stands further in."""
+    definition = a_definition(name=name)
+    definition["schema"]["schema"] = json.loads(CHANGED)
+    (tmp_path / "definition.json").write_text(json.dumps(definition, indent=2))
+
+    order = run("schema", "check", str(tmp_path / "definition.json"), "--annotations", "gitlab").json[1]
+
+    line = order["location"]["lines"]["begin"]
+    assert '"order": {' in (tmp_path / "definition.json").read_text().splitlines()[line - 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "steps", "line"),
+    [
+        ('{\n"a": [1,\n{"b": 2}]}', ["a", "1", "b"], 3),
+        ("a:\n- 1\n- b: 2\n  c: 3\n", ["a", "1", "c"], 4),
+        ('{"a":\n1,\n"b/c":\n2}', ["b", "c"], 3),
+        ('{"a":\n1,\n"b":\n2}', ["b", "missing"], 3),
+        ('{"a":\n1,\n"b":\n2}', [], 1),
+        ('{\t"a":\n\t1,\n\t"b":\n\t2}', ["b"], 3),
+        ("{", ["a"], 1),
+        ("", ["a"], 1),
+        ("[" * 5000, ["0"], 1),
+    ],
+)
+def test_lines_are_found(text, steps, line):
+    """A line is that of the innermost value on the way, in JSON and in YAML."""
+    assert line_of(text, steps) == line
