@@ -26,11 +26,15 @@ _MISSING = "(nothing)"
 def _options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option(
-            "--prune", is_flag=True, help="Also delete what belongs to the files' applications and is in no file."
+            "--prune", is_flag=True, help="Also delete what belongs to the files' applications but is in no file."
         ),
         click.option("--id", "ids", multiple=True, help="Only these processes of a clin file."),
-        click.option("--env", "target", help="The environment of a clin file; a context of that name is used."),
-        click.option("--var", "pairs", multiple=True, help="A variable, as NAME=value; others are the environment's."),
+        click.option(
+            "--env", "target", help="The environment of a clin file; the command uses the context with that name."
+        ),
+        click.option(
+            "--var", "pairs", multiple=True, help="A variable, as NAME=value; the environment provides the others."
+        ),
         click.option("-f", "--file", "file", required=True, help="A folder, a manifest, or a clin file."),
     ):
         function = option(function)
@@ -45,17 +49,16 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
     "nakadi apply -f shop.clin.yaml --env live --prune --dry-run",
 )
 @_options
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask before something is deleted.")
+@click.option("--dry-run", is_flag=True, help="Show the changes, and make none.")
+@click.option("--yes", is_flag=True, help="Delete without asking.")
 def apply(
     file: str, pairs: tuple[str, ...], target: str | None, ids: tuple[str, ...], prune: bool, dry_run: bool, yes: bool
 ) -> None:
-    """Create and change event types and subscriptions, so that they are as the files say.
+    """Create and change event types and subscriptions so that they match the files.
 
-    The files have the format of clin. What is as they say is left alone, and so is what they do not name, unless
-    --prune is given: then event types and subscriptions that belong to an application of the files and are in none of
-    them are deleted, after what is to go has been shown and its number typed. SQL queries are passed over with a
-    warning.
+    The files have the format of clin. The command leaves alone whatever matches them, and whatever they do not name.
+    With --prune, it deletes event types and subscriptions that belong to an application in the files but are in none of
+    them; it first shows them and asks you to type their number. It skips SQL queries with a warning.
     """
     api, steps = _plan(file, pairs, target, ids, prune=prune)
     failures: list[tuple[Step, Failed]] = []
@@ -80,7 +83,7 @@ def apply(
 )
 @_options
 def diff(file: str, pairs: tuple[str, ...], target: str | None, ids: tuple[str, ...], prune: bool) -> None:
-    """Show how event types and subscriptions differ from what files say. The exit code is 1 if they do."""
+    """Show how event types and subscriptions differ from files. The exit code is 1 if they do."""
     _, steps = _plan(file, pairs, target, ids, prune=prune)
     _show(steps, ())
     if different := sum(step.action in _CHANGES for step in steps):
@@ -107,7 +110,9 @@ def _confirm(deletions: list[Step], *, skip: bool) -> None:
     for step in deletions:
         note(harmless(f"{_SIGNS['delete']} {step.kind} {step.name}"))
     number = str(len(deletions))
-    ask_for(number, f"To delete these for good, with their events and cursors, type their number, {number}", skip=skip)
+    ask_for(
+        number, f"To delete these permanently, with their events and cursors, type their number, {number}", skip=skip
+    )
 
 
 def _conclude(steps: Sequence[Step], failures: Sequence[tuple[Step, Failed]]) -> None:
@@ -138,7 +143,7 @@ def _show(steps: Iterable[Step], failures: Iterable[tuple[Step, Failed]]) -> Non
             before, after = (_MISSING if value is None else compact(value) for value in (each.is_now, each.shall_be))
             click.echo(harmless(f"    {each.path}: {before} -> {after}"))
         if step.action == "pass over":
-            note(f"{step.kind} {step.name} is passed over: this broker has no SQL queries.")
+            note(f"{step.kind} {step.name} is skipped: this broker has no SQL queries.")
 
 
 def _row(step: Step, failure: str | None) -> dict[str, Any]:

@@ -15,13 +15,13 @@ _BLOCKS = ("CONSUMER_APP", "CONSUMER_ET", "PRODUCER_APP", "PRODUCER_ET")
 
 @click.group(cls=Group)
 def timelines() -> None:
-    """Look at the timelines of an event type, and begin new ones."""
+    """List the timelines of an event type, and create new ones."""
 
 
 @member(timelines, "list", "nakadi timelines list order.placed")
 @click.argument("event_type")
 def list_timelines(event_type: str) -> None:
-    """List the timelines of an event type, the oldest first. Events go to the last one."""
+    """List the timelines of an event type, the oldest first. New events go to the last one."""
     show(
         connect().get(path("event-types", event_type, "timelines")),
         {
@@ -36,36 +36,34 @@ def list_timelines(event_type: str) -> None:
 
 @member(timelines, "create", "nakadi timelines create order.placed --storage default", shows=False)
 @click.argument("event_type")
-@click.option("--storage", default="default", show_default=True, help="Where the new timeline shall live.")
+@click.option("--storage", default="default", show_default=True, help="The storage for the new timeline.")
 def create_timeline(event_type: str, storage: str) -> None:
-    """Begin a new timeline. Streams go on across the border."""
+    """Create a new timeline. Streams continue from one to the next."""
     connect().post(path("event-types", event_type, "timelines"), {"storage_id": storage})
-    note(f"Events of {event_type} go to a new timeline in {storage}.")
+    note(f"New events of {event_type} go to a new timeline in {storage}.")
 
 
 @member(timelines, "adopt", "nakadi timelines adopt order.placed --storage home -f timelines.json", shows=False)
 @click.argument("event_type")
-@click.option("--storage", required=True, help="The storage in whose Kafka the topics are.")
-@click.option(
-    "-f", "--file", "file", required=True, help="The timelines as the other broker has them; - reads standard input."
-)
+@click.option("--storage", required=True, help="The storage whose Kafka has the topics.")
+@click.option("-f", "--file", "file", required=True, help="The timelines of the other broker; - reads standard input.")
 def adopt_timelines(event_type: str, storage: str, file: str) -> None:
-    """Take over topics that another broker has written. The event type must have no events and no subscriptions."""
+    """Take over topics of another broker. The event type must have no events and no subscriptions."""
     adopted = document_in(file)
     if not isinstance(adopted, list):
-        raise BadInput(f"{file} is no list of timelines, as `nakadi timelines list -o json` shows it.")
+        raise BadInput(f"{file} is not a list of timelines, as `nakadi timelines list -o json` prints it.")
     connect().post(path("event-types", event_type, "timelines"), {"storage_id": storage, "adopt": adopted})
-    note(f"{event_type} has the topics of {len(adopted)} timelines in {storage} now.")
+    note(f"{event_type} now has the topics of {len(adopted)} timelines in {storage}.")
 
 
 @click.group(cls=Group)
 def storages() -> None:
-    """List, look at, create, choose and delete storages."""
+    """List, show, create, choose and delete storages."""
 
 
 @member(storages, "list", "nakadi storages list")
 def list_storages() -> None:
-    """List the places for event logs."""
+    """List the storages for events."""
     show(
         connect().get("/storages"),
         {
@@ -95,7 +93,7 @@ def create_storage(file: str) -> None:
 @member(storages, "use", "nakadi storages use orders", shows=False)
 @click.argument("storage")
 def use_storage(storage: str) -> None:
-    """Choose the storage of new event types."""
+    """Choose the storage for new event types."""
     connect().put(path("storages", "default", storage))
     note(f"New event types go to {storage}.")
 
@@ -110,7 +108,7 @@ def delete_storage(storage: str) -> None:
 
 @click.group(cls=Group)
 def features() -> None:
-    """List features, and switch them on and off."""
+    """List features, and switch them on or off."""
 
 
 @member(features, "list", "nakadi features list")
@@ -138,12 +136,12 @@ def switch_off(feature: str) -> None:
 
 @click.group(cls=Group)
 def admin() -> None:
-    """See and change who administrates the broker, and who and what is blocked."""
+    """Show and change who administers the broker, and who and what is blocked."""
 
 
 @member(admin, "list", "nakadi admin list")
 def list_admins() -> None:
-    """List who administrates the broker."""
+    """List the administrators of the broker."""
     found = connect().get("/settings/admins")
     rows = [{"role": role, **attribute} for role in _ROLES for attribute in found[role]]
     show(
@@ -160,7 +158,7 @@ def list_admins() -> None:
 @click.argument("role", type=click.Choice(_ROLES))
 @click.argument("who")
 def add_admin(role: str, who: str) -> None:
-    """Give a role to a user, a service or a team, written as kind and name with a colon."""
+    """Give a role to a user, a service or a team, such as service:shop."""
     _change_admins(role, who, add=True)
 
 
@@ -174,7 +172,7 @@ def remove_admin(role: str, who: str) -> None:
 
 @member(admin, "blocked", "nakadi admin blocked")
 def list_blocked() -> None:
-    """List the applications and event types that are kept from consuming or producing."""
+    """List the applications and event types that are blocked from consuming or producing."""
     found = connect().get("/settings/blacklist")
     rows = [
         {"kind": f"{side.upper()}_{kind}", "name": name}
@@ -189,7 +187,7 @@ def list_blocked() -> None:
 @click.argument("kind", type=click.Choice(_BLOCKS))
 @click.argument("name")
 def block(kind: str, name: str) -> None:
-    """Keep an application or an event type from consuming or producing."""
+    """Block an application or an event type from consuming or producing."""
     connect().put(path("settings", "blacklist", kind, name))
     note(f"Blocked {kind} {name}.")
 
@@ -211,7 +209,7 @@ def _switch(feature: str, *, on: bool) -> None:
 def _change_admins(role: str, who: str, *, add: bool) -> None:
     kind, colon, name = who.partition(":")
     if not (kind and colon and name):
-        raise BadInput(f"{who!r} names no one: write kind and name with a colon, such as service:shop.")
+        raise BadInput(f"{who!r} is not a subject: write kind and name with a colon, such as service:shop.")
     api = connect()
     lists = api.get("/settings/admins")
     attribute = {"data_type": kind, "value": name}

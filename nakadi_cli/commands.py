@@ -126,7 +126,7 @@ def ask_for(expected: str, question: str, *, skip: bool) -> None:
         # Click makes the same of Ctrl-C.
         if isinstance(ended.__context__, EOFError):
             note("")
-            raise BadInput("Nothing was typed, and nothing was deleted; --yes does not ask.") from None
+            raise BadInput("No answer, so nothing was deleted; --yes deletes without asking.") from None
         raise
     if typed != expected:
         raise BadInput(f"That is not {expected}; nothing was deleted.")
@@ -185,7 +185,7 @@ def _meta(key: str) -> Any:
 
 
 _GLOBAL: Mapping[str, tuple[Sequence[str], str, click.ParamType[Any] | None]] = {
-    OUTPUT: (("-o", "--output"), "How to print the result.", click.Choice(FORMATS)),
+    OUTPUT: (("-o", "--output"), "The format of the result.", click.Choice(FORMATS)),
     CONTEXT: (("--context",), "The context to use, instead of the current one.", None),
     URL: (("--url",), "The broker's URL, instead of a context.", None),
 }

@@ -38,29 +38,29 @@ Taker = Callable[[dict[str, Any], list[str]], None]
     shows=False,
 )
 @click.argument("subscription")
-@click.option("--exec", "line", help="A command for the shell, run for each batch with its events at standard input.")
+@click.option("--exec", "line", help="A shell command that runs for each batch, with the events on its standard input.")
 @click.option("--batch-size", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Events in a batch.")
 @click.option(
     "--commit-timeout",
     type=click.IntRange(1, 60),
     default=60,
     show_default=True,
-    help="Seconds that a batch may take, after which its events go to another stream.",
+    help="Seconds that a batch may take; after that, its events go to another stream.",
 )
-@click.option("-n", "--limit", type=click.IntRange(1), help="End after so many events.")
-@click.option("--no-follow", is_flag=True, help="End when nothing more waits.")
+@click.option("-n", "--limit", type=click.IntRange(1), help="End after this many events.")
+@click.option("--no-follow", is_flag=True, help="End when no more events wait.")
 def consume(
     subscription: str, line: str | None, batch_size: int, commit_timeout: int, limit: int | None, no_follow: bool
 ) -> None:
-    """Consume the events of a subscription, and commit what was taken.
+    """Consume the events of a subscription, and commit them.
 
-    Without --exec each event is a line on standard output, and a batch is committed when it is written. With --exec the
-    command is run once for each batch, with an event a line at its standard input and NAKADI_EVENT_TYPE,
-    NAKADI_PARTITION and NAKADI_OFFSET in its environment. Exit code 0 commits the batch; any other ends consuming with
-    1, and the events come again to the next consumer, when the commit timeout is over.
+    Without --exec, each event is a line on standard output, and `consume` commits a batch after writing it. With
+    --exec, it runs the command once for each batch, with one event on each line of standard input, and
+    NAKADI_EVENT_TYPE, NAKADI_PARTITION and NAKADI_OFFSET in the environment. Exit code 0 commits the batch. Any other
+    code ends `consume` with 1, and the events come again to the next consumer when the commit timeout is over.
 
-    Ctrl-C and SIGTERM let the batch at hand be finished and committed. A second one ends the command as well, and then
-    the batch is not committed.
+    After Ctrl-C or SIGTERM, `consume` finishes and commits the current batch. A second signal also ends the command,
+    and does not commit its batch.
     """
     with _stopping() as stop:
         take = _to_command(line, stop) if line else _to_stdout
@@ -202,7 +202,7 @@ class _Consumer:
         except (NotFound, NotPermitted):
             raise
         except Refused as late:
-            raise _NotCommitted(f"A batch was not committed, its events come again: {late.message}") from late
+            raise _NotCommitted(f"A batch was not committed, so its events come again: {late.message}") from late
 
     def _wait_for_partitions(self, taken: Conflict) -> None:
         if self._waits == _MOST_WAITS:

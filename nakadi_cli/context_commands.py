@@ -14,12 +14,12 @@ from nakadi_cli.failures import BadInput
 
 @click.group(cls=Group)
 def contexts() -> None:
-    """Keep brokers by name, with their tokens, in one file: NAKADI_CONFIG, or nakadi/config.yaml in ~/.config."""
+    """Store brokers by name, with their tokens, in one file: NAKADI_CONFIG, or nakadi/config.yaml in ~/.config."""
 
 
 @member(contexts, "list", "nakadi contexts list", "nakadi contexts list -o json", connects=False)
 def list_contexts() -> None:
-    """List all contexts. Tokens are never shown, only where they come from."""
+    """List all contexts. The list shows where tokens come from, but never the tokens."""
     known = load_contexts(config_path())
     rows = [
         {"name": name, "url": each.url, "token": each.token_source, "current": name == known.current}
@@ -47,17 +47,17 @@ def list_contexts() -> None:
 )
 @click.argument("name")
 @click.option("--url", help="The broker's URL.")
-@click.option("--token", help="The token itself; - reads it from standard input, where no shell keeps it.")
-@click.option("--token-file", help="A file with the token in it, read for each command.")
-@click.option("--token-command", help="A command that prints a token, run for each command.")
+@click.option("--token", help="The token itself; - reads it from standard input, so that no shell history keeps it.")
+@click.option("--token-file", help="A file with the token; each command reads it.")
+@click.option("--token-command", help="A command that prints a token; each command runs it.")
 def set_context(
     name: str, url: str | None, token: str | None, token_file: str | None, token_command: str | None
 ) -> None:
-    """Create a context, or change one. The first one becomes the current one."""
+    """Create or change a context. The first one becomes the current one."""
     file = config_path()
     known = load_contexts(file)
     if sum(each is not None for each in (token, token_file, token_command)) > 1:
-        raise BadInput("A token comes from one place: --token, --token-file or --token-command.")
+        raise BadInput("Give only one of --token, --token-file and --token-command.")
     if url is None and name not in known.by_name:
         raise BadInput("A new context needs --url.")
     context = known.by_name.get(name) or Context(url or "")
@@ -88,6 +88,6 @@ def use_context(name: str) -> None:
 @member(contexts, "delete", "nakadi contexts delete test", connects=False, shows=False)
 @click.argument("name")
 def delete_context(name: str) -> None:
-    """Forget a context."""
+    """Delete a context."""
     save_contexts(config_path(), load_contexts(config_path()).without(name))
-    note(f"Context {name} is gone.")
+    note(f"Deleted context {name}.")

@@ -82,9 +82,7 @@ def load_contexts(file: Path) -> Contexts:
         by_name = {name: Context(**fields) for name, fields in (document.get("contexts") or {}).items()}
     except (OSError, ValueError, yaml.YAMLError, TypeError, AttributeError) as error:
         # Neither the content nor the cause is shown: there may be a token in it.
-        raise BadInput(
-            f"The contexts in {file} cannot be read: it is not what `nakadi contexts set` writes."
-        ) from error
+        raise BadInput(f"Cannot read the contexts in {file}: `nakadi contexts set` did not write it.") from error
     return Contexts(by_name, document.get("current"))
 
 
@@ -137,14 +135,14 @@ def checked_url(url: str) -> str:
     if not proper or parts.query or parts.fragment:
         raise BadInput("A broker's URL begins with http:// or https:// and ends with its path, such as " + LOCAL + ".")
     if parts.username or parts.password:
-        raise BadInput("A broker's URL has no user name and no password in it; set a token instead.")
+        raise BadInput("A broker's URL must not contain a user name or a password; set a token instead.")
     return url.rstrip("/")
 
 
 def _checked_token(token: str | None) -> str | None:
     token = (token or "").strip()
     if not all("!" <= character <= "~" for character in token):
-        raise BadInput("The token has characters that a header cannot carry.")
+        raise BadInput("The token has characters that a header cannot contain.")
     return token or None
 
 

@@ -46,7 +46,7 @@ def parse_start(text: str, now: datetime) -> Start:
     elif _OFFSET.fullmatch(text):
         return Start(text)
     raise BadInput(
-        f"{text!r} is no place to start: begin, end, a time such as 2026-11-21T12:00:00Z, how long ago such as 15m or "
+        f"{text!r} is not a place to start: use begin, end, a time such as 2026-11-21T12:00:00Z, an age such as 15m or "
         "2h, an offset, or offsets by partition such as 0=001-0001-000000000000000012,1=001-0001-000000000000000034."
     )
 
@@ -85,7 +85,9 @@ def _offsets(api: Api, event_type: str, start: Start, partitions: Sequence[str])
         found = partitions_of(api, event_type)
         return {each["partition"]: each["newest_available_offset"] for each in found}
     if _OFFSET.fullmatch(start.offset) and len(partitions) > 1:
-        raise BadInput(f"An offset is in one partition; {event_type} has {len(partitions)}. Name the partition.")
+        raise BadInput(
+            f"An offset belongs to one partition, and {event_type} has {len(partitions)}. Name the partition."
+        )
     return dict.fromkeys(partitions, start.offset)
 
 
@@ -93,7 +95,7 @@ def _time(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise BadInput(f"{text!r} is no time; write it such as 2026-11-21T12:00:00Z.") from None
+        raise BadInput(f"{text!r} is not a time; write one such as 2026-11-21T12:00:00Z.") from None
     return moment if moment.tzinfo else moment.astimezone()
 
 

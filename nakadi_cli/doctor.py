@@ -39,12 +39,11 @@ class Finding:
 
 @command("doctor", "nakadi doctor", "nakadi doctor --context live -o json")
 def doctor() -> None:
-    """Look whether a broker is well, with reasons; the exit code is 1 if it is not.
+    """Check the health of a broker, and give reasons; the exit code is 1 if something is wrong.
 
-    It looks whether the broker is reached, alive, ready and quick, whether the token is good, which features hinder
-    work, who is blocked, where the default storage is, which subscriptions are stalled or have parked events,
-    and which annotations are misspelt.
-    What the token may not see is said and passed over.
+    The command checks whether the broker is reachable, ready and fast, whether the token is valid, which features
+    restrict work, who is blocked, where the default storage is, which subscriptions are stalled or have parked events,
+    and which annotations are misspelled. It reports and skips whatever the token may not see.
     """
     findings = list(examine(connect()))
     if chosen_format("table") == "table":
@@ -54,7 +53,7 @@ def doctor() -> None:
     else:
         show([vars(each) for each in findings])
     if ill := sum(each.state == "ill" for each in findings):
-        raise Found(f"{ill} of {len(findings)} are not as they should be.")
+        raise Found(f"{ill} of {len(findings)} checks failed.")
 
 
 def examine(api: Api) -> Iterator[Finding]:
@@ -71,13 +70,13 @@ def examine(api: Api) -> Iterator[Finding]:
             yield look(api)
         except NotPermitted as refused:
             state: State = "ill" if what == "token" else "notice"
-            yield Finding(what, state, f"not permitted to look: {refused.message}")
+            yield Finding(what, state, f"not permitted: {refused.message}")
         except NotAnswered as failed:
             yield Finding(what, "ill", failed.message)
         except Failed as failed:
             yield Finding(what, "notice", failed.message)
         except (KeyError, TypeError, AttributeError):
-            yield Finding(what, "ill", "the answer is not one of a Nakadi broker")
+            yield Finding(what, "ill", "the answer does not come from a Nakadi broker")
 
 
 def _ready(api: Api) -> Finding:
@@ -98,7 +97,7 @@ def _token(api: Api) -> Finding:
 def _features(api: Api) -> Finding:
     on = {each["feature"] for each in api.get("/settings/features")["items"] if each["enabled"]}
     hindering = [f"{name} is on: {effect}" for name, effect in _HINDRANCES.items() if name in on]
-    return Finding("features", "notice" if hindering else "well", "; ".join(hindering) or "none hinders work")
+    return Finding("features", "notice" if hindering else "well", "; ".join(hindering) or "none restricts work")
 
 
 def _blocks(api: Api) -> Finding:
@@ -130,17 +129,17 @@ def _subscriptions(api: Api) -> Finding:
     found = [
         f"{what}: {', '.join(names)}" for what, names in (("stalled", stalled), ("with parked events", parked)) if names
     ]
-    looked = f"looked at {seen}" if seen < _MOST_SUBSCRIPTIONS else f"looked at the newest {seen}"
+    looked = f"checked {seen}" if seen < _MOST_SUBSCRIPTIONS else f"checked the newest {seen}"
     return Finding("subscriptions", "ill" if stalled else "notice" if parked else "well", "; ".join([looked, *found]))
 
 
 def _annotations(api: Api) -> Finding:
-    """Look for misspelt annotations, which the broker names in what it has."""
+    """Look for misspelled annotations, which the broker names in its objects."""
     found = [(f"event type {each['name']}", each) for each in api.get("/event-types")]
     subscriptions = islice(api.items("/subscriptions"), _MOST_SUBSCRIPTIONS)
     found += [(f"subscription {each['id']}", each) for each in subscriptions]
     wrong = [f"{what}: {warning}" for what, each in found for warning in each.get("warnings", ())]
-    return Finding("annotations", "notice" if wrong else "well", "; ".join(wrong) or "none is misspelt")
+    return Finding("annotations", "notice" if wrong else "well", "; ".join(wrong) or "none is misspelled")
 
 
 _LOOKS: dict[str, Callable[[Api], Finding]] = {

@@ -43,12 +43,12 @@ _BATCH = 100
     type=click.IntRange(0, 100),
     default=5,
     show_default=True,
-    help="How often to send again what the broker could not store.",
+    help="How often to resend events that the broker could not store.",
 )
-@click.option("--keep-going", is_flag=True, help="Leave out events that are refused, and publish the others.")
-@click.option("--refused", "refused_file", help="A file for the events that are not published, to be sent again.")
-@click.option("--tombstones", is_flag=True, help="Delete by the compaction keys of the events, instead of publishing.")
-@click.option("--for", "only_for", help="The id of the only subscription that is to see the events.")
+@click.option("--keep-going", is_flag=True, help="Leave out events that the broker rejects, and publish the others.")
+@click.option("--refused", "refused_file", help="A file for unpublished events, so that you can send them again.")
+@click.option("--tombstones", is_flag=True, help="Delete events by their compaction keys, instead of publishing.")
+@click.option("--for", "only_for", help="The id of the only subscription that may see the events.")
 def publish(
     event_type: str,
     file: str,
@@ -59,20 +59,20 @@ def publish(
     tombstones: bool,
     only_for: str | None,
 ) -> None:
-    """Publish the events in FILE, or from standard input: one a line, or a JSON array.
+    """Publish the events in FILE, or from standard input: one on each line, or a JSON array.
 
-    Batches are published one after the other. Of a batch that was stored in part, only the rest is sent again. A batch
-    with an event that the broker refuses is not stored, and publishing ends there, unless --keep-going is given. When
-    an answer is lost, a batch that is sent again may be stored twice; consumers tell by metadata.eid.
+    The command sends one batch after the other. If the broker stored a batch in part, it resends only the rest. If the
+    broker rejects an event, it stores none of the batch, and publishing ends there, unless you pass --keep-going. If an
+    answer is lost, a resent batch may be stored twice; consumers recognize that by metadata.eid.
 
-    --refused writes each event that is not published into a file, as it was read: the refused ones, and everything
-    from where publishing ended. Put right, the file can be published in turn.
+    --refused writes each unpublished event to a file, as it was read: the rejected ones, and everything after the point
+    at which publishing ended. You can correct that file and publish it.
 
-    With --tombstones each event needs metadata.partition_compaction_key, and what chooses its partition; older events
-    with that key go with the next compaction of the event type.
+    With --tombstones, each input needs metadata.partition_compaction_key, and whatever chooses its partition. The next
+    compaction of the event type removes older events with that key.
     """
     if tombstones and only_for:
-        raise BadInput("Tombstones are for every subscription: --tombstones and --for exclude each other.")
+        raise BadInput("Every subscription sees tombstones: --tombstones and --for exclude each other.")
     failure: Failed | None = None
     with opened(file) as stream, kept_in(refused_file, file) as keep, _progress() as after_each, attentive():
         publisher = Publisher(
@@ -91,7 +91,7 @@ def publish(
         except Failed as failed:
             failure = failed
         except KeyboardInterrupt:
-            note(f"Interrupted; {publisher.outcome.published} published, the batch at hand perhaps as well.")
+            note(f"Interrupted; {publisher.outcome.published} published, and perhaps the current batch.")
             raise
         if refused_file is not None:
             for batch in waiting:
@@ -113,19 +113,21 @@ def publish(
     "start",
     default="end",
     show_default=True,
-    help="Where to start: begin, end, a time, how long ago (90s, 15m, 2h, 7d), or an offset behind which to start.",
+    help="Where to start: begin, end, a time, an age (90s, 15m, 2h, 7d), or an offset behind which to start.",
 )
-@click.option("--where", help="Show only events for which this holds, such as 'data.total > 100 and not data.test'.")
+@click.option(
+    "--where", help="Show only events that meet this condition, such as 'data.total > 100 and not data.test'."
+)
 @click.option("--partitions", help="Read only these partitions, separated by commas.")
-@click.option("-n", "--limit", type=click.IntRange(1), help="End after so many events.")
-@click.option("--no-follow", is_flag=True, help="End when everything is read that was there at the start.")
+@click.option("-n", "--limit", type=click.IntRange(1), help="End after this many events.")
+@click.option("--no-follow", is_flag=True, help="End after the events that existed at the start.")
 def tail(
     event_type: str, start: str, where: str | None, partitions: str | None, limit: int | None, no_follow: bool
 ) -> None:
-    """Show the events of an event type as they come, one a line.
+    """Show the events of an event type as they arrive, one on each line.
 
-    With -o json each line is the event alone; -o table puts its partition, its offset and its time before it, which is
-    what a terminal gets.
+    With -o json, each line is only the event. With -o table, the default in a terminal, its partition, its offset and
+    its time precede it.
     """
     fits = condition(where) if where else _always
     api = connect()
@@ -235,10 +237,12 @@ def _conclude(outcome: Outcome, failure: Failed | None) -> None:
         for each in lost[:_MOST_SHOWN]:
             note(harmless(f"event {each['event']}: {each['reason']}"))
         if len(lost) > _MOST_SHOWN:
-            note(f"and {len(lost) - _MOST_SHOWN} more; -o json lists them all")
+            note(f"and {len(lost) - _MOST_SHOWN} more; -o json lists all of them")
         note(f"{outcome.published} published, {len(outcome.refused)} refused, {len(outcome.failed)} failed.")
         if outcome.ended_at:
-            note(f"Nothing from event {outcome.ended_at} on is published; --keep-going leaves out what is refused.")
+            note(
+                f"Events from number {outcome.ended_at} on are not published; --keep-going leaves out rejected events."
+            )
     else:
         show(
             {
@@ -249,7 +253,7 @@ def _conclude(outcome: Outcome, failure: Failed | None) -> None:
             }
         )
     if (lost or failure) and outcome.published:
-        raise PartlyDone(failure.message if failure else "Not all events are published.")
+        raise PartlyDone(failure.message if failure else "Some events are not published.")
     if failure:
         raise failure
     if outcome.refused:

@@ -24,7 +24,7 @@ COLUMNS = {
 
 @click.group(cls=Group)
 def event_types() -> None:
-    """List, look at, create, change and delete event types."""
+    """List, show, create, change and delete event types."""
 
 
 @member(
@@ -38,7 +38,7 @@ def event_types() -> None:
 @click.option("--owner", help="Only those of this application.")
 @click.option("--category", type=click.Choice(["business", "data", "undefined"]), help="Only those of this category.")
 def list_event_types(pattern: str, owner: str | None, category: str | None) -> None:
-    """List event types, all or those whose names fit a PATTERN with * and ?."""
+    """List event types: all, or those whose names match a PATTERN with * and ?."""
     from fnmatch import fnmatchcase
 
     found = connect().get("/event-types", **({"owning_application": owner} if owner else {}))
@@ -49,7 +49,7 @@ def list_event_types(pattern: str, owner: str | None, category: str | None) -> N
 @member(event_types, "get", "nakadi event-types get order.placed", "nakadi event-types get order.placed -o json")
 @click.argument("name")
 def get_event_type(name: str) -> None:
-    """Show an event type. The schema is shown as what it is, instead of as text."""
+    """Show an event type, with its schema as an object instead of text."""
     found = connect().get(path("event-types", name))
     show(with_readable_schema(found))
 
@@ -77,7 +77,7 @@ def list_partitions(name: str) -> None:
 )
 @click.option("-f", "--file", "file", required=True, help="The definition in JSON or YAML; - reads standard input.")
 def create_event_type(file: str) -> None:
-    """Create an event type. Its schema may be written as what it is, instead of as text."""
+    """Create an event type. You can write its schema as an object instead of text."""
     definition = definition_in(file, "an event type")
     connect().post("/event-types", with_schema_as_text(definition))
     note(f"Created event type {definition.get('name')}.")
@@ -92,10 +92,10 @@ def create_event_type(file: str) -> None:
 )
 @click.option("-f", "--file", "file", required=True, help="The definition in JSON or YAML; - reads standard input.")
 def update_event_type(file: str) -> None:
-    """Change an event type to what a definition says, such as one that `get` has shown and that was edited."""
+    """Change an event type to match a definition, such as the edited output of `get`."""
     definition = definition_in(file, "an event type")
     if not isinstance(name := definition.get("name"), str):
-        raise BadInput(f"{file} has no name of an event type.")
+        raise BadInput(f"{file} does not name an event type.")
     connect().put(path("event-types", name), with_schema_as_text(definition))
     note(f"Changed event type {name}.")
 
@@ -104,8 +104,8 @@ def update_event_type(file: str) -> None:
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def delete_event_type(name: str, yes: bool) -> None:
-    """Delete an event type, with all its events. Asks for the name to be typed."""
+    """Delete an event type, with all its events. The command asks you to type the name."""
     api = connect()
-    ask_for(name, f"All events of {name} will be gone. Type its name", skip=yes)
+    ask_for(name, f"This deletes all events of {name}. Type its name", skip=yes)
     api.delete(path("event-types", name))
     note(f"Deleted event type {name}.")

@@ -79,7 +79,7 @@ class _Parser:
     def _not(self) -> Condition:
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise BadInput(f"A condition is nested at most {_DEEPEST} deep.")
+            raise BadInput(f"A condition has at most {_DEEPEST} levels of nesting.")
         try:
             if self._takes("not"):
                 inner = self._not()
@@ -173,7 +173,7 @@ def _tokens(text: str) -> list[_Token]:
 
 def _wrong(text: str, at: int, expected: str) -> BadInput:
     found = repr(text[at : at + 20]) if text[at:] else "its end"
-    return BadInput(f"The condition is wrong at character {at + 1}: expected {expected}, found {found}.")
+    return BadInput(f"The condition is invalid at character {at + 1}: expected {expected}, found {found}.")
 
 
 def _unquoted(token: _Token, text: str) -> str:

@@ -37,7 +37,7 @@ def definition_in(file: str, what: str) -> dict[str, Any]:
     """Return the definition in a file, an object; `what` says what it should define."""
     document = document_in(file)
     if not isinstance(document, dict):
-        raise BadInput(f"{file} is no definition of {what}.")
+        raise BadInput(f"{file} is not a definition of {what}.")
     return document
 
 

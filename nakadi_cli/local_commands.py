@@ -30,7 +30,7 @@ _BEHIND_A_JOB = {"ignore_unknown_options": True, "allow_interspersed_args": Fals
 )
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def serve(options: tuple[str, ...]) -> None:
-    """Start a broker on this machine. OPTIONS are those of python -m nakadi.local; --help lists them."""
+    """Start a broker on this machine. It accepts the OPTIONS of python -m nakadi.local; --help lists them."""
     # It takes over signals before it imports what takes long.
     _run_program("nakadi.local", ["nakadi serve", *options], extras="cli")
 
@@ -50,10 +50,10 @@ def serve(options: tuple[str, ...]) -> None:
 @click.argument("job", type=click.Choice(_JOBS))
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def jobs(job: str, options: tuple[str, ...]) -> None:
-    """Run a job, or all, on what a broker has archived here. It needs Spark; OPTIONS are those of the job.
+    """Run a job, or all of them, on the archive of a broker on this machine. It needs Spark; OPTIONS are the job's.
 
-    `follow` keeps tables up to date until it is interrupted; all others end. `acknowledge` needs no Spark, and ends
-    warnings of what is known.
+    `follow` keeps tables up to date until you interrupt it; all others end. `acknowledge` needs no Spark, and ends
+    warnings about known events.
     """
     _run_program("nakadi_jobs", ["nakadi jobs", *(() if job == "all" else (job,)), *options], extras="jobs")
 
@@ -77,7 +77,7 @@ def _run_program(module: str, arguments: list[str], *, extras: str) -> None:
 )
 @click.argument("shell", type=click.Choice(_SHELLS))
 def completion(shell: str) -> None:
-    """Print what makes a SHELL complete commands and options.
+    """Print a script that completes commands and options in SHELL.
 
     \b
     bash: put into ~/.bashrc: source <(nakadi completion bash)

@@ -78,14 +78,16 @@ def _of_clin_file(file: Path, variables: Mapping[str, Any], chosen: Chosen) -> I
 def _of_processes(document: Mapping[str, Any], file: Path, chosen: Chosen) -> Iterator[Manifest]:
     processes = document["process"]
     if not isinstance(processes, list) or not all(isinstance(each, dict) and "paths" in each for each in processes):
-        raise BadInput(f"{file}: `process` is a list, and each of it has `id`, `target` and `paths`.")
+        raise BadInput(f"{file}: `process` must be a list, and each item needs `id`, `target` and `paths`.")
     meant = [each for each in processes if not chosen.ids or each.get("id") in chosen.ids]
     targets = sorted({str(each.get("target")) for each in meant})
     if chosen.target is None and len(targets) > 1:
         raise BadInput(f"{file} is for several environments; choose one with --env: {', '.join(targets)}.")
     meant = [each for each in meant if chosen.target in {None, each.get("target")}]
     if not meant:
-        raise BadInput(f"{file} has no process of that id and environment; its environments are {', '.join(targets)}.")
+        raise BadInput(
+            f"{file} has no process with that id and environment; its environments are {', '.join(targets)}."
+        )
     for process in meant:
         for folder in process["paths"]:
             place = (file.parent / folder).resolve()
@@ -97,7 +99,7 @@ def _of_processes(document: Mapping[str, Any], file: Path, chosen: Chosen) -> It
 def _manifest(document: Mapping[str, Any], file: Path) -> Manifest:
     kind, spec = document.get("kind"), document.get("spec")
     if kind not in KINDS or not isinstance(spec, dict):
-        raise BadInput(f"{file}: a manifest has `kind`, one of {', '.join(KINDS)}, and `spec`.")
+        raise BadInput(f"{file}: a manifest needs `kind`, one of {', '.join(KINDS)}, and `spec`.")
     return Manifest(kind, spec, file)
 
 
@@ -128,13 +130,13 @@ def _parsed(file: Path) -> Any:
 def _resolved(text: str, variables: Mapping[str, Any], file: Path) -> Any:
     def value_of(name: str) -> Any:
         if variables.get(name) is None:
-            raise BadInput(f"{file}: there is no value for the variable {name}.")
+            raise BadInput(f"{file}: the variable {name} has no value.")
         return variables[name]
 
     def within(match: re.Match[str]) -> str:
         value = value_of(match[1])
         if isinstance(value, list | dict):
-            raise BadInput(f"{file}: {match[1]} is a list or an object, which cannot be a part of a text.")
+            raise BadInput(f"{file}: {match[1]} is a list or an object, which cannot be part of a text.")
         return str(value)
 
     if whole := _MARKED.fullmatch(text):

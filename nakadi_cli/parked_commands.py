@@ -16,7 +16,7 @@ _EVENT = "order.placed:0:001-0001-000000000000000012"
 
 @click.group(cls=Group)
 def parked() -> None:
-    """Look at events that no consumer could process; skip them, or have them sent once more."""
+    """List events that no consumer could process; skip or redrive them."""
 
 
 @member(
@@ -30,7 +30,7 @@ def parked() -> None:
 @click.option("--partition", help="Only events of this partition.")
 @click.option("--key", help="Only events with this key.")
 def list_parked(subscription: str, event_type: str | None, partition: str | None, key: str | None) -> None:
-    """List the parked events of a subscription, and those that wait behind them with the same key."""
+    """List the parked events of a subscription, including those that wait behind them with the same key."""
     filters: dict[str, Any] = {"event_type": event_type, "partition": partition, "key": key}
     chosen = {name: value for name, value in filters.items() if value is not None}
     found = list(connect().items(path("subscriptions", subscription, "parked-events"), **chosen))
@@ -50,7 +50,7 @@ def list_parked(subscription: str, event_type: str | None, partition: str | None
 @click.argument("subscription")
 @click.argument("event")
 def show_parked(subscription: str, event: str) -> None:
-    """Show a parked EVENT, by its id, as it was published."""
+    """Show the parked EVENT with this id, as it was published."""
     show(connect().get(path("subscriptions", subscription, "parked-events", event)))
 
 
@@ -58,7 +58,7 @@ def show_parked(subscription: str, event: str) -> None:
 @click.argument("subscription")
 @click.argument("events", nargs=-1, required=True)
 def skip(subscription: str, events: tuple[str, ...]) -> None:
-    """Give up parked EVENTS for good, by their ids."""
+    """Skip the parked EVENTS with these ids permanently."""
     api = connect()
     for event in events:
         api.delete(path("subscriptions", subscription, "parked-events", event))
@@ -76,16 +76,16 @@ def skip(subscription: str, events: tuple[str, ...]) -> None:
 @click.argument("events", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All parked events of the subscription.")
 def redrive(subscription: str, events: tuple[str, ...], everything: bool) -> None:
-    """Have parked EVENTS sent once more, each with the others of its key, in their order.
+    """Redrive parked EVENTS, each with the others of its key, in order.
 
-    Streams that are open are asked to end.
+    The broker ends open streams.
     """
     if everything == bool(events):
-        raise BadInput("Name the events to redrive, or say --all.")
+        raise BadInput("Name the events to redrive, or pass --all.")
     api = connect()
     if everything:
         api.post(path("subscriptions", subscription, "parked-events", "redrive"))
-        note("The next streams are sent all parked events.")
+        note("The next streams get all parked events.")
     for event in events:
         api.post(path("subscriptions", subscription, "parked-events", event, "redrive"))
-        note(f"The next streams are sent {event} and the others of its key.")
+        note(f"The next streams get {event} and the others of its key.")

@@ -10,34 +10,34 @@ from nakadi_cli.commands import LazyGroup
 _COMMANDS = {
     "event-types": (
         "nakadi_cli.event_types:event_types",
-        "List, look at, create, change and delete event types.",
+        "List, show, create, change and delete event types.",
     ),
-    "schema": ("nakadi_cli.schema_commands:schema", "Look at the versions of a schema, and check another one."),
+    "schema": ("nakadi_cli.schema_commands:schema", "List the versions of a schema, and check another schema."),
     "publish": ("nakadi_cli.event_commands:publish", "Publish events from a file or from standard input."),
-    "tail": ("nakadi_cli.event_commands:tail", "Show the events of an event type as they come."),
+    "tail": ("nakadi_cli.event_commands:tail", "Show the events of an event type as they arrive."),
     "subscriptions": (
         "nakadi_cli.subscription_commands:subscriptions",
-        "List, look at, create, change, delete and reset subscriptions; see how far behind they are.",
+        "List, show, create, change, delete and reset subscriptions; see how far behind they are.",
     ),
-    "consume": ("nakadi_cli.consuming:consume", "Consume the events of a subscription, and commit what was taken."),
-    "apply": ("nakadi_cli.apply_commands:apply", "Create and change event types and subscriptions as files say."),
-    "diff": ("nakadi_cli.apply_commands:diff", "Show how event types and subscriptions differ from what files say."),
+    "consume": ("nakadi_cli.consuming:consume", "Consume the events of a subscription, and commit them."),
+    "apply": ("nakadi_cli.apply_commands:apply", "Create and change event types and subscriptions from files."),
+    "diff": ("nakadi_cli.apply_commands:diff", "Show how event types and subscriptions differ from files."),
     "parked": (
         "nakadi_cli.parked_commands:parked",
-        "Look at events that no consumer could process; skip them, or send them again.",
+        "List events that no consumer could process; skip or redrive them.",
     ),
     "timelines": (
         "nakadi_cli.broker_commands:timelines",
-        "Look at the timelines of an event type, and begin new ones.",
+        "List the timelines of an event type, and create new ones.",
     ),
-    "storages": ("nakadi_cli.broker_commands:storages", "List, look at, create, choose and delete storages."),
-    "features": ("nakadi_cli.broker_commands:features", "List features, and switch them on and off."),
-    "admin": ("nakadi_cli.broker_commands:admin", "See and change who administrates the broker, and what is blocked."),
-    "doctor": ("nakadi_cli.doctor:doctor", "Look whether a broker is well, with reasons."),
+    "storages": ("nakadi_cli.broker_commands:storages", "List, show, create, choose and delete storages."),
+    "features": ("nakadi_cli.broker_commands:features", "List features, and switch them on or off."),
+    "admin": ("nakadi_cli.broker_commands:admin", "Show and change who administers the broker, and what is blocked."),
+    "doctor": ("nakadi_cli.doctor:doctor", "Check the health of a broker, and give reasons."),
     "serve": ("nakadi_cli.local_commands:serve", "Start a broker on this machine."),
     "jobs": ("nakadi_cli.local_commands:jobs", "Run a job on what a broker has archived on this machine."),
-    "completion": ("nakadi_cli.local_commands:completion", "Print what makes a shell complete commands."),
-    "contexts": ("nakadi_cli.context_commands:contexts", "Keep brokers by name, with their tokens."),
+    "completion": ("nakadi_cli.local_commands:completion", "Print a script that completes commands in a shell."),
+    "contexts": ("nakadi_cli.context_commands:contexts", "Store brokers by name, with their tokens."),
 }
 
 
@@ -48,9 +48,9 @@ _COMMANDS = {
 )
 @click.version_option(__version__, prog_name="nakadi", message="%(prog)s %(version)s")
 def nakadi() -> None:
-    """Look at an event broker with the Nakadi API, and steer it.
+    """Inspect and control an event broker with the Nakadi API.
 
-    The broker is that of the current context (nakadi contexts --help), unless NAKADI_URL or --url names another one;
-    without any of them it is http://127.0.0.1:8080. NAKADI_TOKEN goes before the token of a context. -o, --context
-    and --url may stand before a command and after it.
+    The current context (nakadi contexts --help) chooses the broker, unless NAKADI_URL or --url names another one.
+    Without any of them, it is http://127.0.0.1:8080. NAKADI_TOKEN overrides the token of a context. -o, --context and
+    --url may stand before a command or after it.
     """

@@ -138,7 +138,7 @@ class Publisher:
             else:
                 rest.append(event)
         if len(rest) == len(batch):
-            raise Refused("The broker refused a batch as a whole; tombstones need an event type that is compacted.")
+            raise Refused("The broker rejected a whole batch; tombstones need a compacted event type.")
         return rest
 
 

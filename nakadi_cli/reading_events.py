@@ -47,7 +47,7 @@ def kept_in(file: str | None, read_from: str) -> Iterator[Callable[[Iterable[Eve
         yield lambda _events: None
         return
     if read_from != "-" and Path(file).resolve() == Path(read_from).resolve():
-        raise BadInput(f"{file} is read, and cannot be written at the same time.")
+        raise BadInput(f"{file} is the input, and cannot be the output at the same time.")
     try:
         stream = Path(file).open("wb")  # noqa: SIM115  # it is closed below
     except OSError as error:
@@ -71,11 +71,9 @@ def events_in(stream: TextIO, file: str) -> Iterator[Event]:
             try:
                 parsed = json.loads(line)
             except ValueError:
-                raise BadInput(
-                    f"{file}, line {line_number}: this is not JSON; each line has to be one event."
-                ) from None
+                raise BadInput(f"{file}, line {line_number}: this is not JSON; each line must be one event.") from None
             if not isinstance(parsed, dict):
-                raise BadInput(f"{file}, line {line_number}: an event is an object.")
+                raise BadInput(f"{file}, line {line_number}: an event must be an object.")
             yield Event(number, line.strip().encode())
     except UnicodeDecodeError:
         raise BadInput(f"{file} is not text in UTF-8.") from None
@@ -123,7 +121,7 @@ def _in_array(text: str, file: str) -> Iterator[Event]:
         except ValueError:
             raise BadInput(f"{file}: event {number} of the array is not JSON.") from None
         if not isinstance(parsed, dict):
-            raise BadInput(f"{file}: event {number} of the array is no object.")
+            raise BadInput(f"{file}: event {number} of the array is not an object.")
         yield Event(number, text[place:end].encode())
         place = _after_space(text, end)
         if text[place : place + 1] == "]":

@@ -44,7 +44,7 @@ RESET_COLUMNS: dict[str, Callable[[Any], object]] = {
 
 @click.group(cls=Group)
 def subscriptions() -> None:
-    """List, look at, create, change, delete and reset subscriptions; see how far behind they are."""
+    """List, show, create, change, delete and reset subscriptions; see how far behind they are."""
 
 
 @member(
@@ -55,12 +55,14 @@ def subscriptions() -> None:
     "nakadi subscriptions list --lag",
 )
 @click.option("--owner", help="Only those of this application.")
-@click.option("--event-type", multiple=True, help="Only those to this event type; of several, to all of them.")
+@click.option(
+    "--event-type", multiple=True, help="Only those that read this event type; if you give several, all of them."
+)
 @click.option("--lag", "with_lag", is_flag=True, help="Show how far behind they are, the furthest first.")
 def list_subscriptions(owner: str | None, event_type: tuple[str, ...], with_lag: bool) -> None:
     """List subscriptions, the newest first.
 
-    With --lag it is shown how many events wait for each, and for how many seconds the first of them has.
+    --lag shows how many events wait for each one, and for how many seconds the first of them has been waiting.
     """
     filters: dict[str, Any] = {"owning_application": owner, "event_type": event_type or None}
     filters = {name: value for name, value in filters.items() if value}
@@ -98,20 +100,20 @@ def get_subscription(subscription: str) -> None:
 )
 @click.argument("event_types", nargs=-1)
 @click.option("--owner", help="The application that consumes.")
-@click.option("--group", help="Tells subscriptions of one application to the same event types apart.")
-@click.option("--from", "start", default="end", show_default=True, help="begin, end, a time, or how long ago.")
+@click.option("--group", help="Distinguishes subscriptions of one application to the same event types.")
+@click.option("--from", "start", default="end", show_default=True, help="begin, end, a time, or an age.")
 @click.option("-f", "--file", "file", help="A whole definition in JSON or YAML instead; - reads standard input.")
 def create_subscription(
     event_types: tuple[str, ...], owner: str | None, group: str | None, start: str, file: str | None
 ) -> None:
-    """Create a subscription to EVENT_TYPES, and print its id. If there is such a one, its id is printed."""
+    """Create a subscription to EVENT_TYPES, and print its id. If it exists already, print its id."""
     api = connect()
     if file is not None:
         if event_types or owner or group:
-            raise BadInput("The definition is in the file, or on the command line, not in both.")
+            raise BadInput("Give the definition in the file or on the command line, not in both.")
         definition = definition_in(file, "a subscription")
     elif not event_types or not owner:
-        raise BadInput("A subscription needs event types and --owner, or -f with a definition.")
+        raise BadInput("Give event types and --owner, or -f with a definition.")
     else:
         definition = {"owning_application": owner, "event_types": list(event_types)}
         definition |= {"consumer_group": group} if group else {}
@@ -128,7 +130,7 @@ def create_subscription(
 @click.argument("subscription")
 @click.option("-f", "--file", "file", required=True, help="A whole definition in JSON or YAML; - reads standard input.")
 def update_subscription(subscription: str, file: str) -> None:
-    """Change the authorization, labels and annotations of a subscription to what a definition says."""
+    """Change the authorization, labels and annotations of a subscription to match a definition."""
     connect().put(path("subscriptions", subscription), definition_in(file, "a subscription"))
     note(f"Changed subscription {subscription}.")
 
@@ -142,7 +144,7 @@ def update_subscription(subscription: str, file: str) -> None:
 @click.argument("subscription")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def delete_subscription(subscription: str, yes: bool) -> None:
-    """Delete a subscription and what it has committed. Asks for its application to be typed."""
+    """Delete a subscription and its cursors. The command asks you to type its application."""
     api = connect()
     owner = api.get(path("subscriptions", subscription))["owning_application"]
     ask_for(owner, f"It belongs to {owner}. Type that to delete it", skip=yes)
@@ -157,10 +159,10 @@ def delete_subscription(subscription: str, yes: bool) -> None:
     "nakadi subscriptions lag 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11 --watch --every 5",
 )
 @click.argument("subscription")
-@click.option("--watch", is_flag=True, help="Go on showing it until Ctrl-C.")
-@click.option("--every", type=click.IntRange(1), default=2, show_default=True, help="Seconds between two looks.")
+@click.option("--watch", is_flag=True, help="Keep showing it until Ctrl-C.")
+@click.option("--every", type=click.IntRange(1), default=2, show_default=True, help="Seconds between two requests.")
 def lag(subscription: str, watch: bool, every: int) -> None:
-    """Show who reads each partition, how many events wait there, and for how many seconds the first one has."""
+    """Show who reads each partition, how many events wait there, and for how many seconds the first one has waited."""
     api = connect()
     with attentive():
         while True:
@@ -170,7 +172,11 @@ def lag(subscription: str, watch: bool, every: int) -> None:
             show(rows, LAG_COLUMNS)
             if chosen_format("table") == "table":
                 known = [row["unconsumed_events"] for row in rows if row.get("unconsumed_events") is not None]
-                unknown = "" if len(known) == len(rows) else " Before its first stream it is not known how many wait."
+                unknown = (
+                    ""
+                    if len(known) == len(rows)
+                    else " Before its first stream, the broker does not know how many wait."
+                )
                 note(f"{counted(sum(known), 'event')} waiting.{unknown}" if known else unknown.strip())
             if not watch:
                 return
@@ -185,12 +191,12 @@ def lag(subscription: str, watch: bool, every: int) -> None:
     "nakadi subscriptions reset 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11 --to order.placed:0=001-0001-000000000000000012",
 )
 @click.argument("subscription")
-@click.option("--to", "start", required=True, help="begin, end, a time, how long ago, or offsets by partition.")
-@click.option("--dry-run", is_flag=True, help="Show what it would mean, and change nothing.")
+@click.option("--to", "start", required=True, help="begin, end, a time, an age, or offsets by partition.")
+@click.option("--dry-run", is_flag=True, help="Show the effect, and change nothing.")
 def reset(subscription: str, start: str, dry_run: bool) -> None:
-    """Put a subscription to another place, and show how many events wait then.
+    """Move the cursors of a subscription, and show how many events wait then.
 
-    Streams that are open are asked to end. Partitions that offsets do not name stay where they are.
+    The broker ends open streams. Partitions without a given offset stay where they are.
     """
     api = connect()
     place = parse_start(start, datetime.now(UTC))

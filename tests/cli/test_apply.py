@@ -336,12 +336,12 @@ def test_an_environment_is_a_context_of_that_name(run, empty, folder):
     ("files", "said"),
     [
         ({"a.yaml": "kind: event-type\n"}, "`spec`"),
-        ({"a.yaml": "kind: event-type\nspec: {name: '{{NONE}}'}\n"}, "no value for the variable NONE"),
+        ({"a.yaml": "kind: event-type\nspec: {name: '{{NONE}}'}\n"}, "the variable NONE has no value"),
         ({"a.yaml": "kind: topic\nspec: {}\n"}, "`kind`"),
         ({"a.yaml": "kind: [\n"}, "line 2"),
         ({"a.yaml": "kind: event-type\nspec: @@@a.yaml\n"}, "includes itself"),
         ({"a.yaml": "kind: event-type\nspec: @@@b.yaml\n"}, "b.yaml cannot be read"),
-        ({"a.yaml": "kind: event-type\nspec: {name: 'x{{LIST}}'}\n"}, "cannot be a part of a text"),
+        ({"a.yaml": "kind: event-type\nspec: {name: 'x{{LIST}}'}\n"}, "cannot be part of a text"),
         ({"schema.yaml": "type: object\n"}, "no manifests"),
         ({"a.clin.yaml": "process: []\n", "b.clin.yaml": "process: []\n"}, "several clin files"),
         (
@@ -349,7 +349,7 @@ def test_an_environment_is_a_context_of_that_name(run, empty, folder):
             "choose one with --env: a, b",
         ),
         ({"a.clin.yaml": "process: [{target: a, paths: [x]}]\n"}, "there is no folder"),
-        ({"a.clin.yaml": "process: {}\n"}, "`process` is a list"),
+        ({"a.clin.yaml": "process: {}\n"}, "`process` must be a list"),
     ],
 )
 def test_files_that_cannot_be_used_are_refused_with_their_names(tmp_path, files, said):

@@ -149,7 +149,7 @@ def test_the_lots_of_subscriptions_are_looked_at(run, api, broker):
 
     found = found_by_doctor(run("doctor", "-o", "json", url=broker.url))
 
-    assert found["subscriptions"]["why"].startswith("looked at ")
+    assert found["subscriptions"]["why"].startswith("checked ")
 
 
 def test_misspelt_annotations_are_noticed(run, empty):

@@ -129,7 +129,7 @@ def test_lag_is_shown_and_watched(run, numbers, owner, monkeypatch):
     monkeypatch.setattr(subscription_commands, "sleep", wait)
     watched = run("subscriptions", "lag", identity, "--watch", "--every", "7")
 
-    assert before.err == "Before its first stream it is not known how many wait.\n"
+    assert before.err == "Before its first stream, the broker does not know how many wait.\n"
     assert once.err == "30 events waiting.\n"
     assert len(once.out.splitlines()) == 5
     assert watched.code == 130
