@@ -21,37 +21,37 @@ export NAKADI_CONSOLE ?= $(CURDIR)/$(CONSOLE)/built
 
 help:
 	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine; WORKERS=4 uses more cores'
-	@echo 'make run ENGINE=kafka              the same with its events in Kafka; KAFKA=host:9092 for one that runs'
+	@echo 'make run ENGINE=kafka              the same with its events in Kafka; KAFKA=host:9092 uses a running one'
 	@echo 'make run ENGINE=aws-local          the deployment on AWS, on this machine; STRICT=1 with its roles and limits'
-	@echo 'make console                       build the console anew, check its types, and say what is missing'
-	@echo 'make jobs [DATA=data]              tables, statistics and retention, on what the broker has there'
-	@echo 'make jobs FOLLOW=1                 keep the tables up to date until it is interrupted'
-	@echo 'make kill-jobs [KILLS=20]          kill each job again and again, and see that nothing comes of it (minutes)'
+	@echo 'make console                       rebuild the console, and check its types'
+	@echo 'make jobs [DATA=data]              update tables and statistics, and remove expired events'
+	@echo 'make jobs FOLLOW=1                 keep the tables up to date until you interrupt it'
+	@echo 'make kill-jobs [KILLS=20]          kill each job again and again, and check the results (minutes)'
 	@echo 'make published [WORLDS=20]         publish events of random shapes, run jobs, and compare the tables value by value'
 	@echo 'make test [ARGS=tests/unit]        run the tests'
-	@echo 'make test-all                      the same, with what repeats it in memory, at more moments, for more seeds'
-	@echo 'make test-engines                  all that is tested on Kafka, contracts on DynamoDB Local and kinesalite (Maven and a JDK)'
+	@echo 'make test-all                      the same, with repetitions in memory, at more moments, for more seeds'
+	@echo 'make test-engines                  all tests on Kafka, contracts on DynamoDB Local and kinesalite (Maven and a JDK)'
 	@echo 'make test-aws-local [STRICT=1]     every end-to-end test and command against the deployment on this machine (minutes)'
 	@echo 'make test-workers                  every end-to-end test against a broker of two workers (minutes)'
 	@echo 'make test-install [LOWEST=1]       install the wheel from a registry, with each extra, for each Python (minutes)'
 	@echo 'make check                         formatting, lint, types, import rule'
-	@echo 'make simulate [SEEDS=1000] [FIRST=0]  live through simulated worlds of subscriptions'
+	@echo 'make simulate [SEEDS=1000] [FIRST=0]  run simulated worlds of subscriptions'
 	@echo 'make mutants [SEEDS=5000]          break the code in one place at a time, and see the simulation find it'
-	@echo 'make soak [MINUTES=10] [ENGINE=kafka] [WORKERS=2]  kill consumers and servers of a subscription, and count what comes; or ENGINE=aws-local'
-	@echo 'make storms [SEEDS=3]              let calls to AWS fail in every way, and count what was lost'
+	@echo 'make soak [MINUTES=10] [ENGINE=kafka] [WORKERS=2]  kill consumers and servers of a subscription, and count what arrives; or ENGINE=aws-local'
+	@echo 'make storms [SEEDS=3]              let calls to AWS fail in every way, and count losses'
 	@echo 'make attacks                       attack a broker on this machine with hostile requests (two minutes)'
 	@echo 'make clients                       generate clients in Python and Java, and use them (Java needs Maven and a JDK)'
-	@echo 'make format                        put the formatting right'
-	@echo 'make bench                         measure, and draw it (half an hour)'
-	@echo 'make bench-aws                     measure what AWS is asked and how long functions take (a quarter of an hour)'
+	@echo 'make format                        fix the formatting'
+	@echo 'make bench                         measure, and draw plots (half an hour)'
+	@echo 'make bench-aws                     count the calls to AWS, and measure functions (a quarter of an hour)'
 	@echo 'make bench-kafka                   measure publishing and streaming with events in Kafka (minutes)'
 	@echo 'make bench-console [SECONDS=60]    measure the console in a browser: first paint, size, the live tail'
-	@echo 'make compare A=URL B=URL           hold two brokers on this machine against each other'
+	@echo 'make compare A=URL B=URL           compare two brokers on this machine'
 	@echo 'make structure                     measure the layout of the package, and the calls of a request'
 	@echo 'make synth [STAGE=dev] [CONTEXT=]  write the templates for AWS into cdk.out'
 	@echo 'make deploy [STAGE=dev] [CONTEXT=] deploy to AWS, as docs/deploy.md explains'
 	@echo 'make wheel                         build the wheel and the source distribution into dist, with the console'
-	@echo 'make lock                          compile requirements/*.in anew'
+	@echo 'make lock                          recompile requirements/*.in'
 
 ifeq ($(ENGINE),aws-local)
 run: $(VENV)/.test $(NODE)/.test $(BIN)/nakadi $(CONSOLE)/.run
@@ -61,7 +61,7 @@ run: $(VENV)/.run $(VENV)/.kafka $(if $(KAFKA),,$(KAFKA_JARS)/.jars) $(BIN)/naka
 	@KAFKA=$(KAFKA) exec $(BIN)/python -m infra.laptop.kafka_local --port $(PORT) --data '$(DATA)' $(if $(WORKERS),--workers $(WORKERS)) $(ARGS)
 else ifneq ($(filter-out embedded,$(ENGINE)),)
 run:
-	@echo 'ENGINE=$(ENGINE) is not known: it is embedded, which is the default, kafka, or aws-local' >&2; exit 2
+	@echo 'ENGINE=$(ENGINE) is unknown: choose embedded, which is the default, kafka, or aws-local' >&2; exit 2
 else
 run: $(VENV)/.run $(BIN)/nakadi $(CONSOLE)/.run
 	@exec $(BIN)/python -m nakadi.local --port $(PORT) --data '$(DATA)' $(if $(WORKERS),--workers $(WORKERS)) $(ARGS)

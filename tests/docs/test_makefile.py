@@ -25,7 +25,7 @@ def test_an_engine_that_is_not_known_is_refused():
     )
 
     assert answer.returncode == 2
-    assert "ENGINE=rabbit is not known: it is embedded, which is the default, kafka, or aws-local" in answer.stderr
+    assert "ENGINE=rabbit is unknown: choose embedded, which is the default, kafka, or aws-local" in answer.stderr
     assert answer.stdout == ""
 
 
