@@ -22,7 +22,7 @@ ANNOTATION_FORMATS = ("github", "gitlab")
 
 @click.group(cls=Group)
 def schema() -> None:
-    """Look at the versions of a schema, and check another one against them."""
+    """List the versions of a schema, and check another schema against them."""
 
 
 @member(schema, "list", "nakadi schema list order.placed")
@@ -53,7 +53,7 @@ def list_schemas(name: str) -> None:
     help="Print annotations for code review: workflow commands of GitHub, or a code quality report of GitLab.",
 )
 def check_schema(file: str, event_type: str | None, version: str, annotations: str | None) -> None:
-    """Ask whether the schema in FILE could follow the one that an event type has. Nothing is changed.
+    """Check whether the schema in FILE could follow the current one of an event type. This changes nothing.
 
     FILE is a JSON schema, or the definition of an event type. The exit code is 1 if the schema could not follow. Then a
     proposal says what to change, as a JSON Patch.
@@ -107,7 +107,7 @@ def read_schema(file: str, event_type: str | None) -> SchemaSource:
         event_type, steps = event_type or document["name"], ("schema", "schema")
         document = with_schema_as_text(document)["schema"]["schema"]
     if event_type is None:
-        raise BadInput("Which event type is the schema for? Name it with --event-type.")
+        raise BadInput("Name the event type for the schema with --event-type.")
     text = document if isinstance(document, str) else json.dumps(document)
     return SchemaSource(file, content, steps, event_type, text)
 
