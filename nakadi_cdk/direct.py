@@ -19,7 +19,7 @@ from nakadi_cdk.streaming import IDLE, PORT, Streaming
 TLS = 443
 
 # A balancer looks at beginnings and ends of paths only; what they really are is decided by the service.
-PATHS = ("/event-types/*/events", "/subscriptions/*/events", "/subscriptions/*/cursors")
+PATHS = ("/event-types/*/events", "/subscriptions/*/events", "/subscriptions/*/cursors", "/subscriptions/*/streams/*")
 
 
 class Direct(Construct):

@@ -22,6 +22,7 @@ from nakadi.model.subscription import (
     SetOffsets,
     SubscriptionChange,
     SubscriptionChangeNotice,
+    TimedOutSession,
 )
 from nakadi.ports.coordination import MAX_PARTITIONS_PER_WRITE, AssignmentChanged, Coordination
 from tests.support.builders import A_MOMENT
@@ -63,9 +64,12 @@ class TestAssignment:
             sessions=(
                 a_session("a", process_id="one", commit_timeout=2.5),
                 a_session("b", process_id="two", requested_partitions=(a_place(0, 'a "type"\n'),)),
+                a_session("c", is_leaving=True),
+                a_session("d", extensions_requested=2, extensions_granted=1, commit_by=LATER),
             ),
             reset=Reset("r", LATER + timedelta(microseconds=7), A_MOMENT),
             ended_reset=EndedReset("before", A_MOMENT, "no time"),
+            timed_out_sessions=(TimedOutSession("e", A_MOMENT, 2.5), TimedOutSession("f", LATER, 60.0)),
         )
         positions = {each.partition: at(number) for number, each in enumerate(full.entries)}
         stored = coordination.replace_assignment(SUBSCRIPTION, EMPTY_ASSIGNMENT, full, A_MOMENT, positions)

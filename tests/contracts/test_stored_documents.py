@@ -99,7 +99,11 @@ TOPIC = {
 ASSIGNMENT = {
     "initialised": True,
     "entries": [["e", "0", "s-1", "s-2", 3, [1, 9], ["r", 1, 8, ["k"]]], ["e", "1", None, None, 0, None]],
-    "sessions": [["s-1", "process", NOON, 60.0, [["e", "0"]]]],
+    "sessions": [
+        ["s-1", "process", NOON, 60.0, [["e", "0"]]],
+        ["s-2", "process", NOON, 60.0, [], True, 2, 1, NOON],
+    ],
+    "timed_out": [["s-0", NOON, 2.5]],
     "reset": ["x", "2026-11-21T12:00:00.001000+00:00", "2026-11-21T12:00:00+00:00"],
     "wish": {"redrive": ["e", "0", "k"]},
     "claimed": True,

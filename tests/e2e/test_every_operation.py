@@ -157,8 +157,14 @@ class Tour:
                 )
         self.api.post(f"/event-types/{name}/events", json=[{"n": 1}]).raise_for_status()
         until(lambda: not any(each["stream_id"] for each in self._partitions(subscription)))
+        self.keep_and_leave(subscription)
         with Consumer(self.api, subscription, headers, partitions=[(name, "0")]) as stream:
             self.open("stream_subscription_events_with_parameters", stream)
+
+    def keep_and_leave(self, subscription: dict[str, Any]) -> None:
+        with Consumer(self.api, subscription) as stream:
+            self.ask("extend_subscription_stream", subscription["id"], stream.id)
+            self.ask("leave_subscription_stream", subscription["id"], stream.id)
 
     def _partitions(self, subscription: dict[str, Any]) -> list[Any]:
         [item] = self.api.get(f"/subscriptions/{subscription['id']}/stats").json()["items"]

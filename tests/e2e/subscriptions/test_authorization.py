@@ -97,6 +97,26 @@ def test_committing_takes_the_right_to_read(guarded, ann, who, refusal):
     assert (answer.status_code, problem(answer, answer.status_code)) == expected
 
 
+@pytest.mark.parametrize(
+    ("who", "refusal"),
+    [
+        ("carl", "Access on VIEW subscription:{} denied"),
+        ("bob", "Access on READ subscription:{} denied"),
+        ("ann", None),
+    ],
+)
+def test_leaving_and_extending_take_the_right_to_read(guarded, ann, who, refusal):
+    """Who may commit for a stream may end it, and give it more time. (S325)"""
+    subscription = subscribed(ann, authorization=its_lists("bob ann", "ann"))
+    where = f"/subscriptions/{subscription['id']}/streams/{STREAM}"
+    with guarded.client(who) as client:
+        left, extended = client.delete(where), client.post(f"{where}/extend")
+    if refusal is None:
+        assert (left.status_code, extended.status_code) == (204, 404)
+    else:
+        assert problem(left, 403) == problem(extended, 403) == refusal.format(subscription["id"])
+
+
 def test_all_data_access_reads_what_it_may_see(guarded, ann):
     """Who may read all data may commit for every subscription that he sees. (S80)"""
     name = created(ann)["name"]

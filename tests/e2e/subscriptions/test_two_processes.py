@@ -17,7 +17,7 @@ from tests.support.consumer import Consumer, owners
 from tests.support.parking import PARKING, fail_until_parked, keyed, parked_ids, published
 from tests.support.patience import PATIENCE, until
 from tests.support.processes import ENVIRONMENT
-from tests.support.subscriptions import subscribed
+from tests.support.subscriptions import from_the_beginning, subscribed
 
 
 @contextmanager
@@ -127,3 +127,31 @@ def test_parked_events_are_the_same_in_both_processes(servers):
     with Consumer(two, subscription) as stream:
         assert [each["event"] for each in stream.consumed(3)] == ["a1", "a2", "a3"]
     until(lambda: parked_ids(one, subscription) == [])
+
+
+def test_a_stream_is_left_and_extended_through_another_process(servers):
+    """Whichever process a client's request comes to, the one that serves the stream does what it says. (S324, S327,
+    S330)"""
+    (_, one), (_, two) = servers
+    subscription = from_the_beginning(one, events=1)
+    with Consumer(one, subscription) as stream:
+        batch = stream.batch()
+        where = f"/subscriptions/{subscription['id']}/streams/{stream.id}"
+        assert two.post(f"{where}/extend").status_code == 200
+        assert two.delete(where).status_code == 204
+        with Consumer(two, subscription) as next_one:
+            assert next_one.batch()["events"] == batch["events"]
+        assert stream.debug_at_the_end() == []
+
+
+def test_a_stream_of_a_process_that_died_is_left_too(servers):
+    """The answer comes when the lease of the process is over, at the latest. (S327)"""
+    (first, one), (_, two) = servers
+    subscription = from_the_beginning(one, events=1)
+    with Consumer(one, subscription) as stream:
+        batch = stream.batch()
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        assert two.delete(f"/subscriptions/{subscription['id']}/streams/{stream.id}").status_code == 204
+        with Consumer(two, subscription) as next_one:
+            assert next_one.batch()["events"] == batch["events"]

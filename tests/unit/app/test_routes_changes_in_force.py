@@ -29,6 +29,8 @@ OTHERS = {
     "delete_storage": "no process remembers a storage, and one that is about to go takes no event types",
     "commit_subscription_cursors": "offsets are not remembered",
     "reset_subscription_cursors": "as above",
+    "leave_subscription_stream": "who reads which partition is not remembered",
+    "extend_subscription_stream": "as above",
     "redrive_parked_event": "parked events are not remembered",
     "redrive_parked_events": "as above",
     "skip_parked_event": "as above",

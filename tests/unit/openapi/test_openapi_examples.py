@@ -65,6 +65,7 @@ WITH_A_SUBSCRIPTION = (
     "reset_subscription_cursors",
     "get_subscription_cursors",
     "get_subscription_stats",
+    "leave_subscription_stream",
     "list_parked_events",
     "redrive_parked_events",
     "delete_subscription",
@@ -74,6 +75,7 @@ NEED_A_STREAM = {
     "skip_parked_event",
     "redrive_parked_event",
     "commit_subscription_cursors",
+    "extend_subscription_stream",
     "stream_subscription_events",
     "stream_subscription_events_with_parameters",
 }

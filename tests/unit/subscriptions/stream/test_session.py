@@ -8,6 +8,7 @@ from nakadi.model.events import Record
 from nakadi.subscriptions.stream.actions import (
     MAX_SECONDS_BETWEEN_LINES,
     AutoCommit,
+    DepartureRecord,
     HandOverPartitions,
     OpenPartition,
     SessionEnd,
@@ -385,7 +386,7 @@ def test_ends_without_grace(fact, end):
     table.told()
     table.tell(fact(table.session))
     assert (table.session.end, table.told()) == (end, [])
-    assert not table.session.departure_record().failed_partitions
+    assert table.session.departure_record() == DepartureRecord()
 
 
 def test_a_session_that_was_removed():

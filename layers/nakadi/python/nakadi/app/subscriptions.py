@@ -22,6 +22,7 @@ from nakadi.subscriptions.api.assignments import LeaseWatch
 from nakadi.subscriptions.api.cursors import SubscriptionCursors
 from nakadi.subscriptions.api.listing import SubscriptionListing
 from nakadi.subscriptions.api.offsets import OffsetInitialisation, ResetExecution, ResetRequests
+from nakadi.subscriptions.api.open_streams import OpenStreams
 from nakadi.subscriptions.api.parked_events import ParkedEvents, RedrivePlanner
 from nakadi.subscriptions.api.repository import SUBSCRIPTIONS_KIND as SUBSCRIPTIONS
 from nakadi.subscriptions.api.repository import Subscriptions
@@ -187,6 +188,15 @@ class SubscriptionServices(Struct, dict=True, frozen=True, kw_only=True):
         )
 
     @cached_property
+    def open_streams(self) -> OpenStreams:
+        return OpenStreams(
+            subscription_repository=self.subscriptions,
+            permissions=self.permissions,
+            execution=self.reset_execution,
+            max_wait_seconds=self.settings.longest_wait_seconds or None,
+        )
+
+    @cached_property
     def parked_events(self) -> ParkedEvents:
         return ParkedEvents(
             subscription_repository=self.subscriptions,
@@ -208,6 +218,7 @@ class SubscriptionServices(Struct, dict=True, frozen=True, kw_only=True):
             deletion=self.deletion,
             cursors=self.subscription_cursors,
             stats=self.subscription_stats,
+            open_streams=self.open_streams,
             permissions=self.permissions,
             features=self.features,
         )

@@ -137,6 +137,11 @@ class Session(Struct, frozen=True, kw_only=True, array_like=True):
     """A stream that takes part: with the partitions that it asked for by name, or as one of those that share the rest.
 
     It lives as long as it is in the assignment and its `process_id`, the process that serves it, has a lease.
+
+    Any process may note what the client asks of it, for the process that serves it to find: `is_leaving` that it is to
+    end now, and `extensions_requested` how often more time to commit was asked for. The session answers with
+    `extensions_granted`, and with `commit_by`, until when the latest gives it time. Older versions of the broker write
+    none of these.
     """
 
     id: str
@@ -144,6 +149,18 @@ class Session(Struct, frozen=True, kw_only=True, array_like=True):
     started_at: datetime
     commit_timeout: float
     requested_partitions: tuple[EventTypePartition, ...] = ()
+    is_leaving: bool = False
+    extensions_requested: int = 0
+    extensions_granted: int = 0
+    commit_by: datetime | None = None
+
+
+class TimedOutSession(Struct, frozen=True, array_like=True):
+    """A session that ended at a moment because its client had not committed for `commit_timeout` seconds."""
+
+    id: str
+    ended_at: datetime
+    commit_timeout: float
 
 
 class SetOffsets(Struct, frozen=True):
@@ -189,6 +206,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
     """The one record of a subscription that everything is decided by, and written only as it was read.
 
     `initialised` says that every partition has got its first offset; until then there is nothing to stream.
+    `timed_out_sessions` are the latest of those, so that a late commit can be told why it is refused.
     """
 
     revision: int = 0
@@ -197,6 +215,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
     sessions: tuple[Session, ...] = ()
     reset: Reset | None = None
     ended_reset: EndedReset | None = None
+    timed_out_sessions: tuple[TimedOutSession, ...] = ()
 
     def entry(self, partition: EventTypePartition) -> PartitionAssignment | None:
         return next((each for each in self.entries if each.partition == partition), None)

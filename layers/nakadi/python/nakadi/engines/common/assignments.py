@@ -27,10 +27,15 @@ from nakadi.model.subscription import (
     ResetTask,
     Session,
     SetOffsets,
+    TimedOutSession,
 )
 from nakadi.ports.coordination import MAX_PARKED_BYTES_PER_CALL, MAX_PARKED_EVENTS_PER_CALL, MAX_PARTITIONS_PER_WRITE
 
 _sessions = Converter(tuple[Session, ...])
+_timed_out_sessions = Converter(tuple[TimedOutSession, ...])
+
+_SESSION_FIELDS = Session.__struct_fields__.index("is_leaving")
+_NOTHING_ASKED = list(Session.__struct_defaults__[1:])
 
 # Assignments as text --------------------------------------------------------------------------------------------------
 
@@ -41,7 +46,7 @@ def assignment_json(assignment: Assignment) -> str:
     body = {
         "initialised": assignment.initialised,
         "entries": [_entry_row(each) for each in assignment.entries],
-        "sessions": to_builtins(assignment.sessions),
+        "sessions": [_session_row(each) for each in assignment.sessions],
         "reset": None if reset is None else _reset_row(reset),
     }
     # Under names of their own, which older versions of the broker do not read.
@@ -50,6 +55,8 @@ def assignment_json(assignment: Assignment) -> str:
         body["claimed"] = reset.is_claimed
     if assignment.ended_reset is not None:
         body["ended"] = _ended_reset_row(assignment.ended_reset)
+    if assignment.timed_out_sessions:
+        body["timed_out"] = to_builtins(assignment.timed_out_sessions)
     return orjson.dumps(body).decode()
 
 
@@ -63,7 +70,14 @@ def assignment_from_json(text: str | bytes, revision: int) -> Assignment:
         sessions=_sessions.from_builtins(body["sessions"]),
         reset=None if body["reset"] is None else _reset_from_body(body),
         ended_reset=None if ended is None else _ended_reset_from_row(ended),
+        timed_out_sessions=_timed_out_sessions.from_builtins(body.get("timed_out", ())),
     )
+
+
+def _session_row(session: Session) -> Sequence[Any]:
+    """Without what nobody has asked of it: so it is what older versions of the broker write, too."""
+    row: list[Any] = to_builtins(session)
+    return row if row[_SESSION_FIELDS:] != _NOTHING_ASKED else row[:_SESSION_FIELDS]
 
 
 def _reset_row(reset: Reset) -> Sequence[str]:

@@ -12,7 +12,7 @@ from nakadi.http.application import Lane, Route
 from nakadi.http.bodies import ObjectReader, object_body
 from nakadi.http.message import Outlet, Request, Response, StreamingResponse, empty_response, is_request_about_kpis
 from nakadi.http.negotiation import preferred_media_type
-from nakadi.http.parameters import Header, IntegerParameter
+from nakadi.http.parameters import Header, IntegerParameter, TextParameter
 from nakadi.http.problem import make_and_log_problem
 from nakadi.model.outcomes import Violations
 from nakadi.model.subscription import EventTypePartition
@@ -119,6 +119,9 @@ SUBSCRIPTION_STREAM_PARAMETERS = (
 )
 """Numbers that are given in a query or as members of a body."""
 
+ON_DISCONNECT = TextParameter("on_disconnect")
+"""The same, as a text."""
+
 NewSubscriptionStreamKpis = Callable[[Request, str], StreamKpis]
 
 
@@ -132,7 +135,7 @@ def subscription_routes(streams: SubscriptionStreams, new_stream_kpis: NewSubscr
             template=template,
             handler=handlers.open_stream,
             operation="stream_subscription_events",
-            parameters=(*SUBSCRIPTION_STREAM_PARAMETERS, ACCEPT),
+            parameters=(*SUBSCRIPTION_STREAM_PARAMETERS, ON_DISCONNECT, ACCEPT),
             lane=Lane.STREAMS,
         ),
         Route(
@@ -151,11 +154,14 @@ class _SubscriptionStreamHandlers(Struct, frozen=True):
     new_stream_kpis: NewSubscriptionStreamKpis
 
     def open_stream(self, request: Request) -> StreamingResponse | Response:
-        return self._open_stream_response(request, _stream_parameters(lambda each: each.read(request)))
+        parameters = _stream_parameters(lambda each: each.read(request), ON_DISCONNECT.read(request))
+        return self._open_stream_response(request, parameters)
 
     def open_stream_by_body(self, request: Request) -> StreamingResponse | Response:
         body = object_body(request)
-        parameters = _stream_parameters(lambda each: body.integer(each.name, bits=each.bits), _read_partitions(body))
+        parameters = _stream_parameters(
+            lambda each: body.integer(each.name, bits=each.bits), body.text(ON_DISCONNECT.name), _read_partitions(body)
+        )
         return self._open_stream_response(request, parameters)
 
     def _open_stream_response(
@@ -187,10 +193,12 @@ class _SubscriptionStreamHandlers(Struct, frozen=True):
 
 
 def _stream_parameters(
-    read: Callable[[IntegerParameter[None]], int | None], partitions: tuple[EventTypePartition, ...] = ()
+    read: Callable[[IntegerParameter[None]], int | None],
+    on_disconnect: str | None,
+    partitions: tuple[EventTypePartition, ...] = (),
 ) -> SubscriptionStreamParameters:
     numbers = {each.name: read(each) for each in SUBSCRIPTION_STREAM_PARAMETERS}
-    return SubscriptionStreamParameters(**numbers, partitions=partitions)
+    return SubscriptionStreamParameters(**numbers, on_disconnect=on_disconnect, partitions=partitions)
 
 
 def _read_partitions(body: ObjectReader) -> tuple[EventTypePartition, ...]:

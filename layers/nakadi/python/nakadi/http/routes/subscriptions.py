@@ -38,6 +38,7 @@ from nakadi.subscriptions.api.listing import (
     SubscriptionListing,
     SubscriptionPage,
 )
+from nakadi.subscriptions.api.open_streams import OpenStreams
 from nakadi.subscriptions.api.parked_events import (
     ParkedEventFilter,
     ParkedEvents,
@@ -83,12 +84,13 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
     deletion: SubscriptionDeletion
     cursors: SubscriptionCursors
     stats: SubscriptionStats
+    open_streams: OpenStreams
     permissions: Permissions
     features: Features
 
     def routes(self) -> list[Route]:
         all_, one = "/subscriptions", "/subscriptions/{subscription_id}"
-        cursors = f"{one}/cursors"
+        cursors, stream = f"{one}/cursors", f"{one}/streams/{{stream_id}}"
         return [
             Route(
                 method="GET",
@@ -130,6 +132,13 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
                 handler=self.get_stats,
                 operation="get_subscription_stats",
                 parameters=(SHOW_TIME_LAG,),
+            ),
+            Route(method="DELETE", template=stream, handler=self.leave_stream, operation="leave_subscription_stream"),
+            Route(
+                method="POST",
+                template=f"{stream}/extend",
+                handler=self.extend_stream,
+                operation="extend_subscription_stream",
             ),
         ]
 
@@ -208,6 +217,18 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
         _, cursors = _read_cursors(request, RESET_BODY_SCHEMA)
         self.cursors.reset(_subscription_id(request), cursors, request.subject)
         return empty_response(204)
+
+    # Open streams
+
+    def leave_stream(self, request: Request) -> Response:
+        self.open_streams.leave(_subscription_id(request), request.path_parameters["stream_id"], request.subject)
+        return empty_response(204)
+
+    def extend_stream(self, request: Request) -> Response:
+        commit_by = self.open_streams.extend(
+            _subscription_id(request), request.path_parameters["stream_id"], request.subject
+        )
+        return json_response({"commit_by": timestamp(commit_by)})
 
     # Stats
 

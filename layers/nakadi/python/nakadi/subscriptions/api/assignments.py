@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from msgspec import Struct
@@ -32,6 +32,7 @@ from nakadi.model.subscription import (
     PartitionAssignment,
     Session,
     SetOffsets,
+    TimedOutSession,
 )
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import MAX_PARTITIONS_PER_WRITE, Coordination
@@ -125,6 +126,46 @@ def without_sessions(assignment: Assignment, session_ids: Collection[str]) -> As
     released = tuple(_entry_without_sessions(entry, session_ids) for entry in assignment.entries)
     shared = _with_changed_entries(released, changes_to_rebalance(staying, released))
     return replace(assignment, sessions=staying, entries=_limited_to_one_write(assignment.entries, shared))
+
+
+MAX_TIMED_OUT_SESSIONS = 20
+"""How many sessions that ended without a commit are remembered."""
+
+
+def with_timed_out_session(assignment: Assignment, session: Session, now: datetime) -> Assignment:
+    """Remembering that a session ends because its client has not committed in time."""
+    added = TimedOutSession(session.id, now, session.commit_timeout)
+    return replace(assignment, timed_out_sessions=(*assignment.timed_out_sessions, added)[-MAX_TIMED_OUT_SESSIONS:])
+
+
+def with_session_leaving(assignment: Assignment, session_id: str) -> Assignment:
+    """With a session asked to end, if it is there."""
+    return _with_session_changed(assignment, session_id, lambda each: replace(each, is_leaving=True))
+
+
+def with_extension_requested(assignment: Assignment, session_id: str) -> Assignment:
+    """With a session asked for more time, if it is there. Requests that it has not answered yet share the answer."""
+
+    def requested(session: Session) -> Session:
+        return replace(session, extensions_requested=session.extensions_granted + 1)
+
+    return _with_session_changed(assignment, session_id, requested)
+
+
+def with_extension_granted(assignment: Assignment, session_id: str, number: int, commit_by: datetime) -> Assignment:
+    """With a session's answer to the request for its extension of this number."""
+
+    def granted(session: Session) -> Session:
+        if session.extensions_granted >= number:
+            return session
+        return replace(session, extensions_granted=number, commit_by=commit_by)
+
+    return _with_session_changed(assignment, session_id, granted)
+
+
+def _with_session_changed(assignment: Assignment, session_id: str, change: Callable[[Session], Session]) -> Assignment:
+    sessions = tuple(change(each) if each.id == session_id else each for each in assignment.sessions)
+    return replace(assignment, sessions=sessions)
 
 
 def with_rebalanced_partitions(assignment: Assignment) -> Assignment:

@@ -25,14 +25,14 @@ from nakadi.model.outcomes import Invalid, NotFound
 from nakadi.model.subscription import CommitResult, EventTypePartition, Subscription, SubscriptionCursor
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import CommitRequest, CommitResultByPartition, Coordination
+from nakadi.subscriptions.api.access import CONSUMER_BLOCKED_MESSAGE
 from nakadi.subscriptions.api.offsets import OffsetInitialisation, ResetRequests
+from nakadi.subscriptions.api.open_streams import check_stream_id, session_not_found_message
 from nakadi.subscriptions.api.repository import Subscriptions, subscription_not_found
 
-CONSUMER_BLOCKED_MESSAGE = "Application or subscription is blocked"
 CURSORS_EMPTY_MESSAGE = "Cursors are empty"
 
 _DECIMAL_NUMBER_PATTERN = re.compile(r"[0-9]+", re.ASCII)
-_UUID_PATTERN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 
 OFFSET_BEFORE_FIRST_EVENT = -1
 
@@ -107,8 +107,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         self._require_consumer(subscription_id, subject, Operation.VIEW, Operation.READ)
         for each in resolved:
             _check_partition_and_timeline(each)
-        if not _UUID_PATTERN.fullmatch(stream_id):
-            raise Invalid(f"Stream id has to be valid UUID, but `{stream_id} was provided")
+        check_stream_id(stream_id)
         return resolved
 
     def _commit_several(self, subscription_id: str, stream_id: str, resolved: Sequence[_ResolvedCursor]) -> CommitSteps:
@@ -145,7 +144,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         """Why a stream may not commit these: the first reason there is."""
         assignment = self.coordination.assignment(subscription_id)
         if assignment.session(stream_id) is None:
-            return Invalid(f"Session with stream id {stream_id} not found")
+            return Invalid(session_not_found_message(assignment, stream_id))
         for each in resolved:
             entry = assignment.entry(each.partition)
             if entry is None or entry.owner is None:

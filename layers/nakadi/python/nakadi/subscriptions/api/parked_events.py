@@ -33,7 +33,7 @@ from nakadi.model.subscription import (
 )
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import AssignmentChanged, Coordination
-from nakadi.subscriptions.api.cursors import CONSUMER_BLOCKED_MESSAGE
+from nakadi.subscriptions.api.access import require_reader
 from nakadi.subscriptions.api.offsets import ResetRequests
 from nakadi.subscriptions.api.repository import Subscriptions
 
@@ -145,12 +145,7 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
     # Inside
 
     def _require_reader(self, subscription_id: str, subject: Subject) -> None:
-        subscription = self.subscription_repository.find(subscription_id)
-        event_types = () if subscription is None else subscription.event_types
-        self.permissions.require_consumer(subject, event_types, CONSUMER_BLOCKED_MESSAGE)
-        subscription = subscription or self.subscription_repository.get(subscription_id)
-        for operation in (Operation.VIEW, Operation.READ):
-            self.permissions.require(operation, subscription.resource, subject)
+        require_reader(self.subscription_repository, self.permissions, subscription_id, subject)
 
     def _require_administrator(self, subscription_id: str, subject: Subject) -> Subscription:
         subscription = self.subscription_repository.get(subscription_id)

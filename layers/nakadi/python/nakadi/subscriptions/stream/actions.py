@@ -29,6 +29,9 @@ DEFAULT_MAX_UNCOMMITTED_EVENTS = 10
 # Clients take a connection for dead that is silent for half a minute, whatever flush timeout they asked for.
 MAX_SECONDS_BETWEEN_LINES = 25.0
 
+# What becomes of events that are not committed when the connection is gone: the session waits for commits, or not.
+ON_DISCONNECT = WAIT_ON_DISCONNECT, RELEASE_ON_DISCONNECT = "wait", "release"
+
 
 class SubscriptionStreamParameters(Struct, frozen=True, kw_only=True):
     """The parameters of a request; None for those that it leaves out."""
@@ -41,6 +44,7 @@ class SubscriptionStreamParameters(Struct, frozen=True, kw_only=True):
     stream_timeout: int | None = None
     stream_keep_alive_limit: int | None = None
     commit_timeout: int | None = None
+    on_disconnect: str | None = None
     partitions: tuple[EventTypePartition, ...] = ()
 
 
@@ -48,6 +52,7 @@ class SubscriptionStreamLimits(Struct, frozen=True, kw_only=True):
     """How a stream goes. Times are in seconds; a limit or a timespan of 0 is none.
 
     `max_uncommitted_events` is how many events may be sent and not yet committed, all partitions together.
+    `releases_on_disconnect` ends the session with its connection, and does not wait for commits.
     """
 
     batch_limit: int = 1
@@ -58,6 +63,7 @@ class SubscriptionStreamLimits(Struct, frozen=True, kw_only=True):
     stream_seconds: float = MAX_STREAM_SECONDS
     keep_alive_limit: int = 0
     commit_seconds: float = 60
+    releases_on_disconnect: bool = False
     max_seconds_between_lines: float = MAX_SECONDS_BETWEEN_LINES
 
 
@@ -79,6 +85,9 @@ def stream_limits(
     for name in ("max_uncommitted_events", "stream_limit", "batch_flush_timeout", "batch_timespan"):
         _check_not_negative(name, getattr(asked, name))
     _check_not_negative("stream_keep_alive_limit", asked.stream_keep_alive_limit)
+    _refuse_unless(
+        asked.on_disconnect in (None, *ON_DISCONNECT), f"on_disconnect has to be one of: {', '.join(ON_DISCONNECT)}"
+    )
     seconds = _stream_seconds(asked.stream_timeout, pick_seconds)
     return SubscriptionStreamLimits(
         batch_limit=batch_limit,
@@ -89,6 +98,7 @@ def stream_limits(
         stream_seconds=shortened_seconds(seconds, max_stream_seconds, pick_seconds),
         keep_alive_limit=asked.stream_keep_alive_limit or 0,
         commit_seconds=commit_timeout,
+        releases_on_disconnect=asked.on_disconnect == RELEASE_ON_DISCONNECT,
     )
 
 
@@ -203,11 +213,23 @@ class EndReplay(Struct, frozen=True):
     replay: Replay
 
 
-class DepartureRecord(Struct, frozen=True):
-    """What is left to do when a session ends: what it failed at, and what its client never got to see."""
+class GrantExtension(Struct, frozen=True):
+    """Answer a request for more time: the client has it up to this moment, by the steady clock of this process."""
 
-    failed_partitions: frozenset[EventTypePartition] = frozenset()
+    number: int
+    commit_by: float
+
+
+class DepartureRecord(Struct, frozen=True):
+    """What is left to do when a session ends: what its partitions have failed at by now, and what its client never got
+    to see.
+
+    `has_timed_out` says that the client's time to commit was over.
+    """
+
+    failure_counts: tuple[FailureCountChange, ...] = ()
     commit_positions: Mapping[EventTypePartition, Position] = field(default_factory=dict)
+    has_timed_out: bool = False
 
 
 SessionLine = SendBatch | SendKeepAlive
@@ -220,6 +242,7 @@ SessionCall = (
     | ParkEvents
     | ReloadParkedKeys
     | EndReplay
+    | GrantExtension
 )
 SessionAction = SessionLine | SessionCall | ClosePartition
 
@@ -239,6 +262,9 @@ class SessionEnd(Enum):
     RESET = "the cursors of the subscription are being reset"
     BLOCKED = "the application or an event type is blocked"
     GONE = "its client is gone"
+    # Those at once, for the client does not want to commit any more.
+    LEFT = "its client has left"
+    RELEASED = "its client is gone, and wanted its partitions to be released then"
     # Those at once, without a chance to commit.
     DRAINED = "this process is stopping"
     REFUSED = "its client may not read any more, or cannot go on"

@@ -29,6 +29,7 @@ from nakadi.subscriptions.stream.actions import (
     EndReplay,
     FailureCountChange,
     GiveUpOnEvent,
+    GrantExtension,
     HandOverPartitions,
     OpenPartition,
     ParkEvents,
@@ -99,7 +100,8 @@ class SessionCallExecutor:
         | GiveUpOnEvent
         | ParkEvents
         | ReloadParkedKeys
-        | EndReplay,
+        | EndReplay
+        | GrantExtension,
     ) -> ApplySessionFact:
         """Carry a call out, and return its outcome as a fact for the session. Raises `Unavailable`."""
         session = self._session
@@ -125,6 +127,8 @@ class SessionCallExecutor:
                 self._end_replay(partition, replay)
             case AutoCommit(positions):
                 self._members.commit(session.id, positions)
+            case GrantExtension(number, commit_by):
+                self._members.grant_extension(session.id, number, commit_by)
             case _:
                 assert_never(call)
         return session.tick

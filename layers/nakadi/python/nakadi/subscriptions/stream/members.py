@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from math import inf
 
@@ -110,20 +111,24 @@ class SubscriptionSessions(Struct, frozen=True):
         return len(there)
 
     def leave(self, session_id: str, departure: DepartureRecord) -> None:
-        """Leave the assignment; partitions whose events the client did not commit get one failure more."""
+        """Leave the assignment, and write down what the partitions have failed at."""
         # While the partitions are still the session's: afterwards they may belong to others, and commits are refused.
         self.commit(session_id, departure.commit_positions)
 
         def without(assignment: Assignment) -> Assignment:
-            if assignment.session(session_id) is None:
+            session = assignment.session(session_id)
+            if session is None:
                 return assignment
-            failed = [
-                replace(entry, failed_streams=entry.failed_streams + 1)
-                for entry in assignment.entries
-                # A partition that was taken from the session meanwhile has failed at nothing.
-                if entry.partition in departure.failed_partitions and entry.owner == session_id
+            if departure.has_timed_out:
+                assignment = assignments.with_timed_out_session(assignment, session, self.clock.now())
+            # A partition that was taken from the session meanwhile has failed at nothing.
+            own = {entry.partition: entry for entry in assignment.entries if entry.owner == session_id}
+            counted = [
+                replace(own[each.partition], failed_streams=each.failed_streams, search_end=each.search_end)
+                for each in departure.failure_counts
+                if each.partition in own
             ]
-            return assignments.without_sessions(assignments.with_entries(assignment, failed), {session_id})
+            return assignments.without_sessions(assignments.with_entries(assignment, counted), {session_id})
 
         self._write_until_unchanged(without)
         self._execute_reset(self.rebalance())
@@ -163,6 +168,13 @@ class SubscriptionSessions(Struct, frozen=True):
             return ()
         verdicts = self.coordination.commit(self.subscription_id, session_id, positions, self.clock.now())
         return [partition for partition, verdict in verdicts.items() if verdict is CommitResult.NOT_OWNED]
+
+    def grant_extension(self, session_id: str, number: int, commit_by: float) -> None:
+        """Write down that a session has granted more time to commit, up to a moment on the steady clock."""
+        until = self.clock.now() + timedelta(seconds=commit_by - self.clock.monotonic())
+        self._write_until_unchanged(
+            lambda assignment: assignments.with_extension_granted(assignment, session_id, number, until)
+        )
 
     def _execute_reset(self, assignment: Assignment) -> None:
         """A failure does no harm: the session has left, or may join; the reset is tried again by the next session, or

@@ -5,7 +5,7 @@ from it. Calls among those are carried out one after the other, and the outcome 
 
 A session is *streaming* until something ends it in an orderly way. Then it is *closing*: silent, but still there for
 commits of what it has sent, for one commit timeout at most. In the end `end` is set, and only its departure is left
-to be recorded.
+to be recorded. A client that leaves does not want to commit any more: its session ends without a wait.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from nakadi.subscriptions.stream.actions import (
     DepartureRecord,
     EndReplay,
     FailureCountChange,
+    GrantExtension,
     HandOverPartitions,
     OpenPartition,
     ParkEvents,
@@ -76,6 +77,7 @@ class SubscriptionSession:
         # An assignment of an earlier revision was read before something that this session has written since.
         self._revision = 0
         self._seen = 0
+        self._extensions_granted = 0
 
     # Facts
 
@@ -83,7 +85,8 @@ class SubscriptionSession:
         """The assignment and the offsets are like this now: a session has joined or left, or an offset has moved."""
         if self._is_over(now):
             return []
-        if shared.assignment.session(self.id) is None:
+        own = shared.assignment.session(self.id)
+        if own is None:
             return self._end_now(SessionEnd.REMOVED)
         if shared.assignment.revision < self._revision:
             return []
@@ -103,6 +106,11 @@ class SubscriptionSession:
             self._outbox.pending_info = failed_partitions_text(mine.values())
         if shared.is_being_reset:
             actions += self._begin_closing(SessionEnd.RESET, now, "Resetting subscription cursors")
+        if own.is_leaving:
+            # Behind the offsets, so that what was committed before does not count as failed.
+            return [*actions, *self._release_now(SessionEnd.LEFT)]
+        if own.extensions_requested > self._extensions_granted:
+            actions.append(self._grant_extension(own.extensions_requested, now))
         return [*actions, *self._next_actions(now)]
 
     def handle_opening(
@@ -178,8 +186,12 @@ class SubscriptionSession:
         return self._end_now(SessionEnd.DRAINED)
 
     def handle_disconnect(self, now: float) -> list[SessionAction]:
-        """The client has disconnected; but what it was sent may still be committed."""
-        return [] if self._is_over(now) else self._begin_closing(SessionEnd.GONE, now)
+        """The client has disconnected; but what it was sent may still be committed, unless it wanted otherwise."""
+        if self._is_over(now):
+            return []
+        if self._limits.releases_on_disconnect:
+            return self._release_now(SessionEnd.RELEASED)
+        return self._begin_closing(SessionEnd.GONE, now)
 
     # Questions of the driver
 
@@ -223,11 +235,14 @@ class SubscriptionSession:
         """What has to be recorded when the session leaves the assignment."""
         if self.end in (SessionEnd.REMOVED, SessionEnd.LEASE_LOST):
             return DepartureRecord()
-        graceful = self.end is self.closing and self._policy is not None
-        failed = (
-            frozenset(partition for partition, each in self._partitions.items() if each.uncommitted) if graceful else ()
+        partitions = self._partitions.values()
+        graceful = self.end is self.closing
+        has_failed = graceful and self._totals.uncommitted > 0
+        return DepartureRecord(
+            tuple(_failures_at_the_end(each, graceful) for each in partitions) if self._policy is not None else (),
+            self._committable_positions(partitions),
+            has_timed_out=has_failed and self.end not in (SessionEnd.LEFT, SessionEnd.RELEASED),
         )
-        return DepartureRecord(frozenset(failed), self._committable_positions(self._partitions.values()))
 
     # The assignment
 
@@ -393,6 +408,22 @@ class SubscriptionSession:
         self._end_if_committed(now)
         return actions
 
+    def _release_now(self, end: SessionEnd) -> list[SessionAction]:
+        """End without a wait for commits, as a session does whose time to commit is over: so events at which a client
+        fails again and again are counted, however it goes away."""
+        self.closing = self.end = end
+        return []
+
+    def _grant_extension(self, number: int, now: float) -> SessionAction:
+        """Give the client its time to commit once more. A hand-over and a close that were announced before are not put
+        off, because others rely on them."""
+        self._extensions_granted = number
+        self._outbox.restart_commit_timeout(now)
+        if self.closing:
+            return GrantExtension(number, self._closed_by)
+        releases = [each.release_by for each in self._partitions.values() if each.uncommitted and each.release_by]
+        return GrantExtension(number, min([self._outbox.commit_by, *releases]))
+
     def _end_if_committed(self, now: float) -> None:
         if not self._totals.uncommitted or now >= self._closed_by:
             self.end = self.closing
@@ -405,6 +436,12 @@ class SubscriptionSession:
         if self.end is None and now >= self._context.lease.valid_until:
             self.end = SessionEnd.LEASE_LOST
         return self.end is not None
+
+
+def _failures_at_the_end(partition: PartitionProgress, graceful: bool) -> FailureCountChange:
+    """One failure more than before if the client had the chance to commit what it was sent, and did not."""
+    failures = partition.failed_streams + (graceful and partition.uncommitted > 0)
+    return FailureCountChange(partition.partition, failures, partition.search_end)
 
 
 def _wants_replay_commit(partition: PartitionProgress) -> bool:

@@ -1,0 +1,20 @@
+"""Who may consume a subscription: whoever may see and read it, and is not blocked."""
+
+from __future__ import annotations
+
+from nakadi.auth.permissions import Permissions
+from nakadi.model.authorization import Operation, Subject
+from nakadi.subscriptions.api.repository import Subscriptions
+
+CONSUMER_BLOCKED_MESSAGE = "Application or subscription is blocked"
+
+
+def require_reader(
+    subscriptions: Subscriptions, permissions: Permissions, subscription_id: str, subject: Subject
+) -> None:
+    """Raise `NotPermitted` or `NotFound` unless a subject may consume a subscription. A blocked one does not learn
+    whether it exists."""
+    found = subscriptions.find(subscription_id)
+    permissions.require_consumer(subject, () if found is None else found.event_types, CONSUMER_BLOCKED_MESSAGE)
+    subscription = found or subscriptions.get(subscription_id)
+    permissions.require_all_operations((Operation.VIEW, Operation.READ), subscription.resource, subject)

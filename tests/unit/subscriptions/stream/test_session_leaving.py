@@ -1,0 +1,180 @@
+"""A client that leaves, or whose connection is gone, and one that asks for more time to commit."""
+
+import pytest
+from msgspec.structs import replace
+
+from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
+from nakadi.subscriptions.stream.actions import AutoCommit, FailureCountChange, GrantExtension, SessionEnd
+from tests.support.consuming import ME, Table, at
+from tests.support.coordination import a_place, entry
+
+STARTED = "Stream started"
+SKIPPING = RetryPolicy(UnprocessablePolicy.SKIP_EVENT, 3)
+
+
+def ask(table, **changes):
+    """Something is written into our session's line of the assignment, and the session hears of it."""
+    sessions = tuple(replace(each, **changes) if each.id == ME else each for each in table.assignment.sessions)
+    table.assignment = replace(table.assignment, revision=table.assignment.revision + 1, sessions=sessions)
+    table.look()
+
+
+def failures(table):
+    return [each.failed_streams for each in table.session.departure_record().failure_counts]
+
+
+# Leaving
+
+
+def test_a_client_that_leaves_is_not_waited_for():
+    """The session ends at once and without a word, although events are not committed. (S324)"""
+    table = Table(0, commit_seconds=60)
+    table.arrive(1)
+    assert table.told() == [f"0:0-0 {STARTED}"]
+    ask(table, is_leaving=True)
+    assert (table.session.end, table.told()) == (SessionEnd.LEFT, [])
+    table.arrive(1, start=1)
+    assert table.told() == []
+
+
+def test_a_client_may_leave_while_its_stream_closes():
+    """A session that waits for the last commits ends without them. (S324)"""
+    table = Table(0, stream_seconds=10, commit_seconds=60)
+    table.arrive(1)
+    table.wait(11)
+    assert (table.session.closing, table.session.end) == (SessionEnd.TIMEOUT, None)
+    ask(table, is_leaving=True)
+    assert table.session.end is SessionEnd.LEFT
+
+
+def test_what_is_not_committed_when_a_client_leaves_has_failed():
+    """Every partition with events that are not committed gets one failure more, and no other does. (S328, S254)"""
+    table = Table(0, 1, policy=SKIPPING, max_uncommitted_events=10)
+    table.arrive(1)
+    table.arrive(1, partition=1)
+    table.commit(0, partition=1)
+    ask(table, is_leaving=True)
+    assert failures(table) == [1, 0]
+
+
+def test_a_commit_right_before_leaving_counts():
+    """A session that hears of the last commit and of the leaving at once writes down that nothing has failed. (S328,
+    S256)"""
+    owned = replace(entry(0, ME), failed_streams=2)
+    table = Table(entries=[owned], policy=SKIPPING)
+    table.arrive(1)
+    table.offsets[a_place(0)] = replace(table.offsets[a_place(0)], position=at(0))
+    ask(table, is_leaving=True)
+    assert table.session.departure_record().failure_counts == (FailureCountChange(a_place(0), 0, None),)
+
+
+def test_leaving_is_no_timeout():
+    """Only a session whose time to commit was over is remembered as such. (S333)"""
+    left, late = Table(0), Table(0, commit_seconds=5)
+    for table in (left, late):
+        table.arrive(1)
+    ask(left, is_leaving=True)
+    late.wait(6)
+    assert late.session.end is SessionEnd.COMMIT_TIMEOUT
+    assert [table.session.departure_record().has_timed_out for table in (left, late)] == [False, True]
+
+
+# Disconnecting
+
+
+def test_a_disconnect_releases_if_the_client_wants_it():
+    """With `on_disconnect=release` the session ends with the connection, and its uncommitted events count as failed.
+    (S329, S254)"""
+    table = Table(0, policy=SKIPPING, releases_on_disconnect=True)
+    table.arrive(1)
+    table.tell(table.session.handle_disconnect(table.now))
+    assert table.session.end is SessionEnd.RELEASED
+    assert failures(table) == [1]
+    assert not table.session.departure_record().has_timed_out
+
+
+def test_a_disconnect_releases_a_stream_that_closes():
+    """A session that waits for the last commits does not wait for those of a client that is gone. (S329)"""
+    table = Table(0, stream_seconds=10, commit_seconds=60, releases_on_disconnect=True)
+    table.arrive(1)
+    table.wait(11)
+    assert (table.session.closing, table.session.end) == (SessionEnd.TIMEOUT, None)
+    table.tell(table.session.handle_disconnect(table.now))
+    assert table.session.end is SessionEnd.RELEASED
+
+
+def test_skipped_events_are_committed_by_whoever_leaves():
+    """What the client never got to see is committed when it goes, so it is not read again. (S232)"""
+    table = Table(0, deliverable=lambda _: False)
+    table.rules.skips_misplaced_events = True
+    table.arrive(3)
+    ask(table, is_leaving=True)
+    assert not any(isinstance(each, AutoCommit) for each in table.called())
+    assert {each.offset for each in table.session.departure_record().commit_positions.values()} == {2}
+
+
+# Extending
+
+
+def test_an_extension_starts_the_commit_timeout_again():
+    """A client that asks for more time has a whole commit timeout from then on. (S330)"""
+    table = Table(0, commit_seconds=20)
+    table.arrive(1)
+    table.wait(15)
+    ask(table, extensions_requested=1)
+    assert table.called() == [GrantExtension(1, 35.0)]
+    table.wait(19)
+    assert table.session.end is None
+    table.wait(2)
+    assert table.session.end is SessionEnd.COMMIT_TIMEOUT
+
+
+def test_an_extension_is_granted_once():
+    """What is written of an extension is not heard as another request, and the next request is one. (S330)"""
+    table = Table(0, commit_seconds=20)
+    ask(table, extensions_requested=1)
+    ask(table, extensions_requested=1, extensions_granted=1)
+    assert table.called() == [GrantExtension(1, 20.0)]
+    table.wait(5)
+    ask(table, extensions_requested=2)
+    assert table.called() == [GrantExtension(2, 25.0)]
+
+
+def test_an_extension_does_not_put_off_a_hand_over():
+    """Another session that waits for a partition gets it in time, and the answer tells until when. (S331, S243)"""
+    table = Table(0, 1, commit_seconds=20, max_uncommitted_events=10)
+    table.arrive(1)
+    table.arrive(1, partition=1)
+    table.change(entry(0, f"{ME}>other"))
+    table.wait(15)
+    ask(table, extensions_requested=1)
+    assert table.called() == [GrantExtension(1, 20.0)]
+    table.wait(6)
+    assert table.session.closing is SessionEnd.RELEASE_TIMEOUT
+
+
+def test_a_partition_that_is_handed_over_does_not_shorten_an_extension():
+    """Without uncommitted events a hand-over ends nothing. (S331)"""
+    table = Table(0, 1, commit_seconds=20, max_uncommitted_events=10)
+    table.arrive(1)
+    table.change(entry(1, f"{ME}>other"))
+    table.called()
+    table.wait(15)
+    ask(table, extensions_requested=1)
+    assert table.called() == [GrantExtension(1, 35.0)]
+
+
+@pytest.mark.parametrize("waited", [1, 14])
+def test_an_extension_does_not_put_off_a_close(waited):
+    """A stream that closes goes on closing, and the answer tells until when it waits for commits. (S331, S210)"""
+    table = Table(0, stream_seconds=10, commit_seconds=20)
+    table.wait(5)
+    table.arrive(1)
+    table.wait(5 + waited)
+    assert table.session.closing is SessionEnd.TIMEOUT
+    ask(table, extensions_requested=1)
+    assert table.called() == [GrantExtension(1, 25.0)]
+    table.wait(24.9 - table.now)
+    assert table.session.end is None
+    table.wait(0.2)
+    assert table.session.end is SessionEnd.TIMEOUT
