@@ -1,0 +1,231 @@
+"""Whatever the schema, the events and the bytes, what comes of a batch is what a slow and obvious model says."""
+
+import random
+from collections import Counter
+
+from msgspec.structs import replace
+
+from nakadi.model.authorization import UNAUTHENTICATED, Feature
+from nakadi.model.event_type import (
+    Category,
+    CleanupPolicy,
+    CompatibilityMode,
+    OwnerSelector,
+    OwnerSelectorType,
+    PartitionStrategy,
+)
+from nakadi.model.outcomes import Invalid, Malformed
+from nakadi.publishing import publisher
+from nakadi.publishing.batch import BatchStatus
+from nakadi.schemas import batch_decoder
+from tests.support.everything import WANTED
+from tests.support.publishing import ANN, EID, House, a_business_type
+from tests.support.publishing_model import MALFORMED, ModelOutcome, ModelRecord, PublishingModel, spelled_members
+from tests.support.random_events import (
+    HOSTILE_CHANGES,
+    NAMES,
+    SPELLINGS,
+    TEXTS,
+    USUAL_NAMES,
+    RandomSchemas,
+    Spelled,
+    spelled,
+)
+
+SEED = 20261126
+SCHEMAS = 120
+BATCHES_PER_SCHEMA = 6
+MAX_EVENT_BYTES = 2000
+PARTITIONS = 12
+USUAL_SHARE = 0.6  # of worlds without anything that no quick way takes
+MOMENTS = ("2026-11-21T12:00:00Z", "2026-11-21T12:00:00.123+01:00", "2024-02-29T12:00:00Z")
+KEYS = ("a", "b", "n", "data", "note", "a.b", "metadata", "x", "é")
+ATTEMPTS_AT_A_VALID_EVENT = 6
+
+
+class World:
+    """An event type of random schema and kind, the model of it, and batches for it."""
+
+    def __init__(self, draw):
+        self.draw = draw
+        self.is_usual = draw.random() < USUAL_SHARE
+        self.schemas = RandomSchemas(draw, USUAL_NAMES if self.is_usual else NAMES)
+        self.root = self.schemas.root()
+        self.category = draw.choice((Category.BUSINESS, Category.BUSINESS, Category.DATA, Category.UNDEFINED))
+        strategies = [PartitionStrategy.RANDOM, PartitionStrategy.HASH, PartitionStrategy.HASH]
+        policies = [CleanupPolicy.DELETE]
+        if self.category is not Category.UNDEFINED and not self.is_usual:
+            strategies += [PartitionStrategy.USER_DEFINED] * 2
+            policies += [CleanupPolicy.COMPACT]
+        self.strategy = draw.choice(strategies)
+        self.policy = draw.choice(policies)
+        self.selector = self._selector()
+        known = self._key_names()
+        if self.is_usual and not known:
+            self.strategy = PartitionStrategy.RANDOM
+        changes = {"enrichment_strategies": ()} if self.category is Category.UNDEFINED or draw.random() < 0.1 else {}
+        self.event_type = a_business_type(
+            schema=self.root.schema,
+            category=self.category,
+            partition_strategy=self.strategy,
+            partition_key_fields=tuple(draw.choice(known or KEYS) for _ in range(draw.choice((1, 1, 1, 2)))),
+            cleanup_policy=self.policy,
+            compatibility_mode=draw.choice(
+                (CompatibilityMode.NONE, CompatibilityMode.NONE, CompatibilityMode.COMPATIBLE)
+            ),
+            event_owner_selector=self.selector,
+            partitions=draw.choice((1, PARTITIONS)),
+            **changes,
+        )
+        self.model = PublishingModel(self.event_type, MAX_EVENT_BYTES, owners=True)
+        self.house = House()
+        self.house.features.switch(Feature.EVENT_OWNER_SELECTOR_AUTHZ, on=True)
+        self.house.publisher = replace(
+            self.house.publisher, limits=replace(self.house.publisher.limits, max_event_bytes=MAX_EVENT_BYTES)
+        )
+        self.house.add(self.event_type)
+
+    def _key_names(self):
+        """Those of a usual event type are texts or numbers that all events have. In a path dots and quotes are no names."""
+        properties, required = self.root.schema.get("properties", {}), self.root.schema.get("required", ())
+        if self.is_usual:
+            return [name for name in required if properties[name].get("type") in ("string", "integer")]
+        return [*KEYS, *(name for name in properties if name and not set(name) & set(".\\'"))]
+
+    def _selector(self):
+        if self.is_usual or self.draw.random() < 0.6:
+            return None
+        if self.draw.random() < 0.3:
+            return OwnerSelector(type=OwnerSelectorType.STATIC, name="user", value="ann")
+        return OwnerSelector(type=OwnerSelectorType.PATH, name="user", value=self.draw.choice(KEYS))
+
+    def batch(self):
+        """A body, and whether it is hostile."""
+        spelling = self.draw.choice(SPELLINGS[:4] if self.is_usual else SPELLINGS)
+        common = {"flow_id": "mine"} if self.draw.random() < 0.1 else {}
+        number = self.draw.choice((0, 1, 2, 3, 5, 8))
+        events = [self._event(common, faulty=self.draw.random() < 0.02) for _ in range(number)]
+        text = spelled(self.draw, events, spelling)
+        is_hostile = self.draw.random() < 0.25
+        for _ in range(self.draw.randint(1, 2) if is_hostile else 0):
+            text = self.draw.choice(HOSTILE_CHANGES)(self.draw, text)
+        body = text.encode("utf-8", "surrogatepass")
+        if is_hostile and self.draw.random() < 0.05:
+            body += self.draw.choice((b"\xff", b"\xed\xa0\x80", b"\x00", b"\n"))
+        return body, is_hostile
+
+    def _event(self, common, *, faulty):
+        """One that follows the schema, if that can be had soon."""
+        for _ in range(ATTEMPTS_AT_A_VALID_EVENT):
+            event = self._with_metadata(self.root.make(), common)
+            text = f"[{spelled(self.draw, event, SPELLINGS[0])}]".encode()
+            if faulty or self.model.publish(text, ANN, "f", None, [0.0]).verdict == "stored":
+                break
+        if faulty and self.draw.random() < 0.5:
+            event[self.draw.choice(NAMES)] = self.schemas.anything(2)
+        return event
+
+    def _with_metadata(self, members, common):
+        if self.category is Category.UNDEFINED:
+            return members
+        metadata = {"eid": EID, "occurred_at": self.draw.choice(MOMENTS[: 2 if self.is_usual else 3]), **common}
+        if self.strategy is PartitionStrategy.USER_DEFINED or self.draw.random() < 0.01:
+            metadata["partition"] = str(self.draw.randrange(self.event_type.timeline.partitions))
+        if self.policy.compacts:
+            metadata["partition_compaction_key"] = self.draw.choice(TEXTS) or "key"
+        if self.draw.random() < 0.03:
+            metadata["event_type"] = self.event_type.name
+        if self.draw.random() < 0.03:
+            metadata["flow_id"] = self.draw.choice(("", "yours", '"é'))
+        if self.draw.random() < 0.03:
+            metadata["span_ctx"] = {self.draw.choice(NAMES): self.draw.choice(TEXTS)}
+        if self.draw.random() < 0.03:
+            metadata["parent_eids"] = [EID]
+        if self.draw.random() < 0.01:
+            metadata[self.draw.choice(("eid", "occurred_at", "version", "x"))] = self.draw.choice(
+                ("", "x", None, Spelled("1"))
+            )
+        members = list(members.items())
+        self.draw.shuffle(members)
+        if self.category is Category.DATA:
+            event = [("data_type", "t"), ("data_op", "C"), ("data", dict(members)), ("metadata", metadata)]
+            self.draw.shuffle(event)
+            return dict(event)
+        members = [(name, value) for name, value in members if name != "metadata"]
+        members.insert(self.draw.randint(0, len(members)), ("metadata", metadata))
+        return dict(members)
+
+    def publish(self, body, subject, directed_to, draws, monkeypatch):
+        """The outcome in the words of the model, and whether no event was parsed to an object."""
+        self.house.log.appends.clear()
+        self.house.draws[:] = draws * 2  # a way that gives the batch up may have drawn before
+        read, parsed = publisher.RequestBody.read_batch, []
+        with monkeypatch.context() as patch:
+            patch.setattr(publisher.RequestBody, "read_batch", lambda sent: parsed.append(1) or read(sent))
+            try:
+                outcome = self.house.publisher.publish(self.event_type.name, body, subject, "the-flow", directed_to)
+            except Malformed as refusal:
+                return ModelOutcome("malformed" if refusal.detail.startswith(MALFORMED) else "?"), not parsed
+        items = [(i.publishing_status.value, i.step.value, i.detail, i.eid, i.partition) for i in outcome.items]
+        verdict = "stored" if outcome.status is BatchStatus.STORED else "rejected"
+        stored = {
+            partition: [
+                ModelRecord(*spelled_members(each.value.decode()), each.key, each.owner, each.directed_to)
+                for each in records
+            ]
+            for _, batches in self.house.log.appends
+            for partition, records in batches.items()
+        }
+        return ModelOutcome(verdict, tuple(items), stored), not parsed
+
+
+def run_world(draw, ways, monkeypatch):
+    try:
+        world = World(draw)
+    except Invalid:  # a schema may be too entangled
+        ways["not a schema"] += 1
+        return
+    for _ in range(BATCHES_PER_SCHEMA):
+        body, is_hostile = world.batch()
+        subject = draw.choice((ANN, ANN, ANN, UNAUTHENTICATED))
+        directed_to = "a-subscription" if not world.is_usual and draw.random() < 0.2 else None
+        draws = [draw.random() for _ in range(10)]
+        expected = world.model.publish(body, subject, "the-flow", directed_to, list(draws))
+        for _ in range(2):  # from the second time on, members that the schema does not name are known
+            drawn = draws[: sum(map(len, expected.stored.values()))]
+            found, is_quick = world.publish(body, subject, directed_to, drawn, monkeypatch)
+            assert found == expected, (world.event_type, body)
+        ways[expected.verdict] += 1
+        if expected.stored and world.is_usual and not is_hostile:
+            ways["meant to be quick"] += 1
+            ways["quick"] += is_quick
+            ways["quick with several events"] += is_quick and sum(map(len, expected.stored.values())) > 1
+
+
+def check_worlds(seed, number, monkeypatch):
+    print(f"seed {seed}")
+    monkeypatch.setattr(batch_decoder, "_MAX_PAUSE_DOUBLINGS", 1)  # every batch is tried
+    ways = Counter()
+    for index in range(number):
+        try:
+            run_world(random.Random(seed + index), ways, monkeypatch)
+        except BaseException:
+            print(f"in the world of seed {seed + index}")
+            raise
+    print(ways)
+    return ways
+
+
+def test_publishing_does_what_the_model_says(monkeypatch):
+    """Verdict, reasons, stored events, partitions, keys and owners are those of the model, whichever way a batch takes.
+
+    (P19, P71, P105)
+    """
+    seed = random.SystemRandom().randrange(10**12) if WANTED else SEED
+    ways = check_worlds(seed, SCHEMAS * 20 if WANTED else SCHEMAS, monkeypatch)
+    assert (
+        min(ways["stored"], ways["rejected"], ways["malformed"])
+        > sum(ways[verdict] for verdict in ("stored", "rejected", "malformed")) / 20
+    ), ways
+    assert ways["quick"] > ways["meant to be quick"] / 2, ways
+    assert ways["quick with several events"] > ways["meant to be quick"] / 4, ways
