@@ -249,6 +249,22 @@ def test_a_server_that_stops_answers_what_has_been_begun(serving, wire, handlers
     assert not stopping.is_alive()
 
 
+def test_a_server_that_stops_waits_for_each_client(serving, handlers):
+    """The end of one connection is not the end of all: a client whose append takes longer gets its answer."""
+    with Wire(serving.url) as first, Wire(serving.url) as second:
+        for number, each in enumerate((first, second), start=1):
+            publish(each)
+            until(lambda number=number: len(handlers.log.waiting) == number)
+        stopping = threading.Thread(target=serving.close)
+        stopping.start()
+        for each in (first, second):
+            handlers.log.end()
+            assert each.response()[0] == 200
+            assert each.once() == b""
+        stopping.join(PATIENCE)
+        assert not stopping.is_alive()
+
+
 def test_no_publication_asks_the_registry_on_the_loop(monkeypatch):
     """Whatever is not in memory, or is too old, is asked for in threads: a registry may not answer."""
     askers = Counter()

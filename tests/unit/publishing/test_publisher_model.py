@@ -86,7 +86,7 @@ class World:
         self.house.add(self.event_type)
 
     def _key_names(self):
-        """Those of a usual event type are texts or numbers that all events have. In a path dots and quotes are no names."""
+        """Those of a usual event type are texts or numbers that all events have. Paths read dots and quotes."""
         properties, required = self.root.schema.get("properties", {}), self.root.schema.get("required", ())
         if self.is_usual:
             return [name for name in required if properties[name].get("type") in ("string", "integer")]
