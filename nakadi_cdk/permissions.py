@@ -128,8 +128,9 @@ PERMISSIONS: Mapping[str, May] = {
     "compaction": MAKE_TABLES,
     "follow": MAKE_TABLES,
     # Which objects are still referred to is known only to who has seen every reference.
+    # An erasure skips parked events.
     "retention": May(
-        tables={"documents": LOOK_UP, "log-index": SCAN},
+        tables={"documents": LOOK_UP, "log-index": SCAN, "coordination": CHANGE},
         own={"log-index": (topic_key("*"), f"{SEGMENTS_KEY_PREFIX}*", claim_key("*"), IDENTITY_KEY)},
         archive=(*REARRANGE, *REMOVE_VERSIONS),
     ),

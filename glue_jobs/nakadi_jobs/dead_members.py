@@ -69,7 +69,7 @@ def remove_dead_members(work: Workplace, event_type: EventType, wanted: Wanted) 
             work.store.remove(gone)
     except EvacuationBusy:
         return [Holding("the archive", "another process moves members of its objects")]
-    work.report.details["removed_objects"] = gone
+    work.report.details["removed_objects"] += gone
     if gone:
         work.report.info("archive", f"{len(gone)} objects are gone that had it in members without a reference")
     return left

@@ -34,10 +34,14 @@ class How(StrEnum):
 
 
 class Wanted(Struct, frozen=True):
-    """A value, as text, at a path from the top of the event; lists on the way are looked through."""
+    """A value, as text, at a path from the top of the event; lists on the way are looked through.
+
+    With `failed_in`, only dead letters about this event type are meant.
+    """
 
     path: tuple[str, ...]
     value: str
+    failed_in: str | None = None
 
     @property
     def has_other_spellings(self) -> bool:
@@ -45,6 +49,8 @@ class Wanted(Struct, frozen=True):
         return _number(self.value) is not None or _moment(self.value) is not None
 
     def found_in(self, event: Any) -> bool:
+        if self.failed_in is not None and not _is_letter_about(event, self.failed_in):
+            return False
         return any(self._is_it(value) for value in _values(event, self.path))
 
     def found_in_text(self, text: bytes) -> bool:
@@ -119,6 +125,10 @@ def search(url: str, wanted: Wanted, parts: Iterable[ArchiveRange]) -> Iterator[
                 continue
             if found:
                 yield part.name, ""
+
+
+def _is_letter_about(event: Any, event_type: str) -> bool:
+    return isinstance(event, dict) and event.get("event_type") == event_type
 
 
 def _values(found: Any, path: Sequence[str]) -> Iterator[Any]:

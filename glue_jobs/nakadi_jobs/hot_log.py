@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from nakadi.app.engines import open_event_log
 from nakadi.engines.archive.archiver import trim_all_archived
 from nakadi.model.event_type import EventType
+from nakadi.model.events import TopicPartition
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLog, OffsetUnavailable, UnknownTopic
 from nakadi.ports.log_index import LogIndex
@@ -38,16 +39,23 @@ def trim(hot: EventLog, index: LogIndex, topic: str, partition: int) -> None:
 def remove_archived(hot: EventLog, index: LogIndex, event_type: EventType, wanted: Wanted) -> Sequence[Holding]:
     """Remove the archived events of each partition that has the value, and return those that have it still."""
     left: list[Holding] = []
+    for topic, partition in partitions_with(hot, event_type, wanted):
+        with suppress(UnknownTopic):
+            # A run that was killed may have rewritten the archive alone.
+            trim(hot, index, topic, partition)
+            if _holds(hot, topic, partition, wanted):
+                place = f"partition {partition} of {event_type.name} in the log"
+                left.append(Holding(place, "it is not archived yet"))
+    return left
+
+
+def partitions_with(hot: EventLog, event_type: EventType, wanted: Wanted) -> Iterator[TopicPartition]:
+    """The partitions of the event type whose events in the log have the value."""
     for timeline in event_type.timelines:
         for partition in range(timeline.partitions):
             with suppress(UnknownTopic):
-                if not _holds(hot, timeline.topic, partition, wanted):
-                    continue
-                # A run that was killed may have rewritten the archive alone.
-                trim(hot, index, timeline.topic, partition)
                 if _holds(hot, timeline.topic, partition, wanted):
-                    left.append(Holding(f"partition {partition} of the log", "it is not archived yet"))
-    return left
+                    yield timeline.topic, partition
 
 
 def _holds(hot: EventLog, topic: str, partition: int, wanted: Wanted) -> bool:

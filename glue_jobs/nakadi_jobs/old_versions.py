@@ -58,7 +58,7 @@ def remove_old_versions(
         left += [_holding(version, reason) for version, reason in kept.items()]
     if removed:
         work.report.info("archive", f"{len(removed)} old versions of objects are gone")
-    work.report.details["removed_versions"] = len(removed)
+    work.report.details["removed_versions"] += len(removed)
     return left
 
 

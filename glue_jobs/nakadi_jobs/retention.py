@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
+from nakadi.app.settings import Settings
 from nakadi.engines.archive.evacuation import Evacuation, EvacuationBusy
 from nakadi.engines.archive.maintenance import BlockCachingStore, PartitionBusy, SegmentMerger
 from nakadi.engines.archive.reading import UnreadableSegment
@@ -33,9 +34,10 @@ from nakadi.ports.registry import Registry
 from nakadi_jobs import command, hot_log, leftovers
 from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, unread_parts
 from nakadi_jobs.command import BadArguments, Workplace, local_folder
-from nakadi_jobs.dead_members import Holding, remove_dead_members
+from nakadi_jobs.dead_members import remove_dead_members
 from nakadi_jobs.erasure import ENVELOPE, How, Rewriter, Rewritten, Unreadable, Wanted, by_place, search
 from nakadi_jobs.event_type_tables import EVENT_TYPE, EVENT_TYPE_ID, EXPIRED_BEFORE, LATEST, all_tables, tables_of
+from nakadi_jobs.failed_events import dead_letters, remove_parked_events, search_redriven
 from nakadi_jobs.in_tasks import in_tasks
 from nakadi_jobs.namespaces import namespaces_of_broker
 from nakadi_jobs.old_versions import remove_old_versions
@@ -54,7 +56,10 @@ Remove events.
            which is read in less time.
   erase    of one event type, the events with a certain value at a certain path, in the archive and in the tables.
            Offsets stay as they are: `remove` leaves holes, `blank` leaves events that say nothing.
+           Dead letters and parked events with the value go too.
            What was touched is reported, and looked for again."""
+
+DEFAULTS = Settings()
 
 DELETED_SEEN = "nakadi.deleted-seen-at"
 
@@ -98,6 +103,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     value.add_argument("--value-file", help="file or s3:// object with the value: arguments of a job on Glue are kept")
     work.add_argument("--how", type=How, choices=tuple(How), default=How.REMOVE, help="default remove")
     work.add_argument("--event-log", help="as NAKADI_EVENT_LOG; default sqlite:///DATA/nakadi.db")
+    work.add_argument("--coordination", help="as NAKADI_COORDINATION; default where the registry is")
+    work.add_argument("--dead-letter-queue", default=DEFAULTS.dead_letter_queue, help="as NAKADI_DEAD_LETTER_QUEUE")
+    work.add_argument(
+        "--dead-letter-redrive", default=DEFAULTS.dead_letter_redrive, help="as NAKADI_DEAD_LETTER_REDRIVE"
+    )
     return command.options(parser, sys.argv[1:] if arguments is None else arguments)
 
 
@@ -207,26 +217,43 @@ def _places(index: LogIndex) -> Iterator[tuple[str, int]]:
 
 
 def erase(work: Workplace) -> None:
-    """Erase from the archive, then from tables, and verify."""
+    """Erase from the archive, then from tables, from dead letters and parked events, and verify."""
     event_type, wanted = _requested(work)
-    how = work.options.how
-    work.report.details["erasure"] = about(event_type, wanted, how)
+    work.report.details["erasure"] = about(event_type, wanted, work.options.how)
+    work.report.details |= {"archive": [], "replaced_objects": [], "removed_objects": [], "removed_versions": 0}
     url = work.options.event_log or f"sqlite:///{Path(work.options.data).absolute() / 'nakadi.db'}"
-    with hot_log.open_hot_log(url, work.clock) as hot, work.exclusive(event_type.id):
+    meant = [(event_type, wanted), *dead_letters(work, event_type, wanted)]
+    with hot_log.open_hot_log(url, work.clock) as hot:
+        places = [place for each in meant for place in _erase_events(work, hot, *each)]
+        # Last: until its events are gone, an event type can have further ones parked.
+        places += map(str, remove_parked_events(work, meant))
+        places += map(str, search_redriven(work, hot, wanted))
+    _report_verification(work, event_type, places)
+    wipe_data_files(work, url)
+    for fact in what_logs_keep(work.registry, event_type, url.partition(":")[0]):
+        work.report.info("stream", fact)
+
+
+def _erase_events(work: Workplace, hot: EventLog | None, event_type: EventType, wanted: Wanted) -> Sequence[str]:
+    """Erase from the events of an event type, and return the places that have the value still."""
+    with work.exclusive(event_type.id):
         looked_at: set[str] = set()
         rewritten = _rewritten(work, event_type, _rewriter(work, hot, wanted), looked_at)
         for table in tables_of(work.spark, work.database, event_type):
-            _erase_from(work, table, wanted, how)
+            _erase_from(work, table, wanted, work.options.how)
         _remove_copies(work, event_type)
         holding = [*remove_dead_members(work, event_type, wanted)]
         holding += remove_old_versions(work, event_type, wanted, _folders_of(work, event_type))
         if hot is not None:
             holding += hot_log.remove_archived(hot, work.index, event_type, wanted)
-        _verify(work, event_type, wanted, _left_in_archive(work, event_type, wanted, looked_at), holding)
+        left = _left_in_archive(work, event_type, wanted, looked_at)
+        places = [*(part.location.key for part in left), *map(str, holding)]
+        try:
+            places += _left_on_disk(work, event_type, wanted)
+        except leftovers.Unreadable as file:
+            work.report.complain(event_type.name, f"{file} cannot be looked through; run this again when it is gone")
     _report_erasure(work, event_type, rewritten)
-    wipe_data_files(work, url)
-    for fact in what_logs_keep(work.registry, event_type, url.partition(":")[0]):
-        work.report.info("stream", fact)
+    return places
 
 
 def about(event_type: EventType, wanted: Wanted, how: How) -> dict[str, str]:
@@ -322,17 +349,8 @@ def _left_in_archive(
     return [each for each in new if held.get(each.name) == ""]
 
 
-def _verify(
-    work: Workplace, event_type: EventType, wanted: Wanted, left: Sequence[ArchiveRange], holding: Sequence[Holding]
-) -> None:
-    places = [*(part.location.key for part in left), *map(str, holding)]
-    try:
-        places += list(_left_on_disk(work, event_type, wanted))
-        looked_through = True
-    except leftovers.Unreadable as file:
-        work.report.complain(event_type.name, f"{file} cannot be looked through; run this again when it is gone")
-        looked_through = False
-    gone = looked_through and not places and not work.report.complaints
+def _report_verification(work: Workplace, event_type: EventType, places: Sequence[str]) -> None:
+    gone = not places and not work.report.complaints
     work.report.details["verified_gone"] = gone
     work.report.details["left_in"] = places
     if gone:
@@ -366,11 +384,11 @@ def _left_on_disk(work: Workplace, event_type: EventType, wanted: Wanted) -> Ite
 
 
 def _report_erasure(work: Workplace, event_type: EventType, rewritten: Sequence[Rewritten]) -> None:
-    work.report.details["archive"] = [
-        {"timeline": timeline, "partition": partition, "offsets": sorted(offsets)}
+    work.report.details["archive"] += [
+        {"event_type": event_type.name, "timeline": timeline, "partition": partition, "offsets": sorted(offsets)}
         for (timeline, partition), offsets in by_place(rewritten).items()
     ]
-    work.report.details["replaced_objects"] = [each.old for each in rewritten]
+    work.report.details["replaced_objects"] += [each.old for each in rewritten]
     count = sum(len(each.offsets) for each in rewritten)
     work.report.info(event_type.name, f"{count} events erased from the archive")
 

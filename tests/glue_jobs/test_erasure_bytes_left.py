@@ -113,7 +113,8 @@ def test_an_erasure_that_is_killed_is_finished_by_the_next(jobs, data, cut_short
         (Table, "expire_snapshots_before"),
         (Table, "remove_lost_files"),
         (leftovers, "remove_gathered"),
-        (retention, "_verify"),
+        (retention, "remove_parked_events"),
+        (retention, "_report_verification"),
     ]
     for owner, name in moments:
         with monkeypatch.context() as patched, suppress(Killed):
@@ -181,7 +182,7 @@ def test_what_is_not_archived_yet_is_not_called_gone(jobs, data):
         assert api.post(f"/event-types/{definition['name']}/events", json=events).status_code == 200
         told = jobs.drop_before(*erasure)
         assert (told.code, "verified" in told.told) == (3, False), told.told
-        assert "partition 0 of the log (it is not archived yet)" in told.told
+        assert f"partition 0 of {definition['name']} in the log (it is not archived yet)" in told.told
     with Broker(**places, archive_after_seconds=0):
         until(lambda: in_archive(data, definition["name"], 1))
         told = jobs.drop_before(*erasure)

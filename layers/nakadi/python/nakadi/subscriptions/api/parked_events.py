@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import groupby, islice
 from uuid import uuid4
 
@@ -120,7 +121,7 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
         self._require_administrator(subscription_id, subject)
         parked = self._get_parked_event(subscription_id, parked_id)
         self.coordination.remove_parked_events(subscription_id, parked.partition, [parked.position])
-        self._notify_streams(subscription_id)
+        notify_streams(self.coordination, subscription_id, self.clock.now())
 
     def redrive(self, subscription_id: str, parked_id: str, subject: Subject) -> None:
         """Have an event sent once more, with all that are parked for its key, in their order."""
@@ -162,13 +163,14 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
     def _entries(self, subscription_id: str) -> Mapping[ParkedPartition, PartitionAssignment]:
         return {each.partition: each for each in self.coordination.assignment(subscription_id).entries}
 
-    def _notify_streams(self, subscription_id: str) -> None:
-        """Have streams read the parked keys again, which they do when the assignment has another revision."""
-        old = self.coordination.assignment(subscription_id)
-        try:
-            self.coordination.replace_assignment(subscription_id, old, old, self.clock.now())
-        except AssignmentChanged:
-            return  # that does it, too
+
+def notify_streams(coordination: Coordination, subscription_id: str, now: datetime) -> None:
+    """Have streams read the parked keys again, which they do when the assignment has another revision."""
+    old = coordination.assignment(subscription_id)
+    try:
+        coordination.replace_assignment(subscription_id, old, old, now)
+    except AssignmentChanged:
+        return  # that does it, too
 
 
 class RedrivePlanner(Struct, frozen=True, kw_only=True):
