@@ -73,8 +73,8 @@ test("a schema change is explained before it is made, by rule and path", async (
   await text.fill(JSON.stringify({ type: "object", properties: { a: { type: "integer" } } }));
   const meaning = page.getByRole("region", { name: "What the change means" });
   await meaning.getByText("Mode forward does not allow it after version 1.0.0").waitFor();
-  await meaning.getByText("#/properties/a: schema types must be the same").waitFor();
-  await meaning.getByText("#/properties/b: schema properties cannot be removed").waitFor();
+  await meaning.getByText("The type of the schema at #/properties/a changed").waitFor();
+  await meaning.getByText("The property `b` was removed").waitFor();
   await accessible(page);
   await picture(page, "change-refused");
   await page.getByRole("button", { name: "Save" }).click();
@@ -82,10 +82,31 @@ test("a schema change is explained before it is made, by rule and path", async (
   assert.equal((await call("GET", "/event-types/order.changing")).schema.version, "1.0.0");
   await text.fill(JSON.stringify({ ...schema, properties: { ...schema.properties, c: { type: "boolean" } } }));
   await meaning.getByText("Mode forward allows it").waitFor();
-  await meaning.getByText("#/properties/c").waitFor();
+  await meaning.getByText("as a minor version").waitFor();
+  await meaning.getByText("Properties were added at #/properties").waitFor();
   await page.getByRole("button", { name: "Save" }).click();
   await page.getByText("order.changing is changed").waitFor();
   const type = await call("GET", "/event-types/order.changing");
   assert.equal(type.schema.version, "1.1.0");
   assert.deepEqual([type.labels, type.options.retention_time], [{ team: "orders" }, 86_400_000]);
+});
+
+test("a refused schema change comes with one that is accepted", async (page) => {
+  await eventType("order.proposed", { schema: { type: "object", properties: { a: { type: "string" }, "b/c": { type: "number" } } } });
+  await open(page, "#/event-types/order.proposed");
+  await page.getByRole("link", { name: "Change", exact: true }).click();
+  const text = page.getByLabel("JSON schema");
+  await text.fill(JSON.stringify({ type: "object", properties: { a: { type: "integer" } } }));
+  const meaning = page.getByRole("region", { name: "What the change means" });
+  await meaning.getByText("A schema that would be accepted").click();
+  await accessible(page);
+  await picture(page, "change-proposed");
+  await meaning.getByRole("button", { name: "Use this schema" }).click();
+  await meaning.getByText("Mode forward allows it").waitFor();
+  assert.deepEqual(JSON.parse(await text.inputValue()), {
+    type: "object",
+    properties: { a: { type: "string" }, a_2: { type: "integer" }, "b/c": { type: "number" } },
+  });
+  await page.getByRole("button", { name: "Save" }).click();
+  await page.getByText("order.proposed is changed").waitFor();
 });

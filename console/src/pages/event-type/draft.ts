@@ -135,10 +135,3 @@ function authorizationOf(fields: Fields): Draft["authorization"] | undefined {
   const [readers = [], writers = [], admins = []] = lists;
   return readers.length + writers.length + admins.length ? { readers, writers, admins } : undefined;
 }
-
-/** The reasons in a verdict about a schema: `Invalid schema: #/properties/a: schema types must be the same, #/…`. */
-export function brokenRules(error: string): { path: string; rule: string }[] {
-  const found = error.replace(/^Invalid schema: /, "").matchAll(/(#[^\s:,]*): (.*?)(?=, #|$)/gs);
-  const rules = [...found].map(([, path = "", rule = ""]) => ({ path, rule }));
-  return rules.length ? rules : [{ path: "#", rule: error }];
-}

@@ -8,10 +8,11 @@ import { Labelled } from "../../components/fields";
 import { ProblemNotice } from "../../components/notices";
 import { PageHead, type PageProps } from "../../components/page";
 import { toast } from "../../components/toast";
+import { type Operation, patched } from "../../patch";
 import { reasonsByField } from "../../refusal";
 import { go } from "../../router";
 import { eventsIn, schemaOf } from "../../sample";
-import { brokenRules, draftOf, EMPTY, type Fields, fieldsOf, laidOut } from "./draft";
+import { draftOf, EMPTY, type Fields, fieldsOf, laidOut } from "./draft";
 import { EventTypeFrame, tabOf } from "./frame";
 
 export function CreateEventType() {
@@ -110,7 +111,7 @@ function Form({ before }: { before?: EventType }) {
             <textarea rows={18} spellcheck={false} value={fields.schema} onInput={(event) => set({ schema: event.currentTarget.value })} />
           </Labelled>
           <Reasons problem={problem} />
-          {before && <Meaning type={before} schema={fields.schema} />}
+          {before && <Meaning type={before} schema={fields.schema} onSchema={(schema) => set({ schema })} />}
         </section>
       </div>
       {problem && (reasons.has("") || elsewhere(reasons)) && <ProblemNotice problem={problem} />}
@@ -181,7 +182,7 @@ function Reasons({ problem }: { problem?: Problem }) {
 type Verdict = Schemas["CompatibilityVerdict"];
 
 /** What a changed schema means, before it is saved: the broker tries it, and stores nothing. */
-function Meaning({ type, schema }: { type: EventType; schema: string }) {
+function Meaning({ type, schema, onSchema }: { type: EventType; schema: string; onSchema: (schema: string) => void }) {
   const [verdict, setVerdict] = useState<Verdict>();
   const [problem, setProblem] = useState<Problem>();
   const same = schema === laidOut(type.schema.schema);
@@ -211,19 +212,36 @@ function Meaning({ type, schema }: { type: EventType; schema: string }) {
       {problem && <p class="error lines">{problem.detail || problem.title}</p>}
       {verdict?.compatible && (
         <p class="good">
-          Mode {verdict.compatibility_mode} allows it: it would follow version {verdict.validated_against_version}.
+          Mode {verdict.compatibility_mode} allows it: it would follow version {verdict.validated_against_version} as a {verdict.level} version.
         </p>
       )}
       {verdict && !verdict.compatible && (
-        <>
-          <p class="error">Mode {verdict.compatibility_mode} does not allow it after version {verdict.validated_against_version}:</p>
-          <ul class="changes">
-            {brokenRules(verdict.error ?? "").map(({ path, rule }) => <li key={path + rule}><code>{path}</code>: {rule}</li>)}
-          </ul>
-        </>
+        <p class="error">Mode {verdict.compatibility_mode} does not allow it after version {verdict.validated_against_version}:</p>
       )}
+      {verdict && (
+        <ul class="changes" aria-label="Changes">
+          {verdict.changes.map((each) => (
+            <li key={each.path + each.rule} class={each.permitted ? undefined : "error"}>
+              <code>{each.path}</code>: {each.explanation}
+            </li>
+          ))}
+        </ul>
+      )}
+      {verdict?.proposal && <Proposal schema={schema} proposal={verdict.proposal} onSchema={onSchema} />}
       {verdict && <Difference before={parsed(type.schema.schema)} after={parsed(schema)} />}
     </section>
+  );
+}
+
+/** The schema that would be accepted instead: what it changes in the one in the form, and a button that takes it over. */
+function Proposal({ schema, proposal, onSchema }: { schema: string; proposal: Operation[]; onSchema: (schema: string) => void }) {
+  const proposed = patched(parsed(schema), proposal);
+  return (
+    <details>
+      <summary>A schema that would be accepted</summary>
+      <Difference before={parsed(schema)} after={proposed} />
+      <p><button type="button" class="quiet" onClick={() => onSchema(JSON.stringify(proposed, null, 2))}>Use this schema</button></p>
+    </details>
   );
 }
 
