@@ -17,7 +17,7 @@ export PYTHONPATH := layers/nakadi/python:glue_jobs:.
 export PYTHONDONTWRITEBYTECODE :=
 export NAKADI_CONSOLE ?= $(CURDIR)/$(CONSOLE)/built
 
-.PHONY: help setup run console jobs kill-jobs published test test-all test-engines test-aws-local test-workers test-install simulate mutants soak storms attacks clients check format bench bench-aws bench-kafka bench-console compare structure lock synth diff bootstrap deploy destroy destroy-data wheel clean
+.PHONY: help setup run console jobs kill-jobs published test test-long test-all test-engines test-aws-local test-workers test-install simulate mutants soak storms attacks clients check format bench bench-aws bench-kafka bench-console compare structure lock synth diff bootstrap deploy destroy destroy-data wheel clean
 
 help:
 	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine; WORKERS=4 uses more cores'
@@ -29,7 +29,8 @@ help:
 	@echo 'make kill-jobs [KILLS=20]          kill each job again and again, and check the results (minutes)'
 	@echo 'make published [WORLDS=20]         publish events of random shapes, run jobs, and compare the tables value by value'
 	@echo 'make test [ARGS=tests/unit]        run the tests'
-	@echo 'make test-all                      the same, with repetitions in memory, at more moments, for more seeds'
+	@echo 'make test-long                     run the tests that make test leaves out because they take long'
+	@echo 'make test-all [SEED=7]             run both, with more examples, moments and engines, and with new seeds'
 	@echo 'make test-engines                  all tests on Kafka, contracts on DynamoDB Local and kinesalite (Maven and a JDK)'
 	@echo 'make test-aws-local [STRICT=1]     every end-to-end test and command against the deployment on this machine (minutes)'
 	@echo 'make test-workers                  every end-to-end test against a broker of two workers (minutes)'
@@ -85,10 +86,15 @@ setup: $(VENV)/.test $(NODE)/.test $(CONSOLE)/.test $(if $(KAFKA),,$(KAFKA_JARS)
 
 # Tests wait for half of their time: four processes keep two processors busy.
 test: setup
-	@$(BIN)/python -m pytest $(or $(ARGS),tests -n 4 --no-loadscope-reorder)
+	@$(BIN)/python -m pytest $(or $(ARGS),tests -n 4 --no-loadscope-reorder) $(if $(SEED),--hypothesis-seed=$(SEED))
 
+# The tests that `make test` leaves out because they take long.
+test-long: setup
+	@$(BIN)/python -m pytest $(or $(ARGS),tests -n 4 --no-loadscope-reorder) -m long
+
+# Everything, on more examples and engines. Random tests begin with a new seed, which the run prints.
 test-all:
-	@TEST_ALL=1 $(MAKE) --no-print-directory test
+	@TEST_ALL=1 SEED=$(or $(SEED),$(shell date +%s)) $(MAKE) --no-print-directory test
 
 # A real Kafka, and two emulations that the engines were not fitted to: what holds there too may well hold on AWS.
 test-engines: $(VENV)/.test $(NODE)/.test $(ENGINES)/.test $(if $(KAFKA),,$(KAFKA_JARS)/.jars)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 from functools import cache
 from pathlib import Path
 from unittest.mock import patch
@@ -12,8 +13,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-# The same examples each time, however long a busy machine takes for one of them.
-settings.register_profile("tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+from tests.support import everything
+
+# However long a busy machine takes for an example. `make test` has the same examples each time; `make test-all` has new
+# ones, which follow from its seed.
+settings.register_profile(
+    "tests", deadline=None, derandomize=not everything.WANTED, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("tests")
 
 # Every client of httpx reads the certificates of all authorities, which takes 20 ms of the processor, and thousands are
@@ -25,18 +31,12 @@ os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 if not os.access(Path.home(), os.W_OK):
     os.environ["JSII_RUNTIME_PACKAGE_CACHE"] = "disabled"
 
-# What takes long to begin is begun in few processes only: a Spark session in two, for its tests are a third of all the
-# time, and in one the AWS shape, templates, several workers, a Kafka. What takes longest goes first; the second Spark
-# begins when one of four ends, for two of them and the AWS shape at once would keep each other waiting.
-TOGETHER = ("glue_jobs", "aws-local", "infra", "two-workers", "second-spark", "kafka")
+# What takes long to begin is begun in one process: a Spark session, the deployment on this machine, templates, several
+# workers, a Kafka. What takes longest goes first.
+TOGETHER = ("glue_jobs", "aws-local", "infra", "two-workers", "kafka")
 
 # They go with the jobs, for the sake of their Spark.
 WITH_SPARK = ("tests/docs/test_analytics.py", "tests/e2e/test_jobs.py")
-
-# About as much as all others with Spark.
-WITH_SECOND_SPARK = tuple(
-    f"tests/glue_jobs/test_{name}.py" for name in ("erasure_bytes_left", "erasure", "killed", "published", "retention")
-)
 
 
 class ByFile(LoadScopeScheduling):
@@ -50,9 +50,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
     return ByFile(config, log)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What a test draws without a generator of its own depends on the seed of the run and on the test alone."""
+    random.seed(f"{everything.SEED} {item.nodeid}")
+
+
+def pytest_report_header() -> str | None:
+    """Say which seed repeats a run."""
+    return f"random tests begin with seed {everything.SEED}: `make test-all SEED={everything.SEED}` repeats them"
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest goes first, so that no process works alone at the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only `make test-all` runs. What takes longest goes first, so that no process works alone at the
+    end."""
+    left_out = [item for item in items if everything.is_left_out(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not everything.is_left_out(item)]
     items.sort(key=lambda item: TOGETHER.index(found) if (found := group(item.nodeid)) in TOGETHER else len(TOGETHER))
 
 
@@ -82,8 +97,6 @@ def group(nodeid: str) -> str:
             return engine
     if folder in ("contracts", "e2e") and ("kafka" in name or "/test_kafka" in file):
         return "kafka"
-    if file in WITH_SECOND_SPARK:
-        return "second-spark"
     if file in WITH_SPARK:
         return "glue_jobs"
     return folder if folder in TOGETHER else file

@@ -21,6 +21,7 @@ from nakadi.model.events import Record
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support.clock import HandMovedClock
 from tests.support.engines import HOUR
+from tests.support.everything import seeds
 from tests.support.tiers import BY_HAND, Parts
 
 TOPICS = ("first", "second")
@@ -230,12 +231,12 @@ def everything(log, topic, partition):
     return found
 
 
-@pytest.mark.parametrize(("hot", "walks"), [("memory", 30), ("sqlite", 6)])
+@pytest.mark.parametrize(("hot", "walks"), [("memory", seeds(10, 60)), ("sqlite", seeds(3, 12))])
 def test_two_halves_show_what_one_shows(hot, walks, tmp_path):
     """In any order of appends, archiving, trimming, compaction and restarts both logs answer the same, event by event;
     what the index refers to is there, and nothing else is left."""
     seen: Counter[str] = Counter()
-    for number in range(walks):
+    for number in walks:
         walk = Walk(f"{hot} {number}", tmp_path / str(number), hot, BY_HAND)
         try:
             for _ in range(STEPS):
@@ -247,14 +248,14 @@ def test_two_halves_show_what_one_shows(hot, walks, tmp_path):
             walk.close()
         seen += walk.seen
     # It would show little if hardly anything had been cold.
-    assert seen["read"] > walks / 2
-    assert seen["found"] > walks / 2
+    assert seen["read"] > len(walks) / 2
+    assert seen["found"] > len(walks) / 2
 
 
-@pytest.mark.parametrize(("hot", "walks"), [("memory", 30), ("sqlite", 4)])
+@pytest.mark.parametrize(("hot", "walks"), [("memory", seeds(10, 60)), ("sqlite", seeds(2, 12))])
 def test_a_cold_half_that_is_seldom_compacted_brings_nothing_back(hot, walks, tmp_path):
     """However seldom the cold half is compacted, a reader of all of it ends with the newest event of every key."""
-    for number in range(walks):
+    for number in walks:
         walk = Walk(f"{hot} {number}", tmp_path / str(number), hot, RELUCTANT)
         walk.read = walk.find_a_moment = walk.trim = lambda: None  # as it is for event types that are only compacted
         try:

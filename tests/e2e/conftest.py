@@ -15,7 +15,7 @@ from infra.laptop.laptop import Laptop
 from nakadi.local import Broker
 from tests.support import everything, kafka, workers
 from tests.support.http import described
-from tests.support.laptop import HURRIED, OPEN, STRICTNESS, OnALaptop, chosen, variables
+from tests.support.laptop import ALL, CHOSEN, HURRIED, OPEN, STRICTNESS, OnALaptop, chosen, is_here, variables
 from tests.support.patience import PATIENCE
 from tests.support.storages import STORAGES
 from tests.support.tokens import Issuer
@@ -85,6 +85,16 @@ def pytest_collection_modifyitems(config, items) -> None:
     keep = [one and other for one, other in zip(chosen(names), map(is_chosen, items), strict=True)]
     config.hook.pytest_deselected(items=[item for item, kept in zip(items, keep, strict=True) if not kept])
     items[:] = [item for item, kept in zip(items, keep, strict=True) if kept]
+    for item in filter(is_long, items):
+        item.add_marker(pytest.mark.long)
+
+
+def is_long(item: pytest.Item) -> bool:
+    """Whether `make test` leaves a test out: its behaviour is shown on SQLite, and here nothing is different but what
+    the chosen tests show."""
+    name = item.function.__name__
+    engine = item.callspec.params.get("running", "") if hasattr(item, "callspec") else ""
+    return engine == "memory" or (is_here(item.nodeid) and not ALL and name not in CHOSEN)
 
 
 def is_chosen(item: pytest.Item) -> bool:

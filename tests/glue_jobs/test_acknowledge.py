@@ -20,6 +20,7 @@ def warnings(ran):
     return [line.strip() for line in ran.told.splitlines() if line.startswith("  Warning")]
 
 
+@pytest.mark.long
 def test_what_is_known_is_not_warned_of_again(jobs, data):
     """Each run warns of misfits and gaps, also where it has nothing to do; after an acknowledgement none does, until
     there are more. The counts stay."""

@@ -123,6 +123,7 @@ def test_a_sum_of_many_members_is_not_deep():
     assert counted.count(" + ") == 999
 
 
+@pytest.mark.long
 def test_schemas_that_would_be_too_much_for_spark(jobs, data):
     """Lists and objects of any depth, and a property where the broker has the publisher, are in the table."""
     lists = reduce(lambda inner, _: {"type": "array", "items": inner}, range(40), {"type": "number"})

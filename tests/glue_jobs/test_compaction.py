@@ -96,6 +96,7 @@ def test_the_schema_grows(jobs, data):
     assert jobs.rows("order_placed", *wanted) == [("x", None, None), ("1", 2, '{"a":1,"b":{"c":2}}'), (None, 3, None)]
 
 
+@pytest.mark.long("tests/glue_jobs/test_exact_values.py::test_types_that_change_below_the_top")
 def test_a_property_with_another_type_has_another_column(jobs, data, tables):
     """Integers that become numbers, and then texts, are in columns of their types, and nothing is a misfit; other
     engines see in old files what Spark sees there."""
@@ -216,6 +217,7 @@ def test_objects_with_many_event_types_are_read_once(jobs, data, monkeypatch):
     assert jobs.spark_jobs(jobs.compacted) == 0
 
 
+@pytest.mark.long
 def test_many_objects_are_copied_by_tasks_of_spark(jobs, data, tables, monkeypatch):
     """The driver reads none of them: tasks do, each event is in its table once, damage is reported, and copies go."""
     monkeypatch.setattr(reading, "WORTH_TASKS", (2, 2**40))

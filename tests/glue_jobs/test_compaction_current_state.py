@@ -3,6 +3,8 @@ back, and what a table was at the end of a day."""
 
 from datetime import UTC, datetime, time, timedelta
 
+import pytest
+
 from nakadi.model.annotations import RETENTION_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy
 from nakadi_jobs import compaction
@@ -41,6 +43,7 @@ def test_an_older_event_that_comes_later_brings_nothing_back(jobs, data):
     assert jobs.rows(LATEST, "nakadi_key", "name") == [("c", "C"), ("b", "B 2"), ("e", "E")]
 
 
+@pytest.mark.long
 def test_what_is_too_old_brings_nothing_back(jobs, data):
     """An event that fills a gap after the deletion of its key was removed for its age does not come; what follows in a
     partition comes however old it is, and what is there stays."""
@@ -62,6 +65,7 @@ def test_what_is_too_old_brings_nothing_back(jobs, data):
     assert jobs.rows(LATEST, "nakadi_key", "name") == [("c", "C"), ("d", "D")]
 
 
+@pytest.mark.long
 def test_a_change_writes_what_it_changes(jobs, data, tables, monkeypatch):
     """A changed key rewrites no file; merging files makes them small again. Other engines see what Spark sees."""
     monkeypatch.setattr("nakadi_jobs.tables.SMALL_FILES", 2)
@@ -91,6 +95,7 @@ def test_a_change_writes_what_it_changes(jobs, data, tables, monkeypatch):
     assert sorted(name for (name,) in jobs.rows(LATEST, "name")) == expected
 
 
+@pytest.mark.long
 def test_the_state_of_a_day_has_a_name(jobs, data):
     """The last state of a day is asked for by its name for as many days as that is wanted, and its files stay."""
     orders = data.event_type("order.placed")
@@ -117,6 +122,7 @@ def test_the_state_of_a_day_has_a_name(jobs, data):
     assert tidied_after(2, keep_days=0) == {}
 
 
+@pytest.mark.long
 def test_snapshots_go_and_files_are_merged_by_whole_days(jobs, data, monkeypatch):
     """A snapshot stays to the end of the last day that is kept, whenever a job tidies; a merged file has one day."""
     monkeypatch.setattr("nakadi_jobs.tables.SMALL_FILES", 2)

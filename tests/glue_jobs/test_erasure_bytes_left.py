@@ -102,6 +102,7 @@ def test_nothing_on_disk_has_what_was_erased(jobs, data, cut_short):
     assert "nothing new" in jobs.compacted().told
 
 
+@pytest.mark.long
 def test_an_erasure_that_is_killed_is_finished_by_the_next(jobs, data, cut_short, monkeypatch):
     """Wherever it is killed, the next run erases what is left, and nothing else."""
     moments = [
@@ -170,6 +171,7 @@ def test_the_data_file_of_a_running_broker_keeps_nothing(jobs, data, running):
     until(lambda: in_archive(data, definition["name"], 5))
 
 
+@pytest.mark.long
 def test_what_is_not_archived_yet_is_not_called_gone(jobs, data):
     """The report names the partition of the log that has it; once it is archived, a later run erases it."""
     file = f"sqlite:///{data.folder / 'nakadi.db'}"
@@ -208,6 +210,7 @@ def bucket(tables, tmp_path, monkeypatch):
             yield s3, data, Jobs(data, f"s3://{PREFIX}/tables")
 
 
+@pytest.mark.long
 def test_nothing_in_a_bucket_has_what_was_erased(bucket, monkeypatch):
     """Nothing is left of it in archive and tables in S3, whatever runs left that were killed; on the same day files may
     belong to a run that goes on, and so they stay, are found, and nothing is called gone."""
@@ -309,6 +312,7 @@ def test_what_is_left_on_disk_is_found(jobs, monkeypatch):
         assert f"{name}; run this again" in told.told
 
 
+@pytest.mark.long
 def test_what_is_left_in_old_snapshots_is_found(jobs, data, monkeypatch):
     """A file that only an earlier state of the table has is looked through too, as are its manifests."""
     named_orders(data)
@@ -338,6 +342,7 @@ def replaced(jobs, data):
 ERASE_CUSTOMER = ("--do", "erase", "--event-type", "customer.changed", "--path", "name", "--value", NAME)
 
 
+@pytest.mark.long
 def test_nothing_is_left_of_what_was_replaced_or_partitioned_by(jobs, data, tables):
     """A row that a newer one replaced is in files still, and a value that a table is partitioned by is in manifests,
     until it is erased: then not a byte of it is left."""
@@ -356,6 +361,7 @@ def test_nothing_is_left_of_what_was_replaced_or_partitioned_by(jobs, data, tabl
     assert jobs.rows("customer_changed__latest", "nakadi_offset", "name") == [(2, "Bob"), (3, "Ann")]
 
 
+@pytest.mark.long
 def test_rows_that_are_only_marked_as_replaced_are_found(jobs, data, monkeypatch):
     """A table does not show such a row, and its file has it: it is not called gone."""
     replaced(jobs, data)
@@ -367,6 +373,7 @@ def test_rows_that_are_only_marked_as_replaced_are_found(jobs, data, monkeypatch
     assert "customer_changed__latest/data/" in place
 
 
+@pytest.mark.long
 def test_manifests_are_read_without_iceberg(jobs, data, tables):
     """A manifest that no snapshot has is read as Iceberg reads those of the table; what is damaged is no manifest."""
     orders, _ = named_orders(data)
@@ -421,6 +428,7 @@ def test_nothing_is_left_in_objects_that_others_share(jobs, data, tmp_path):
     assert "4 events into" in jobs.compacted("--event-types", "order.paid").told
 
 
+@pytest.mark.long
 def test_an_object_that_cannot_be_emptied_yet_is_not_called_gone(jobs, data, tmp_path, monkeypatch):
     """While another process rewrites a neighbour's partition, the report names the object; a later run removes it."""
     paid, _ = shared_objects(data)
@@ -439,6 +447,7 @@ def test_an_object_that_cannot_be_emptied_yet_is_not_called_gone(jobs, data, tmp
     assert with_text(NAME, files_in(data.folder / "archive")) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", ["partly_dead_objects", "move_out", "_refer_to"])
 def test_an_erasure_from_shared_objects_can_be_killed(jobs, data, monkeypatch, step):
     """Wherever it is killed, the next run finds the objects that have the value and no reference, and removes them."""
@@ -454,6 +463,7 @@ def test_an_erasure_from_shared_objects_can_be_killed(jobs, data, monkeypatch, s
     assert members(data, others) == before
 
 
+@pytest.mark.long
 def test_what_is_dead_beside_others_goes_with_expiry(jobs, data):
     """What a deleted event type has in shared objects goes with two runs, though its neighbours stay."""
     others = shared_objects(data)

@@ -4,6 +4,8 @@ import json
 from datetime import datetime
 from decimal import Decimal
 
+import pytest
+
 from nakadi_jobs.columns import DOUBLE, STRING, Array, Field, Json, Struct
 from nakadi_jobs.exact_values import may_differ
 from tests.support.jobs import order
@@ -38,6 +40,7 @@ def test_numbers_are_exact_or_missing(jobs, data):
     ]
 
 
+@pytest.mark.long("tests/glue_jobs/test_exact_values.py::test_numbers_are_exact_or_missing")
 def test_numbers_in_lists_are_exact_or_missing(jobs, data):
     """The same for numbers of objects in lists, and of lists in them."""
     number = {"type": "number"}
@@ -174,6 +177,7 @@ def test_types_that_change_below_the_top(jobs, data):
     ]
 
 
+@pytest.mark.long
 def test_a_structure_that_becomes_a_text(jobs, data):
     """The column of an object stays one, also for events that come later than texts; one of texts has nothing else."""
     customer = {"properties": {"id": {"type": "string"}, "rank": {"type": "integer"}}}

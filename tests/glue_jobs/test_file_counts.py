@@ -127,6 +127,7 @@ def test_a_file_is_read_once(jobs, data, orders, measured, known):
     assert windows_of(jobs) == erased
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("orders")
 def test_periods_that_end_within_a_file(jobs, measured):
     """Of a file that goes on after the period the rest is not counted, nor is it afterwards what is known."""
@@ -150,6 +151,7 @@ def test_periods_that_end_within_a_file(jobs, measured):
     assert [row["events"] for row in rows] == [len(stored)]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("orders")
 def test_rows_that_are_only_marked_as_deleted(jobs, measured):
     """What another engine deletes is not counted, in the table of events and in that of measurements."""
@@ -165,6 +167,7 @@ def test_rows_that_are_only_marked_as_deleted(jobs, measured):
     assert [row[0] for row in windows_of(jobs)] == [10, 62]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("orders")
 def test_what_is_known_is_damaged(jobs, measured, known, monkeypatch):
     """It is counted again, also if not all rows are read at once; and of publishers there are no names."""
@@ -180,6 +183,7 @@ def test_what_is_known_is_damaged(jobs, measured, known, monkeypatch):
         [file] = known.rglob("*.gz")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("orders")
 def test_what_is_known_of_deleted_event_types_goes(data, measured, known):
     """Nothing of them stays behind."""

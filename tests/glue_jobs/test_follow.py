@@ -68,6 +68,7 @@ def test_news_are_in_the_table_once_and_rounds_without_news_do_nothing(data, job
     assert told["latency_seconds"]["quiet"] > 3600 > told["latency_seconds"]["busy"] >= 30
 
 
+@pytest.mark.long
 def test_what_fails_waits_for_its_turn_and_a_state_that_is_missing_is_written(data, jobs, rounds):
     """Damage is complained about once and counted; a table whose state was lost gets it from what the table stores."""
     event_type = data.event_type("harmed")

@@ -62,6 +62,7 @@ def test_columns_that_no_table_is_partitioned_by(text, reason):
         layout(partition_by=text)
 
 
+@pytest.mark.long
 def test_a_table_is_partitioned_and_sorted_as_annotations_say(jobs, data, tables, monkeypatch):
     """Annotations hold for what is written after them, also when small files are merged; files that are there stay
     as they are, and every engine reads both. A wrong annotation is a warning, and the table goes on as it was."""

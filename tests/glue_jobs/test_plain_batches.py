@@ -144,6 +144,7 @@ def test_what_has_no_column_is_in_the_text_without_a_job_of_spark(jobs, data):
     assert texts == [None, order(2, more=1), order(3, total=None), None]
 
 
+@pytest.mark.long
 def test_where_most_is_doubtful_all_that_follows_is_left_to_spark(jobs, data, tables, monkeypatch):
     monkeypatch.setattr(plain_files, "CHUNK_BYTES", 1)
     orders = data.event_type("order.placed")
@@ -168,6 +169,7 @@ def test_a_table_with_a_layout_of_its_own_is_left_to_spark(jobs, data):
     assert stored_in(jobs, path, "order_number") == [("o-2",), ("o-1",), ("o-0",)]
 
 
+@pytest.mark.long
 def test_tasks_of_spark_make_files_where_they_run_elsewhere(jobs, data, monkeypatch):
     monkeypatch.setattr(plain_files, "runs_here", lambda *_: False)
     monkeypatch.setattr(plain_files, "SHARE_BYTES", 1)

@@ -1,8 +1,11 @@
 """What was published is what tables have; `make published` does this at length."""
 
+import pytest
+
 from tests.support.published import World, compare_hostile
 
 
+@pytest.mark.long
 def test_events_of_any_shape(tmp_path, tables):
     """Events of random shapes, over changing schemas, jobs that are cut short and erasures, are in tables value by
     value, and so is what there is under each key; Spark, DuckDB and pyiceberg read the same.

@@ -71,6 +71,7 @@ class Killed(BaseException):
     """Raised in a job in place of a kill."""
 
 
+@pytest.mark.long
 def test_a_table_takes_the_name_of_its_event_type_once_that_is_free(jobs, data, monkeypatch):
     """The tables of an event type that was made again are found under its name when those of the deleted one are gone,
     with all that they had and what came since; also when the move is cut short again and again."""
@@ -135,6 +136,7 @@ def killed_after(calls, plain):
     return called
 
 
+@pytest.mark.long
 def test_an_event_type_that_was_made_again_has_one_table(jobs, data):
     """An erasure finds the events of the deleted one and its own, whatever its table is called at that time."""
     gone = data.event_type("order.placed")
@@ -217,6 +219,7 @@ def test_erasing(jobs, data, tmp_path, monkeypatch, how):
     assert "nothing new" in jobs.compacted().told
 
 
+@pytest.mark.long
 def test_tables_are_made_after_an_erasure(jobs, data):
     """An erasure before the first compaction leaves nothing to complain of, nor does a table built anew after one."""
     orders = data.event_type("order.placed")

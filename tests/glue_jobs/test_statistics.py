@@ -92,6 +92,7 @@ def test_bad_input_is_left_out(jobs, data):
     assert jobs.table("nakadi__statistics").select("events", "publishers").first() == (3, 0)
 
 
+@pytest.mark.long
 def test_what_deleted_event_types_had_is_forgotten(jobs, data):
     """What was measured of a deleted event type does not stay behind."""
     pages = data.event_type("page.viewed", schema={})
@@ -122,6 +123,7 @@ def test_the_table_is_counted(jobs, data, orders):
     assert windows_of(jobs) == second
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("orders")
 def test_event_types_are_counted_together(jobs, data, tables):
     """More event types take no more jobs of Spark, and those without news none."""
@@ -149,6 +151,7 @@ def test_event_types_are_counted_together(jobs, data, tables):
     assert jobs.spark_jobs(lambda: jobs.measured(*later)) == 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("orders")
 def test_of_two_runs_at_once_one_begins_again(jobs, tables):
     """Days that another run changed meanwhile are not written over, and nothing is left of the attempt."""
@@ -172,6 +175,7 @@ def test_of_two_runs_at_once_one_begins_again(jobs, tables):
     assert {file.name for file in files} == {row["file_path"].rpartition("/")[2] for row in known}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("orders")
 def test_measurements_are_read_alike(jobs, tables):
     """Spark, DuckDB and pyiceberg see the same measurements, of several days, and of windows of several lengths."""

@@ -40,6 +40,7 @@ def installed(python):
     return site
 
 
+@pytest.mark.long
 def test_a_wheel_serves_the_console_without_a_build(python, installed, tmp_path):
     """What was built before is in it, and is served where nothing is set; the layer for AWS does without."""
     if not (ROOT / ".cache/console/built/index.html").exists():
@@ -125,6 +126,7 @@ def template(folder, pattern):
     return Template(found)
 
 
+@pytest.mark.long
 def test_another_app_gets_a_whole_broker(foreign, deployment):
     """What our own three stacks have, an app that imports the construct has too."""
     ours = [deployment.data, deployment.serving, deployment.analytics]
@@ -140,6 +142,7 @@ def test_another_app_gets_a_whole_broker(foreign, deployment):
     assert set(theirs.functions()) == {name.replace("-test-", "-live-") for name in deployment.serving.functions()}
 
 
+@pytest.mark.long
 def test_what_is_deployed_comes_out_of_the_wheel(foreign):
     """Functions, layers, jobs and the makings of the image are in it, and no byte code."""
     [manifest] = foreign.glob("assembly-*Live/*.assets.json")
@@ -167,6 +170,7 @@ for each in (PACKAGE, JOBS, "functions", "services/streaming"):
 """
 
 
+@pytest.mark.long
 def test_a_wheel_deploys_the_same_as_a_checkout(python, installed, tmp_path):
     """What is deployed has the hashes that it has in a checkout, whatever was compiled, and no copy is left behind."""
     compiled = installed / "nakadi" / "app" / "__pycache__" / "broker.cpython-399.pyc"
@@ -190,6 +194,7 @@ def test_a_wheel_deploys_the_same_as_a_checkout(python, installed, tmp_path):
     assert not list(tmp_path.glob("nakadi-cdk-*"))
 
 
+@pytest.mark.long
 def test_the_broker_waits_for_data_of_its_own(foreign):
     """In one stack the tables and streams are made before their readers."""
     live = template(foreign, "assembly-*Live/*.template.json")
@@ -199,6 +204,7 @@ def test_the_broker_waits_for_data_of_its_own(foreign):
     assert stream in mapping["DependsOn"]
 
 
+@pytest.mark.long
 def test_the_example_is_a_pipeline_that_deploys_the_broker(foreign):
     """It publishes what the wheel has in it, asks a person, deploys, and asks the broker whether it is up."""
     stages = template(foreign, "ShopPipeline.template.json").one("AWS::CodePipeline::Pipeline")["Stages"]

@@ -250,6 +250,7 @@ def chosen(tmp_path_factory):
     return Deployment(folder, "shop-test")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["data", "serving", "analytics"])
 def test_templates_with_many_choices_are_sound(chosen, name):
     """cfn-lint has nothing to say of them either."""

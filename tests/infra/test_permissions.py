@@ -236,6 +236,7 @@ JOBS = {
 }
 
 
+@pytest.mark.long
 def test_the_role_of_every_job_is_enough(guarded, part, serving, analytics, tmp_path, monkeypatch):
     """Jobs measure, compact, forget and erase what was archived, and none wants more than its role has."""
     # The emulation is in this process, and Spark's tasks are in others.

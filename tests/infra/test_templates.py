@@ -36,7 +36,13 @@ def test_a_template_is_sound(template):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("chosen", ["large", "asleep"])
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        "large",
+        pytest.param("asleep", marks=pytest.mark.long("tests/infra/test_templates.py::test_a_template_is_sound")),
+    ],
+)
 def test_a_template_is_sound_whatever_was_chosen(request, chosen, name):
     """Neither has it of a deployment with all that can be added, nor of one without what can be left out, with its
     tables in a table bucket."""

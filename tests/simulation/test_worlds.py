@@ -7,11 +7,12 @@ from tests.simulation.history import Broken
 from tests.simulation.mutants import MUTANTS, PACKAGE, mutated
 from tests.simulation.world import World, run
 from tests.support.engines import COORDINATIONS, a_coordination
+from tests.support.everything import seeds
 
 SEEDS_IN_A_TEST = 50
 
 
-@pytest.mark.parametrize("first", range(0, 300, SEEDS_IN_A_TEST))
+@pytest.mark.parametrize("first", seeds(150, 600)[::SEEDS_IN_A_TEST])
 def test_worlds_keep_their_promises(first):
     """Whatever sessions, crashes, pauses, resets and lost answers there are: one owner, nothing lost, nothing out of
     order, nothing committed sent again, and everything comes to its end. (S168, S239, S245, S312, S313, S314, S315,

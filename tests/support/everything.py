@@ -1,11 +1,42 @@
-"""Whether all tests run, also those that take long and repeat on another engine or at other moments what others show:
-`make test-all`."""
+"""Which tests run, and which seeds they begin with.
+
+    @pytest.mark.long("tests/unit/room/test_module.py::test_quickly")
+    def test_at_length(): ...
+
+`make test` leaves out a test with this mark, `make test-long` runs what `make test` left out, and `make test-all` runs
+everything, on every engine and with new seeds. The mark names the tests in `make test` that show the same behaviour. A
+mark without a name is for behaviour that takes long to show.
+"""
+
+from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+
+import pytest
 
 WANTED = os.environ.get("TEST_ALL") == "1"
 
+SEED = int(os.environ.get("SEED", "0"))
+"""Where random tests begin: 0 in `make test`, and a new number in each `make test-all`."""
+
 
 def times(few: int, many: int) -> int:
-    """How many seeds or examples a test tries: a few in every run, and many if all tests run."""
+    """How many examples a test tries: a few in every run, and many if all tests run."""
     return many if WANTED else few
+
+
+def seeds(few: int, many: int) -> range:
+    """The seeds that a test tries."""
+    return range(SEED, SEED + times(few, many))
+
+
+def is_left_out(item: pytest.Item) -> bool:
+    """Whether `make test` leaves a test out."""
+    is_long = not WANTED and item.get_closest_marker("long") is not None
+    return is_long and not is_asked_for(item.nodeid, item.config.option.markexpr, item.config.args)
+
+
+def is_asked_for(test: str, mark_expression: str, arguments: Iterable[str]) -> bool:
+    """Whether the command line of a run asks for a long test: by its mark or by its own name."""
+    return "long" in mark_expression or any("::" in each and test.startswith(each) for each in arguments)

@@ -12,11 +12,13 @@ from infra.laptop.synthesis import STAGE
 from infra.laptop.templates import REGION
 from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.settings import Settings
+from tests.support import kafka, workers
 
 TABLES = f"dynamodb://nakadi-{STAGE}?region={REGION}"
 STREAM = f"kinesis://nakadi-{STAGE}?region={REGION}"
 
-# All of them take minutes: `make test-aws-local`. Otherwise each behaviour is tried with its first example.
+# All of them take minutes: `make test-aws-local`. Otherwise each behaviour is tried with its first example, by
+# `make test-long`, and what is chosen here by `make test`.
 ALL = os.environ.get("AWS_LOCAL") == "all"
 
 # Parts may do what their roles allow them, and nothing else. Limits take time: `make test-aws-local STRICT=1`.
@@ -36,6 +38,102 @@ HURRIED: Mapping[str, str] = {
 
 # A front that asks for no tokens has the administrator of a broker whose settings say nothing.
 OPEN: Mapping[str, str] = {"NAKADI_DEFAULT_ADMIN": "service=nakadi_admin"}
+
+# What crosses a gateway, an authorizer, functions and the streaming service in ways of its own: each kind of operation,
+# tokens and scopes, bodies that are packed or large, streams and their ends, and what is changed in one process and
+# seen in another. What a log may do differently, and what several processes share, is chosen for Kafka and for workers.
+CHOSEN = (
+    kafka.CHOSEN
+    | workers.CHOSEN
+    | {
+        "test_a_batch",
+        "test_a_block_ends_the_response_at_once",
+        "test_a_blocked_application_may_not_stream",
+        "test_a_body_that_is_no_batch_has_two_megabytes",
+        "test_a_browser_that_comes_back_goes_on_where_it_was",
+        "test_a_client_that_asks_gets_server_sent_events",
+        "test_a_deleted_event_type_is_gone",
+        "test_a_deleted_subscription_is_gone",
+        "test_a_feature_is_switched",
+        "test_a_flow_id_is_short",
+        "test_a_head_request_takes_no_slot",
+        "test_a_keep_alive_limit_ends_the_stream",
+        "test_a_reset_moves_in_both_directions",
+        "test_a_storage_is_kept_as_it_was_given",
+        "test_a_storage_that_nothing_can_reach_is_not_added",
+        "test_a_subscription_has_defaults",
+        "test_a_subscription_is_found_again",
+        "test_adding_a_schema_makes_it_current",
+        "test_admins_are_replaced_as_a_whole",
+        "test_an_entry_comes_and_goes",
+        "test_an_event_is_parked_and_redriven",
+        "test_an_event_type_lives_in_the_storage_that_was_chosen",
+        "test_an_unknown_event_type",
+        "test_an_unknown_event_type_has_its_own_words",
+        "test_answers_may_be_packed",
+        "test_authorization_annotations_and_labels_change",
+        "test_batches_and_keep_alives_are_these_bytes",
+        "test_blocks_take_effect_at_once",
+        "test_bombs_do_not_go_off",
+        "test_changes_are_reported_while_the_feature_is_on",
+        "test_changes_of_subscriptions_are_audited",
+        "test_commits_are_judged_in_order",
+        "test_committing_takes_the_right_to_read",
+        "test_creating_answers_with_nothing_but_a_warning",
+        "test_dead_letters_can_be_subscribed_to_before_there_is_one",
+        "test_delivery_begins_behind_the_cursor",
+        "test_direct_partitions",
+        "test_directed_batches_are_not_for_everyone",
+        "test_events_come_out_as_they_went_in",
+        "test_events_go_with_their_event_type",
+        "test_every_field_comes_back_as_it_was_sent",
+        "test_every_operation_needs_a_token_with_its_scope",
+        "test_flow_id_and_span",
+        "test_good_batches",
+        "test_gzip_is_flushed_with_every_batch",
+        "test_hashes_choose_among_the_partitions",
+        "test_head_is_a_get_without_its_body",
+        "test_headers_come_at_once",
+        "test_health_is_ok",
+        "test_it_is_ready",
+        "test_keep_alives_come_through_silence",
+        "test_losing_permission_ends_a_stream",
+        "test_losing_permission_ends_the_stream_with_a_problem",
+        "test_many_streams_at_once_are_fine",
+        "test_metrics_can_be_read_by_people",
+        "test_more_partitions",
+        "test_names_with_dots_are_one_segment",
+        "test_new_event_type_begins_at_zero",
+        "test_only_writers_may_publish",
+        "test_other_methods",
+        "test_packed_bodies",
+        "test_pages_follow_each_other",
+        "test_partitions_can_be_added",
+        "test_permissions_for_partitions_and_cursors",
+        "test_publishing_needs_a_token_and_its_scope",
+        "test_rejected_batches",
+        "test_retention_moves_with_its_setting",
+        "test_server_sent_events",
+        "test_shifting_over_timelines",
+        "test_slots",
+        "test_statistics_of_a_whole_page_are_reported",
+        "test_strategies_are_listed",
+        "test_the_commit_timeout",
+        "test_the_description_and_its_page_are_for_everyone",
+        "test_the_head_comes_at_once",
+        "test_the_list_can_be_had_in_parts",
+        "test_the_list_can_be_narrowed_to_a_writer",
+        "test_the_newest_come_first",
+        "test_the_stream_has_to_be_named",
+        "test_the_version_is_reported",
+        "test_the_window",
+        "test_versions_are_listed_from_the_newest",
+        "test_what_was_published_is_reported",
+        "test_what_was_read_can_be_written_back",
+        "test_who_may_see_and_who_may_change",
+        "test_who_may_stream",
+    }
+)
 
 # What cannot hold behind a gateway, and why.
 NOT_HERE: Mapping[str, str] = {

@@ -4,11 +4,14 @@ import signal
 import sys
 from weakref import WeakSet
 
+import pytest
+
 from infra.laptop import processes
 from infra.laptop.processes import end_all, started
 from tests.support.signalled import ends_of_starts
 
 
+@pytest.mark.long
 def test_the_program_ends_cleanly_from_every_moment_of_its_start():
     """While it loads and while it deploys, Ctrl-C ends it with 130 and SIGTERM with 0, and never with a trace."""
     whole = lambda steps: [(1, steps), (steps, steps * 9 // 5)]  # noqa: E731  # as much again until it is ready

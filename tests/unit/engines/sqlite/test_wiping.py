@@ -12,6 +12,7 @@ from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.engines.sqlite.file import open_connection
 from nakadi.engines.sqlite.wiping import CLAIM_SECONDS, DataFileWiper, request_wipe
 from nakadi.model.events import Record
+from tests.support import everything
 from tests.support.builders import A_MOMENT
 from tests.support.clock import HandMovedClock
 
@@ -71,9 +72,7 @@ class BusyLog:
 def test_no_byte_of_deleted_rows_is_left(path, largest):
     """Whatever was appended and deleted, in rows that share pages and in rows of many pages: all that is left in the
     file and in SQLite's log are the values that can be read."""
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    busy = BusyLog(path, random.Random(seed), largest)
+    busy = BusyLog(path, random.Random(everything.SEED), largest)
     with closing(busy.log):
         for _ in range(15):
             busy.append_some()
