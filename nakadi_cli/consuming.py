@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +26,9 @@ from nakadi_cli.reading_events import texts_in
 _MOST_BREAKS = 5
 # Partitions of a consumer that broke off are free after its commit timeout, a minute at most.
 _MOST_WAITS, _SECONDS_OF_WAIT = 40, 2.0
+
+# Two extensions may get lost before the commit timeout is over.
+EXTENSIONS_PER_TIMEOUT = 3
 
 # The events as texts, as they were stored.
 Taker = Callable[[dict[str, Any], list[str]], None]
@@ -45,7 +49,7 @@ Taker = Callable[[dict[str, Any], list[str]], None]
     type=click.IntRange(1, 60),
     default=60,
     show_default=True,
-    help="Seconds that a batch may take; after that, its events go to another stream.",
+    help="Seconds that the broker waits for a commit. `consume` extends them while it works on a batch.",
 )
 @click.option("-n", "--limit", type=click.IntRange(1), help="End after this many events.")
 @click.option("--no-follow", is_flag=True, help="End when no more events wait.")
@@ -57,7 +61,7 @@ def consume(
     Without --exec, each event is a line on standard output, and `consume` commits a batch after writing it. With
     --exec, it runs the command once for each batch, with one event on each line of standard input, and
     NAKADI_EVENT_TYPE, NAKADI_PARTITION and NAKADI_OFFSET in the environment. Exit code 0 commits the batch. Any other
-    code ends `consume` with 1, and the events come again to the next consumer when the commit timeout is over.
+    code ends `consume` with 1, and the events come again to the next consumer at once.
 
     After Ctrl-C or SIGTERM, `consume` finishes and commits the current batch. A second signal also ends the command,
     and does not commit its batch.
@@ -135,6 +139,51 @@ class Stop:
 
 
 @dataclass
+class _Stream:
+    """An open stream, as its client asks for it to end, or for more time."""
+
+    api: Api
+    subscription: str
+    id: str
+    _at_work: bool = field(default=False, init=False)
+
+    def leave(self) -> None:
+        self.api.delete(path("subscriptions", self.subscription, "streams", self.id))
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """What happens in here may take long: the stream waits for it."""
+        self._at_work = True
+        try:
+            yield
+        finally:
+            self._at_work = False
+
+    @contextmanager
+    def extended_every(self, seconds: float) -> Iterator[None]:
+        """Ask for more time now and then while a batch is worked on."""
+        ended = threading.Event()
+
+        def extend_while_working() -> None:
+            # A batch that ends meanwhile is harmless: an extension of a stream without uncommitted events does nothing.
+            while not ended.wait(seconds):
+                if self._at_work:
+                    self._extend()
+
+        threading.Thread(target=extend_while_working, daemon=True).start()
+        try:
+            yield
+        finally:
+            ended.set()
+
+    def _extend(self) -> None:
+        # Other brokers know no extensions. A stream that has ended is noticed by the commit, and a client that is being
+        # closed, which is the `RuntimeError`, needs no more time.
+        with suppress(Failed, RuntimeError):
+            self.api.send("POST", path("subscriptions", self.subscription, "streams", self.id, "extend"))
+
+
+@dataclass
 class _Consumer:
     api: Api
     subscription: str
@@ -150,7 +199,7 @@ class _Consumer:
             while limit is None or self.committed < limit:
                 left = limit - self.committed if limit else None
                 try:
-                    self._stream(_parameters(batch_size, left, commit_timeout, follow=follow))
+                    self._stream(_parameters(batch_size, left, commit_timeout, follow=follow), commit_timeout)
                 except Conflict as taken:
                     self._wait_for_partitions(taken)
                 except (NotAnswered, _NotCommitted) as gone:
@@ -169,17 +218,35 @@ class _Consumer:
             found = self.api.get(path("subscriptions", self.subscription, "stats"))
         return any(each.get("unconsumed_events") for item in found["items"] for each in item["partitions"])
 
-    def _stream(self, parameters: dict[str, int]) -> None:
+    def _stream(self, parameters: dict[str, int | str], commit_timeout: int) -> None:
         where = path("subscriptions", self.subscription, "events")
         with self.stop.interruptible():
             opening = self.api.stream(where, params=parameters)
             answer = opening.__enter__()
         try:
-            self._take_all(lines_of(answer), answer.headers["X-Nakadi-StreamId"])
+            stream = _Stream(self.api, self.subscription, answer.headers["X-Nakadi-StreamId"])
+            with self._left_when_broken_off(stream), stream.extended_every(commit_timeout / EXTENSIONS_PER_TIMEOUT):
+                self._take_all(lines_of(answer), stream)
         finally:
             opening.__exit__(None, None, None)
 
-    def _take_all(self, lines: Iterator[str], stream_id: str) -> None:
+    @contextmanager
+    def _left_when_broken_off(self, stream: _Stream) -> Iterator[None]:
+        """Leave a stream that goes on, so that other consumers need not wait for its events.
+
+        If the broker does not answer, or the user is in a hurry, the end of the connection has to do.
+        """
+        try:
+            yield
+        except (NotAnswered, _NotCommitted):
+            raise
+        except (Failed, Stopped):
+            if not self.stop.asked_again:
+                with suppress(Failed), self.stop.hurried():
+                    stream.leave()
+            raise
+
+    def _take_all(self, lines: Iterator[str], stream: _Stream) -> None:
         while True:
             with self.stop.interruptible():
                 line = next(lines, None)
@@ -189,8 +256,9 @@ class _Consumer:
             if "cursor" not in batch:
                 raise Refused(harmless(f"The stream has ended: {batch.get('detail') or batch.get('title')}"))
             if events := batch.get("events"):
-                self.take(batch["cursor"], [*texts_in(line, len(events))])
-                self._commit(batch["cursor"], stream_id)
+                with stream.working():
+                    self.take(batch["cursor"], [*texts_in(line, len(events))])
+                self._commit(batch["cursor"], stream.id)
                 self.committed += len(events)
                 self._broken = self._waits = 0
 
@@ -226,10 +294,15 @@ class _NotCommitted(Refused):
     """The stream is over, and with it the right to commit."""
 
 
-def _parameters(batch_size: int, left: int | None, commit_timeout: int, *, follow: bool) -> dict[str, int]:
+def _parameters(batch_size: int, left: int | None, commit_timeout: int, *, follow: bool) -> dict[str, int | str]:
     size = min(batch_size, left or batch_size)
-    parameters = {"batch_limit": size, "max_uncommitted_events": 2 * size, "batch_flush_timeout": 1}
-    parameters["commit_timeout"] = commit_timeout
+    parameters: dict[str, int | str] = {
+        "batch_limit": size,
+        "max_uncommitted_events": 2 * size,
+        "batch_flush_timeout": 1,
+        "commit_timeout": commit_timeout,
+        "on_disconnect": "release",
+    }
     if left:
         parameters["stream_limit"] = left
     if not follow:

@@ -72,6 +72,46 @@ def test_what_a_command_failed_at_is_not_committed(run, subscription):
     assert [event["n"] for event in run("consume", subscription, "--no-follow").lines] == [*range(5, 20)]
 
 
+def test_what_was_not_committed_goes_to_the_next_consumer_at_once(run, api, subscription):
+    """A consumer whose command fails leaves its stream: nobody waits for its commit timeout. (S324)"""
+    assert run("consume", subscription, "--exec", "false").code == 1
+    assert api.head(f"/subscriptions/{subscription}/events").status_code == 200
+    [item] = api.get(f"/subscriptions/{subscription}/stats").json()["items"]
+    assert [each["state"] for each in item["partitions"]] == ["unassigned"]
+
+
+def test_a_consumer_that_is_killed_releases_its_partitions(broker, api, subscription, tmp_path):
+    """The end of the connection is the end of the stream. (S329)"""
+    line = f"touch {tmp_path}/began; {until_its_parent_ends()}"
+    with started(subscription, "--exec", line, url=broker.url) as process:
+        until((tmp_path / "began").exists)
+        assert api.head(f"/subscriptions/{subscription}/events").status_code == 409
+        process.kill()
+        until(lambda: api.head(f"/subscriptions/{subscription}/events").status_code == 200, 30)
+
+
+def test_a_command_gets_more_time_while_it_works(run, subscription, tmp_path, monkeypatch):
+    """A consumer asks for more time again and again until the command has ended. (S330)"""
+    send, answers = Api.send, []
+
+    def send_and_note(api, method, where, **rest):
+        answer = send(api, method, where, **rest)
+        if where.endswith("/extend"):
+            answers.append(answer.status_code)
+            if len(answers) == 3:
+                (tmp_path / "go").touch()
+        return answer
+
+    monkeypatch.setattr(Api, "send", send_and_note)
+    monkeypatch.setattr("nakadi_cli.consuming.EXTENSIONS_PER_TIMEOUT", 600)
+    line = f"cat > /dev/null; {until_its_parent_ends(f'[ ! -e {tmp_path}/go ]')}"
+    done = run("consume", subscription, "--no-follow", "--exec", line)
+    monkeypatch.undo()
+
+    assert (done.code, done.err) == (0, "20 events committed.\n")
+    assert set(answers) == {200}
+
+
 def test_an_unknown_subscription_is_exit_code_5(run):
     """A subscription that does not exist ends consuming at once."""
     assert run("consume", "0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11").code == 5
