@@ -224,6 +224,26 @@ test("a place that the broker refuses is explained where it was chosen", async (
   await dialog.waitFor({ state: "detached" });
 });
 
+test("a partition that is given back in the middle of an event is free at once", async (page) => {
+  await eventType("give.it");
+  await publish("give.it", { n: "the first" });
+  const { id } = await subscribe("giving", ["give.it"]);
+  await open(page, `#/subscriptions/${id}`);
+  await page.getByRole("button", { name: "Take over give.it 0" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByRole("button", { name: "Take over" }).click();
+  await dialog.getByText('"the first"').waitFor();
+  await dialog.getByRole("button", { name: "More time" }).click();
+  await page.getByText("60 more seconds").waitFor();
+  await dialog.getByRole("button", { name: "Give it back" }).click();
+  await page.getByText("Consumers have the partition again").waitFor();
+  await dialog.waitFor({ state: "detached" });
+  // There is one partition, so a stream that still had it would leave no room for this one.
+  const { events, end } = await consume(id, { batch_limit: 1 }, ({ length }) => length > 0);
+  end();
+  assert.equal(events[0].n, "the first");
+});
+
 test("a partition is taken from a stream, its event looked at and committed, and given back", async (page) => {
   await eventType("take.it");
   await publish("take.it", { n: "the first" }, { n: "the second" });

@@ -11,7 +11,7 @@ import type { Partition } from "./lag";
 
 type Batch = Schemas["SubscriptionEventStreamBatch"];
 
-// An event that is neither committed nor given up keeps the partition from consumers for so long.
+// How long the broker waits for a commit, or for a request for more time.
 const SECONDS = 60;
 
 /** Reads a stream line by line, until it ends or the signal says so. */
@@ -38,7 +38,7 @@ export function Take({ subscription, partition: { event_type, partition }, onClo
   const [problem, setProblem] = useState<Problem>();
   const [over, setOver] = useState(false);
   const stopping = useRef<AbortController>(undefined);
-  // Closing the dialog ends the stream, and with it the claim to the partition.
+  // Closing the dialog, or the tab, ends the stream, and with it the claim to the partition.
   useEffect(() => () => stopping.current?.abort(), []);
 
   async function take() {
@@ -54,6 +54,7 @@ export function Take({ subscription, partition: { event_type, partition }, onClo
           max_uncommitted_events: 1,
           batch_flush_timeout: 1,
           commit_timeout: SECONDS,
+          on_disconnect: "release",
         }),
         signal: own.signal,
       }));
@@ -77,14 +78,25 @@ export function Take({ subscription, partition: { event_type, partition }, onClo
     if (await attempt(work, "The event is committed")) setBatch((now) => (now === committed ? undefined : now));
   };
 
+  const where = { params: { path: { subscription_id: subscription, stream_id: stream } } };
+
+  const extend = () =>
+    attempt(() => api.POST("/subscriptions/{subscription_id}/streams/{stream_id}/extend", where), `${SECONDS} more seconds`);
+
+  const giveBack = async () => {
+    const leave = () => api.DELETE("/subscriptions/{subscription_id}/streams/{stream_id}", where);
+    if (stream && !problem && !over) await attempt(leave, "Consumers have the partition again");
+    onClose();
+  };
+
   return (
     <Dialog title={`Take over partition ${partition} of ${event_type}`} onClose={onClose}>
       {!asked && (
         <>
           <p>
             A stream that has it because partitions are divided gives it up, at its commit timeout at the latest. This
-            page then reads it, and shows the event that it is at, for {SECONDS} seconds. Consumers get it back when this
-            dialog is closed: at once if the event was committed, otherwise when that time is over.
+            page then reads it, and shows the event that it is at, for {SECONDS} seconds and whenever you ask for more
+            time. Consumers get it back at once when this dialog is closed.
           </p>
           <div class="actions">
             <button type="button" class="quiet" onClick={onClose}>Cancel</button>
@@ -109,7 +121,8 @@ export function Take({ subscription, partition: { event_type, partition }, onClo
       {asked && (
         <div class="actions">
           {batch && !over && <button type="button" class="danger" onClick={() => void commit()}>Commit it, and go on</button>}
-          <button type="button" class="quiet" onClick={onClose}>{problem || over ? "Close" : "Give it back"}</button>
+          {batch && !over && <button type="button" class="quiet" onClick={() => void extend()}>More time</button>}
+          <button type="button" class="quiet" onClick={() => void giveBack()}>{problem || over ? "Close" : "Give it back"}</button>
         </div>
       )}
     </Dialog>
