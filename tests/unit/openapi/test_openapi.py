@@ -210,9 +210,9 @@ def test_figures_in_the_text_are_those_of_the_settings() -> None:
         ms // 3_600_000 for ms in (settings.retention_min_ms, settings.retention_max_ms, settings.retention_default_ms)
     ]
     assert hours == [3, 4 * 24, 2 * 24]
-    assert "Between 3 hours and 4 days, and 2 days when nothing is said" in " ".join(retention.split())
+    assert "from 3 hours to 4 days, by default 2 days" in " ".join(retention.split())
     assert f"at most {settings.max_event_bytes} bytes" in text
-    assert text.count(f"maximum ({settings.max_partitions} unless set otherwise)") == 2
+    assert text.count(f"maximum ({settings.max_partitions} by default)") == 2
 
 
 @each_operation
