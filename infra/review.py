@@ -14,7 +14,7 @@ from nakadi_cdk import Context
 from nakadi_cdk.analytics import database_name
 from nakadi_cdk.context import MSK_KINDS
 from nakadi_cdk.data import bucket_name
-from nakadi_cdk.msk import GROUP, within
+from nakadi_cdk.msk import CONSUMER_GROUP, resource_arn_prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +180,11 @@ def _resources(context: Context) -> Mapping[str, str]:
         purpose: f"arn:{partition}:s3:::{bucket_name(prefix, purpose, account, region)}"
         for purpose in ("archive", "tables")
     }
-    in_msk = {kind: _as_written(within(context.msk, prefix, kind)) for kind in ("topic", "group")}
+    in_msk = {kind: _as_written(resource_arn_prefix(context.msk, prefix, kind)) for kind in ("topic", "group")}
     return {
         **buckets,
         "topics": f"{in_msk['topic']}/{prefix}.*",
-        "groups": f"{in_msk['group']}/{GROUP}",
+        "groups": f"{in_msk['group']}/{CONSUMER_GROUP}",
         "consumers": f"arn:{partition}:kinesis:{region}:{account}:stream/{prefix}*/consumer/{prefix}-*",
         "catalog": f"arn:{partition}:glue:{region}:{account}:table/{database_name(prefix)}",
         "table_bucket": f"arn:{partition}:s3tables:{region}:{account}:bucket/{prefix}-tables",

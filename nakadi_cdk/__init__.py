@@ -1,6 +1,10 @@
 """Constructs of the AWS CDK for an event broker with the Nakadi HTTP API.
 
-NakadiBroker(stack, "Broker", context=Context(stage="live", auth_issuer="https://issuer.example.org"))
+from nakadi_cdk import Context, NakadiAnalytics, NakadiBroker
+
+context = Context(stage="live", auth_issuer="https://issuer.example.org")
+broker = NakadiBroker(stack, "Broker", context=context)
+NakadiAnalytics(stack, "Analytics", broker=broker)
 """
 
 from nakadi_cdk.broker import NakadiAnalytics, NakadiBroker, NakadiData

@@ -1,4 +1,4 @@
-"""What is made of the archive: jobs on Glue that measure, compact and forget, each with its own role and schedule."""
+"""Glue jobs on the archive: statistics, tables and retention, each with its own role and schedule."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from aws_cdk import aws_s3_assets as s3_assets
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
-from nakadi_cdk.assets import COMPILED, DEPENDENCIES, JOBS, PACKAGE, assets
+from nakadi_cdk.assets import COMPILED_FILES, DEPENDENCIES, JOBS, PACKAGE, assets_folder
 from nakadi_cdk.context import Context
-from nakadi_cdk.data import FOUND, SPARK_LOGS, Data
+from nakadi_cdk.data import QUERY_RESULTS_PREFIX, SPARK_LOGS_PREFIX, Data
 from nakadi_cdk.permissions import LIST_VERSIONS, PERMISSIONS, REMOVE_VERSIONS
 
-# Spark 3.5 and Python 3.11, as in the tests; what comes after has no Iceberg that could be tested with.
-GLUE = "5.1"
-WORKER = "G.1X"
-LONGEST_MINUTES = 180
+# Spark 3.5 and Python 3.11, like the tests. Tests cannot run the Iceberg of later versions.
+GLUE_VERSION = "5.1"
+WORKER_TYPE = "G.1X"
+TIMEOUT_MINUTES = 180
 
-# A quarter of the other, for jobs that run all the time.
-STREAMING_WORKER = "G.025X"
-RESTARTED = "Sun:3"
-HOURS_OF_A_DAY = 24
+# A quarter of a G.1X worker, for jobs that run continuously.
+STREAMING_WORKER_TYPE = "G.025X"
+MAINTENANCE_WINDOW = "Sun:3"
+HOURS_PER_DAY = 24
 
-# Each module of a job is a script of its own too, and imports the others from the zip beside it.
+# The module of a job is also its script; it imports the other modules from the zip beside it.
 SCRIPTS = JOBS / "nakadi_jobs"
 
-# A query of the workgroup that would read more than a terabyte ends.
-MOST_SCANNED = 10**12
+# Athena cancels a query of the workgroup that reads more than a terabyte.
+MAX_SCANNED_BYTES = 10**12
 
-IN_GLUE = (
+GLUE_CATALOG_ACTIONS = (
     "glue:CreateDatabase",
     "glue:CreateTable",
     "glue:DeleteTable",
@@ -49,7 +49,7 @@ IN_GLUE = (
     "glue:UpdateTable",
 )
 
-IN_TABLE_BUCKET = (
+TABLE_BUCKET_ACTIONS = (
     "s3tables:CreateNamespace",
     "s3tables:CreateTable",
     "s3tables:DeleteTable",
@@ -64,74 +64,77 @@ IN_TABLE_BUCKET = (
     "s3tables:UpdateTableMetadataLocation",
 )
 
-# What the package needs beside Spark, in the versions that functions have.
-MODULES = ("google-re2", "msgspec", "orjson", "pynamodb", "pyyaml", "zstandard")
-# Statistics read data files by it. Functions have no use for it, and it is said here in the version that tests have.
+# The packages that jobs need beside Spark, in the versions of the functions.
+PINNED_PACKAGES = ("google-re2", "msgspec", "orjson", "pynamodb", "pyyaml", "zstandard")
+# Statistics read data files with it. Functions do not use it, so the version of the tests stands here.
 PYARROW = "pyarrow==26.0.1"
 PIN = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A module of `nakadi_jobs`, started by the clock, or by housekeeping when there is news; so many times at once."""
+    """A module of `nakadi_jobs` that Glue runs by a schedule, or when housekeeping finds waiting events."""
 
     name: str
-    what: str
-    schedule: str = ""  # started by housekeeping, if nothing is said
-    streams: bool = False
-    at_once: int = 1
+    description: str
+    schedule: str = ""  # empty: housekeeping starts the job
+    runs_continuously: bool = False
+    max_concurrent_runs: int = 1
     erases: bool = False  # it removes old versions of objects
     arguments: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queries:
-    """Whether there is a workgroup of Athena, and whom Lake Formation lets read the tables, by their ARNs."""
+    """Access to the tables: an Athena workgroup, and the ARNs that Lake Formation lets read them."""
 
     athena: bool = False
     readers: tuple[str, ...] = ()
 
 
-def jobs(data: Data, *, context: Context) -> tuple[Job, ...]:
+def define_jobs(data: Data, *, context: Context) -> tuple[Job, ...]:
+    """The jobs of a deployment: statistics, tables and retention."""
     return (
         Job(
             name="statistics",
-            what="Measures event types, and recommends partitions",
+            description="Measures event types, and recommends partitions",
             schedule="cron(15 1 * * ? *)",
             arguments={"--max-partitions": str(context.chosen.max_partitions), "--plots": f"{data.tables_url}/plots"},
         ),
-        _table_job(context),
+        _define_table_job(context),
         Job(
             name="retention",
-            what="Removes what is past its retention time",
+            description="Removes events that are past their retention time",
             schedule="cron(30 2 * * ? *)",
-            # An erasure is not refused because events expire at that time: the two keep out of each other's way.
-            at_once=5,
+            # Glue may run an erasure while events expire: both runs claim their topics, so neither disturbs the other.
+            max_concurrent_runs=5,
             erases=True,
             arguments={"--do": "expire", "--event-log": data.settings["event_log"]},
         ),
     )
 
 
-def _table_job(context: Context) -> Job:
+def _define_table_job(context: Context) -> Job:
     arguments = {"--keep-days": str(context.table_days)}
     if context.table_stream:
-        what = "Adds what is archived to tables for queries, within moments"
-        return Job(name="follow", what=what, streams=True, arguments=arguments)
+        description = "Adds archived events to tables for queries within moments"
+        return Job(name="follow", description=description, runs_continuously=True, arguments=arguments)
     return Job(
         name="compaction",
-        what="Merges the archive into tables for queries",
-        schedule="" if context.table_minutes else f"cron(5 {_hours(context.compaction_hours)} * * ? *)",
+        description="Merges the archive into tables for queries",
+        schedule="" if context.table_minutes else f"cron(5 {_cron_hours(context.compaction_hours)} * * ? *)",
         arguments=arguments,
     )
 
 
-def _hours(every: int) -> str:
-    """A step as large as its range would be no step."""
-    return "0" if every == HOURS_OF_A_DAY else f"0/{every}"
+def _cron_hours(hours: int) -> str:
+    """The hour field of a cron expression. Cron rejects a step of 24 hours."""
+    return "0" if hours == HOURS_PER_DAY else f"0/{hours}"
 
 
 class Analytics(Construct):
+    """Jobs on the archive, their alarms, and access to the tables that they write."""
+
     def __init__(
         self,
         scope: Construct,
@@ -148,40 +151,40 @@ class Analytics(Construct):
         self._workers = workers
         self._database = database_name(data.prefix)
         self._packages = [
-            s3_assets.Asset(self, name, path=str(assets() / folder), exclude=COMPILED)
+            s3_assets.Asset(self, name, path=str(assets_folder() / folder), exclude=COMPILED_FILES)
             for name, folder in (("Package", PACKAGE), ("Jobs", JOBS))
         ]
-        self.jobs = {job.name: self._job(job) for job in jobs}
-        self._tell_of_failures(alarms)
+        self.jobs = {job.name: self._create_job(job) for job in jobs}
+        self._alert_on_failures(alarms)
         if queries.athena:
-            self._workgroup()
+            self._create_workgroup()
         if queries.readers:
-            self._grants(queries.readers)
+            self._grant_read_access(queries.readers)
 
-    def _job(self, job: Job) -> glue.CfnJob:
-        script = s3_assets.Asset(self, f"Script-{job.name}", path=str(assets() / SCRIPTS / f"{job.name}.py"))
+    def _create_job(self, job: Job) -> glue.CfnJob:
+        script = s3_assets.Asset(self, f"Script-{job.name}", path=str(assets_folder() / SCRIPTS / f"{job.name}.py"))
         full_name = f"{self._data.prefix}-{job.name}"
         role = iam.Role(self, f"Role-{job.name}", assumed_by=iam.ServicePrincipal("glue.amazonaws.com"))
         for statement in (*PERMISSIONS[job.name].statements(self._data), *self._statements(job, script)):
             role.add_to_policy(statement)
-        made = glue.CfnJob(
+        resource = glue.CfnJob(
             self,
             job.name,
             name=full_name,
-            description=job.what,
+            description=job.description,
             role=role.role_arn,
-            glue_version=GLUE,
+            glue_version=GLUE_VERSION,
             command=glue.CfnJob.JobCommandProperty(
-                name="gluestreaming" if job.streams else "glueetl",
+                name="gluestreaming" if job.runs_continuously else "glueetl",
                 python_version="3",
                 script_location=script.s3_object_url,
             ),
-            **self._kind(job),
+            **self._run_properties(job),
             number_of_workers=self._workers,
-            execution_property=glue.CfnJob.ExecutionPropertyProperty(max_concurrent_runs=job.at_once),
-            default_arguments={**self._arguments(job), **job.arguments},
+            execution_property=glue.CfnJob.ExecutionPropertyProperty(max_concurrent_runs=job.max_concurrent_runs),
+            default_arguments={**self._default_arguments(job), **job.arguments},
         )
-        made.node.add_dependency(role)
+        resource.node.add_dependency(role)
         if job.schedule:
             glue.CfnTrigger(
                 self,
@@ -190,57 +193,60 @@ class Analytics(Construct):
                 type="SCHEDULED",
                 schedule=job.schedule,
                 start_on_creation=True,
-                actions=[glue.CfnTrigger.ActionProperty(job_name=made.ref)],
+                actions=[glue.CfnTrigger.ActionProperty(job_name=resource.ref)],
             )
-        return made
+        return resource
 
-    def _kind(self, job: Job) -> dict[str, Any]:
-        """How a job runs. One that runs all the time has small workers, and is started again once a week by Glue, for
-        no run of it is longer; housekeeping starts it when it has failed."""
-        if job.streams:
-            return {"worker_type": STREAMING_WORKER, "maintenance_window": RESTARTED, "max_retries": 0}
-        # What is left over elsewhere is cheaper, and can be waited for.
+    def _run_properties(self, job: Job) -> dict[str, Any]:
+        """The workers and limits of a job.
+
+        A job that runs continuously has small workers. Glue restarts it once a week, its longest run; housekeeping
+        restarts it after a failure.
+        """
+        if job.runs_continuously:
+            return {"worker_type": STREAMING_WORKER_TYPE, "maintenance_window": MAINTENANCE_WINDOW, "max_retries": 0}
+        # FLEX runs on spare capacity: it starts later and costs less.
         return {
             "execution_class": "FLEX",
-            "worker_type": WORKER,
-            "timeout": LONGEST_MINUTES,
-            # Spark repeats a task that failed. A run that found something to look at would find, and cost, it twice.
+            "worker_type": WORKER_TYPE,
+            "timeout": TIMEOUT_MINUTES,
+            # Spark itself retries failed tasks. A second run would cost as much and report the same findings.
             "max_retries": 0,
         }
 
-    def _arguments(self, job: Job) -> Mapping[str, str]:
-        places = self._data.settings
+    def _default_arguments(self, job: Job) -> Mapping[str, str]:
+        locations = self._data.settings
         return {
             "--datalake-formats": "iceberg",
             "--extra-py-files": ",".join(each.s3_object_url for each in self._packages),
-            "--additional-python-modules": ",".join([*pinned(MODULES), PYARROW]),
-            # Workers of a quarter cannot be scaled, and two of them are few.
-            **({} if job.streams else {"--enable-auto-scaling": "true"}),
+            "--additional-python-modules": ",".join([*read_pins(PINNED_PACKAGES), PYARROW]),
+            # Glue cannot scale workers of a quarter.
+            **({} if job.runs_continuously else {"--enable-auto-scaling": "true"}),
             "--enable-metrics": "true",
             "--enable-continuous-cloudwatch-log": "true",
             "--enable-spark-ui": "true",
-            "--spark-event-logs-path": f"{self._data.tables_url}/{SPARK_LOGS}{job.name}/",
-            "--registry": places["registry"],
-            "--log-index": places["log_index"],
-            "--archive": places["archive"],
+            "--spark-event-logs-path": f"{self._data.tables_url}/{SPARK_LOGS_PREFIX}{job.name}/",
+            "--registry": locations["registry"],
+            "--log-index": locations["log_index"],
+            "--archive": locations["archive"],
             "--tables": f"{self._data.tables_url}/tables",
             "--report": f"{self._data.tables_url}/reports/{job.name}",
-            **self._catalog(),
+            **self._catalog_arguments(),
             "--database": self._database,
         }
 
-    def _catalog(self) -> Mapping[str, str]:
+    def _catalog_arguments(self) -> Mapping[str, str]:
         if self._data.has_table_bucket:
             return {"--catalog": "s3tables", "--warehouse": self._data.table_bucket_arn}
         return {"--catalog": "glue"}
 
-    def _in_catalog(self) -> iam.PolicyStatement:
-        """What jobs do with tables where these are listed."""
+    def _catalog_statement(self) -> iam.PolicyStatement:
+        """The actions of jobs in the catalog of the tables."""
         if self._data.has_table_bucket:
             bucket = self._data.table_bucket_arn
-            return iam.PolicyStatement(actions=list(IN_TABLE_BUCKET), resources=[bucket, f"{bucket}/table/*"])
+            return iam.PolicyStatement(actions=list(TABLE_BUCKET_ACTIONS), resources=[bucket, f"{bucket}/table/*"])
         return iam.PolicyStatement(
-            actions=list(IN_GLUE),
+            actions=list(GLUE_CATALOG_ACTIONS),
             resources=[
                 _arn("glue", "catalog"),
                 _arn("glue", f"database/{self._database}"),
@@ -260,7 +266,7 @@ class Analytics(Construct):
         )
         listing = ["s3:ListBucket", *([LIST_VERSIONS] if job.erases else [])]
         yield iam.PolicyStatement(actions=listing, resources=[self._data.tables_arn])
-        yield self._in_catalog()
+        yield self._catalog_statement()
         yield iam.PolicyStatement(
             actions=["logs:CreateLogGroup", "logs:CreateLogStream", "logs:PutLogEvents"],
             resources=[_arn("logs", "log-group:/aws-glue/*")],
@@ -271,8 +277,8 @@ class Analytics(Construct):
             conditions={"StringEquals": {"cloudwatch:namespace": "Glue"}},
         )
 
-    def _workgroup(self) -> None:
-        """Where people ask: what they find goes below a prefix of the tables' bucket, where it stays for a month."""
+    def _create_workgroup(self) -> None:
+        """Create the workgroup for queries. The tables' bucket keeps their results for a month."""
         key = self._data.key
         encryption = athena.CfnWorkGroup.EncryptionConfigurationProperty(
             encryption_option="SSE_KMS" if key else "SSE_S3", kms_key=key.key_arn if key else None
@@ -282,23 +288,24 @@ class Analytics(Construct):
             "Workgroup",
             name=self._data.prefix,
             description=f"Queries of the tables in {self._database}",
-            # What was found goes with the stack; what was asked of is not touched.
+            # Results are deleted with the stack. Tables are not.
             recursive_delete_option=True,
             work_group_configuration=athena.CfnWorkGroup.WorkGroupConfigurationProperty(
                 enforce_work_group_configuration=True,
                 engine_version=athena.CfnWorkGroup.EngineVersionProperty(
                     selected_engine_version="Athena engine version 3"
                 ),
-                bytes_scanned_cutoff_per_query=MOST_SCANNED,
+                bytes_scanned_cutoff_per_query=MAX_SCANNED_BYTES,
                 publish_cloud_watch_metrics_enabled=False,
                 result_configuration=athena.CfnWorkGroup.ResultConfigurationProperty(
-                    output_location=f"{self._data.tables_url}/{FOUND}", encryption_configuration=encryption
+                    output_location=f"{self._data.tables_url}/{QUERY_RESULTS_PREFIX}",
+                    encryption_configuration=encryption,
                 ),
             ),
         )
 
-    def _grants(self, readers: Sequence[str]) -> None:
-        """Jobs do what they do by IAM, as long as the account has not given that up for Lake Formation."""
+    def _grant_read_access(self, readers: Sequence[str]) -> None:
+        """Let readers select from the tables. Jobs need no grant as long as the account lets IAM decide for them."""
         catalog = Aws.ACCOUNT_ID
         database = lakeformation.CfnPrincipalPermissions.ResourceProperty(
             database=lakeformation.CfnPrincipalPermissions.DatabaseResourceProperty(
@@ -311,13 +318,13 @@ class Analytics(Construct):
             )
         )
         for number, reader in enumerate(readers):
-            for what, resource, permissions in (
+            for kind, resource, permissions in (
                 ("Database", database, ["DESCRIBE"]),
                 ("Tables", tables, ["DESCRIBE", "SELECT"]),
             ):
                 lakeformation.CfnPrincipalPermissions(
                     self,
-                    f"Reader{number}{what}",
+                    f"Reader{number}{kind}",
                     catalog=catalog,
                     principal=lakeformation.CfnPrincipalPermissions.DataLakePrincipalProperty(
                         data_lake_principal_identifier=reader
@@ -327,12 +334,12 @@ class Analytics(Construct):
                     permissions_with_grant_option=[],
                 )
 
-    def _tell_of_failures(self, topic: sns.ITopic) -> None:
-        """A job that found something for people to look at fails as well."""
+    def _alert_on_failures(self, topic: sns.ITopic) -> None:
+        """Send an alarm when a job fails. A job that reports findings fails as well."""
         events.Rule(
             self,
             "JobFailed",
-            description="A job on the archive failed, or found something to look at",
+            description="A job on the archive failed or reported findings",
             event_pattern=events.EventPattern(
                 source=["aws.glue"],
                 detail_type=["Glue Job State Change"],
@@ -345,13 +352,14 @@ class Analytics(Construct):
         )
 
 
-def pinned(modules: tuple[str, ...]) -> list[str]:
-    pins = dict(PIN.findall((assets() / DEPENDENCIES / "requirements.txt").read_text()))
+def read_pins(modules: tuple[str, ...]) -> list[str]:
+    """Requirements of the given packages in the versions that the layer of dependencies pins."""
+    pins = dict(PIN.findall((assets_folder() / DEPENDENCIES / "requirements.txt").read_text()))
     return [f"{name}=={pins[name]}" for name in modules]
 
 
 def database_name(prefix: str) -> str:
-    """Made by the first job that needs it, so that it does not go when the jobs go."""
+    """The first job that needs the database creates it, so it outlives the stack of the jobs."""
     return prefix.replace("-", "_")
 
 

@@ -1,4 +1,4 @@
-"""The API: one REST API made of our own description, its operations answered by functions and by the streams."""
+"""The REST API of API Gateway, generated from the OpenAPI description; functions and the streaming service answer."""
 
 from __future__ import annotations
 
@@ -24,43 +24,42 @@ from nakadi.app.routes import PUBLIC_PATH_PATTERN, STREAMING_AREAS, make_routes
 from nakadi.app.settings import Settings
 from nakadi.openapi import gateway_document
 from nakadi_cdk.console import Console, ConsoleSource
-from nakadi_cdk.gateway_responses import asleep, gateway_responses
+from nakadi_cdk.gateway_responses import asleep_integration, gateway_responses
 from nakadi_cdk.needs import NEEDS
-from nakadi_cdk.pages import NOTHING_THERE, PAGES, Pages
-from nakadi_cdk.streaming import LISTENING, Streaming
+from nakadi_cdk.pages import NOT_FOUND_PATH, PAGES, Pages
+from nakadi_cdk.streaming import LISTENER_PORT, Streaming
 
-# Part of the URL only where there is no domain.
+# The URL contains it only without a domain.
 STAGE = "api"
 STREAMS = "streaming"
 GATEWAY = "gateway"
 
-# What is not described is answered too: unknown paths by a Problem, HEAD, and a method that a path does not have. Below
-# /health no token is needed.
-ANY = "x-amazon-apigateway-any-method"
-EVERYTHING_ELSE = {"/": "admin", "/{proxy+}": "admin"}
+# The broker also answers what the description leaves out: unknown paths, HEAD, and unsupported methods.
+ANY_METHOD = "x-amazon-apigateway-any-method"
+FALLBACK_FUNCTIONS = {"/": "admin", "/{proxy+}": "admin"}
 
-# Whether the streaming service is there, asked over the link and answered by the service as it answers the balancer.
-OVER_THE_LINK = "/health/streams"
+# Requests to this path cross the link to the streaming service, which answers them like the balancer's health checks.
+STREAMS_HEALTH_PATH = "/health/streams"
 
-# The most that the gateway lets a streamed response take.
-STREAM_MS = 900_000
+# API Gateway's longest duration of a streamed response.
+MAX_STREAM_MS = 900_000
 
-AUTHORIZER = "token"
+AUTHORIZER_NAME = "token"
 
-# What does not look like a signed token is refused by the gateway itself, and occupies no function.
-SIGNED = r"^[Bb][Ee][Aa][Rr][Ee][Rr] +[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+ *$"
+# The gateway itself refuses anything that does not look like a signed token, so it occupies no function.
+BEARER_PATTERN = r"^[Bb][Ee][Aa][Rr][Ee][Rr] +[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+ *$"
 
-# The paths that need no token, with a limit of their own: they must not take functions from those who have one.
-PUBLIC_PATHS = ("/health", OVER_THE_LINK, "/ready", "/docs", "/openapi.json")
+# Paths that need no token have their own limit, so they cannot take functions from clients with a token.
+PUBLIC_PATHS = ("/health", STREAMS_HEALTH_PATH, "/ready", "/docs", "/openapi.json")
 
 
-class Unserved(Exception):
+class UnservedOperation(Exception):
     """Raised for an operation that neither a function nor the streaming service answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """For all clients together. An authorizer's word is kept for some seconds, also when a token expires meanwhile."""
+    """Limits for all clients together. The gateway reuses an authorizer's decision for some seconds."""
 
     requests_per_second: int
     requests_burst: int
@@ -72,11 +71,15 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Domain:
+    """A host name and the certificate for it."""
+
     name: str
     certificate_arn: str
 
 
 class Api(Construct):
+    """The REST API with its stage, access log, authorizer and optional domain."""
+
     def __init__(  # noqa: PLR0913  # each is a choice of its own
         self,
         scope: Construct,
@@ -108,45 +111,46 @@ class Api(Construct):
             api_definition=apigateway.ApiDefinition.from_inline(self._definition(gateway_document())),
             endpoint_types=[apigateway.EndpointType.REGIONAL],
             disable_execute_api_endpoint=bool(domain),
-            # Bodies come to the functions as they were sent: these know more ways to unpack them than the gateway does.
+            # Functions get bodies as clients sent them, and know more encodings than the gateway.
             binary_media_types=["*/*"],
             cloud_watch_role=True,
             deploy_options=apigateway.StageOptions(
                 stage_name=STAGE,
                 throttling_rate_limit=limits.requests_per_second,
                 throttling_burst_limit=limits.requests_burst,
-                # Each method has metrics of its own then, each of which is paid for.
+                # Each method then publishes its own metrics, which AWS charges for.
                 metrics_enabled=limits.detailed_metrics,
                 tracing_enabled=True,
                 logging_level=apigateway.MethodLoggingLevel.ERROR,
                 access_log_destination=apigateway.LogGroupLogDestination(self.access_log),
                 access_log_format=apigateway.AccessLogFormat.custom(json.dumps(ACCESS_LOG)),
-                method_options=_slower_for_everybody(limits),
+                method_options=_public_path_options(limits),
             ),
         )
         if limits.web_acl_arn:
             stage = self.api.deployment_stage
             wafv2.CfnWebACLAssociation(self, "Firewall", resource_arn=stage.stage_arn, web_acl_arn=limits.web_acl_arn)
-        self._let_it_invoke()
+        self._allow_invocations()
         self.url = f"https://{domain.name}/" if domain else self.api.url
         self.domain_target = ""
         if domain:
-            self._at(domain)
+            self._add_domain(domain)
 
-    def keep_link_awake(self, housekeeping: lambda_.Function) -> None:
-        """A link that nothing is sent over for 60 days is taken apart, and streams fail until it is there again."""
+    def keep_link_active(self, housekeeping: lambda_.Function) -> None:
+        """Call the streaming service weekly, since AWS removes a link that is idle for 60 days."""
         target = targets.LambdaFunction(
-            housekeeping, event=events.RuleTargetInput.from_object({"ask": f"{self.url}{OVER_THE_LINK.lstrip('/')}"})
+            housekeeping,
+            event=events.RuleTargetInput.from_object({"ask": f"{self.url}{STREAMS_HEALTH_PATH.lstrip('/')}"}),
         )
         events.Rule(
             self,
             "EveryWeek",
-            description="Keeps the way to the streaming service open where there are no streams",
+            description="Keeps the link to the streaming service active without streams",
             schedule=events.Schedule.rate(Duration.days(7)),
             targets=[target],
         )
 
-    def _let_it_invoke(self) -> None:
+    def _allow_invocations(self) -> None:
         for function in self._functions.values():
             function.add_permission(
                 "Api",
@@ -154,8 +158,8 @@ class Api(Construct):
                 source_arn=f"arn:{Aws.PARTITION}:execute-api:{Aws.REGION}:{Aws.ACCOUNT_ID}:{self.api.rest_api_id}/*",
             )
 
-    def _at(self, domain: Domain) -> None:
-        """At the root of its host name: clients drop prefixes."""
+    def _add_domain(self, domain: Domain) -> None:
+        """Serve the API at the root of its host name, since clients drop path prefixes."""
         certificate = acm.Certificate.from_certificate_arn(self, "Certificate", domain.certificate_arn)
         name = apigateway.DomainName(
             self,
@@ -168,68 +172,80 @@ class Api(Construct):
         )
         self.domain_target = name.domain_name_alias_domain_name
 
-    # The description, completed
+    # The OpenAPI document with integrations
 
-    def _definition(self, described: Mapping[str, Any]) -> dict[str, Any]:
-        answering = who_answers()
-        paths = {path: self._path(path, item, answering) for path, item in described["paths"].items()}
-        rest = {path: {ANY: self._operation(path, "any", {}, function)} for path, function in EVERYTHING_ELSE.items()}
-        nothing_there = {"parameters": _parameters(NOTHING_THERE), "security": [], **self._pages.nothing_there()}
-        rest[NOTHING_THERE] = {ANY: nothing_there}
-        rest[OVER_THE_LINK] = {
-            "get": self._operation(OVER_THE_LINK, "get", {}, STREAMS),
-            ANY: {**nothing_there, "parameters": []},
+    def _definition(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        backends = find_backends()
+        paths = {path: self._path(path, item, backends) for path, item in document["paths"].items()}
+        rest = {
+            path: {ANY_METHOD: self._operation(path, "any", {}, function)}
+            for path, function in FALLBACK_FUNCTIONS.items()
+        }
+        not_found_operation = {
+            "parameters": _parameters(NOT_FOUND_PATH),
+            "security": [],
+            **self._pages.not_found_operation(),
+        }
+        rest[NOT_FOUND_PATH] = {ANY_METHOD: not_found_operation}
+        rest[STREAMS_HEALTH_PATH] = {
+            "get": self._operation(STREAMS_HEALTH_PATH, "get", {}, STREAMS),
+            ANY_METHOD: {**not_found_operation, "parameters": []},
         }
         for path, operations in self._console.paths() if self._console else ():
             rest[path] = _public(path, operations)
         return {
-            **described,
+            **document,
             "paths": {**paths, **rest},
-            "components": {"securitySchemes": {AUTHORIZER: self._authorizer()}},
+            "components": {"securitySchemes": {AUTHORIZER_NAME: self._authorizer()}},
             "x-amazon-apigateway-gateway-responses": gateway_responses(),
         }
 
-    def _path(self, path: str, item: Mapping[str, Any], answering: Mapping[str, str]) -> dict[str, Any]:
+    def _path(self, path: str, item: Mapping[str, Any], backends: Mapping[str, str]) -> dict[str, Any]:
         if path in PAGES.values():
             return self._page(path, item)
         operations = {
-            method: self._operation(path, method, operation, _answering(operation["operationId"], answering))
+            method: self._operation(path, method, operation, _find_backend(operation["operationId"], backends))
             for method, operation in item.items()
         }
-        functions = [answering[each["operationId"]] for each in item.values()]
-        rest = next((function for function in functions if function != STREAMS), EVERYTHING_ELSE["/"])
-        alike = {"parameters": next(iter(item.values())).get("parameters", [])}
-        if "get" in item and answering[item["get"]["operationId"]] == STREAMS:
-            # What would become of a stream is known only to who would serve it.
-            operations["head"] = self._operation(path, "head", alike, STREAMS)
-        return {**operations, ANY: self._operation(path, "any", alike, rest)}
+        functions = [backends[each["operationId"]] for each in item.values()]
+        rest = next((function for function in functions if function != STREAMS), FALLBACK_FUNCTIONS["/"])
+        shared = {"parameters": next(iter(item.values())).get("parameters", [])}
+        if "get" in item and backends[item["get"]["operationId"]] == STREAMS:
+            # Only the streaming service can answer a HEAD for a stream.
+            operations["head"] = self._operation(path, "head", shared, STREAMS)
+        return {**operations, ANY_METHOD: self._operation(path, "any", shared, rest)}
 
     def _page(self, path: str, item: Mapping[str, Any]) -> dict[str, Any]:
         return {
-            ANY if method == "any" else method: {**item.get(method, {}), "parameters": [], "security": [], **operation}
+            ANY_METHOD if method == "any" else method: {
+                **item.get(method, {}),
+                "parameters": [],
+                "security": [],
+                **operation,
+            }
             for method, operation in self._pages.operations(path).items()
         }
 
-    def _operation(self, path: str, method: str, operation: Mapping[str, Any], answering: str) -> dict[str, Any]:
+    def _operation(self, path: str, method: str, operation: Mapping[str, Any], backend: str) -> dict[str, Any]:
         parameters = operation.get("parameters", _parameters(path))
         integration: Mapping[str, Any]
         responses: Mapping[str, Any] = {"200": {"description": "As the broker answers"}}
-        if answering != STREAMS:
-            integration = self._proxy(answering)
+        if backend != STREAMS:
+            integration = self._proxy(backend)
         elif self._streaming:
             integration = self._stream(self._streaming, path, method, parameters)
         else:
-            integration, responses = asleep()
+            integration, responses = asleep_integration()
         return {
             **operation,
             "parameters": parameters,
             "responses": responses,
-            "security": [] if PUBLIC_PATH_PATTERN.fullmatch(path) else [{AUTHORIZER: []}],
+            "security": [] if PUBLIC_PATH_PATTERN.fullmatch(path) else [{AUTHORIZER_NAME: []}],
             "x-amazon-apigateway-integration": integration,
         }
 
     def _proxy(self, function: str) -> dict[str, Any]:
-        return {"type": "aws_proxy", "httpMethod": "POST", "uri": _invocation(self._functions[function])}
+        return {"type": "aws_proxy", "httpMethod": "POST", "uri": _invocation_uri(self._functions[function])}
 
     def _stream(
         self, streaming: Streaming, path: str, method: str, parameters: list[Mapping[str, Any]]
@@ -238,13 +254,13 @@ class Api(Construct):
         return {
             "type": "http_proxy",
             "httpMethod": method.upper(),
-            "uri": f"http://{streaming.load_balancer.load_balancer_dns_name}:{LISTENING}{path}",
+            "uri": f"http://{streaming.load_balancer.load_balancer_dns_name}:{LISTENER_PORT}{path}",
             "connectionType": "VPC_LINK",
             "connectionId": streaming.vpc_link.vpc_link_id,
-            # A page of AWS wants a listener here. Its API, its examples and its own constructs take the balancer.
+            # AWS's documentation asks for a listener here; its API, examples and constructs take the balancer.
             "integrationTarget": streaming.load_balancer.load_balancer_arn,
             "responseTransferMode": "STREAM",
-            "timeoutInMillis": STREAM_MS,
+            "timeoutInMillis": MAX_STREAM_MS,
             "requestParameters": {f"integration.request.path.{name}": f"method.request.path.{name}" for name in names},
         }
 
@@ -256,42 +272,42 @@ class Api(Construct):
             "x-amazon-apigateway-authtype": "custom",
             "x-amazon-apigateway-authorizer": {
                 "type": "token",
-                "authorizerUri": _invocation(self._functions["authorizer"]),
+                "authorizerUri": _invocation_uri(self._functions["authorizer"]),
                 "authorizerResultTtlInSeconds": self._cache_seconds,
-                "identityValidationExpression": SIGNED,
+                "identityValidationExpression": BEARER_PATTERN,
             },
         }
 
 
 def _public(path: str, operations: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {
-        ANY if method == "any" else method: {"parameters": _parameters(path), "security": [], **operation}
+        ANY_METHOD if method == "any" else method: {"parameters": _parameters(path), "security": [], **operation}
         for method, operation in operations.items()
     }
 
 
-def _slower_for_everybody(limits: Limits) -> Mapping[str, apigateway.MethodDeploymentOptions]:
-    few = apigateway.MethodDeploymentOptions(
+def _public_path_options(limits: Limits) -> Mapping[str, apigateway.MethodDeploymentOptions]:
+    options = apigateway.MethodDeploymentOptions(
         throttling_rate_limit=limits.public_requests_per_second,
         throttling_burst_limit=2 * limits.public_requests_per_second,
         metrics_enabled=limits.detailed_metrics,
         logging_level=apigateway.MethodLoggingLevel.ERROR,
     )
-    return {f"{path}/GET": few for path in PUBLIC_PATHS}
+    return {f"{path}/GET": options for path in PUBLIC_PATHS}
 
 
-def who_answers() -> Mapping[str, str]:
-    """Which function answers each operation, or the streaming service, as their routes say, or the gateway itself."""
+def find_backends() -> Mapping[str, str]:
+    """The backend of each operation: a function or the streaming service by their routes, or the gateway itself."""
     with closing(open_broker(Settings())) as broker:
         areas = {**{name: needs.areas for name, needs in NEEDS.items()}, STREAMS: STREAMING_AREAS}
         routed = {route.operation: name for name, served in areas.items() for route in make_routes(broker, *served)}
     return {**routed, **dict.fromkeys(PAGES, GATEWAY)}
 
 
-def _answering(operation: str, answering: Mapping[str, str]) -> str:
-    if operation not in answering:
-        raise Unserved(operation)
-    return answering[operation]
+def _find_backend(operation: str, backends: Mapping[str, str]) -> str:
+    if operation not in backends:
+        raise UnservedOperation(operation)
+    return backends[operation]
 
 
 def _parameters(path: str) -> list[Mapping[str, Any]]:
@@ -299,12 +315,12 @@ def _parameters(path: str) -> list[Mapping[str, Any]]:
     return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
 
 
-def _invocation(function: lambda_.IFunction) -> str:
-    invoked: str = Fn.sub(
+def _invocation_uri(function: lambda_.IFunction) -> str:
+    uri: str = Fn.sub(
         "arn:${AWS::Partition}:apigateway:${AWS::Region}:lambda:path/2015-03-31/functions/${Function}/invocations",
         {"Function": function.function_arn},
     )
-    return invoked
+    return uri
 
 
 ACCESS_LOG = {

@@ -1,4 +1,4 @@
-"""Where the code is that gets deployed: functions, layers, jobs, and the makings of the streaming service's image."""
+"""The code to deploy: functions, layers, jobs, and the sources of the streaming service's image."""
 
 from __future__ import annotations
 
@@ -19,51 +19,51 @@ from aws_cdk import aws_lambda as lambda_
 
 from nakadi.http import console
 
-# A wheel and a checkout have the package beside this one, or where Lambda wants it.
-INSTALLED = Path(__file__).parents[1]
-PACKAGED = Path(__file__).parent / "deployed"
+# An installed wheel has the other packages beside this one; a checkout has the folders of `assets_folder` here.
+IMPORT_ROOT = Path(__file__).parents[1]
+WHEEL_ASSETS = Path(__file__).parent / "deployed"
 
-# Below `assets()`, in the order of the checkout.
+# Folders below `assets_folder()`, laid out like the checkout.
 PACKAGE = Path("layers/nakadi/python")
 DEPENDENCIES = Path("layers/dependencies")
 KAFKA = Path("layers/kafka")
 JOBS = Path("glue_jobs")
 
-COMPILED = ["**/__pycache__", "**/*.pyc"]
+COMPILED_FILES = ["**/__pycache__", "**/*.pyc"]
 
-# The gateway answers with the console; functions have no use for it.
-NOT_DEPLOYED = ["__pycache__", "*.pyc", "console_built"]
+# The gateway serves the console, so functions do not need its files.
+EXCLUDED_FILES = ["__pycache__", "*.pyc", "console_built"]
 
-# What the image is made of, as .dockerignore says it too; a wheel cannot carry that file beside a folder of its own.
+# The sources of the image, like .dockerignore, which a wheel cannot carry beside its own folder.
 IMAGE_IGNORES = ["*", "!layers/nakadi/python/nakadi", "!services/streaming", "**/__pycache__"]
 
-# Only named, never started: layers are built by what is on this machine.
-NO_IMAGE = "public.ecr.aws/docker/library/python:3.13-slim"
+# The CDK requires an image but never starts it: this machine builds the layers.
+PLACEHOLDER_IMAGE = "public.ecr.aws/docker/library/python:3.13-slim"
 
 
 @cache
-def assets() -> Path:
-    """The folder with everything that is deployed, laid out as in a checkout, which itself is such a folder.
+def assets_folder() -> Path:
+    """The folder with everything to deploy, laid out like a checkout. In a checkout it is the checkout itself.
 
-    A wheel has the packages once, where they are imported from. The CDK wants folders of its own for them, so they are
-    copied, without what an installer has compiled: the hashes of assets must not depend on it.
+    A wheel installs each package once, at its import path. The CDK needs separate folders, so this copies the packages
+    without compiled files, which would change the hashes of assets.
     """
-    if not PACKAGED.is_dir():
-        return INSTALLED
-    folder = _folder_of_copy()
+    if not WHEEL_ASSETS.is_dir():
+        return IMPORT_ROOT
+    folder = _create_copy_folder()
     for source, target in (
-        (PACKAGED, Path()),
-        (INSTALLED / "nakadi", PACKAGE / "nakadi"),
-        (INSTALLED / "nakadi_jobs", JOBS / "nakadi_jobs"),
+        (WHEEL_ASSETS, Path()),
+        (IMPORT_ROOT / "nakadi", PACKAGE / "nakadi"),
+        (IMPORT_ROOT / "nakadi_jobs", JOBS / "nakadi_jobs"),
     ):
-        shutil.copytree(source, folder / target, ignore=shutil.ignore_patterns(*NOT_DEPLOYED), dirs_exist_ok=True)
+        shutil.copytree(source, folder / target, ignore=shutil.ignore_patterns(*EXCLUDED_FILES), dirs_exist_ok=True)
     return folder
 
 
-def _folder_of_copy() -> Path:
-    """Within the output of the CDK, which may refer to it when assets are not staged; it is replaced by the next run.
+def _create_copy_folder() -> Path:
+    """Create the folder in the CDK's output, which may refer to assets instead of copying them.
 
-    An app that is started without the CDK's command line has a temporary folder, until it ends.
+    An app that runs without the CDK's command line gets a temporary folder until it ends.
     """
     if "CDK_OUTDIR" in os.environ:
         folder = Path(os.environ["CDK_OUTDIR"], "nakadi-deployed")
@@ -75,66 +75,67 @@ def _folder_of_copy() -> Path:
 
 
 def console_folder() -> Path:
-    """Where the built console is: a wheel has it, and in a checkout `make console` puts it there."""
+    """The folder of the built console: in the wheel, or where `make console` puts it in a checkout."""
     built = console.BUILT_CONSOLE_FOLDER
-    return built if built.is_dir() else INSTALLED / ".cache" / "console" / "built"
+    return built if built.is_dir() else IMPORT_ROOT / ".cache" / "console" / "built"
 
 
-def layer_of_package() -> lambda_.Code:
-    """The package, compiled while the app is synthesized."""
-    folder = assets() / PACKAGE.parent
-    return _built(folder, cdk.FileSystem.fingerprint(str(folder), exclude=COMPILED), "--package")
+def package_layer_code() -> lambda_.Code:
+    """The code of the layer with the package, which synthesis compiles."""
+    folder = assets_folder() / PACKAGE.parent
+    return _bundle_layer(folder, cdk.FileSystem.fingerprint(str(folder), exclude=COMPILED_FILES), "--package")
 
 
-def layer_of_dependencies() -> lambda_.Code:
-    """As `make` built it, or else built while the app is synthesized, of wheels that are checked by their hashes."""
-    folder = assets() / DEPENDENCIES
+def dependencies_layer_code() -> lambda_.Code:
+    """The code of the layer with the dependencies, which `make` or synthesis builds from wheels checked by hash."""
+    folder = assets_folder() / DEPENDENCIES
     if (folder / "python").is_dir():
         return lambda_.Code.from_asset(str(folder), exclude=["requirements.*"])
-    return _built(folder, (folder / "requirements.txt").read_text(), "--into")
+    return _bundle_layer(folder, (folder / "requirements.txt").read_text(), "--into")
 
 
-def layer_of_kafka() -> lambda_.Code:
-    """The client library of Kafka, built while the app is synthesized."""
-    folder = assets() / KAFKA
-    return _built(folder, (folder / "requirements.txt").read_text(), "--kafka")
+def kafka_layer_code() -> lambda_.Code:
+    """The code of the layer with the Kafka client library, which synthesis builds."""
+    folder = assets_folder() / KAFKA
+    return _bundle_layer(folder, (folder / "requirements.txt").read_text(), "--kafka")
 
 
-def _built(folder: Path, made_of: str, option: str) -> lambda_.Code:
-    """A layer that `build-layers` makes. It is made anew when there is something else to make it of, or another Python
-    to compile it."""
-    parts = (made_of, _build().read_text(), _compiler())
+def _bundle_layer(folder: Path, sources: str, option: str) -> lambda_.Code:
+    """A layer that `build-layers` builds. It builds again if the sources or the compiling Python change."""
+    parts = (sources, _build_script().read_text(), _compiler_version())
     return lambda_.Code.from_asset(
         str(folder),
-        exclude=[*COMPILED, "requirements.*"],
+        exclude=[*COMPILED_FILES, "requirements.*"],
         asset_hash=hashlib.sha256("\0".join(parts).encode()).hexdigest(),
         asset_hash_type=cdk.AssetHashType.CUSTOM,
-        bundling=cdk.BundlingOptions(image=cdk.DockerImage.from_registry(NO_IMAGE), local=_Built(option)),
+        bundling=cdk.BundlingOptions(
+            image=cdk.DockerImage.from_registry(PLACEHOLDER_IMAGE), local=_LayerBundling(option)
+        ),
     )
 
 
-def _build() -> Path:
-    return assets() / "scripts" / "build-layers"
+def _build_script() -> Path:
+    return assets_folder() / "scripts" / "build-layers"
 
 
 @cache
-def _compiler() -> str:
-    asked = subprocess.run(  # noqa: S603  # a script of our own
-        [sys.executable, str(_build()), "--compiler"], check=True, stdout=subprocess.PIPE, text=True
+def _compiler_version() -> str:
+    result = subprocess.run(  # noqa: S603  # a script of our own
+        [sys.executable, str(_build_script()), "--compiler"], check=True, stdout=subprocess.PIPE, text=True
     )
-    # Which version it is matters, and not where it stands.
-    return asked.stdout.strip().rpartition(" ")[2]
+    # The version matters, the path does not.
+    return result.stdout.strip().rpartition(" ")[2]
 
 
 @jsii.implements(cdk.ILocalBundling)
-class _Built:
+class _LayerBundling:
     def __init__(self, option: str) -> None:
         self._option = option
 
     def try_bundle(self, output_dir: str, options: Any = None, **_: Any) -> bool:  # noqa: ARG002  # the CDK calls it so
-        # What is printed here would be mixed into what the CDK reads from this process.
+        # The CDK reads this process's standard output, so the script must not print to it.
         subprocess.run(  # noqa: S603  # a script of our own
-            [sys.executable, str(_build()), self._option, str(Path(output_dir, "python"))],
+            [sys.executable, str(_build_script()), self._option, str(Path(output_dir, "python"))],
             check=True,
             stdout=sys.stderr,
         )

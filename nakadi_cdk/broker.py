@@ -1,4 +1,4 @@
-"""The broker as one construct, for this project's app and for others: what serves, and unless it is given, the data."""
+"""`NakadiBroker`, `NakadiData` and `NakadiAnalytics`: the public constructs of this package."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
-from nakadi_cdk.analytics import Analytics, Queries, jobs
+from nakadi_cdk.analytics import Analytics, Queries, define_jobs
 from nakadi_cdk.api import STAGE, Api, Domain, Limits
 from nakadi_cdk.assets import console_folder
 from nakadi_cdk.canary import Canary
@@ -20,20 +20,29 @@ from nakadi_cdk.console import INDEX, ConsoleSource
 from nakadi_cdk.context import LOG_DAYS, Context
 from nakadi_cdk.data import Data
 from nakadi_cdk.direct import Direct
-from nakadi_cdk.functions import Functions, Sizes, reserved
-from nakadi_cdk.msk import Choice, Cluster
+from nakadi_cdk.functions import Functions, Sizes, reserve_concurrency
+from nakadi_cdk.msk import Cluster, ClusterChoice
 from nakadi_cdk.needs import NEEDS
 from nakadi_cdk.network import Network, add_endpoints, existing_network, new_network
-from nakadi_cdk.observability import Observability, Told
-from nakadi_cdk.permissions import CONSUME, LIST_CONSUMERS, REGISTER, REMOVE, fan_out
-from nakadi_cdk.settings import environment_of, streaming_environment
+from nakadi_cdk.observability import AlarmOptions, Observability
+from nakadi_cdk.permissions import CONSUME, LIST_CONSUMERS, REGISTER, REMOVE, fan_out_statements
+from nakadi_cdk.settings import function_environment, streaming_environment
 from nakadi_cdk.streaming import ServiceSize, Streaming
 
 
 class NakadiData(Data):
-    """What people stored, in a stack of its own where that is to outlive what serves it.
+    """The stored data of a broker: tables, streams or a cluster, and buckets.
 
-    `key` encrypts it, instead of the context's.
+    Put it into a stack of its own if the data has to outlive the stack that serves it:
+
+        data = NakadiData(data_stack, "Data", context=context)
+        NakadiBroker(serving_stack, "Broker", context=context, data=data)
+
+    :param scope: The construct that contains this one.
+    :param name: The id of this construct within `scope`.
+    :param context: The configuration of the deployment.
+    :param key: The key that encrypts tables, streams and buckets. Default: the key of `context.kms_key_arn`, or else
+        keys that AWS owns or manages.
     """
 
     def __init__(self, scope: Construct, name: str, *, context: Context, key: kms.IKey | None = None) -> None:
@@ -52,16 +61,16 @@ class NakadiData(Data):
         if context.has_table_bucket:
             self.add_table_bucket()
         if context.on_msk:
-            self.cluster = self._cluster(context, key)
+            self.cluster = self._create_cluster(context, key)
 
-    def _cluster(self, context: Context, key: kms.IKey | None) -> Cluster:
-        """It lives as long as what is kept, and so does the network that it is in."""
+    def _create_cluster(self, context: Context, key: kms.IKey | None) -> Cluster:
+        """The cluster and its network have the same removal policy as the data."""
         private = context.network == "private"
         if context.vpc_id:
             network = existing_network(self, context.vpc_id, context.subnets)
         else:
             network = new_network(self, logs.RetentionDays[LOG_DAYS[context.log_days]], private=private)
-        choice = Choice(
+        choice = ClusterChoice(
             kind=context.msk,
             instance=context.msk_instance,
             brokers=context.msk_brokers,
@@ -69,19 +78,27 @@ class NakadiData(Data):
             servers=context.msk_servers,
             security_group=context.msk_security_group,
         )
-        made = Cluster(
+        cluster = Cluster(
             self, "Msk", prefix=context.prefix, choice=choice, network=network, keep=context.keep_data, key=key
         )
         if private and not context.vpc_id:
-            add_endpoints(network, made.of_clients, kinesis=False)
-        return made
+            add_endpoints(network, cluster.client_security_group, kinesis=False)
+        return cluster
 
 
 class NakadiBroker(Construct):
-    """Everything that serves: functions, streams, the API, and alarms.
+    """A broker: functions, the streaming service, the REST API and alarms.
 
-    Without `data` it makes its own, beside it in the same stack. `network` is where streams are served, instead of the
-    context's.
+        NakadiBroker(stack, "Broker", context=Context(stage="live", auth_issuer="https://issuer.example.org"))
+
+    Its parts are attributes: `data`, `functions`, `streaming` (None while the stage is asleep), `direct` (None without
+    a direct domain), `api`, and `observability`, whose `topic` receives alarms.
+
+    :param scope: The construct that contains this one.
+    :param name: The id of this construct within `scope`.
+    :param context: The configuration of the deployment.
+    :param data: The stored data. Default: a new `NakadiData` in the same stack.
+    :param network: The network of the streaming service. Default: the VPC of `context.vpc_id`, or else a new one.
     """
 
     def __init__(
@@ -95,33 +112,35 @@ class NakadiBroker(Construct):
     ) -> None:
         super().__init__(scope, name)
         self.context = context
-        _bound(self, context)
+        _apply_permissions_boundary(self, context)
         log_retention = logs.RetentionDays[LOG_DAYS[context.log_days]]
         self.data = data or NakadiData(self, "Data", context=context)
         self.functions = Functions(
             self,
             "Functions",
             data=self.data,
-            environments={each: environment_of(each, context, self.data.settings) for each in NEEDS},
+            environments={each: function_environment(each, context, self.data.settings) for each in NEEDS},
             sizes=Sizes(
                 publish_memory=context.publish_memory,
                 memory=context.function_memory,
-                reserved=reserved(context.concurrency, sum(context.streams.values()) or context.indexers),
+                reserved_concurrency=reserve_concurrency(
+                    context.concurrency, sum(context.streams.values()) or context.indexers
+                ),
                 indexers=context.indexers,
             ),
             index_every=Duration.seconds(context.index_seconds),
             log_retention=log_retention,
             tracing_layers=context.otel_layers.split(",") if context.otel_layers else (),
         )
-        self.streaming = None if context.asleep else self._streaming(context, log_retention, network)
+        self.streaming = None if context.asleep else self._create_streaming(context, log_retention, network)
         if context.fans_out:
-            self._let_it_fan_out()
-        self.direct = self._direct(context)
+            self._grant_fan_out()
+        self.direct = self._create_direct(context)
         self.api = Api(
             self,
             "Api",
             api_name=context.prefix,
-            functions=self._answering(context),
+            functions=self._api_functions(context),
             streaming=self.streaming,
             limits=Limits(
                 requests_per_second=context.requests_per_second,
@@ -133,10 +152,10 @@ class NakadiBroker(Construct):
             ),
             log_retention=log_retention,
             domain=Domain(name=context.domain, certificate_arn=context.certificate_arn) if context.domain else None,
-            console=_console(context),
+            console=_console_source(context),
         )
         if self.streaming:
-            self.api.keep_link_awake(self.functions.outside)
+            self.api.keep_link_active(self.functions.link_keeper)
         self.observability = Observability(
             self,
             "Observability",
@@ -145,21 +164,23 @@ class NakadiBroker(Construct):
             functions=self.functions,
             streaming=self.streaming,
             direct=self.direct,
-            told=Told(
+            options=AlarmOptions(
                 alarm_email=context.alarm_email,
                 dashboard=context.dashboard,
                 late_seconds=context.late_seconds if context.table_job else 0,
             ),
         )
         if context.table_job:
-            self._let_it_start_jobs(context.table_job)
+            self._grant_job_starts(context.table_job)
         if data is None:
-            # Data of its own is known by name only, so nothing else says that it comes first.
+            # Functions and tasks know the data by name only, so CloudFormation cannot infer this order.
             self.functions.node.add_dependency(self.data)
             if self.streaming:
                 self.streaming.node.add_dependency(self.data)
 
-    def _streaming(self, context: Context, log_retention: logs.RetentionDays, network: Network | None) -> Streaming:
+    def _create_streaming(
+        self, context: Context, log_retention: logs.RetentionDays, network: Network | None
+    ) -> Streaming:
         return Streaming(
             self,
             "Streaming",
@@ -176,34 +197,36 @@ class NakadiBroker(Construct):
             log_retention=log_retention,
             image=context.image,
             direct=bool(context.direct_domain),
-            network=self.data.cluster.network if self.data.cluster else network or self._existing_network(),
+            network=self.data.cluster.network if self.data.cluster else network or self._find_network(),
             private=context.network == "private",
             tls=context.task_tls,
         )
 
-    def _answering(self, context: Context) -> Mapping[str, lambda_.IFunction]:
-        """What the API invokes: functions, or aliases that new versions come to by and by."""
-        asked = {name: each for name, each in self.functions.all.items() if NEEDS[name].areas or name == "authorizer"}
+    def _api_functions(self, context: Context) -> Mapping[str, lambda_.IFunction]:
+        """What the API invokes: functions, or the aliases of a canary deployment."""
+        functions = {
+            name: each for name, each in self.functions.all.items() if NEEDS[name].areas or name == "authorizer"
+        }
         if not context.canary_minutes:
-            return asked
-        return Canary(self, "Canary", data=self.data, functions=asked, minutes=context.canary_minutes).aliases
+            return functions
+        return Canary(self, "Canary", data=self.data, functions=functions, minutes=context.canary_minutes).aliases
 
-    def _direct(self, context: Context) -> Direct | None:
+    def _create_direct(self, context: Context) -> Direct | None:
         if not (self.streaming and context.direct_domain):
             return None
         domain = Domain(name=context.direct_domain, certificate_arn=context.direct_certificate_arn)
         return Direct(self, "Direct", streaming=self.streaming, domain=domain, web_acl_arn=context.web_acl_arn)
 
-    def _let_it_fan_out(self) -> None:
-        """Tasks register consumers, and housekeeping, also while the stage is asleep, removes those that stayed."""
-        for statement in fan_out(self.data, of_stream=LIST_CONSUMERS, of_consumer=REMOVE):
+    def _grant_fan_out(self) -> None:
+        """Let tasks register consumers, and let housekeeping remove abandoned ones, even while the stage is asleep."""
+        for statement in fan_out_statements(self.data, stream_actions=LIST_CONSUMERS, consumer_actions=REMOVE):
             self.functions.all["housekeeping"].add_to_role_policy(statement)
         if self.streaming:
-            for statement in fan_out(self.data, of_stream=REGISTER, of_consumer=CONSUME):
+            for statement in fan_out_statements(self.data, stream_actions=REGISTER, consumer_actions=CONSUME):
                 self.streaming.role.add_to_policy(statement)
 
-    def _let_it_start_jobs(self, job: str) -> None:
-        """Housekeeping sees that events wait for their tables, and starts the job, which is made later than it."""
+    def _grant_job_starts(self, job: str) -> None:
+        """Let housekeeping start the table job by name, since another construct creates the job later."""
         self.functions.all["housekeeping"].add_to_role_policy(
             iam.PolicyStatement(
                 actions=["glue:StartJobRun"],
@@ -211,22 +234,31 @@ class NakadiBroker(Construct):
             )
         )
 
-    def _existing_network(self) -> Network | None:
+    def _find_network(self) -> Network | None:
         return existing_network(self, self.context.vpc_id, self.context.subnets) if self.context.vpc_id else None
 
     @property
     def url(self) -> str:
-        """Where clients reach it."""
+        """The address of the API, for clients."""
         return self.api.url
 
     @property
     def console_url(self) -> str:
-        """Where people look at it; empty if the context has no console."""
+        """The address of the console, or "" if the context has none."""
         return f"{self.url}{INDEX.lstrip('/')}" if self.context.console else ""
 
 
 class NakadiAnalytics(Analytics):
-    """Jobs on the archive, for a stack of its own or beside the broker."""
+    """The jobs on the archive: statistics, tables and retention, with optional access for Athena and Lake Formation.
+
+        NakadiAnalytics(stack, "Analytics", broker=broker)
+
+    Its attribute `jobs` has the Glue jobs by name.
+
+    :param scope: The construct that contains this one, in the broker's stack or another.
+    :param name: The id of this construct within `scope`.
+    :param broker: The broker whose archive the jobs read. Its context configures them.
+    """
 
     def __init__(self, scope: Construct, name: str, *, broker: NakadiBroker) -> None:
         context = broker.context
@@ -234,23 +266,25 @@ class NakadiAnalytics(Analytics):
             scope,
             name,
             data=broker.data,
-            jobs=jobs(broker.data, context=context),
+            jobs=define_jobs(broker.data, context=context),
             workers=context.job_workers,
             alarms=broker.observability.topic,
             queries=Queries(athena=context.athena, readers=context.readers),
         )
-        _bound(self, context)
+        _apply_permissions_boundary(self, context)
 
 
-def _console(context: Context) -> ConsoleSource | None:
+def _console_source(context: Context) -> ConsoleSource | None:
     if not context.console:
         return None
-    chosen = context.chosen
-    return ConsoleSource(Path(chosen.console) if chosen.console else console_folder(), dict(chosen.console_sign_in))
+    settings = context.chosen
+    return ConsoleSource(
+        Path(settings.console) if settings.console else console_folder(), dict(settings.console_sign_in)
+    )
 
 
-def _bound(scope: Construct, context: Context) -> None:
-    """No role may more than the account's administrators say, whatever its own policies say."""
+def _apply_permissions_boundary(scope: Construct, context: Context) -> None:
+    """Limit every role in the scope by the account's permissions boundary."""
     if context.permissions_boundary:
         boundary = iam.ManagedPolicy.from_managed_policy_arn(scope, "Boundary", context.permissions_boundary)
         iam.PermissionsBoundary.of(scope).apply(boundary)

@@ -1,4 +1,4 @@
-"""New versions of functions that a tenth of the requests try first, and that are taken back when they fail."""
+"""Canary deployments: a tenth of the requests tries a new version of a function, and failures roll it back."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from nakadi_cdk.data import Data
 
 ALIAS = "live"
 
-# Of a tenth of the requests; CodeDeploy has no others.
-CONFIGURATIONS: Mapping[int, str] = {
+# CodeDeploy's durations for a canary of a tenth of the requests.
+DEPLOYMENT_CONFIGS: Mapping[int, str] = {
     5: "CANARY_10_PERCENT_5_MINUTES",
     10: "CANARY_10_PERCENT_10_MINUTES",
     15: "CANARY_10_PERCENT_15_MINUTES",
@@ -26,10 +26,9 @@ MINUTE = Duration.minutes(1)
 
 
 class Canary(Construct):
-    """An alias for each function that requests are answered by, which CodeDeploy moves to a new version.
+    """An alias for each function that answers requests. CodeDeploy moves it to a new version.
 
-    Functions that no request waits for have none: two versions of them at the same time are of no use, and what fails
-    there is tried again.
+    Functions without waiting requests have no alias: AWS retries their failures, so two parallel versions do not help.
     """
 
     def __init__(
@@ -38,10 +37,10 @@ class Canary(Construct):
         super().__init__(scope, name)
         self._data = data
         self._application = codedeploy.LambdaApplication(self, "Application")
-        self._configuration = getattr(codedeploy.LambdaDeploymentConfig, CONFIGURATIONS[minutes])
-        self.aliases = {each: self._alias(each, function) for each, function in functions.items()}
+        self._configuration = getattr(codedeploy.LambdaDeploymentConfig, DEPLOYMENT_CONFIGS[minutes])
+        self.aliases = {each: self._create_alias(each, function) for each, function in functions.items()}
 
-    def _alias(self, name: str, function: lambda_.Function) -> lambda_.Alias:
+    def _create_alias(self, name: str, function: lambda_.Function) -> lambda_.Alias:
         alias = lambda_.Alias(self, f"Alias-{name}", alias_name=ALIAS, version=function.current_version)
         codedeploy.LambdaDeploymentGroup(
             self,
@@ -49,13 +48,13 @@ class Canary(Construct):
             application=self._application,
             alias=alias,
             deployment_config=self._configuration,
-            alarms=[self._alarm(name, alias)],
+            alarms=[self._create_alarm(name, alias)],
             auto_rollback=codedeploy.AutoRollbackConfig(deployment_in_alarm=True, failed_deployment=True),
         )
         return alias
 
-    def _alarm(self, name: str, alias: lambda_.Alias) -> cloudwatch.Alarm:
-        """An answer by 5xx is no error for Lambda, so the function counts those itself."""
+    def _create_alarm(self, name: str, alias: lambda_.Alias) -> cloudwatch.Alarm:
+        """Create the alarm that rolls back. The function counts 5xx responses itself, since Lambda does not."""
         faults = cloudwatch.Metric(
             namespace=self._data.prefix,
             metric_name="Faults",
@@ -67,12 +66,12 @@ class Canary(Construct):
             self,
             f"NewVersionFails-{name}",
             alarm_name=f"{self._data.prefix}-NewVersionFails-{name.replace('_', '-')}",
-            alarm_description=f"While a new version of the function {name} is tried, requests fail: it is taken back",
+            alarm_description=f"Requests fail with a new version of the function {name}: CodeDeploy rolls it back",
             metric=cloudwatch.MathExpression(
                 expression="FILL(errors, 0) + FILL(faults, 0)",
                 using_metrics={"errors": alias.metric_errors(statistic="Sum", period=MINUTE), "faults": faults},
                 period=MINUTE,
-                label="Failed invocations and answers by 5xx",
+                label="Failed invocations and 5xx responses",
             ),
             threshold=3,
             evaluation_periods=2,

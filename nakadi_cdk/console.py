@@ -1,7 +1,7 @@
-"""The console behind the API: the gateway answers with its files, which are in the API or objects of S3.
+"""The console behind the API: the gateway serves its files from the API definition and from S3.
 
-They are what the broker itself answers below `/console`, asked while the app is synthesized. Page and API have one
-origin, so that neither has to allow calls from elsewhere, and no function is taken from those who have a token.
+Synthesis copies the broker's own responses below `/console`. Page and API share one origin, so neither has to allow
+cross-origin calls, and public page views occupy no function.
 """
 
 from __future__ import annotations
@@ -18,19 +18,27 @@ from constructs import Construct
 from nakadi.http.console import CONSOLE_PREFIX, ConsoleFiles
 from nakadi.http.message import Request, Response
 from nakadi_cdk.context import BadContext
-from nakadi_cdk.pages import METHODS, POLICY, UNFRAMED, UNKNOWN_METHOD, Operation, let_read, mock, stored
+from nakadi_cdk.pages import (
+    METHODS,
+    NO_FRAME_HEADERS,
+    POLICY_HEADER,
+    UNKNOWN_METHOD,
+    Operation,
+    allow_read,
+    mock_operation,
+    stored_operation,
+)
 
-# A gateway may take a path that ends with a slash for the same as one without it; what the page refers to would then be
-# looked for in the wrong folder.
+# A gateway may drop a trailing slash; the page's relative references would then point to the wrong folder.
 INDEX = f"{CONSOLE_PREFIX}/index.html"
 CONFIG = f"{CONSOLE_PREFIX}/config.json"
-NOTHING_THERE = f"{CONSOLE_PREFIX}/{{proxy+}}"
+NOT_FOUND_PATH = f"{CONSOLE_PREFIX}/{{proxy+}}"
 
-# They say when a file was built here, and would make every build another deployment.
-OF_A_FILE = frozenset({"etag", "last-modified"})
+# These headers depend on the build time, so every build would be another deployment.
+BUILD_HEADERS = frozenset({"etag", "last-modified"})
 
-# Browsers want this part of the policy in a header, and complain of it in a page.
-FRAMES = "; frame-ancestors 'none'"
+# Browsers accept this part of the policy only in a header, and warn about it in a page.
+FRAME_ANCESTORS = "; frame-ancestors 'none'"
 
 NOT_BUILT = (
     "console=true needs the built console, which is not in {}: `make console` builds it, "
@@ -40,17 +48,17 @@ NOT_BUILT = (
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSource:
-    """The folder of the built files, and how users get a token, as `NAKADI_CONSOLE_SIGN_IN` says it."""
+    """The folder of the built files, and the sign-in options of `NAKADI_CONSOLE_SIGN_IN`."""
 
     folder: Path
     sign_in: Mapping[str, str]
 
 
 class Console(Construct):
-    """What is answered below `/console`. Raises `BadContext` if the files are not built."""
+    """The operations below `/console`. Raises `BadContext` if nobody has built the files."""
 
     def __init__(self, scope: Construct, name: str, *, source: ConsoleSource, path_prefix: str) -> None:
-        """`path_prefix` is what the paths of the API are below, such as `/api`."""
+        """`path_prefix` is the prefix of the API's paths, such as `/api`."""
         super().__init__(scope, name)
         if not (source.folder / "index.html").is_file():
             raise BadContext(NOT_BUILT.format(source.folder))
@@ -63,41 +71,42 @@ class Console(Construct):
         self._role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("apigateway.amazonaws.com"))
 
     def paths(self) -> Iterator[tuple[str, Mapping[str, Operation]]]:
-        """Each path with its operations by their methods; `any` are the methods that it does not have."""
+        """Each path with its operations by method; `any` stands for all unsupported methods."""
         yield (
             CONSOLE_PREFIX,
-            self._operations(CONSOLE_PREFIX, {method: self._redirect(method) for method in ("get", "head")}),
+            self._operations(CONSOLE_PREFIX, {method: self._redirect_operation(method) for method in ("get", "head")}),
         )
-        yield INDEX, self._operations(INDEX, {method: self._page(method) for method in ("get", "head")})
+        yield INDEX, self._operations(INDEX, {method: self._page_operation(method) for method in ("get", "head")})
         yield CONFIG, self._operations(CONFIG, {})
         for file in sorted(self._folder.glob("assets/*")):
             path = f"{CONSOLE_PREFIX}/assets/{file.name}"
             if self._answer(path, "get").status == 200:
-                yield path, self._operations(path, self._asset(path, file))
-        yield NOTHING_THERE, {"any": _in_the_api(self._answer(f"{CONSOLE_PREFIX}/nothing", "get"))}
+                yield path, self._operations(path, self._asset_operations(path, file))
+        yield NOT_FOUND_PATH, {"any": _inline_operation(self._answer(f"{CONSOLE_PREFIX}/nothing", "get"))}
 
     def _operations(self, path: str, special: Mapping[str, Operation]) -> Mapping[str, Operation]:
-        return {method: special.get(method) or _in_the_api(self._answer(path, method)) for method in (*METHODS, "any")}
-
-    def _redirect(self, method: str) -> Operation:
-        answer = self._answer(CONSOLE_PREFIX, method)
-        return _in_the_api(answer, location=f"{self._path_prefix}{INDEX}")
-
-    def _page(self, method: str) -> Operation:
-        answer = self._answer(INDEX, method)
-        policy = answer.headers[POLICY]
-        # In the page as well, since a template is the only way to a header with quotes in it.
-        meta = (
-            f'<meta http-equiv="Content-Security-Policy" content="{escape(policy.replace(FRAMES, ""), quote=False)}">'
-        )
-        page = answer.body.replace(b"<head>", b"<head>" + meta.encode(), 1)
-        return _in_the_api(Response(answer.status, answer.headers, page), policy=policy)
-
-    def _asset(self, path: str, file: Path) -> Mapping[str, Operation]:
-        asset = s3_assets.Asset(self, file.name, path=str(file))
-        let_read(self._role, asset)
         return {
-            method: stored(_of_every_build(self._answer(path, method)), asset, method, self._role)
+            method: special.get(method) or _inline_operation(self._answer(path, method)) for method in (*METHODS, "any")
+        }
+
+    def _redirect_operation(self, method: str) -> Operation:
+        answer = self._answer(CONSOLE_PREFIX, method)
+        return _inline_operation(answer, location=f"{self._path_prefix}{INDEX}")
+
+    def _page_operation(self, method: str) -> Operation:
+        answer = self._answer(INDEX, method)
+        policy = answer.headers[POLICY_HEADER]
+        # The page repeats the policy, since only a template can set a header that contains quotes.
+        page_policy = escape(policy.replace(FRAME_ANCESTORS, ""), quote=False)
+        meta = f'<meta http-equiv="Content-Security-Policy" content="{page_policy}">'
+        page = answer.body.replace(b"<head>", b"<head>" + meta.encode(), 1)
+        return _inline_operation(Response(answer.status, answer.headers, page), policy=policy)
+
+    def _asset_operations(self, path: str, file: Path) -> Mapping[str, Operation]:
+        asset = s3_assets.Asset(self, file.name, path=str(file))
+        allow_read(self._role, asset)
+        return {
+            method: stored_operation(_drop_build_headers(self._answer(path, method)), asset, method, self._role)
             for method in ("get", "head")
         }
 
@@ -106,15 +115,17 @@ class Console(Construct):
         return self._files.answer(Request(method=name, path=path, target=path))
 
 
-def _in_the_api(answer: Response, *, policy: str = "", **headers: str) -> Operation:
+def _inline_operation(answer: Response, *, policy: str = "", **headers: str) -> Operation:
     if set("$#") & set(answer.body.decode()):
         raise BadContext("The console's page and NAKADI_CONSOLE_SIGN_IN cannot have $ or # in them behind a gateway")
-    told = _of_every_build(answer)
-    framed = UNFRAMED if policy else {}
-    head = f'#set($context.responseOverride.header.{POLICY} = "{policy}")' if policy else ""
-    return mock(Response(told.status, {**told.headers, **framed, **headers}, told.body), head)
+    response = _drop_build_headers(answer)
+    frame_headers = NO_FRAME_HEADERS if policy else {}
+    head = f'#set($context.responseOverride.header.{POLICY_HEADER} = "{policy}")' if policy else ""
+    return mock_operation(
+        Response(response.status, {**response.headers, **frame_headers, **headers}, response.body), head
+    )
 
 
-def _of_every_build(answer: Response) -> Response:
-    headers = {name: value for name, value in answer.headers.items() if name not in {*OF_A_FILE, POLICY}}
+def _drop_build_headers(answer: Response) -> Response:
+    headers = {name: value for name, value in answer.headers.items() if name not in {*BUILD_HEADERS, POLICY_HEADER}}
     return Response(answer.status, headers, answer.body)

@@ -1,4 +1,4 @@
-"""What differs between deployments: read once from the CDK's context, into a type."""
+"""`Context`, the configuration of a deployment, read from the CDK's context and checked."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from nakadi.model.outcomes import BadSetting
 
 
 class BadContext(Exception):
-    """Raised for a value that cannot be; the message names it."""
+    """Raised for a value that `Context` does not allow. The message names the value."""
 
 
-# Settings that are decided here: where things are, who is asked, and what a gateway bears.
-SETTING = "NAKADI_"
-DECIDED = {
+# The deployment fixes these settings itself: the locations of stores, the issuer, and the limits of the gateway.
+SETTING_PREFIX = "NAKADI_"
+FIXED_SETTINGS = {
     *("registry", "event_log", "coordination", "log_index", "archive", "archiver"),
     *("auth", "auth_jwks", "auth_issuer", "auth_audience", "default_admin"),
     *("retention_max_ms", "longest_stream_seconds", "longest_silence_seconds", "longest_wait_seconds"),
     *("table_job", "table_minutes"),
 }
-CHOICES = {f"{SETTING}{each.upper()}" for each in Settings.__struct_fields__ if each not in DECIDED}
+SETTING_NAMES = {f"{SETTING_PREFIX}{each.upper()}" for each in Settings.__struct_fields__ if each not in FIXED_SETTINGS}
 
-# Days that CloudWatch keeps logs for, as the CDK calls them.
+# The CDK's names for the days that CloudWatch can keep logs.
 LOG_DAYS: Mapping[int, str] = {
     1: "ONE_DAY",
     3: "THREE_DAYS",
@@ -41,8 +41,8 @@ LOG_DAYS: Mapping[int, str] = {
     365: "ONE_YEAR",
 }
 
-# Memory in MiB that Fargate gives to a task, by its share of a processor: from, to, in steps of.
-FARGATE: Mapping[int, tuple[int, int, int]] = {
+# The memory in MiB that Fargate offers for each processor share: smallest, largest, step.
+FARGATE_MEMORY: Mapping[int, tuple[int, int, int]] = {
     256: (512, 2048, 512),
     512: (1024, 4096, 1024),
     1024: (2048, 8192, 1024),
@@ -52,136 +52,456 @@ FARGATE: Mapping[int, tuple[int, int, int]] = {
     16384: (32768, 122880, 8192),
 }
 
-# So many tasks can read a shard beside the indexer, as long as less than 0.6 MB a second are written to it.
-TASKS_THAT_POLL = 2
+# This many tasks can poll a shard beside the indexer if writers add less than 0.6 MB a second.
+MAX_POLLING_TASKS = 2
 
-# A bucket's name has 63 characters, with what it is for, an account and a region.
-LONGEST_PREFIX = 27
+# A bucket name has at most 63 characters, including its purpose, the account and the region.
+MAX_PREFIX_LENGTH = 27
 
-# Express brokers are in three zones, and elsewhere each of three copies of a partition is in its own.
-ZONES_OF_BROKERS = 3
+# Express brokers span three zones; elsewhere each of the three replicas of a partition has its own zone.
+BROKER_ZONES = 3
 
-# What a load balancer is in.
-FEWEST_ZONES = 2
+# A load balancer spans at least two zones.
+MIN_ZONES = 2
 
-DEDICATED = r"[a-z][a-z0-9-]{0,39}=[1-9]\d{0,2}"
-CERTIFICATE = re.compile(r"arn:[\w-]+:acm:[\w-]+:\d{12}:certificate/[\w-]+")
-LAYER = r"arn:[\w-]+:lambda:[\w-]+:\d{12}:layer:[\w-]+:\d+"
-WEB_ACL = re.compile(r"arn:[\w-]+:wafv2:[\w-]+:\d{12}:regional/webacl/[\w-]+/[\w-]+")
-KEY = re.compile(r"arn:[\w-]+:kms:[\w-]+:\d{12}:key/[\w-]+")
-POLICY = re.compile(r"arn:[\w-]+:iam::(\d{12}|aws):policy/[\w+=,.@/-]+")
-PRINCIPAL = re.compile(r"arn:[\w-]+:iam::\d{12}:(role|user)/[\w+=.@/-]+")
-CLUSTER = re.compile(r"arn:[\w-]+:kafka:[\w-]+:\d{12}:cluster/[\w-]+/[\w-]+")
-SERVER = r"[\w.-]+:\d{1,5}"
+DEDICATED_STREAM = r"[a-z][a-z0-9-]{0,39}=[1-9]\d{0,2}"
+CERTIFICATE_ARN = re.compile(r"arn:[\w-]+:acm:[\w-]+:\d{12}:certificate/[\w-]+")
+LAYER_ARN = r"arn:[\w-]+:lambda:[\w-]+:\d{12}:layer:[\w-]+:\d+"
+WEB_ACL_ARN = re.compile(r"arn:[\w-]+:wafv2:[\w-]+:\d{12}:regional/webacl/[\w-]+/[\w-]+")
+KEY_ARN = re.compile(r"arn:[\w-]+:kms:[\w-]+:\d{12}:key/[\w-]+")
+POLICY_ARN = re.compile(r"arn:[\w-]+:iam::(\d{12}|aws):policy/[\w+=,.@/-]+")
+PRINCIPAL_ARN = re.compile(r"arn:[\w-]+:iam::\d{12}:(role|user)/[\w+=.@/-]+")
+CLUSTER_ARN = re.compile(r"arn:[\w-]+:kafka:[\w-]+:\d{12}:cluster/[\w-]+/[\w-]+")
+SERVER_ADDRESS = r"[\w.-]+:\d{1,5}"
 MSK_KINDS = ("serverless", "express", "provisioned")
-HOST = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,63}")
+HOST_NAME = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,63}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Every field is given by `-c field=value`; docs/deploy.md explains each.
+    """The configuration of a deployment, as properties of the constructs.
 
-    So is what is left to choose of docs/operations.md: `-c NAKADI_MAX_PARTITIONS=32`.
+    The CDK app of this project reads it from the command line: `-c shards=4 -c NAKADI_MAX_PARTITIONS=32`.
+    Other apps pass it to the constructs:
+
+        Context(stage="live", auth_issuer="https://issuer.example.org", shards=4)
+
+    Raises `BadContext` if a value is not allowed; the message names the value.
     """
 
     stage: str = "dev"
+    """The name of this deployment. Every resource name contains it, so one account can hold several stages.
+
+    Allowed: up to 20 characters of a-z, 0-9 and hyphens; the first is a letter, the last no hyphen. Default: "dev".
+    """
+
     name_prefix: str = "nakadi"
+    """The first part of every resource name, before the stage.
 
-    # How clients reach it.
+    Allowed: a-z, 0-9 and hyphens; with a hyphen and the stage at most 27 characters. Default: "nakadi".
+    """
+
     domain: str = ""
+    """The host name of the API. Needs `certificate_arn`.
+
+    Default: "", an address of API Gateway, below `/api`.
+    """
+
     certificate_arn: str = ""
+    """The ARN of the certificate for `domain`, in the region of the deployment.
+
+    Default: "", no certificate.
+    """
+
     direct_domain: str = ""
+    """A second host name at which a load balancer, instead of the gateway, serves events, streams and commits.
+
+    Needs `direct_certificate_arn`, `network="public"` and no `vpc_id`. Default: "", no such load balancer.
+    """
+
     direct_certificate_arn: str = ""
-    console: bool = False  # of the files that are built, with NAKADI_CONSOLE_SIGN_IN
+    """The ARN of the certificate for `direct_domain`, in the region of the deployment.
 
-    # Who may ask. The defaults let no one in, for no token has this issuer.
+    Default: "", no certificate.
+    """
+
+    console: bool = False
+    """Whether the API serves the console below `/console`.
+
+    Default: False.
+    """
+
     auth_issuer: str = "https://issuer.invalid"
-    auth_jwks: str = ""  # the issuer's usual place, if nothing is said
+    """The issuer of the tokens that the broker accepts.
+
+    Allowed: an https:// URL. Default: "https://issuer.invalid", which lets nobody in.
+    """
+
+    auth_jwks: str = ""
+    """The URL of the issuer's key set.
+
+    Allowed: an https:// URL. Default: "", `/.well-known/jwks.json` below the issuer.
+    """
+
     auth_audience: str = ""
-    default_admin: str = ""  # no one, if nothing is said
+    """The audience that a token must name.
+
+    Default: "", any audience.
+    """
+
+    default_admin: str = ""
+    """Attributes that are always administrators, such as "user=ann,service=ops".
+
+    Default: "", no administrator.
+    """
+
     authorizer_cache_seconds: int = 60
+    """How long the gateway reuses the authorizer's decision on a token, even if the token expires meanwhile.
 
-    # Where events are kept, and for how long.
-    storage: str = "kinesis"  # or msk, with
-    msk: str = "serverless"  # or express, provisioned, or the ARN of a cluster, with
-    msk_servers: str = ""  # its addresses for IAM, and
-    msk_security_group: str = ""  # what lets the broker in
-    msk_instance: str = ""  # of express.m7g.large or kafka.m7g.large, if nothing is said
+    Allowed: 0 to 3600. Default: 60.
+    """
+
+    storage: str = "kinesis"
+    """The service that stores events.
+
+    Allowed: "kinesis", "msk". Default: "kinesis".
+    """
+
+    msk: str = "serverless"
+    """The MSK cluster: the kind to create together with the data, or the ARN of an existing cluster.
+
+    An ARN also needs `msk_servers`, `msk_security_group` and `vpc_id`.
+    Allowed: "serverless", "express", "provisioned", an ARN. Default: "serverless".
+    """
+
+    msk_servers: str = ""
+    """The bootstrap addresses of an existing cluster for IAM, separated by commas.
+
+    Default: "", looked up after the cluster has been created.
+    """
+
+    msk_security_group: str = ""
+    """The security group of an existing cluster's servers, which gets a rule that admits the broker.
+
+    Default: "", a new security group.
+    """
+
+    msk_instance: str = ""
+    """The instance type of the cluster's brokers.
+
+    Allowed: types that begin with "express." for `msk="express"`, with "kafka." for `msk="provisioned"`.
+    Default: "", express.m7g.large or kafka.m7g.large.
+    """
+
     msk_brokers: int = 3
-    msk_disk_gb: int = 100  # of each broker of a provisioned cluster
-    indexers: int = 1  # that topics are divided among
+    """The number of brokers of an express or provisioned cluster.
+
+    Allowed: a multiple of 3, up to 90. Default: 3.
+    """
+
+    msk_disk_gb: int = 100
+    """The disk of each broker of a provisioned cluster, in GB.
+
+    Allowed: 1 to 16384. Default: 100.
+    """
+
+    indexers: int = 1
+    """The number of log indexers that share the topics of MSK.
+
+    Allowed: 1 to 5. Default: 1.
+    """
+
     stream_mode: str = "provisioned"
+    """The capacity mode of the Kinesis streams: shards at an hourly price, or streams that scale by themselves.
+
+    Allowed: "provisioned", "on-demand". Default: "provisioned".
+    """
+
     shards: int = 1
-    dedicated_streams: str = ""  # names and shards: orders=4,payments=2
+    """The shards of the stream that event types share; each takes 1 MB a second.
+
+    Allowed: 1 to 1000. Default: 1.
+    """
+
+    dedicated_streams: str = ""
+    """Additional streams with their shards, such as "orders=4,payments=2". A storage names such a stream.
+
+    Default: "", only the shared stream.
+    """
+
     stream_retention_hours: int = 24
+    """How long Kinesis keeps events. The archive keeps them for the retention time of their event type.
+
+    Allowed: 24 to 8760. Default: 24.
+    """
+
     retention_max_days: int = 4
+    """The longest retention time that an event type may ask for.
+
+    Allowed: 1 to 3650. Default: 4.
+    """
+
     index_seconds: int = 10
+    """How long the log indexer collects events before it writes to the index.
+
+    Allowed: 0 to 300. Default: 10.
+    """
+
     keep_data: bool = True
-    kms_key_arn: str = ""  # keys of AWS's, if nothing is said
+    """Whether tables, streams and buckets outlive their stack.
 
-    # Where streams are served, and what roles may at most.
+    Default: True.
+    """
+
+    kms_key_arn: str = ""
+    """The ARN of the key that encrypts tables, streams and buckets. An alias is not allowed.
+
+    Default: "", keys that AWS owns or manages.
+    """
+
     network: str = "public"
-    vpc_id: str = ""  # one that exists, with
-    vpc_subnets: str = ""  # private subnets: subnet-1,subnet-2
-    vpc_zones: str = ""  # and their zones: eu-central-1a,eu-central-1b
+    """The network of the streaming tasks: public addresses, or no way out except VPC endpoints.
+
+    Allowed: "public", "private". Default: "public".
+    """
+
+    vpc_id: str = ""
+    """The id of an existing VPC for the streaming service. Needs `vpc_subnets` and `vpc_zones`.
+
+    Default: "", a new VPC.
+    """
+
+    vpc_subnets: str = ""
+    """The ids of private subnets of `vpc_id` in at least two zones, such as "subnet-0a1b,subnet-0c2d".
+
+    Default: "", subnets of the new VPC.
+    """
+
+    vpc_zones: str = ""
+    """The zones of `vpc_subnets` in the same order, such as "eu-central-1a,eu-central-1b".
+
+    Default: "", zones of the new VPC.
+    """
+
     task_tls: bool = False
+    """Whether the traffic between the load balancers and the tasks is encrypted.
+
+    Default: False.
+    """
+
     permissions_boundary: str = ""
+    """The ARN of a managed policy that limits every role.
 
-    # How much of everything.
+    Default: "", no limit.
+    """
+
     publish_memory: int = 1024
+    """The memory of the functions that publish and that index the log, in MiB; processor time grows with it.
+
+    Allowed: 128 to 10240. Default: 1024.
+    """
+
     function_memory: int = 512
-    image: str = ""  # built and pushed by the deployment, if nothing is said
+    """The memory of all other functions, in MiB.
+
+    Allowed: 128 to 10240. Default: 512.
+    """
+
+    image: str = ""
+    """An existing image of the streaming service.
+
+    Default: "", the deployment builds and pushes one.
+    """
+
     streaming_cpu: int = 256
+    """The processor share of a streaming task, in 1/1024.
+
+    Allowed: 256, 512, 1024, 2048, 4096, 8192, 16384. Default: 256.
+    """
+
     streaming_memory: int = 512
+    """The memory of a streaming task, in MiB.
+
+    Allowed: what Fargate offers for `streaming_cpu`. Default: 512.
+    """
+
     streaming_min_tasks: int = 1
+    """The smallest number of streaming tasks.
+
+    Allowed: 1 or more. Default: 1.
+    """
+
     streaming_max_tasks: int = 2
+    """The largest number of streaming tasks. With more than two, see `fan_out`.
+
+    Allowed: `streaming_min_tasks` or more. Default: 2.
+    """
+
     streams_per_task: int = 2000
-    fan_out: str = "auto"  # from the third task on, readers of a shard are in each other's way
+    """The number of open streams per task at which another task starts.
+
+    Allowed: 1 or more. Default: 2000.
+    """
+
+    fan_out: str = "auto"
+    """Whether Kinesis pushes events to a registered consumer of each task ("true") or tasks poll the shards ("false").
+
+    "auto" pushes if more than two tasks may run, since tasks that poll share the read limits of a shard.
+    Allowed: "auto", "true", "false"; not "true" with MSK. Default: "auto".
+    """
+
     asleep: bool = False
+    """Whether to leave out the streaming service, its load balancer and its link.
+
+    Default: False.
+    """
+
     requests_per_second: int = 1000
+    """The rate limit of the API for all clients together.
+
+    Allowed: 1 or more. Default: 1000.
+    """
+
     requests_burst: int = 2000
+    """The burst limit of the API for all clients together.
+
+    Allowed: 1 or more. Default: 2000.
+    """
+
     public_requests_per_second: int = 20
-    concurrency: int = 0  # how many functions the account may run at once; from 200 on, the vital ones get a part
+    """The rate limit of each page that needs no token.
+
+    Allowed: 1 or more. Default: 20.
+    """
+
+    concurrency: int = 0
+    """The account's limit of concurrent functions. The authorizer, the log indexer and publishing reserve parts of it.
+
+    Allowed: 0 for no reservations, or 200 or more. Default: 0.
+    """
+
     web_acl_arn: str = ""
-    otel_layers: str = ""  # ARNs of layers that trace functions by OpenTelemetry
-    canary_minutes: int = 0  # for so long a tenth of the requests tries a new version; 0 exchanges it at once
+    """The ARN of a regional web ACL of AWS WAF that checks requests first.
+
+    Default: "", no web ACL.
+    """
+
+    otel_layers: str = ""
+    """The ARNs of Lambda layers that trace functions with OpenTelemetry, separated by commas.
+
+    Allowed: up to three ARNs of layer versions. Default: "", the traces of Lambda and API Gateway only.
+    """
+
+    canary_minutes: int = 0
+    """How long a tenth of the requests tries a new version of a function before all requests use it.
+
+    Allowed: 0 for an immediate switch, 5, 10, 15, 30. Default: 0.
+    """
+
     log_days: int = 30
+    """How long CloudWatch keeps logs, in days.
+
+    Allowed: 1, 3, 7, 14, 30, 60, 90, 180, 365. Default: 30.
+    """
+
     dashboard: bool = False
+    """Whether to create a CloudWatch dashboard of alarms and metrics.
+
+    Default: False.
+    """
+
     detailed_metrics: bool = False
+    """Whether API Gateway publishes metrics per method, which AWS charges for.
 
-    # Jobs on the archive.
+    Default: False.
+    """
+
     analytics: bool = True
-    job_workers: int = 2
-    compaction_hours: int = 24
-    table_minutes: int = 0  # a job runs when an event waits for so long; 0: every compaction_hours, news or not
-    table_stream: bool = False  # one that runs all the time
-    table_days: int = 0  # for so many days the state at the end of each has a name
-    tables: str = "glue"  # or s3tables, a table bucket, whose catalog is its own
-    athena: bool = False
-    table_readers: str = ""  # ARNs of roles that Lake Formation lets read the tables, with commas between
+    """Whether to create the jobs on the archive.
 
-    # Whom alarms are sent to.
+    Default: True.
+    """
+
+    job_workers: int = 2
+    """The largest number of workers of a job.
+
+    Allowed: 2 to 100. Default: 2.
+    """
+
+    compaction_hours: int = 24
+    """How often the compaction job updates tables. `table_minutes` takes precedence.
+
+    Allowed: 1, 2, 3, 4, 6, 8, 12, 24. Default: 24.
+    """
+
+    table_minutes: int = 0
+    """How long an archived event may wait before the table job starts, which then runs only if events wait.
+
+    Allowed: 0 for every `compaction_hours`, or 5 to 1440. Default: 0.
+    """
+
+    table_stream: bool = False
+    """Whether the table job keeps running once it has started. Needs `table_minutes`.
+
+    Default: False.
+    """
+
+    table_days: int = 0
+    """For how many days queries can name the state of a table at the end of each day.
+
+    Allowed: 0 to 3650. Default: 0.
+    """
+
+    tables: str = "glue"
+    """The catalog of the tables: Glue's with a bucket of S3, or a table bucket of S3 Tables.
+
+    Allowed: "glue", "s3tables". Default: "glue".
+    """
+
+    athena: bool = False
+    """Whether to create an Athena workgroup for queries of the tables.
+
+    Default: False.
+    """
+
+    table_readers: str = ""
+    """The ARNs of roles and users that Lake Formation lets read the tables, separated by commas. Needs `tables="glue"`.
+
+    Default: "", no grants.
+    """
+
     alarm_email: str = ""
+    """The e-mail address that alarms are sent to.
+
+    Default: "", nobody.
+    """
 
     settings: Mapping[str, str] = field(default_factory=dict)
+    """Further settings of the broker, such as {"NAKADI_MAX_PARTITIONS": "32"}; docs/settings.md lists them.
+
+    Allowed: every setting that the deployment does not fix itself. Default: {}.
+    """
 
     def __post_init__(self) -> None:
-        for holds, otherwise in self._rules():
-            if not holds:
-                raise BadContext(otherwise)
+        for valid, message in self._rules():
+            if not valid:
+                raise BadContext(message)
 
     def _rules(self) -> Iterator[tuple[object, str]]:
         yield re.fullmatch(r"[a-z]([a-z0-9-]{0,18}[a-z0-9])?", self.stage), "stage is a short word of a-z, 0-9 and -"
         yield (
-            re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", self.name_prefix) and len(self.prefix) <= LONGEST_PREFIX,
-            f"name_prefix is a word of a-z, 0-9 and -, and with the stage has at most {LONGEST_PREFIX} characters",
+            re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", self.name_prefix) and len(self.prefix) <= MAX_PREFIX_LENGTH,
+            f"name_prefix is a word of a-z, 0-9 and -, and with the stage has at most {MAX_PREFIX_LENGTH} characters",
         )
         for direct in ("", "direct_"):
             domain, certificate = getattr(self, f"{direct}domain"), getattr(self, f"{direct}certificate_arn")
             yield bool(domain) == bool(certificate), f"{direct}domain and {direct}certificate_arn belong together"
-            yield not domain or HOST.fullmatch(domain), f"{direct}domain is the name of a host, like events.example.org"
             yield (
-                not certificate or CERTIFICATE.fullmatch(certificate),
+                not domain or HOST_NAME.fullmatch(domain),
+                f"{direct}domain is the name of a host, like events.example.org",
+            )
+            yield (
+                not certificate or CERTIFICATE_ARN.fullmatch(certificate),
                 f"{direct}certificate_arn is the ARN of a certificate of AWS Certificate Manager",
             )
         yield (
@@ -189,19 +509,19 @@ class Context:
             "direct_domain is another host than domain",
         )
         yield self.chosen, "settings can be read"
-        yield from self._rules_of_data()
+        yield from self._data_rules()
         if self.on_msk:
-            yield from self._rules_of_msk()
-        yield from self._rules_of_networks()
-        yield from self._rules_of_access()
-        yield from self._rules_of_sizes()
+            yield from self._msk_rules()
+        yield from self._network_rules()
+        yield from self._access_rules()
+        yield from self._size_rules()
 
-    def _rules_of_data(self) -> Iterator[tuple[object, str]]:
+    def _data_rules(self) -> Iterator[tuple[object, str]]:
         yield self.storage in {"kinesis", "msk"}, "storage is kinesis or msk"
         yield self.stream_mode in {"provisioned", "on-demand"}, "stream_mode is provisioned or on-demand"
         yield 1 <= self.shards <= 1000, "shards is from 1 to 1000"
         yield (
-            re.fullmatch(rf"({DEDICATED}(,{DEDICATED})*)?", self.dedicated_streams),
+            re.fullmatch(rf"({DEDICATED_STREAM}(,{DEDICATED_STREAM})*)?", self.dedicated_streams),
             "dedicated_streams is like orders=4,payments=2",
         )
         yield 24 <= self.stream_retention_hours <= 8760, "stream_retention_hours is from 24 to 8760"
@@ -209,19 +529,19 @@ class Context:
         yield 1 <= self.retention_max_days <= 3650, "retention_max_days is from 1 to 3650"
 
         yield (
-            not self.kms_key_arn or KEY.fullmatch(self.kms_key_arn),
+            not self.kms_key_arn or KEY_ARN.fullmatch(self.kms_key_arn),
             "kms_key_arn is the ARN of a key, not of an alias",
         )
 
-    def _rules_of_msk(self) -> Iterator[tuple[object, str]]:
-        existing = CLUSTER.fullmatch(self.msk)
+    def _msk_rules(self) -> Iterator[tuple[object, str]]:
+        existing = CLUSTER_ARN.fullmatch(self.msk)
         yield existing or self.msk in MSK_KINDS, f"msk is {', '.join(MSK_KINDS)}, or the ARN of a cluster"
         yield (
             bool(existing) == bool(self.msk_servers) == bool(self.msk_security_group),
             "msk_servers and msk_security_group belong to the ARN of a cluster",
         )
         yield (
-            not existing or re.fullmatch(rf"{SERVER}(,{SERVER})*", self.msk_servers),
+            not existing or re.fullmatch(rf"{SERVER_ADDRESS}(,{SERVER_ADDRESS})*", self.msk_servers),
             "msk_servers are addresses like b-1.example.kafka.eu-central-1.amazonaws.com:9098, with commas between",
         )
         yield (
@@ -230,7 +550,7 @@ class Context:
         )
         yield not existing or self.vpc_id, "the ARN of a cluster needs vpc_id, the network that the cluster is in"
         yield (
-            self.msk not in {"express", "provisioned"} or len(set(_listed(self.vpc_zones))) == ZONES_OF_BROKERS,
+            self.msk not in {"express", "provisioned"} or len(set(_split_list(self.vpc_zones))) == BROKER_ZONES,
             f"msk={self.msk} needs vpc_id with subnets in three zones, one for each copy",
         )
         yield (
@@ -242,60 +562,60 @@ class Context:
             "msk_instance begins with express. for msk=express, and with kafka. for msk=provisioned",
         )
         yield (
-            self.msk_brokers in range(ZONES_OF_BROKERS, 91, ZONES_OF_BROKERS),
+            self.msk_brokers in range(BROKER_ZONES, 91, BROKER_ZONES),
             "msk_brokers is a multiple of 3, up to 90",
         )
         yield 1 <= self.msk_disk_gb <= 16384, "msk_disk_gb is from 1 to 16384"
         yield 1 <= self.indexers <= 5, "indexers is from 1 to 5"
         yield (
             not self.dedicated_streams,
-            "dedicated_streams are of Kinesis",
+            "dedicated_streams needs storage=kinesis",
         )
-        yield self.fan_out != "true", "fan_out is of Kinesis"
+        yield self.fan_out != "true", "fan_out needs storage=kinesis"
         yield (
             not self.table_minutes or self.vpc_id,
             "table_minutes with storage=msk needs vpc_id: the network that is made has no way to Glue",
         )
 
-    def _rules_of_networks(self) -> Iterator[tuple[object, str]]:
+    def _network_rules(self) -> Iterator[tuple[object, str]]:
         yield self.network in {"public", "private"}, "network is public or private"
-        ids, zones = _listed(self.vpc_subnets), _listed(self.vpc_zones)
+        ids, zones = _split_list(self.vpc_subnets), _split_list(self.vpc_zones)
         yield (
             not self.direct_domain or (self.network == "public" and not self.vpc_id),
             "direct_domain needs network=public and no vpc_id, since its load balancer is in public subnets",
         )
-        told = [bool(each) for each in (self.vpc_id, ids, zones)]
-        yield all(told) or not any(told), "vpc_id, vpc_subnets and vpc_zones belong together"
+        given = [bool(each) for each in (self.vpc_id, ids, zones)]
+        yield all(given) or not any(given), "vpc_id, vpc_subnets and vpc_zones belong together"
         yield not self.vpc_id or re.fullmatch(r"vpc-[0-9a-f]+", self.vpc_id), "vpc_id is like vpc-0123456789abcdef0"
         yield all(re.fullmatch(r"subnet-[0-9a-f]+", each) for each in ids), "vpc_subnets are like subnet-1,subnet-2"
         yield len(ids) == len(zones) and len(ids) == len(set(ids)), "vpc_zones has a zone for each of vpc_subnets"
-        yield not ids or len(set(zones)) >= FEWEST_ZONES, "vpc_subnets are in at least two zones"
+        yield not ids or len(set(zones)) >= MIN_ZONES, "vpc_subnets are in at least two zones"
         yield (
-            not self.permissions_boundary or POLICY.fullmatch(self.permissions_boundary),
+            not self.permissions_boundary or POLICY_ARN.fullmatch(self.permissions_boundary),
             "permissions_boundary is the ARN of a managed policy",
         )
 
-    def _rules_of_access(self) -> Iterator[tuple[object, str]]:
+    def _access_rules(self) -> Iterator[tuple[object, str]]:
         yield self.auth_issuer.startswith("https://"), "auth_issuer is an https:// URL"
         yield not self.auth_jwks or self.auth_jwks.startswith("https://"), "auth_jwks is an https:// URL"
         yield 0 <= self.authorizer_cache_seconds <= 3600, "authorizer_cache_seconds is from 0 to 3600"
         yield (
-            re.fullmatch(rf"({LAYER}(,{LAYER}){{0,2}})?", self.otel_layers),
+            re.fullmatch(rf"({LAYER_ARN}(,{LAYER_ARN}){{0,2}})?", self.otel_layers),
             "otel_layers are at most three ARNs of versions of Lambda layers",
         )
         yield (
-            not self.web_acl_arn or WEB_ACL.fullmatch(self.web_acl_arn),
+            not self.web_acl_arn or WEB_ACL_ARN.fullmatch(self.web_acl_arn),
             "web_acl_arn is the ARN of a regional web ACL of AWS WAF",
         )
         yield not self.alarm_email or "@" in self.alarm_email, "alarm_email is an address of e-mail"
         pairs = [pair for pair in self.default_admin.split(",") if pair.strip()]
         yield all(re.fullmatch(r"\s*\S+=\S+\s*", pair) for pair in pairs), "default_admin is like service=nakadi_admin"
 
-    def _rules_of_sizes(self) -> Iterator[tuple[object, str]]:
+    def _size_rules(self) -> Iterator[tuple[object, str]]:
         for name in ("publish_memory", "function_memory"):
             yield 128 <= getattr(self, name) <= 10240, f"{name} is from 128 to 10240, in MiB"
-        yield self.streaming_cpu in FARGATE, f"streaming_cpu is one of {', '.join(map(str, FARGATE))}"
-        least, most, step = FARGATE[self.streaming_cpu]
+        yield self.streaming_cpu in FARGATE_MEMORY, f"streaming_cpu is one of {', '.join(map(str, FARGATE_MEMORY))}"
+        least, most, step = FARGATE_MEMORY[self.streaming_cpu]
         yield (
             self.streaming_memory in range(least, most + 1, step),
             f"streaming_memory is from {least} to {most} in steps of {step}, with streaming_cpu={self.streaming_cpu}",
@@ -310,14 +630,14 @@ class Context:
         for name in ("streams_per_task", "requests_per_second", "requests_burst", "public_requests_per_second"):
             yield getattr(self, name) >= 1, f"{name} is at least 1"
         yield (
-            all(PRINCIPAL.fullmatch(each) for each in self.readers),
+            all(PRINCIPAL_ARN.fullmatch(each) for each in self.readers),
             "table_readers are ARNs of IAM roles or users, with commas between",
         )
         yield 0 <= self.table_days <= 3650, "table_days is from 0 to 3650"
         yield self.tables in {"glue", "s3tables"}, "tables is glue or s3tables"
         yield (
             not self.readers or self.tables == "glue",
-            "table_readers are of Glue's catalog; who reads a table bucket is said by its policy",
+            "table_readers needs tables=glue; the policy of a table bucket decides who reads it",
         )
         yield self.log_days in LOG_DAYS, f"log_days is one of {', '.join(map(str, LOG_DAYS))}"
         yield 2 <= self.job_workers <= 100, "job_workers is from 2 to 100"
@@ -330,48 +650,50 @@ class Context:
 
     @property
     def fans_out(self) -> bool:
-        """Whether shards are pushed to a consumer of each task."""
-        many = self.fan_out == "auto" and self.streaming_max_tasks > TASKS_THAT_POLL
-        return not self.on_msk and (self.fan_out == "true" or many)
+        """Whether Kinesis pushes shards to a registered consumer of each task."""
+        has_many_tasks = self.fan_out == "auto" and self.streaming_max_tasks > MAX_POLLING_TASKS
+        return not self.on_msk and (self.fan_out == "true" or has_many_tasks)
 
     @property
     def on_msk(self) -> bool:
+        """Whether MSK stores the events."""
         return self.storage == "msk"
 
     @property
     def has_table_bucket(self) -> bool:
+        """Whether the tables are in a table bucket of S3 Tables."""
         return self.analytics and self.tables == "s3tables"
 
     @property
     def table_job(self) -> str:
-        """The job that housekeeping starts when events wait for their tables; empty where a schedule does."""
+        """The name of the job that housekeeping starts when events wait for their tables; empty if a schedule does."""
         if not (self.analytics and self.table_minutes):
             return ""
         return f"{self.prefix}-{'follow' if self.table_stream else 'compaction'}"
 
     @property
     def late_seconds(self) -> int:
-        """When tables are late: after twice the time that they may take, and an hour for the run itself."""
+        """The age of waiting events that raises an alarm: twice `table_minutes`, and an hour for the run itself."""
         return 2 * self.table_minutes * 60 + 3600
 
     @property
     def prefix(self) -> str:
-        """What everything with a name of its own begins with."""
+        """The prefix of every resource name: `name_prefix` and `stage`."""
         return f"{self.name_prefix}-{self.stage}"
 
     @property
     def subnets(self) -> Mapping[str, str]:
-        """Subnets of a network that exists, with their zones."""
-        return dict(zip(_listed(self.vpc_subnets), _listed(self.vpc_zones), strict=True))
+        """The subnets of an existing network, each with its zone."""
+        return dict(zip(_split_list(self.vpc_subnets), _split_list(self.vpc_zones), strict=True))
 
     @property
     def readers(self) -> tuple[str, ...]:
-        """Who may read the tables."""
+        """The ARNs of `table_readers`."""
         return tuple(each.strip() for each in self.table_readers.split(",") if each.strip())
 
     @property
     def streams(self) -> Mapping[str, int]:
-        """Shards of every stream by its name: the one that event types share, and those that some have of their own."""
+        """The shards of each stream by its name: of the shared one and of `dedicated_streams`. Empty with MSK."""
         if self.on_msk:
             return {}
         dedicated = (each.split("=") for each in self.dedicated_streams.split(",") if each)
@@ -379,11 +701,12 @@ class Context:
 
     @property
     def jwks(self) -> str:
+        """The URL of the key set: `auth_jwks`, or the issuer's usual one."""
         return self.auth_jwks or f"{self.auth_issuer.rstrip('/')}/.well-known/jwks.json"
 
     @property
     def chosen(self) -> Settings:
-        """The settings of the broker as far as they are chosen here."""
+        """The broker's settings, with those of `settings` applied."""
         try:
             return Settings.from_env(self.settings)
         except BadSetting as error:
@@ -391,40 +714,44 @@ class Context:
 
     @classmethod
     def of(cls, node: Node) -> Context:
-        given = {name: value for name, value in node.get_all_context().items() if not _is_the_cdks(name)}
-        settings = {name: str(value) for name, value in given.items() if name.startswith(SETTING)}
+        """Read the context of a CDK app: what its command line and its cdk.json give.
+
+        Raises `BadContext` for a name that is neither a field nor a setting.
+        """
+        given = {name: value for name, value in node.get_all_context().items() if not _belongs_to_cdk(name)}
+        settings = {name: str(value) for name, value in given.items() if name.startswith(SETTING_PREFIX)}
         kinds = {each.name: str(each.type) for each in fields(cls) if each.name != "settings"}
         for name in given:
-            if name not in kinds and name not in CHOICES:
-                raise BadContext(f"{name} means nothing here.{_perhaps(name, [*kinds, *CHOICES])}")
+            if name not in kinds and name not in SETTING_NAMES:
+                raise BadContext(f"{name} is not a known value.{_suggestion(name, [*kinds, *SETTING_NAMES])}")
         return cls(
-            **{name: _read(name, kinds[name], given[name]) for name in given if name in kinds}, settings=settings
+            **{name: _parse(name, kinds[name], given[name]) for name in given if name in kinds}, settings=settings
         )
 
 
-def _listed(text: str) -> list[str]:
+def _split_list(text: str) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
 
 
-def _is_the_cdks(name: str) -> bool:
-    """Its own entries have colons or begin with a package's name, but for two of its command line."""
+def _belongs_to_cdk(name: str) -> bool:
+    """Whether the CDK itself uses an entry: its names contain a colon or begin with a package, except for two."""
     return ":" in name or name.startswith("@") or name in {"cli-telemetry", "acknowledged-issue-numbers"}
 
 
-def _perhaps(name: str, known: Iterable[str]) -> str:
-    return "".join(f" Perhaps {close} is meant?" for close in get_close_matches(name, known, n=1))
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    return "".join(f" Do you mean {close}?" for close in get_close_matches(name, known, n=1))
 
 
-def _truth(value: Any) -> bool:
+def _parse_bool(value: Any) -> bool:
     return {"true": True, "false": False}[str(value).lower()]
 
 
-READERS: Mapping[str, Callable[[Any], Any]] = {"str": str, "int": int, "bool": _truth}
-MEANT = {"str": "a text", "int": "a whole number", "bool": "true or false"}
+PARSERS: Mapping[str, Callable[[Any], Any]] = {"str": str, "int": int, "bool": _parse_bool}
+KIND_NAMES = {"str": "a text", "int": "a whole number", "bool": "true or false"}
 
 
-def _read(name: str, kind: str, value: Any) -> Any:
+def _parse(name: str, kind: str, value: Any) -> Any:
     try:
-        return READERS[kind](value)
+        return PARSERS[kind](value)
     except (ValueError, KeyError, TypeError) as error:
-        raise BadContext(f"{name} is {MEANT[kind]}, and not {value!r}") from error
+        raise BadContext(f"{name} is {KIND_NAMES[kind]}, and not {value!r}") from error

@@ -1,4 +1,4 @@
-"""What is kept: documents and the log index in DynamoDB, events in Kinesis, their archive and its tables in S3."""
+"""The stored data: documents and the log index in DynamoDB, events in Kinesis, the archive and its tables in S3."""
 
 from __future__ import annotations
 
@@ -17,20 +17,23 @@ from constructs import Construct
 from nakadi.engines.dynamodb.tables import TABLES, Table
 from nakadi_cdk.msk import Cluster
 
-FOUND = "athena/"
-SPARK_LOGS = "spark-logs/"
-ERASE = "erase/"
-GATHERED = "tables/_gathered/"
-"""What queries find is below this prefix of the tables' bucket."""
+QUERY_RESULTS_PREFIX = "athena/"
+SPARK_LOGS_PREFIX = "spark-logs/"
+ERASE_PREFIX = "erase/"
+GATHERED_PREFIX = "tables/_gathered/"
 
-KINDS = {"S": dynamodb.AttributeType.STRING, "N": dynamodb.AttributeType.NUMBER, "B": dynamodb.AttributeType.BINARY}
+ATTRIBUTE_TYPES = {
+    "S": dynamodb.AttributeType.STRING,
+    "N": dynamodb.AttributeType.NUMBER,
+    "B": dynamodb.AttributeType.BINARY,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class NamedStream:
-    """A stream as other stacks know it: by its name.
+    """A stream that other stacks refer to by name.
 
-    What CloudFormation exports cannot be removed while it is in use, so a dedicated stream could never go.
+    CloudFormation refuses to remove an export that a stack imports, so a dedicated stream could never be removed.
     """
 
     name: str
@@ -39,7 +42,7 @@ class NamedStream:
     def arn(self) -> str:
         return f"arn:{Aws.PARTITION}:kinesis:{Aws.REGION}:{Aws.ACCOUNT_ID}:stream/{self.name}"
 
-    def sum_of(self, metric: str, period: Duration) -> cloudwatch.Metric:
+    def sum_metric(self, metric: str, period: Duration) -> cloudwatch.Metric:
         return cloudwatch.Metric(
             namespace="AWS/Kinesis",
             metric_name=metric,
@@ -50,13 +53,13 @@ class NamedStream:
 
 
 class Data(Construct):
-    """Nothing of it goes with its stack, as long as it is to be kept: what people stored is theirs to delete."""
+    """Tables, streams and buckets. With `keep` they outlive their stack, since only their owners may delete data."""
 
     cluster: Cluster | None = None
-    """Where events are instead of streams."""
+    """The MSK cluster that stores events instead of streams."""
 
     has_table_bucket = False
-    """Whether tables are in one, instead of in the bucket that they have otherwise."""
+    """Whether a table bucket of S3 Tables holds the tables, instead of an ordinary bucket."""
 
     def __init__(
         self,
@@ -74,17 +77,17 @@ class Data(Construct):
         self.prefix = prefix
         self.key = key
         self._keep = keep
-        self.tables: Mapping[str, dynamodb.Table] = {each.name_suffix: self._table(each) for each in TABLES}
+        self.tables: Mapping[str, dynamodb.Table] = {each.name_suffix: self._create_table(each) for each in TABLES}
         for each, count in shards.items():
-            self._stream(each, shards=None if on_demand else count, retention=stream_retention)
+            self._create_stream(each, shards=None if on_demand else count, retention=stream_retention)
         self.streams = {each: NamedStream(each) for each in shards}
-        self.archive = self._archive()
-        self.analysed = self._analysed()
+        self.archive = self._create_archive_bucket()
+        self.analysed = self._create_tables_bucket()
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """Where the engines find it."""
-        # Not every AWS service tells its processes their region in the way in which their clients look for it.
+        """The addresses of the stores, as settings of the broker."""
+        # Not every AWS service sets the region variable that clients look for.
         tables = f"dynamodb://{self.prefix}?region={Aws.REGION}"
         return {
             "registry": tables,
@@ -95,7 +98,7 @@ class Data(Construct):
 
     @property
     def consumers_arn(self) -> str:
-        """Those that processes register to have shards pushed: each has a name of its own behind the stage's."""
+        """The ARN pattern of registered stream consumers, whose names begin with the stage's prefix."""
         streams = f"arn:{Aws.PARTITION}:kinesis:{Aws.REGION}:{Aws.ACCOUNT_ID}:stream/{self.prefix}*"
         return f"{streams}/consumer/{self.prefix}-*"
 
@@ -125,7 +128,7 @@ class Data(Construct):
 
     @property
     def table_bucket_arn(self) -> str:
-        """Of S3 Tables. Its name is the account's in a region, and not the whole world's."""
+        """The ARN of the table bucket. Its name is unique within an account and region, not globally."""
         return f"arn:{Aws.PARTITION}:s3tables:{Aws.REGION}:{Aws.ACCOUNT_ID}:bucket/{self._table_bucket_name}"
 
     @property
@@ -133,16 +136,16 @@ class Data(Construct):
         return f"{self.prefix}-tables"
 
     @property
-    def _removal(self) -> RemovalPolicy:
+    def _removal_policy(self) -> RemovalPolicy:
         return RemovalPolicy.RETAIN if self._keep else RemovalPolicy.DESTROY
 
-    def _table(self, table: Table) -> dynamodb.Table:
+    def _create_table(self, table: Table) -> dynamodb.Table:
         return dynamodb.Table(
             self,
             table.name_suffix,
             table_name=table.full_name(self.prefix),
-            partition_key=_attribute(table.partition_key),
-            sort_key=_attribute(table.sort_key) if table.sort_key else None,
+            partition_key=_dynamodb_attribute(table.partition_key),
+            sort_key=_dynamodb_attribute(table.sort_key) if table.sort_key else None,
             time_to_live_attribute=table.expiry_attribute,
             billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
             encryption=dynamodb.TableEncryption.CUSTOMER_MANAGED if self.key else dynamodb.TableEncryption.AWS_MANAGED,
@@ -151,10 +154,10 @@ class Data(Construct):
                 point_in_time_recovery_enabled=True
             ),
             deletion_protection=self._keep,
-            removal_policy=self._removal,
+            removal_policy=self._removal_policy,
         )
 
-    def _stream(self, name: str, *, shards: int | None, retention: Duration) -> None:
+    def _create_stream(self, name: str, *, shards: int | None, retention: Duration) -> None:
         kinesis.Stream(
             self,
             f"Stream{name.removeprefix(self.prefix)}",
@@ -164,25 +167,30 @@ class Data(Construct):
             retention_period=retention,
             encryption=kinesis.StreamEncryption.KMS if self.key else kinesis.StreamEncryption.MANAGED,
             encryption_key=self.key,
-            removal_policy=self._removal,
+            removal_policy=self._removal_policy,
         )
 
-    def _archive(self) -> s3.Bucket:
-        """Objects are never changed, and go when the events in them have gone: no rule here may let them go before."""
+    def _create_archive_bucket(self) -> s3.Bucket:
+        """The bucket of the archive. Only jobs delete its objects, after their last event has expired."""
         older = s3.Transition(storage_class=s3.StorageClass.INTELLIGENT_TIERING, transition_after=Duration.days(30))
-        return self._bucket("Archive", self._archive_name, transitions=[older])
+        return self._create_bucket("Archive", self._archive_name, transitions=[older])
 
-    def _analysed(self) -> s3.Bucket:
-        """Tables for queries, whose own catalog says which of its files are still needed."""
-        days = {FOUND: 30, SPARK_LOGS: 14, ERASE: 1, GATHERED: 2}
-        names = {FOUND: "what-queries-found", SPARK_LOGS: "logs-of-spark", ERASE: "values-to-erase", GATHERED: "copies"}
+    def _create_tables_bucket(self) -> s3.Bucket:
+        """The bucket of the tables. Their catalog decides which files are still needed."""
+        days = {QUERY_RESULTS_PREFIX: 30, SPARK_LOGS_PREFIX: 14, ERASE_PREFIX: 1, GATHERED_PREFIX: 2}
+        names = {
+            QUERY_RESULTS_PREFIX: "what-queries-found",
+            SPARK_LOGS_PREFIX: "logs-of-spark",
+            ERASE_PREFIX: "values-to-erase",
+            GATHERED_PREFIX: "copies",
+        }
         rules = [
             s3.LifecycleRule(id=names[prefix], prefix=prefix, expiration=Duration.days(days[prefix])) for prefix in days
         ]
-        return self._bucket("Tables", self._tables_name, rules=rules)
+        return self._create_bucket("Tables", self._tables_name, rules=rules)
 
     def add_table_bucket(self) -> None:
-        """Have tables in a table bucket of S3 Tables."""
+        """Create a table bucket of S3 Tables for the tables."""
         self.has_table_bucket = True
         encryption = s3tables.CfnTableBucket.EncryptionConfigurationProperty(
             sse_algorithm="aws:kms" if self.key else "AES256", kms_key_arn=self.key.key_arn if self.key else None
@@ -192,14 +200,14 @@ class Data(Construct):
             "TableBucket",
             table_bucket_name=self._table_bucket_name,
             encryption_configuration=encryption,
-            # What runs leave that were killed cannot be listed by jobs.
+            # Jobs cannot list files that killed runs left behind.
             unreferenced_file_removal=s3tables.CfnTableBucket.UnreferencedFileRemovalProperty(
                 status="Enabled", unreferenced_days=3, noncurrent_days=1
             ),
         )
-        bucket.apply_removal_policy(self._removal)
+        bucket.apply_removal_policy(self._removal_policy)
 
-    def _bucket(
+    def _create_bucket(
         self,
         name: str,
         bucket_name: str,
@@ -212,13 +220,13 @@ class Data(Construct):
             bucket_name=bucket_name,
             encryption=s3.BucketEncryption.KMS if self.key else s3.BucketEncryption.S3_MANAGED,
             encryption_key=self.key,
-            # A key of the bucket's, made with this one, is asked for instead of this one for each object.
+            # A bucket key saves a request to KMS for each object.
             bucket_key_enabled=True if self.key else None,
             block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
             object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
             enforce_ssl=True,
             minimum_tls_version=1.2,
-            removal_policy=self._removal,
+            removal_policy=self._removal_policy,
             lifecycle_rules=[
                 s3.LifecycleRule(
                     id="what-was-begun-and-what-is-old",
@@ -231,10 +239,10 @@ class Data(Construct):
 
 
 def bucket_name(prefix: str, purpose: str, account: str, region: str) -> str:
-    """Names of buckets are the whole world's."""
+    """The name of a bucket, which is unique globally."""
     return f"{prefix}-{purpose}-{account}-{region}"
 
 
-def _attribute(key: tuple[str, str]) -> dynamodb.Attribute:
+def _dynamodb_attribute(key: tuple[str, str]) -> dynamodb.Attribute:
     name, kind = key
-    return dynamodb.Attribute(name=name, type=KINDS[kind])
+    return dynamodb.Attribute(name=name, type=ATTRIBUTE_TYPES[kind])

@@ -1,7 +1,7 @@
-"""A way in beside the gateway: a public load balancer with TLS, for those whose requests make most of the bill.
+"""A public load balancer beside the gateway, for clients whose requests would make up most of the bill.
 
-It reaches the tasks that serve streams, which check tokens themselves, and lets through only the paths of what they
-serve here. Everything else stays with the API.
+It forwards the paths of events, streams and commits to the streaming tasks, which check tokens themselves.
+Everything else stays with the API.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from aws_cdk import aws_wafv2 as wafv2
 from constructs import Construct
 
 from nakadi_cdk.api import Domain
-from nakadi_cdk.gateway_responses import elsewhere
-from nakadi_cdk.streaming import IDLE, PORT, Streaming
+from nakadi_cdk.gateway_responses import wrong_host_answer
+from nakadi_cdk.streaming import IDLE_TIMEOUT, PORT, Streaming
 
-TLS = 443
+HTTPS_PORT = 443
 
-# A balancer looks at beginnings and ends of paths only; what they really are is decided by the service.
+# The balancer's patterns are coarse; the service decides what a path really means.
 PATHS = ("/event-types/*/events", "/subscriptions/*/events", "/subscriptions/*/cursors", "/subscriptions/*/streams/*")
 
 
 class Direct(Construct):
+    """The load balancer with TLS, its listener, and an optional web ACL."""
+
     def __init__(
         self, scope: Construct, name: str, *, streaming: Streaming, domain: Domain, web_acl_arn: str = ""
     ) -> None:
@@ -35,7 +37,7 @@ class Direct(Construct):
             description="The load balancer that clients reach directly",
             allow_all_outbound=False,
         )
-        security_group.add_ingress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(TLS), "Clients, by TLS")
+        security_group.add_ingress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(HTTPS_PORT), "Clients, by TLS")
         security_group.add_egress_rule(streaming.security_group, ec2.Port.tcp(PORT))
         streaming.security_group.add_ingress_rule(security_group, ec2.Port.tcp(PORT))
         self.load_balancer = elb.ApplicationLoadBalancer(
@@ -45,14 +47,14 @@ class Direct(Construct):
             vpc_subnets=ec2.SubnetSelection(subnet_type=ec2.SubnetType.PUBLIC),
             internet_facing=True,
             security_group=security_group,
-            idle_timeout=IDLE,
+            idle_timeout=IDLE_TIMEOUT,
             drop_invalid_header_fields=True,
         )
-        self.target_group = streaming.targets(self)
-        status, content_type, body = elsewhere()
+        self.target_group = streaming.create_target_group(self)
+        status, content_type, body = wrong_host_answer()
         listener = self.load_balancer.add_listener(
             "Listener",
-            port=TLS,
+            port=HTTPS_PORT,
             protocol=elb.ApplicationProtocol.HTTPS,
             ssl_policy=elb.SslPolicy.TLS13_RES,
             certificates=[acm.Certificate.from_certificate_arn(self, "Certificate", domain.certificate_arn)],
@@ -65,7 +67,7 @@ class Direct(Construct):
             conditions=[elb.ListenerCondition.path_patterns(list(PATHS))],
             action=elb.ListenerAction.forward([self.target_group]),
         )
-        # The service is made when both of its balancers know it.
+        # ECS accepts the service only after both balancers have its target groups.
         streaming.service.node.add_dependency(listener)
         if web_acl_arn:
             wafv2.CfnWebACLAssociation(

@@ -1,4 +1,4 @@
-"""The Lambda functions: one for each folder of `functions/`, with two layers that they share."""
+"""The Lambda functions: one for each folder of `functions/`, with shared layers."""
 
 from __future__ import annotations
 
@@ -15,29 +15,35 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from nakadi_cdk.assets import COMPILED, assets, layer_of_dependencies, layer_of_kafka, layer_of_package
+from nakadi_cdk.assets import (
+    COMPILED_FILES,
+    assets_folder,
+    dependencies_layer_code,
+    kafka_layer_code,
+    package_layer_code,
+)
 from nakadi_cdk.data import Data
 from nakadi_cdk.needs import NEEDS
 from nakadi_cdk.permissions import PERMISSIONS, TOPIC_ARCHIVER
 
-# As scripts/build-layers builds for.
-PYTHON = lambda_.Runtime.PYTHON_3_13
+# scripts/build-layers builds for these.
+RUNTIME = lambda_.Runtime.PYTHON_3_13
 ARCHITECTURE = lambda_.Architecture.ARM_64
 
 # The namespace of a function's metrics.
 NAMESPACE_VARIABLE = "POWERTOOLS_METRICS_NAMESPACE"
 
-# What a layer with OpenTelemetry is started by. Application Signals would need permissions, and cost as much as traces.
-TRACED: Mapping[str, str] = {
+# The wrapper that starts an OpenTelemetry layer. Application Signals would need permissions and cost as much as traces.
+TRACING_VARIABLES: Mapping[str, str] = {
     "AWS_LAMBDA_EXEC_WRAPPER": "/opt/otel-instrument",
     "OTEL_AWS_APPLICATION_SIGNALS_ENABLED": "false",
 }
 
-# What Lambda does in the name of a function that is in a network; to describe interfaces knows no resources.
-IN_A_NETWORK = ("ec2:CreateNetworkInterface", "ec2:DeleteNetworkInterface", "ec2:DescribeNetworkInterfaces")
+# Lambda's actions on behalf of a function in a network. Describing interfaces cannot be limited to resources.
+NETWORK_ACTIONS = ("ec2:CreateNetworkInterface", "ec2:DeleteNetworkInterface", "ec2:DescribeNetworkInterfaces")
 
 # API Gateway waits 29 s.
-FOR_AN_ANSWER = Duration.seconds(29)
+ANSWER_TIMEOUT = Duration.seconds(29)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +54,22 @@ class Size:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """MiB for publishing and indexing, MiB for the others, and invocations that are kept for some functions.
+    """The memory of functions in MiB, and the concurrency that some of them reserve.
 
-    `indexers` is how many divide topics among them, where events are in topics.
+    `indexers` is the number of indexers that share the topics of Kafka.
     """
 
     publish_memory: int
     memory: int
-    reserved: Mapping[str, int]
+    reserved_concurrency: Mapping[str, int]
     indexers: int = 1
 
 
-def reserved(concurrency: int, shards: int) -> Mapping[str, int]:
-    """How many invocations at once are kept for a function, of all that the account may run; none where that is 0.
+def reserve_concurrency(concurrency: int, shards: int) -> Mapping[str, int]:
+    """The concurrency to reserve for each function out of the account's limit; none if that is 0.
 
-    What publishing takes when a shard is throttled must not be taken from those who check tokens and who count events.
-    A reservation is a limit as well, so publishing has half of everything, and the others what is left over.
+    While a shard is throttled, publishing must not take the concurrency of the authorizer and the log indexer.
+    A reservation is also a limit, so publishing gets half of the total, and all other functions share the rest.
     """
     if not concurrency:
         return {}
@@ -77,6 +83,8 @@ def reserved(concurrency: int, shards: int) -> Mapping[str, int]:
 
 
 class Functions(Construct):
+    """All functions with their layers, roles and log groups, the indexer's event sources and the schedules."""
+
     def __init__(
         self,
         scope: Construct,
@@ -90,86 +98,88 @@ class Functions(Construct):
         tracing_layers: Sequence[str] = (),
     ) -> None:
         super().__init__(scope, name)
-        # The code is in the layers: without this, a version would be the same with other layers.
+        # The layers contain the code. Without this flag, a change of layers would not create a new version.
         self.node.set_context("@aws-cdk/aws-lambda:recognizeLayerVersion", value=True)
         self._data = data
         self._environments = environments
         self._log_retention = log_retention
-        self._reserved = sizes.reserved
-        self._layers = [*self._layer_versions(), *self._imported(tracing_layers)]
-        self._tracing = TRACED if tracing_layers else {}
+        self._reserved = sizes.reserved_concurrency
+        self._layers = [*self._create_layers(), *self._import_layers(tracing_layers)]
+        self._tracing = TRACING_VARIABLES if tracing_layers else {}
         memory, publish_memory = sizes.memory, sizes.publish_memory
-        usual = Size(memory, FOR_AN_ANSWER)
-        special = {
-            "publish": Size(publish_memory, FOR_AN_ANSWER),
+        default = Size(memory, ANSWER_TIMEOUT)
+        overrides = {
+            "publish": Size(publish_memory, ANSWER_TIMEOUT),
             "authorizer": Size(memory, Duration.seconds(10)),
             "log_indexer": Size(publish_memory, Duration.minutes(2)),
             "housekeeping": Size(memory, Duration.minutes(10)),
         }
-        self.all = {name: self._function(name, special.get(name, usual)) for name in NEEDS}
-        self.set_aside: sqs.Queue | None = None
-        # One that can reach what is not in the network of the others.
-        self.outside = self.all["housekeeping"]
+        self.all = {name: self._create_function(name, overrides.get(name, default)) for name in NEEDS}
+        self.failed_batches: sqs.Queue | None = None
+        # The link keeper has to reach the gateway, which functions inside the network cannot.
+        self.link_keeper = self.all["housekeeping"]
         if data.cluster:
-            self._archive_topics(self.all["log_indexer"], sizes.indexers)
-            self.outside = self._link_keeper()
+            self._schedule_topic_archiver(self.all["log_indexer"], sizes.indexers)
+            self.link_keeper = self._create_link_keeper()
         else:
-            self.set_aside = self._index_the_log(self.all["log_indexer"], index_every)
-        self._keep_house(self.all["housekeeping"])
+            self.failed_batches = self._map_streams_to_indexer(self.all["log_indexer"], index_every)
+        self._schedule_housekeeping(self.all["housekeeping"])
 
-    def _layer_versions(self) -> list[lambda_.LayerVersion]:
+    def _create_layers(self) -> list[lambda_.LayerVersion]:
         return [
             lambda_.LayerVersion(
                 self,
                 f"Layer-{name}",
                 code=code,
-                compatible_runtimes=[PYTHON],
+                compatible_runtimes=[RUNTIME],
                 compatible_architectures=[ARCHITECTURE],
             )
-            for name, code in self._layers_made()
+            for name, code in self._layer_codes()
         ]
 
-    def _layers_made(self) -> Iterator[tuple[str, lambda_.Code]]:
-        yield "nakadi", layer_of_package()
-        yield "dependencies", layer_of_dependencies()
+    def _layer_codes(self) -> Iterator[tuple[str, lambda_.Code]]:
+        yield "nakadi", package_layer_code()
+        yield "dependencies", dependencies_layer_code()
         if self._data.cluster:
-            yield "kafka", layer_of_kafka()
+            yield "kafka", kafka_layer_code()
 
-    def _imported(self, arns: Sequence[str]) -> list[lambda_.ILayerVersion]:
+    def _import_layers(self, arns: Sequence[str]) -> list[lambda_.ILayerVersion]:
         return [
             lambda_.LayerVersion.from_layer_version_arn(self, f"Tracing-{number}", arn)
             for number, arn in enumerate(arns)
         ]
 
-    def _function(self, name: str, size: Size) -> lambda_.Function:
-        on_topics = self._data.cluster and "event_log" in NEEDS[name].settings
-        function = self._made(name, name, size, self._environments[name], self._in_network() if on_topics else {})
+    def _create_function(self, name: str, size: Size) -> lambda_.Function:
+        on_kafka = self._data.cluster and "event_log" in NEEDS[name].settings
+        function = self._create_lambda(
+            name, name, size, self._environments[name], self._network_options() if on_kafka else {}
+        )
         role = function.role
         assert isinstance(role, iam.Role)
-        may = TOPIC_ARCHIVER if on_topics and name == "log_indexer" else PERMISSIONS[name]
-        for statement in may.statements(self._data):
+        access = TOPIC_ARCHIVER if on_kafka and name == "log_indexer" else PERMISSIONS[name]
+        for statement in access.statements(self._data):
             role.add_to_policy(statement)
-        if on_topics:
-            role.add_to_policy(iam.PolicyStatement(actions=list(IN_A_NETWORK), resources=["*"]))
+        if on_kafka:
+            role.add_to_policy(iam.PolicyStatement(actions=list(NETWORK_ACTIONS), resources=["*"]))
         Tags.of(function).add("function", name)
         return function
 
-    def _in_network(self) -> Mapping[str, Any]:
-        """Where the servers of MSK are. A way out to anything but AWS's own is not needed, and there is none."""
+    def _network_options(self) -> Mapping[str, Any]:
+        """The network of the MSK servers. It has no way out except to AWS services, and functions need no other."""
         cluster = self._data.cluster
         assert cluster is not None
         return {
             "vpc": cluster.network.vpc,
             "vpc_subnets": cluster.network.subnets,
-            "security_groups": [cluster.of_clients],
+            "security_groups": [cluster.client_security_group],
             "allow_public_subnet": True,
         }
 
-    def _link_keeper(self) -> lambda_.Function:
-        """The code of housekeeping, for what is asked of the gateway: from the network there is no way to it."""
-        return self._made("link", "housekeeping", Size(256, Duration.minutes(2)), {}, {})
+    def _create_link_keeper(self) -> lambda_.Function:
+        """A second housekeeping function outside the network, from which the gateway can be reached."""
+        return self._create_lambda("link", "housekeeping", Size(256, Duration.minutes(2)), {}, {})
 
-    def _made(
+    def _create_lambda(
         self, name: str, folder: str, size: Size, environment: Mapping[str, str], network: Mapping[str, Any]
     ) -> lambda_.Function:
         full_name = f"{self._data.prefix}-{name.replace('_', '-')}"
@@ -185,9 +195,9 @@ class Functions(Construct):
             self,
             name,
             function_name=full_name,
-            code=lambda_.Code.from_asset(str(assets() / "functions" / folder), exclude=COMPILED),
+            code=lambda_.Code.from_asset(str(assets_folder() / "functions" / folder), exclude=COMPILED_FILES),
             handler="handler.handler",
-            runtime=PYTHON,
+            runtime=RUNTIME,
             architecture=ARCHITECTURE,
             layers=self._layers,
             memory_size=size.memory,
@@ -202,8 +212,8 @@ class Functions(Construct):
         log_group.grant_write(role)
         return function
 
-    def _archive_topics(self, indexer: lambda_.Function, parts: int) -> None:
-        """A mapping of MSK reads one topic, and each timeline has its own: so the function is started by the clock."""
+    def _schedule_topic_archiver(self, indexer: lambda_.Function, parts: int) -> None:
+        """Invoke the indexer every minute: an MSK event source reads one topic, but each timeline has its own."""
         inputs = [events.RuleTargetInput.from_object({"part": part, "parts": parts}) for part in range(parts)]
         events.Rule(
             self,
@@ -216,16 +226,16 @@ class Functions(Construct):
             ],
         )
 
-    def _index_the_log(self, indexer: lambda_.Function, every: Duration) -> sqs.Queue:
-        """What cannot be indexed after all attempts is reported to a queue, as shard and sequence numbers."""
-        set_aside = sqs.Queue(
+    def _map_streams_to_indexer(self, indexer: lambda_.Function, window: Duration) -> sqs.Queue:
+        """Invoke the indexer for each stream. A queue gets the positions of batches that always fail."""
+        failed_batches = sqs.Queue(
             self,
             "SetAside",
             encryption=sqs.QueueEncryption.SQS_MANAGED,
             enforce_ssl=True,
             retention_period=Duration.days(14),
         )
-        set_aside.grant_send_messages(indexer)
+        failed_batches.grant_send_messages(indexer)
         for name, stream in self._data.streams.items():
             mapping = lambda_.CfnEventSourceMapping(
                 self,
@@ -233,23 +243,23 @@ class Functions(Construct):
                 event_source_arn=stream.arn,
                 function_name=indexer.function_name,
                 starting_position="TRIM_HORIZON",
-                # A batch costs the index some writes for each partition, however many events are in it. No request
-                # waits: readers count by themselves what is not indexed yet.
+                # A batch costs a few index writes per partition regardless of its number of events. No request waits
+                # for it: readers count events that are not indexed yet.
                 batch_size=10_000,
-                maximum_batching_window_in_seconds=every.to_seconds(),
-                # Several at once for a shard would count its partitions side by side.
+                maximum_batching_window_in_seconds=window.to_seconds(),
+                # Parallel batches of a shard would count the same partitions concurrently.
                 parallelization_factor=1,
                 bisect_batch_on_function_error=True,
                 maximum_retry_attempts=20,
                 function_response_types=["ReportBatchItemFailures"],
-                destination_config={"onFailure": {"destination": set_aside.queue_arn}},
+                destination_config={"onFailure": {"destination": failed_batches.queue_arn}},
             )
-            # The mapping is refused while its function may not read the stream.
+            # AWS refuses the mapping until the function may read the stream.
             mapping.node.add_dependency(indexer.role)
-        return set_aside
+        return failed_batches
 
-    def _keep_house(self, housekeeping: lambda_.Function) -> None:
-        # A round that is still running when the next one starts does no harm, and neither does one that was missed.
+    def _schedule_housekeeping(self, housekeeping: lambda_.Function) -> None:
+        # Rounds may overlap, and may be skipped: each one is complete in itself.
         target = targets.LambdaFunction(housekeeping, retry_attempts=0, max_event_age=Duration.minutes(5))
         events.Rule(
             self,

@@ -1,4 +1,4 @@
-"""What the gateway says by itself, in the words and the form of the broker: clients cannot tell who refused them."""
+"""The gateway's own error responses in the broker's format, so clients need not know which of both refused them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from nakadi.http.message import PROBLEM_MEDIA_TYPE
 from nakadi.http.problem import RETRY_AFTER_SECONDS, plain_problem_members, token_problem
 from nakadi.model.outcomes import NotAuthenticated
 
-NOT_AUTHENTICATED = "Full authentication is required to access this resource"
+NOT_AUTHENTICATED_DETAIL = "Full authentication is required to access this resource"
 
-# The gateway puts its own words here, with quotes around them.
-SAID = "$context.error.messageString"
+# The gateway replaces this variable by its own message in quotes.
+GATEWAY_MESSAGE = "$context.error.messageString"
 
-# Every kind that there is: what is not listed would be answered in the gateway's own form.
-REFUSED: Mapping[str, tuple[HTTPStatus, str]] = {
-    "ACCESS_DENIED": (HTTPStatus.FORBIDDEN, SAID),
-    "INVALID_API_KEY": (HTTPStatus.FORBIDDEN, SAID),
-    "WAF_FILTERED": (HTTPStatus.FORBIDDEN, SAID),
-    "BAD_REQUEST_BODY": (HTTPStatus.BAD_REQUEST, SAID),
-    "BAD_REQUEST_PARAMETERS": (HTTPStatus.BAD_REQUEST, SAID),
-    "DEFAULT_4XX": (HTTPStatus.BAD_REQUEST, SAID),
-    # The gateway's name for a path, or a method of it, that it does not know.
+# Every response type of API Gateway: for a missing one it would use its own format.
+REFUSALS: Mapping[str, tuple[HTTPStatus, str]] = {
+    "ACCESS_DENIED": (HTTPStatus.FORBIDDEN, GATEWAY_MESSAGE),
+    "INVALID_API_KEY": (HTTPStatus.FORBIDDEN, GATEWAY_MESSAGE),
+    "WAF_FILTERED": (HTTPStatus.FORBIDDEN, GATEWAY_MESSAGE),
+    "BAD_REQUEST_BODY": (HTTPStatus.BAD_REQUEST, GATEWAY_MESSAGE),
+    "BAD_REQUEST_PARAMETERS": (HTTPStatus.BAD_REQUEST, GATEWAY_MESSAGE),
+    "DEFAULT_4XX": (HTTPStatus.BAD_REQUEST, GATEWAY_MESSAGE),
+    # The gateway uses this type for unknown paths and methods.
     "MISSING_AUTHENTICATION_TOKEN": (HTTPStatus.NOT_FOUND, "There is nothing at this path"),
     "RESOURCE_NOT_FOUND": (HTTPStatus.NOT_FOUND, "There is nothing at this path"),
     "REQUEST_TOO_LARGE": (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The body is larger than the gateway takes in"),
@@ -33,28 +33,30 @@ REFUSED: Mapping[str, tuple[HTTPStatus, str]] = {
         HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
         "The body is not packed with gzip or deflate, as its Content-Encoding would have to say",
     ),
-    "QUOTA_EXCEEDED": (HTTPStatus.TOO_MANY_REQUESTS, SAID),
+    "QUOTA_EXCEEDED": (HTTPStatus.TOO_MANY_REQUESTS, GATEWAY_MESSAGE),
     "THROTTLED": (HTTPStatus.TOO_MANY_REQUESTS, "Too many requests at once"),
     "AUTHORIZER_CONFIGURATION_ERROR": (HTTPStatus.SERVICE_UNAVAILABLE, "Tokens cannot be checked at the moment"),
     "AUTHORIZER_FAILURE": (HTTPStatus.SERVICE_UNAVAILABLE, "Tokens cannot be checked at the moment"),
     "INTEGRATION_FAILURE": (HTTPStatus.SERVICE_UNAVAILABLE, "The broker did not answer"),
     "INTEGRATION_TIMEOUT": (HTTPStatus.GATEWAY_TIMEOUT, "The broker did not answer in time"),
-    "API_CONFIGURATION_ERROR": (HTTPStatus.INTERNAL_SERVER_ERROR, SAID),
-    "DEFAULT_5XX": (HTTPStatus.INTERNAL_SERVER_ERROR, SAID),
+    "API_CONFIGURATION_ERROR": (HTTPStatus.INTERNAL_SERVER_ERROR, GATEWAY_MESSAGE),
+    "DEFAULT_5XX": (HTTPStatus.INTERNAL_SERVER_ERROR, GATEWAY_MESSAGE),
 }
 
-# Signatures are of no use here: there are only bearer tokens.
-NOT_A_TOKEN = ("UNAUTHORIZED", "EXPIRED_TOKEN", "INVALID_SIGNATURE")
+# The API accepts bearer tokens only, so a signature is no valid token either.
+TOKEN_ERRORS = ("UNAUTHORIZED", "EXPIRED_TOKEN", "INVALID_SIGNATURE")
 
-ASLEEP = "Streams are asleep. What is published is kept, and can be read when this stage is deployed awake again."
-AWAKE_AFTER = "600"
+ASLEEP_DETAIL = (
+    "Streams are asleep. What is published is kept, and can be read when this stage is deployed awake again."
+)
+ASLEEP_RETRY_AFTER = "600"
 
-NOT_HERE = "Only events and commits are served at this host: everything else is at the address of the API"
+WRONG_HOST_DETAIL = "Only events and commits are served at this host: everything else is at the address of the API"
 
-WORTH_ANOTHER_TRY = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
+RETRYABLE_STATUSES = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
 
-# A mock is chosen by a template for what the request says of its body, even where there is none.
-SAID_OF_BODIES = (
+# API Gateway selects a mock's template by the request's content type, even without a body.
+BODY_MEDIA_TYPES = (
     "application/json",
     "application/octet-stream",
     "application/x-www-form-urlencoded",
@@ -65,21 +67,21 @@ SAID_OF_BODIES = (
 
 
 def gateway_responses() -> Mapping[str, Any]:
-    """For `x-amazon-apigateway-gateway-responses`."""
-    return {**dict(_token_responses()), **{kind: _problem(*answer) for kind, answer in REFUSED.items()}}
+    """The value of `x-amazon-apigateway-gateway-responses`."""
+    return {**dict(_token_responses()), **{kind: _problem(*answer) for kind, answer in REFUSALS.items()}}
 
 
-def asleep() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """An integration that answers streams while nothing serves them, and the responses that it has."""
+def asleep_integration() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The integration that answers stream requests while a stage is asleep, and its declared responses."""
     status = HTTPStatus.SERVICE_UNAVAILABLE
-    headers = {"content-type": PROBLEM_MEDIA_TYPE, "retry-after": AWAKE_AFTER}
-    body = orjson.dumps(plain_problem_members(status, ASLEEP)).decode()
+    headers = {"content-type": PROBLEM_MEDIA_TYPE, "retry-after": ASLEEP_RETRY_AFTER}
+    body = orjson.dumps(plain_problem_members(status, ASLEEP_DETAIL)).decode()
     integration = {
         "type": "mock",
-        # Bodies are binary in this API, and a mock understands texts only.
+        # Bodies are binary in this API, but a mock understands text only.
         "contentHandling": "CONVERT_TO_TEXT",
         "passthroughBehavior": "never",
-        "requestTemplates": dict.fromkeys(SAID_OF_BODIES, orjson.dumps({"statusCode": status.value}).decode()),
+        "requestTemplates": dict.fromkeys(BODY_MEDIA_TYPES, orjson.dumps({"statusCode": status.value}).decode()),
         "responses": {
             "default": {
                 "statusCode": str(status.value),
@@ -94,22 +96,22 @@ def asleep() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     return integration, {str(status.value): {"description": "Asleep", "headers": described}}
 
 
-def elsewhere() -> tuple[int, str, str]:
-    """What a load balancer answers that serves some paths only: status, media type and body."""
+def wrong_host_answer() -> tuple[int, str, str]:
+    """The direct load balancer's answer to paths that it does not serve: status, media type and body."""
     status = HTTPStatus.NOT_FOUND
-    return status.value, "application/json", orjson.dumps(plain_problem_members(status, NOT_HERE)).decode()
+    return status.value, "application/json", orjson.dumps(plain_problem_members(status, WRONG_HOST_DETAIL)).decode()
 
 
 def _token_responses() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The token layer's: plain JSON, of a type of its own."""
-    answer = token_problem(NotAuthenticated(NOT_AUTHENTICATED))
-    for kind in NOT_A_TOKEN:
+    """Responses to invalid tokens: plain JSON with a content type of its own."""
+    answer = token_problem(NotAuthenticated(NOT_AUTHENTICATED_DETAIL))
+    for kind in TOKEN_ERRORS:
         yield kind, _response(answer.status, answer.body.decode(), answer.headers)
 
 
 def _problem(status: HTTPStatus, detail: str) -> Mapping[str, Any]:
-    body = orjson.dumps(plain_problem_members(status, detail)).decode().replace(f'"{SAID}"', SAID)
-    retry = {"retry-after": RETRY_AFTER_SECONDS} if status in WORTH_ANOTHER_TRY else {}
+    body = orjson.dumps(plain_problem_members(status, detail)).decode().replace(f'"{GATEWAY_MESSAGE}"', GATEWAY_MESSAGE)
+    retry = {"retry-after": RETRY_AFTER_SECONDS} if status in RETRYABLE_STATUSES else {}
     return _response(status.value, body, {"content-type": PROBLEM_MEDIA_TYPE, **retry})
 
 
@@ -119,7 +121,7 @@ def _response(status: int, body: str, headers: Mapping[str, str]) -> Mapping[str
         "statusCode": str(status),
         "responseParameters": {
             **parameters,
-            # The one that the access log has: a client may have sent none of its own.
+            # The access log has the same id; the client may not have sent one.
             "gatewayresponse.header.x-flow-id": "context.requestId",
         },
         "responseTemplates": {"application/json": body},

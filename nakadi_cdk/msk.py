@@ -1,4 +1,4 @@
-"""Events in Amazon MSK: a cluster, made or given, who may reach it over the network, and where its servers are."""
+"""An Amazon MSK cluster for events, new or existing, with its security groups and server addresses."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from constructs import Construct
 
 from nakadi_cdk.network import Network
 
-PORT = 9098
-"""Where servers take those who sign in by IAM."""
+IAM_PORT = 9098
+"""The port for clients that authenticate with IAM."""
 
-VERSION = "3.8.x"
-COPIES, LEAST_IN_SYNC = 3, 2
+KAFKA_VERSION = "3.8.x"
+REPLICAS, MIN_IN_SYNC_REPLICAS = 3, 2
 
-# What cannot be chosen for Express brokers, which always have three copies.
+# Express brokers do not accept these settings; they always keep three replicas.
 SERVER_PROPERTIES = f"""auto.create.topics.enable=false
-default.replication.factor={COPIES}
-min.insync.replicas={LEAST_IN_SYNC}
+default.replication.factor={REPLICAS}
+min.insync.replicas={MIN_IN_SYNC_REPLICAS}
 unclean.leader.election.enable=false
 """
 
-GROUP = "nakadi"
-"""Consumers name it, and do not join it."""
+CONSUMER_GROUP = "nakadi"
+"""Consumers send this group name but do not join the group."""
 
-CONNECT = ("kafka-cluster:Connect",)
+CONNECT_ACTIONS = ("kafka-cluster:Connect",)
 READ = ("kafka-cluster:DescribeTopic", "kafka-cluster:ReadData")
-# Settings of a topic tell those who are refused that it was sealed.
+# A writer whose event is refused reads the topic's settings to learn whether the topic is sealed.
 WRITE = (*READ, "kafka-cluster:DescribeTopicDynamicConfiguration", "kafka-cluster:WriteData")
-# Deleting records takes the right to delete the topic.
+# MSK requires the right to delete the topic for deleting records.
 REMOVE = (*READ, "kafka-cluster:DeleteTopic")
 MANAGE = (
     *WRITE,
@@ -47,8 +47,11 @@ MANAGE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """`kind` is serverless, express, provisioned, or the ARN of a cluster with its servers and security group."""
+class ClusterChoice:
+    """The cluster to use. `kind` is serverless, express, provisioned, or the ARN of an existing cluster.
+
+    An existing cluster also needs `servers` and `security_group`.
+    """
 
     kind: str
     instance: str = ""
@@ -63,19 +66,19 @@ class Choice:
 
     @property
     def has_brokers(self) -> bool:
-        """Whether it is made of brokers that can be counted and watched."""
+        """Whether the cluster consists of individual brokers with metrics of their own."""
         return self.kind in {"express", "provisioned"}
 
 
-def within(cluster: str, prefix: str, kind: str) -> str:
-    """What the names of topics or groups of a cluster begin with. The id of one that is made is not known before."""
+def resource_arn_prefix(cluster: str, prefix: str, kind: str) -> str:
+    """The ARN prefix of a cluster's topics or groups. The id of a new cluster is unknown, so it is a wildcard."""
     if cluster.startswith("arn:"):
         return cluster.replace(":cluster/", f":{kind}/")
     return f"arn:{Aws.PARTITION}:kafka:{Aws.REGION}:{Aws.ACCOUNT_ID}:{kind}/{prefix}/*"
 
 
 class Cluster(Construct):
-    """`of_clients` is the security group of those who may reach the servers, besides which they sign in."""
+    """A cluster of MSK. Clients need `client_security_group` to reach it, and authenticate with IAM."""
 
     def __init__(
         self,
@@ -83,7 +86,7 @@ class Cluster(Construct):
         name: str,
         *,
         prefix: str,
-        choice: Choice,
+        choice: ClusterChoice,
         network: Network,
         keep: bool,
         key: kms.IKey | None,
@@ -93,23 +96,23 @@ class Cluster(Construct):
         self.choice = choice
         self.network = network
         self._removal = RemovalPolicy.RETAIN if keep else RemovalPolicy.DESTROY
-        self.of_clients = self._security_group("OfClients", "What reads and writes events in MSK")
-        self.of_clients.add_egress_rule(
+        self.client_security_group = self._security_group("OfClients", "What reads and writes events in MSK")
+        self.client_security_group.add_egress_rule(
             ec2.Peer.any_ipv4(), ec2.Port.tcp(443), "DynamoDB, S3 and other services of AWS"
         )
-        of_servers: ec2.ISecurityGroup
+        server_security_group: ec2.ISecurityGroup
         if choice.exists:
-            of_servers = ec2.SecurityGroup.from_security_group_id(self, "OfServers", choice.security_group)
+            server_security_group = ec2.SecurityGroup.from_security_group_id(self, "OfServers", choice.security_group)
         else:
-            of_servers = self._security_group("OfServers", "The servers of MSK")
-        self.of_clients.add_egress_rule(of_servers, ec2.Port.tcp(PORT), "Events")
-        of_servers.add_ingress_rule(self.of_clients, ec2.Port.tcp(PORT), "The broker")
-        self.arn = choice.kind if choice.exists else self._made(of_servers, key)
-        self.servers = choice.servers or self._found_servers()
+            server_security_group = self._security_group("OfServers", "The servers of MSK")
+        self.client_security_group.add_egress_rule(server_security_group, ec2.Port.tcp(IAM_PORT), "Events")
+        server_security_group.add_ingress_rule(self.client_security_group, ec2.Port.tcp(IAM_PORT), "The broker")
+        self.arn = choice.kind if choice.exists else self._create(server_security_group, key)
+        self.servers = choice.servers or self._look_up_servers()
 
     @property
     def event_log(self) -> str:
-        """Where the engine finds it. Topics have the stage in front, for a cluster may have several."""
+        """The event log's address. Topic names begin with the stage, since stages may share a cluster."""
         return f"kafka://{self.servers}?iam={Aws.REGION}&prefix={self.topic_prefix}"
 
     @property
@@ -117,92 +120,110 @@ class Cluster(Construct):
         return f"{self.prefix}."
 
     def statements(self, topics: tuple[str, ...]) -> Iterator[iam.PolicyStatement]:
-        """What may be done with the topics of the stage. Resources of a cluster are named by it and its own id."""
-        of_cluster = list(CONNECT)
+        """The policy statements that allow the given actions on the topics of the stage."""
+        cluster_actions = list(CONNECT_ACTIONS)
         if "kafka-cluster:WriteData" in topics:
-            of_cluster.append("kafka-cluster:WriteDataIdempotently")
-        yield iam.PolicyStatement(actions=of_cluster, resources=[self.arn])
-        yield iam.PolicyStatement(actions=list(topics), resources=[self._within("topic", f"{self.topic_prefix}*")])
-        yield iam.PolicyStatement(actions=["kafka-cluster:DescribeGroup"], resources=[self._within("group", GROUP)])
+            cluster_actions.append("kafka-cluster:WriteDataIdempotently")
+        yield iam.PolicyStatement(actions=cluster_actions, resources=[self.arn])
+        yield iam.PolicyStatement(
+            actions=list(topics), resources=[self._resource_arn("topic", f"{self.topic_prefix}*")]
+        )
+        yield iam.PolicyStatement(
+            actions=["kafka-cluster:DescribeGroup"], resources=[self._resource_arn("group", CONSUMER_GROUP)]
+        )
 
-    def _within(self, kind: str, name: str) -> str:
-        return f"{within(self.choice.kind, self.prefix, kind)}/{name}"
+    def _resource_arn(self, kind: str, name: str) -> str:
+        return f"{resource_arn_prefix(self.choice.kind, self.prefix, kind)}/{name}"
 
     def _security_group(self, name: str, description: str) -> ec2.SecurityGroup:
         return ec2.SecurityGroup(self, name, vpc=self.network.vpc, description=description, allow_all_outbound=False)
 
-    def _made(self, of_servers: ec2.ISecurityGroup, key: kms.IKey | None) -> str:
+    def _create(self, server_security_group: ec2.ISecurityGroup, key: kms.IKey | None) -> str:
         cluster: msk.CfnServerlessCluster | msk.CfnCluster
-        chosen = self.network.subnets
-        found = self.network.vpc.select_subnets(subnet_type=chosen.subnet_type, subnets=chosen.subnets)
+        selection = self.network.subnets
+        subnets = self.network.vpc.select_subnets(subnet_type=selection.subnet_type, subnets=selection.subnets)
         if self.choice.kind == "serverless":
-            cluster = self._serverless(found.subnet_ids, of_servers)
+            cluster = self._create_serverless(subnets.subnet_ids, server_security_group)
         else:
-            cluster = self._of_brokers(found.subnet_ids, of_servers, key)
+            cluster = self._create_brokers(subnets.subnet_ids, server_security_group, key)
         cluster.apply_removal_policy(self._removal)
         return str(cluster.attr_arn)
 
-    def _serverless(self, subnets: list[str], of_servers: ec2.ISecurityGroup) -> msk.CfnServerlessCluster:
-        made = msk.CfnServerlessCluster
-        return made(
+    def _create_serverless(
+        self, subnets: list[str], server_security_group: ec2.ISecurityGroup
+    ) -> msk.CfnServerlessCluster:
+        resource = msk.CfnServerlessCluster
+        return resource(
             self,
             "Serverless",
             cluster_name=self.prefix,
-            client_authentication=made.ClientAuthenticationProperty(
-                sasl=made.SaslProperty(iam=made.IamProperty(enabled=True))
+            client_authentication=resource.ClientAuthenticationProperty(
+                sasl=resource.SaslProperty(iam=resource.IamProperty(enabled=True))
             ),
-            vpc_configs=[made.VpcConfigProperty(subnet_ids=subnets, security_groups=[of_servers.security_group_id])],
+            vpc_configs=[
+                resource.VpcConfigProperty(
+                    subnet_ids=subnets, security_groups=[server_security_group.security_group_id]
+                )
+            ],
         )
 
-    def _of_brokers(self, subnets: list[str], of_servers: ec2.ISecurityGroup, key: kms.IKey | None) -> msk.CfnCluster:
-        made, express = msk.CfnCluster, self.choice.kind == "express"
-        brokers_log = self._logs("Logs")
-        disks = made.StorageInfoProperty(ebs_storage_info=made.EBSStorageInfoProperty(volume_size=self.choice.disk_gb))
-        return made(
+    def _create_brokers(
+        self, subnets: list[str], server_security_group: ec2.ISecurityGroup, key: kms.IKey | None
+    ) -> msk.CfnCluster:
+        resource, express = msk.CfnCluster, self.choice.kind == "express"
+        brokers_log = self._create_log_group("Logs")
+        disks = resource.StorageInfoProperty(
+            ebs_storage_info=resource.EBSStorageInfoProperty(volume_size=self.choice.disk_gb)
+        )
+        return resource(
             self,
             "Brokers",
             cluster_name=self.prefix,
-            kafka_version=VERSION,
+            kafka_version=KAFKA_VERSION,
             number_of_broker_nodes=self.choice.brokers,
-            broker_node_group_info=made.BrokerNodeGroupInfoProperty(
+            broker_node_group_info=resource.BrokerNodeGroupInfoProperty(
                 client_subnets=subnets,
                 instance_type=self.choice.instance or ("express.m7g.large" if express else "kafka.m7g.large"),
-                security_groups=[of_servers.security_group_id],
+                security_groups=[server_security_group.security_group_id],
                 storage_info=None if express else disks,
             ),
-            configuration_info=None if express else self._configuration(),
-            client_authentication=made.ClientAuthenticationProperty(
-                sasl=made.SaslProperty(iam=made.IamProperty(enabled=True)),
-                unauthenticated=made.UnauthenticatedProperty(enabled=False),
+            configuration_info=None if express else self._create_configuration(),
+            client_authentication=resource.ClientAuthenticationProperty(
+                sasl=resource.SaslProperty(iam=resource.IamProperty(enabled=True)),
+                unauthenticated=resource.UnauthenticatedProperty(enabled=False),
             ),
-            encryption_info=made.EncryptionInfoProperty(
-                encryption_at_rest=made.EncryptionAtRestProperty(data_volume_kms_key_id=key.key_arn) if key else None,
-                encryption_in_transit=made.EncryptionInTransitProperty(client_broker="TLS", in_cluster=True),
+            encryption_info=resource.EncryptionInfoProperty(
+                encryption_at_rest=resource.EncryptionAtRestProperty(data_volume_kms_key_id=key.key_arn)
+                if key
+                else None,
+                encryption_in_transit=resource.EncryptionInTransitProperty(client_broker="TLS", in_cluster=True),
             ),
             enhanced_monitoring="PER_BROKER",
-            logging_info=made.LoggingInfoProperty(
-                broker_logs=made.BrokerLogsProperty(
-                    cloud_watch_logs=made.CloudWatchLogsProperty(enabled=True, log_group=brokers_log.log_group_name)
+            logging_info=resource.LoggingInfoProperty(
+                broker_logs=resource.BrokerLogsProperty(
+                    cloud_watch_logs=resource.CloudWatchLogsProperty(enabled=True, log_group=brokers_log.log_group_name)
                 )
             ),
         )
 
-    def _configuration(self) -> msk.CfnCluster.ConfigurationInfoProperty:
-        made = msk.CfnConfiguration(
+    def _create_configuration(self) -> msk.CfnCluster.ConfigurationInfoProperty:
+        configuration = msk.CfnConfiguration(
             self,
             "Configuration",
             name=self.prefix,
-            kafka_versions_list=[VERSION],
+            kafka_versions_list=[KAFKA_VERSION],
             server_properties=SERVER_PROPERTIES,
         )
-        return msk.CfnCluster.ConfigurationInfoProperty(arn=made.attr_arn, revision=made.attr_latest_revision_revision)
+        return msk.CfnCluster.ConfigurationInfoProperty(
+            arn=configuration.attr_arn, revision=configuration.attr_latest_revision_revision
+        )
 
-    def _logs(self, name: str) -> logs.LogGroup:
+    def _create_log_group(self, name: str) -> logs.LogGroup:
         return logs.LogGroup(self, name, retention=logs.RetentionDays.ONE_MONTH, removal_policy=RemovalPolicy.DESTROY)
 
-    def _found_servers(self) -> str:
-        """CloudFormation does not say where a cluster's servers are, so they are asked for once it is made."""
-        asked = custom_resources.AwsCustomResource(
+    def _look_up_servers(self) -> str:
+        """Ask MSK for the server addresses of a new cluster, which CloudFormation does not provide."""
+        lookup = custom_resources.AwsCustomResource(
             self,
             "Servers",
             on_update=custom_resources.AwsSdkCall(
@@ -214,8 +235,8 @@ class Cluster(Construct):
             policy=custom_resources.AwsCustomResourcePolicy.from_statements(
                 [iam.PolicyStatement(actions=["kafka:GetBootstrapBrokers"], resources=[self.arn])]
             ),
-            # The one that Lambda has knows this call.
+            # Lambda's own SDK knows this call.
             install_latest_aws_sdk=False,
-            log_group=self._logs("ServersLogs"),
+            log_group=self._create_log_group("ServersLogs"),
         )
-        return str(asked.get_response_field("BootstrapBrokerStringSaslIam"))
+        return str(lookup.get_response_field("BootstrapBrokerStringSaslIam"))

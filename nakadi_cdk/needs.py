@@ -1,24 +1,24 @@
-"""What each function serves and which settings it reads: the deployment gives it these, and no others."""
+"""The routes that each function serves and the settings that it reads. The deployment passes no other settings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-SCOPES = (
+SCOPE_SETTINGS = (
     "scope_uid",
     "scope_config_write",
     "scope_event_type_write",
     "scope_event_stream_read",
     "scope_event_stream_write",
 )
-# What every process reads that is a broker: where things are, and what it remembers and counts of them.
-STORES = ("registry", "event_log", "log_index", "archive", "archiver", "cache_seconds", "max_metric_names")
+# Every broker process reads the locations of the stores, and the limits of its caches and metrics.
+STORE_SETTINGS = ("registry", "event_log", "log_index", "archive", "archiver", "cache_seconds", "max_metric_names")
 
-# Who asks was found out by the authorizer; whether they may is decided in every function.
-ASKED = ("auth", "auth_realms", "default_admin", "all_data_access", *SCOPES)
+# The authorizer identifies the caller; each function checks the caller's permissions.
+PERMISSION_SETTINGS = ("auth", "auth_realms", "default_admin", "all_data_access", *SCOPE_SETTINGS)
 
-TOKENS = (
+TOKEN_SETTINGS = (
     "auth_jwks",
     "auth_issuer",
     "auth_audience",
@@ -28,25 +28,25 @@ TOKENS = (
     "auth_attributes",
     "auth_service_realms",
 )
-EVENT_TYPES = (
+EVENT_TYPE_SETTINGS = (
     "default_partitions",
     "max_partitions",
     "retention_min_ms",
     "retention_default_ms",
     "retention_max_ms",
 )
-SUBSCRIPTIONS = ("coordination", "max_commit_timeout_seconds")
+SUBSCRIPTION_SETTINGS = ("coordination", "max_commit_timeout_seconds")
 
-# A request that waits for streams to end has to be answered before the gateway answers in its place.
-WAITING = ("longest_wait_seconds",)
+# A request that waits for streams to end must finish before the gateway's timeout.
+WAIT_SETTINGS = ("longest_wait_seconds",)
 
-# An event type goes with the subscriptions that may go with it.
-DELETABLE = ("deletable_subscription_owning_application", "deletable_subscription_consumer_group")
+# Deleting an event type also deletes the subscriptions that these settings name.
+DELETION_SETTINGS = ("deletable_subscription_owning_application", "deletable_subscription_consumer_group")
 
-BATCHES = ("max_batch_events", "max_batch_steps", "max_event_bytes")
+BATCH_SETTINGS = ("max_batch_events", "max_batch_steps", "max_event_bytes")
 
-# What the event types of the broker's own are like; each is made by the process that needs it first.
-OWN = (
+# The options of the broker's own event types. The first process that needs one creates it.
+OWN_EVENT_TYPE_SETTINGS = (
     "dead_letter_queue",
     "dead_letter_redrive",
     "dead_letter_owning_application",
@@ -57,12 +57,14 @@ OWN = (
     "kpi_authorization",
 )
 
-# Whatever changes something can tell the audit log, whose events are published like others.
-AUDIT = (*EVENT_TYPES, *OWN, "hash_salt", *BATCHES)
+# Every change may write to the audit log, which publishes its events like any other publisher.
+AUDIT_SETTINGS = (*EVENT_TYPE_SETTINGS, *OWN_EVENT_TYPE_SETTINGS, "hash_salt", *BATCH_SETTINGS)
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
+    """The settings that a function reads and the areas of routes that it serves."""
+
     settings: frozenset[str]
     areas: tuple[str, ...] = ()
 
@@ -75,33 +77,39 @@ def _needs(*settings: str, areas: tuple[str, ...] = ()) -> Needs:
     return Needs(frozenset(settings), areas)
 
 
-# Beside a log that numbers events itself: when they are archived, and how long the log keeps them then.
-TIERED = ("archive_after_seconds", "archive_grace_seconds", "hot_retention_ms")
+# With Kafka, which numbers events itself: when to archive events, and how long Kafka keeps them afterwards.
+TIERING_SETTINGS = ("archive_after_seconds", "archive_grace_seconds", "hot_retention_ms")
 
 
 NEEDS: Mapping[str, Needs] = {
-    "publish": _needs(*STORES, *ASKED, *BATCHES, "hash_salt", areas=("publishing",)),
+    "publish": _needs(*STORE_SETTINGS, *PERMISSION_SETTINGS, *BATCH_SETTINGS, "hash_salt", areas=("publishing",)),
     "event_types": _needs(
-        *STORES,
-        *ASKED,
-        *AUDIT,
-        *SUBSCRIPTIONS,
-        *WAITING,
-        *DELETABLE,
+        *STORE_SETTINGS,
+        *PERMISSION_SETTINGS,
+        *AUDIT_SETTINGS,
+        *SUBSCRIPTION_SETTINGS,
+        *WAIT_SETTINGS,
+        *DELETION_SETTINGS,
         "data_access_warning",
         "compaction_warning",
         areas=("event_types",),
     ),
-    "cursors": _needs(*STORES, *ASKED, areas=("cursors",)),
+    "cursors": _needs(*STORE_SETTINGS, *PERMISSION_SETTINGS, areas=("cursors",)),
     "subscriptions": _needs(
-        *STORES, *ASKED, *AUDIT, *SUBSCRIPTIONS, *WAITING, "max_subscription_partitions", areas=("subscriptions",)
+        *STORE_SETTINGS,
+        *PERMISSION_SETTINGS,
+        *AUDIT_SETTINGS,
+        *SUBSCRIPTION_SETTINGS,
+        *WAIT_SETTINGS,
+        "max_subscription_partitions",
+        areas=("subscriptions",),
     ),
-    "admin": _needs(*STORES, *ASKED, *AUDIT, areas=("settings", "monitoring")),
-    "authorizer": _needs(*TOKENS),
+    "admin": _needs(*STORE_SETTINGS, *PERMISSION_SETTINGS, *AUDIT_SETTINGS, areas=("settings", "monitoring")),
+    "authorizer": _needs(*TOKEN_SETTINGS),
     "log_indexer": _needs("event_log", "log_index", "archive"),
     "housekeeping": _needs(
-        *STORES,
-        *AUDIT,
+        *STORE_SETTINGS,
+        *AUDIT_SETTINGS,
         "coordination",
         "auth",
         "default_admin",
@@ -112,13 +120,13 @@ NEEDS: Mapping[str, Needs] = {
     ),
 }
 
-# The function of the log indexer, where it archives topics instead of indexing streams.
-TOPIC_ARCHIVER = _needs(*STORES, *TIERED, "auth")
+# The log indexer's needs with Kafka, where it archives topics instead of indexing streams.
+TOPIC_ARCHIVER = _needs(*STORE_SETTINGS, *TIERING_SETTINGS, "auth")
 
 
-def needs_of(function: str, *, topics: bool) -> Needs:
-    """`topics`: events are in Kafka."""
+def find_needs(function: str, *, on_kafka: bool) -> Needs:
+    """The needs of a function, with Kafka or without it."""
     needs = NEEDS[function]
-    if not topics or "event_log" not in needs.settings:
+    if not on_kafka or "event_log" not in needs.settings:
         return needs
-    return TOPIC_ARCHIVER if function == "log_indexer" else Needs(needs.settings | {*TIERED}, needs.areas)
+    return TOPIC_ARCHIVER if function == "log_indexer" else Needs(needs.settings | {*TIERING_SETTINGS}, needs.areas)

@@ -1,4 +1,4 @@
-"""Where the streaming service is: a network of its own, without or with private subnets only, or one that exists."""
+"""The network of the streaming service: a new one with public or private subnets, or an existing one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
-PUBLIC = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PUBLIC)
-ISOLATED = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_ISOLATED)
+PUBLIC_SUBNETS = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PUBLIC)
+ISOLATED_SUBNETS = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_ISOLATED)
 
-# Regions with zones that a VPC link cannot be in, and two zones of each that it can. Elsewhere any two will do.
+# Regions with zones that do not support VPC links, and two zones of each that do. Other regions allow any zone.
 # https://docs.aws.amazon.com/apigateway/latest/developerguide/apigateway-vpc-links-v2.html#apigateway-vpc-links-v2-availability
-ZONES_OF_LINKS: Mapping[str, tuple[str, str]] = {
+LINK_ZONES: Mapping[str, tuple[str, str]] = {
     "ap-east-1": ("ape1-az2", "ape1-az3"),
     "ap-northeast-1": ("apne1-az1", "apne1-az4"),
     "ca-central-1": ("cac1-az1", "cac1-az2"),
@@ -25,7 +25,7 @@ ZONES_OF_LINKS: Mapping[str, tuple[str, str]] = {
     "us-west-1": ("usw1-az1", "usw1-az3"),
 }
 
-# What a task asks for by a network address of the network's own, where it has no other way out.
+# The services that tasks reach through VPC endpoints if the network has no other way out.
 ENDPOINTS: Mapping[str, ec2.InterfaceVpcEndpointAwsService] = {
     "Images": ec2.InterfaceVpcEndpointAwsService.ECR,
     "ImageLayers": ec2.InterfaceVpcEndpointAwsService.ECR_DOCKER,
@@ -36,7 +36,15 @@ ENDPOINTS: Mapping[str, ec2.InterfaceVpcEndpointAwsService] = {
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A network, its subnets that tasks, balancer and link are in, and whether tasks need addresses to get out."""
+    """A network for the streaming service.
+
+    :param vpc: The VPC.
+    :param subnets: The subnets of tasks, load balancer and link.
+    :param public_addresses: Whether tasks get public addresses, which they need in public subnets without a NAT.
+        Default: False.
+
+        Network(vpc, ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_WITH_EGRESS))
+    """
 
     vpc: ec2.IVpc
     subnets: ec2.SubnetSelection
@@ -44,7 +52,7 @@ class Network:
 
 
 def existing_network(scope: Construct, vpc_id: str, subnets: Mapping[str, str]) -> Network:
-    """One that somebody else looks after: private subnets by their ids, and the zone of each."""
+    """Refer to an existing VPC by the ids of its private subnets and the zone of each."""
     vpc = ec2.Vpc.from_vpc_attributes(
         scope,
         "Network",
@@ -56,10 +64,10 @@ def existing_network(scope: Construct, vpc_id: str, subnets: Mapping[str, str]) 
 
 
 def new_network(scope: Construct, log_retention: logs.RetentionDays, *, private: bool) -> Network:
-    """Nothing but what streams need. The gateway endpoints of S3 and DynamoDB cost nothing.
+    """Create a network for streams only. Its gateway endpoints for S3 and DynamoDB are free.
 
-    A public one has no NAT, and tasks get out by addresses of their own; from a private one there is no way out at all
-    but to the services that streams need.
+    A public network has no NAT; tasks use public addresses. From a private network tasks reach only services
+    that have an endpoint.
     """
     kind = ec2.SubnetType.PRIVATE_ISOLATED if private else ec2.SubnetType.PUBLIC
     vpc = ec2.Vpc(
@@ -79,44 +87,44 @@ def new_network(scope: Construct, log_retention: logs.RetentionDays, *, private:
             "DynamoDb": ec2.GatewayVpcEndpointOptions(service=ec2.GatewayVpcEndpointAwsService.DYNAMODB),
         },
     )
-    refused = logs.LogGroup(scope, "RefusedTraffic", retention=log_retention, removal_policy=RemovalPolicy.DESTROY)
+    log_group = logs.LogGroup(scope, "RefusedTraffic", retention=log_retention, removal_policy=RemovalPolicy.DESTROY)
     vpc.add_flow_log(
         "Refused",
-        destination=ec2.FlowLogDestination.to_cloud_watch_logs(refused),
+        destination=ec2.FlowLogDestination.to_cloud_watch_logs(log_group),
         traffic_type=ec2.FlowLogTrafficType.REJECT,
     )
-    _put_where_links_can_be(scope, vpc.isolated_subnets if private else vpc.public_subnets)
-    return Network(vpc, ISOLATED if private else PUBLIC, public_addresses=not private)
+    _choose_link_zones(scope, vpc.isolated_subnets if private else vpc.public_subnets)
+    return Network(vpc, ISOLATED_SUBNETS if private else PUBLIC_SUBNETS, public_addresses=not private)
 
 
-def add_endpoints(network: Network, of_service: ec2.ISecurityGroup, *, kinesis: bool = True) -> None:
-    """The ways out of a private network: an address in each zone for each service, which is paid for by the hour."""
+def add_endpoints(network: Network, service_security_group: ec2.ISecurityGroup, *, kinesis: bool = True) -> None:
+    """Add interface endpoints to a private network: one address per service and zone, at an hourly price."""
     for name, service in ENDPOINTS.items():
         if name == "Kinesis" and not kinesis:
             continue
         endpoint = ec2.InterfaceVpcEndpoint(
             network.vpc, name, vpc=network.vpc, service=service, subnets=network.subnets, open=False
         )
-        endpoint.connections.allow_from(of_service, ec2.Port.tcp(443))
+        endpoint.connections.allow_from(service_security_group, ec2.Port.tcp(443))
 
 
-def _put_where_links_can_be(scope: Construct, subnets: list[ec2.ISubnet]) -> None:
-    """Templates know no region, so they decide where they are deployed. A zone has the same id in every account."""
-    here = {
+def _choose_link_zones(scope: Construct, subnets: list[ec2.ISubnet]) -> None:
+    """Let the template choose zones by region during the deployment. Zone ids are the same in every account."""
+    in_region = {
         region: CfnCondition(scope, f"In-{region}", expression=Fn.condition_equals(Aws.REGION, region))
-        for region in ZONES_OF_LINKS
+        for region in LINK_ZONES
     }
-    any_will_do = CfnCondition(scope, "AnyZone", expression=Fn.condition_not(Fn.condition_or(*here.values())))
+    any_zone = CfnCondition(scope, "AnyZone", expression=Fn.condition_not(Fn.condition_or(*in_region.values())))
     for number, subnet in enumerate(subnets):
-        made = subnet.node.default_child
-        assert isinstance(made, ec2.CfnSubnet)
-        cdk.Validations.of(made).acknowledge(
+        resource = subnet.node.default_child
+        assert isinstance(resource, ec2.CfnSubnet)
+        cdk.Validations.of(resource).acknowledge(
             cdk.Acknowledgment(id="CloudFormation-Validate::F3020", reason="Only one of both has a value")
         )
         zone_id = Aws.NO_VALUE
-        for region, zones in ZONES_OF_LINKS.items():
-            zone_id = Fn.condition_if(here[region].logical_id, zones[number], zone_id).to_string()
-        made.availability_zone_id = zone_id
-        made.availability_zone = Fn.condition_if(
-            any_will_do.logical_id, made.availability_zone, Aws.NO_VALUE
+        for region, zones in LINK_ZONES.items():
+            zone_id = Fn.condition_if(in_region[region].logical_id, zones[number], zone_id).to_string()
+        resource.availability_zone_id = zone_id
+        resource.availability_zone = Fn.condition_if(
+            any_zone.logical_id, resource.availability_zone, Aws.NO_VALUE
         ).to_string()

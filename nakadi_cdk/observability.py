@@ -1,4 +1,4 @@
-"""What people look at, and what wakes them up."""
+"""Alarms, their topic, and an optional dashboard."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from constructs import Construct
 from nakadi_cdk.data import Data, NamedStream
 from nakadi_cdk.direct import Direct
 from nakadi_cdk.functions import Functions
-from nakadi_cdk.msk import Choice
+from nakadi_cdk.msk import ClusterChoice
 from nakadi_cdk.needs import NEEDS
 from nakadi_cdk.streaming import Streaming
 
 MINUTE = Duration.minutes(1)
 
-# Of one alarm.
-MOST_METRICS = 10
+# CloudWatch's limit for one alarm.
+MAX_METRICS_PER_ALARM = 10
 
-# Of housekeeping.
-A_ROUND = Duration.minutes(5)
+# Housekeeping runs this often.
+HOUSEKEEPING_PERIOD = Duration.minutes(5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """Who hears of alarms, and whether there is a page to look at."""
+class AlarmOptions:
+    """The address that alarms are sent to, and whether to create a dashboard."""
 
     alarm_email: str
     dashboard: bool
     late_seconds: int
-    """After so long tables are late; 0 where no job is started for news."""
+    """The age of events waiting for their tables that raises an alarm; 0 if a schedule starts the job."""
 
 
 class Observability(Construct):
-    """docs/operations.md says of every alarm what it means and what to do."""
+    """The alarms of a deployment. docs/operations.md explains each one and what to do about it."""
 
     def __init__(
         self,
@@ -55,28 +55,28 @@ class Observability(Construct):
         functions: Functions,
         streaming: Streaming | None,
         direct: Direct | None,
-        told: Told,
+        options: AlarmOptions,
     ) -> None:
         super().__init__(scope, name)
         self._data = data
         self._functions = functions.all
         self._streaming = streaming
         self._api = api
-        self._set_aside = functions.set_aside
-        self.topic = _topic(self, told.alarm_email)
-        self.alarms = [*self._of_events(), *self._of_the_api(), *self._of_subscriptions()]
+        self._failed_batches = functions.failed_batches
+        self.topic = _create_topic(self, options.alarm_email)
+        self.alarms = [*self._event_alarms(), *self._api_alarms(), *self._subscription_alarms()]
         if streaming:
-            self.alarms += self._of_streams(streaming)
+            self.alarms += self._streaming_alarms(streaming)
         if direct:
-            self.alarms.append(self._of_direct_requests(direct))
-        if told.late_seconds:
-            self.alarms += self._of_tables(told.late_seconds)
-        if told.dashboard:
-            self._dashboard()
+            self.alarms.append(self._direct_alarm(direct))
+        if options.late_seconds:
+            self.alarms += self._table_alarms(options.late_seconds)
+        if options.dashboard:
+            self._create_dashboard()
 
-    def _of_events(self) -> Iterator[cloudwatch.Alarm]:
+    def _event_alarms(self) -> Iterator[cloudwatch.Alarm]:
         indexer = self._functions["log_indexer"]
-        yield self._alarm(
+        yield self._create_alarm(
             "EventsAreNotIndexed",
             self._index_lag,
             600,
@@ -84,29 +84,29 @@ class Observability(Construct):
             periods=2,
             silence_is_bad=True,
         )
-        yield self._alarm(
+        yield self._create_alarm(
             "IndexerFails",
             indexer.metric_errors(period=MINUTE),
             1,
             "The log indexer fails again and again",
             periods=10,
         )
-        if self._set_aside:
-            yield from self._of_streams_indexed(indexer, self._set_aside)
+        if self._failed_batches:
+            yield from self._indexer_alarms(indexer, self._failed_batches)
         for name, stream in self._data.streams.items():
-            yield from self._of_a_stream(name.removeprefix(self._data.prefix), stream)
+            yield from self._stream_alarms(name.removeprefix(self._data.prefix), stream)
         if self._data.cluster and self._data.cluster.choice.has_brokers:
-            yield from self._of_brokers(self._data.cluster.choice)
-        yield self._alarm(
+            yield from self._kafka_alarms(self._data.cluster.choice)
+        yield self._create_alarm(
             "TablesAreThrottled",
-            self._sum("Throttled requests", self._throttle_events()),
+            self._sum_metrics("Throttled requests", self._throttle_metrics()),
             10,
             "Tables are asked for more than they give",
             periods=5,
         )
-        yield self._alarm(
+        yield self._create_alarm(
             "HousekeepingFails",
-            self._functions["housekeeping"].metric_errors(period=A_ROUND),
+            self._functions["housekeeping"].metric_errors(period=HOUSEKEEPING_PERIOD),
             1,
             "Retention and compaction do not happen",
             periods=3,
@@ -114,158 +114,158 @@ class Observability(Construct):
 
     @property
     def _index_lag(self) -> cloudwatch.Metric:
-        """It is measured by housekeeping in streams, and by the indexer in topics."""
-        told_by = "log_indexer" if self._data.cluster else "housekeeping"
-        return self._told("IndexLag", told_by, A_ROUND, statistic="Maximum")
+        """Housekeeping measures the lag of streams, the indexer that of topics."""
+        reporter = "log_indexer" if self._data.cluster else "housekeeping"
+        return self._function_metric("IndexLag", reporter, HOUSEKEEPING_PERIOD, statistic="Maximum")
 
-    def _of_streams_indexed(self, indexer: lambda_.Function, set_aside: sqs.Queue) -> Iterator[cloudwatch.Alarm]:
-        yield self._alarm(
+    def _indexer_alarms(self, indexer: lambda_.Function, failed_batches: sqs.Queue) -> Iterator[cloudwatch.Alarm]:
+        yield self._create_alarm(
             "IndexerIsLate",
             indexer.metric("IteratorAge", statistic="Maximum", period=MINUTE),
             300_000,
             "Events are counted and archived later than five minutes after they came",
             periods=5,
         )
-        yield self._alarm(
+        yield self._create_alarm(
             "EventsWereLost",
-            self._told("GapsFound", "housekeeping", A_ROUND, statistic="Maximum"),
+            self._function_metric("GapsFound", "housekeeping", HOUSEKEEPING_PERIOD, statistic="Maximum"),
             1,
             "A stream has forgotten events that were not indexed; their event types got new timelines",
         )
-        yield self._alarm(
+        yield self._create_alarm(
             "BatchesAreLost",
-            set_aside.metric_approximate_number_of_messages_visible(statistic="Maximum", period=MINUTE),
+            failed_batches.metric_approximate_number_of_messages_visible(statistic="Maximum", period=MINUTE),
             1,
             "Batches of the log could not be indexed after all attempts",
         )
-        yield self._alarm(
+        yield self._create_alarm(
             "RecordsAreSetAside",
-            self._told("SetAside", "log_indexer"),
+            self._function_metric("SetAside", "log_indexer"),
             1,
             "The log has records that cannot be read",
         )
 
-    def _of_brokers(self, choice: Choice) -> Iterator[cloudwatch.Alarm]:
-        """What a cluster of brokers says of itself; one that is serverless says nothing of the kind."""
+    def _kafka_alarms(self, choice: ClusterChoice) -> Iterator[cloudwatch.Alarm]:
+        """Alarms on metrics of brokers, which a serverless cluster does not publish."""
         cluster = {"Cluster Name": self._data.prefix}
-        yield self._alarm(
+        yield self._create_alarm(
             "PartitionsAreOffline",
-            _of_msk("OfflinePartitionsCount", cluster),
+            _msk_metric("OfflinePartitionsCount", cluster),
             1,
             "Partitions have no leader: nothing is written to them, and nothing is read",
             periods=3,
         )
-        for first in range(1, choice.brokers + 1, MOST_METRICS):
-            brokers = range(first, min(first + MOST_METRICS, choice.brokers + 1))
+        for first in range(1, choice.brokers + 1, MAX_METRICS_PER_ALARM):
+            brokers = range(first, min(first + MAX_METRICS_PER_ALARM, choice.brokers + 1))
             suffix = str(first) if first > 1 else ""
-            yield self._alarm(
+            yield self._create_alarm(
                 f"TooFewCopies{suffix}",
-                self._largest("UnderMinIsrPartitionCount", brokers),
+                self._maximum("UnderMinIsrPartitionCount", brokers),
                 1,
                 "Partitions have fewer copies in sync than a write needs: publishing is refused",
                 periods=5,
             )
             if choice.kind == "provisioned":
-                yield self._alarm(
+                yield self._create_alarm(
                     f"DisksAreFull{suffix}",
-                    self._largest("KafkaDataLogsDiskUsed", brokers),
+                    self._maximum("KafkaDataLogsDiskUsed", brokers),
                     75,
                     "The disk of a broker has little room left",
                     periods=5,
                 )
 
-    def _largest(self, metric: str, brokers: Iterable[int]) -> cloudwatch.IMetric:
+    def _maximum(self, metric: str, brokers: Iterable[int]) -> cloudwatch.IMetric:
         each = {
-            f"m{number}": _of_msk(metric, {"Cluster Name": self._data.prefix, "Broker ID": str(number)})
+            f"m{number}": _msk_metric(metric, {"Cluster Name": self._data.prefix, "Broker ID": str(number)})
             for number in brokers
         }
         return cloudwatch.MathExpression(
             expression=f"MAX([{', '.join(each)}])", using_metrics=each, period=MINUTE, label=metric
         )
 
-    def _of_a_stream(self, suffix: str, stream: NamedStream) -> Iterator[cloudwatch.Alarm]:
-        """Each stream has its own, for an alarm takes ten metrics at most, and says so which stream it is about."""
-        yield self._alarm(
+    def _stream_alarms(self, suffix: str, stream: NamedStream) -> Iterator[cloudwatch.Alarm]:
+        """Alarms of one stream, so that an alarm stays below ten metrics and names its stream."""
+        yield self._create_alarm(
             f"IndexerIsAway{suffix}",
-            # A mapping that is disabled or throttled away has no iterator age that could be too high.
+            # A disabled or fully throttled mapping publishes no iterator age.
             cloudwatch.MathExpression(
                 expression="IF(FILL(records, 0) > 0 AND FILL(invocations, 0) == 0, 1, 0)",
                 using_metrics={
-                    "records": stream.sum_of("IncomingRecords", A_ROUND),
-                    "invocations": self._functions["log_indexer"].metric_invocations(period=A_ROUND),
+                    "records": stream.sum_metric("IncomingRecords", HOUSEKEEPING_PERIOD),
+                    "invocations": self._functions["log_indexer"].metric_invocations(period=HOUSEKEEPING_PERIOD),
                 },
-                period=A_ROUND,
+                period=HOUSEKEEPING_PERIOD,
                 label="Records without an invocation of the indexer",
             ),
             1,
             "Events are stored, and the log indexer is not invoked",
             periods=2,
         )
-        yield self._alarm(
+        yield self._create_alarm(
             f"WritesAreThrottled{suffix}",
-            stream.sum_of("WriteProvisionedThroughputExceeded", MINUTE),
+            stream.sum_metric("WriteProvisionedThroughputExceeded", MINUTE),
             10,
             "Publishing needs more shards",
             periods=5,
         )
-        yield self._alarm(
+        yield self._create_alarm(
             f"ReadsAreThrottled{suffix}",
-            stream.sum_of("ReadProvisionedThroughputExceeded", MINUTE),
+            stream.sum_metric("ReadProvisionedThroughputExceeded", MINUTE),
             60,
             "Shards are read too often",
             periods=10,
         )
 
-    def _of_the_api(self) -> Iterator[cloudwatch.Alarm]:
-        # Where somebody waits for an answer, throttling is an answer by 5xx, and the next alarm tells.
-        unasked = [each for name, each in self._functions.items() if not NEEDS[name].areas and name != "authorizer"]
-        throttles = [each.metric_throttles(period=MINUTE) for each in unasked]
-        yield self._alarm(
+    def _api_alarms(self) -> Iterator[cloudwatch.Alarm]:
+        # If a client waits for an answer, throttling is a 5xx response, which the next alarm covers.
+        background = [each for name, each in self._functions.items() if not NEEDS[name].areas and name != "authorizer"]
+        throttles = [each.metric_throttles(period=MINUTE) for each in background]
+        yield self._create_alarm(
             "FunctionsAreThrottled",
-            self._sum("Throttled invocations", throttles),
+            self._sum_metrics("Throttled invocations", throttles),
             1,
             "The log indexer or housekeeping is throttled: functions reach the limit of the account",
             periods=3,
         )
-        yield self._alarm(
+        yield self._create_alarm(
             "ApiFails",
             self._api.metric_server_error(statistic="Sum", period=MINUTE),
             5,
             "Requests are answered by 5xx",
             periods=3,
         )
-        yield self._alarm(
+        yield self._create_alarm(
             "AuthorizerFails",
-            self._told("Faults", "authorizer"),
+            self._function_metric("Faults", "authorizer"),
             1,
             "Tokens cannot be checked",
             periods=3,
         )
-        yield self._alarm(
+        yield self._create_alarm(
             "AuthorizerIsThrottled",
             self._functions["authorizer"].metric_throttles(period=MINUTE),
             1,
             "Tokens cannot be checked: the function is throttled",
         )
 
-    def _of_streams(self, streaming: Streaming) -> Iterator[cloudwatch.Alarm]:
-        yield self._alarm(
+    def _streaming_alarms(self, streaming: Streaming) -> Iterator[cloudwatch.Alarm]:
+        yield self._create_alarm(
             "NoStreamingTask",
-            _of_target_group(streaming, "HealthyHostCount", "Minimum"),
+            _target_group_metric(streaming, "HealthyHostCount", "Minimum"),
             1,
             "No task serves streams",
             periods=3,
             below=True,
             silence_is_bad=True,
         )
-        yield self._alarm(
+        yield self._create_alarm(
             "StreamingFails",
-            _of_target_group(streaming, "HTTPCode_Target_5XX_Count", "Sum"),
+            _target_group_metric(streaming, "HTTPCode_Target_5XX_Count", "Sum"),
             5,
             "Streams are answered by 5xx",
             periods=3,
         )
-        yield self._alarm(
+        yield self._create_alarm(
             "StreamingIsFull",
             streaming.service.metric_memory_utilization(statistic="Maximum", period=MINUTE),
             85,
@@ -273,43 +273,43 @@ class Observability(Construct):
             periods=5,
         )
 
-    def _of_direct_requests(self, direct: Direct) -> cloudwatch.Alarm:
-        return self._alarm(
+    def _direct_alarm(self, direct: Direct) -> cloudwatch.Alarm:
+        return self._create_alarm(
             "DirectRequestsFail",
-            _of_target_group(direct, "HTTPCode_Target_5XX_Count", "Sum"),
+            _target_group_metric(direct, "HTTPCode_Target_5XX_Count", "Sum"),
             5,
             "Requests that do not come by the gateway are answered by 5xx",
             periods=3,
         )
 
-    def _of_tables(self, late_seconds: int) -> Iterator[cloudwatch.Alarm]:
-        """Housekeeping measures the lag, and so it also grows where no job runs. Jobs measure the latency, which has
-        the way of an event into the archive in it, too."""
-        yield self._alarm(
+    def _table_alarms(self, late_seconds: int) -> Iterator[cloudwatch.Alarm]:
+        """Housekeeping measures the lag, which also grows while no job runs. Jobs measure the latency, which
+        includes the time until an event is archived."""
+        yield self._create_alarm(
             "TablesAreLate",
-            self._told("TableLag", "housekeeping", A_ROUND, statistic="Maximum"),
+            self._function_metric("TableLag", "housekeeping", HOUSEKEEPING_PERIOD, statistic="Maximum"),
             late_seconds,
             "Archived events wait for their tables: no job runs, or one fails",
             periods=2,
         )
-        yield self._alarm(
+        yield self._create_alarm(
             "TablesAreSlow",
-            self._told("TableLatency", "housekeeping", A_ROUND, statistic="Maximum"),
+            self._function_metric("TableLatency", "housekeeping", HOUSEKEEPING_PERIOD, statistic="Maximum"),
             late_seconds,
             "Events come to their tables long after they were published",
             periods=2,
         )
 
-    def _of_subscriptions(self) -> Iterator[cloudwatch.Alarm]:
-        yield self._alarm(
+    def _subscription_alarms(self) -> Iterator[cloudwatch.Alarm]:
+        yield self._create_alarm(
             "SubscriptionsAreStalled",
-            self._told("StalledSubscriptions", "housekeeping", A_ROUND),
+            self._function_metric("StalledSubscriptions", "housekeeping", HOUSEKEEPING_PERIOD),
             1,
             "Subscriptions have events to process, and nothing is committed",
             periods=2,
         )
 
-    def _alarm(
+    def _create_alarm(
         self,
         name: str,
         metric: cloudwatch.IMetric,
@@ -340,8 +340,10 @@ class Observability(Construct):
         alarm.add_ok_action(action)
         return alarm
 
-    def _told(self, metric: str, function: str, period: Duration = MINUTE, statistic: str = "Sum") -> cloudwatch.Metric:
-        """What a function tells of itself."""
+    def _function_metric(
+        self, metric: str, function: str, period: Duration = MINUTE, statistic: str = "Sum"
+    ) -> cloudwatch.Metric:
+        """A metric that a function publishes about itself."""
         return cloudwatch.Metric(
             namespace=self._data.prefix,
             metric_name=metric,
@@ -350,22 +352,22 @@ class Observability(Construct):
             period=period,
         )
 
-    def _of_logs(self, metric: str) -> Iterator[cloudwatch.IMetric]:
+    def _stream_metrics(self, metric: str) -> Iterator[cloudwatch.IMetric]:
         for stream in self._data.streams.values():
-            yield stream.sum_of(metric, MINUTE)
+            yield stream.sum_metric(metric, MINUTE)
 
-    def _throttle_events(self) -> Iterator[cloudwatch.IMetric]:
+    def _throttle_metrics(self) -> Iterator[cloudwatch.IMetric]:
         for table in self._data.tables.values():
             for metric in ("ReadThrottleEvents", "WriteThrottleEvents"):
                 yield table.metric(metric, statistic="Sum", period=MINUTE)
 
-    def _sum(self, label: str, metrics: Iterable[cloudwatch.IMetric]) -> cloudwatch.MathExpression:
+    def _sum_metrics(self, label: str, metrics: Iterable[cloudwatch.IMetric]) -> cloudwatch.MathExpression:
         each = {f"m{number}": metric for number, metric in enumerate(metrics)}
         return cloudwatch.MathExpression(
             expression=" + ".join(f"FILL({name}, 0)" for name in each), using_metrics=each, period=MINUTE, label=label
         )
 
-    def _dashboard(self) -> None:
+    def _create_dashboard(self) -> None:
         dashboard = cloudwatch.Dashboard(self, "Dashboard", dashboard_name=self._data.prefix)
         dashboard.add_widgets(cloudwatch.AlarmStatusWidget(title="Alarms", alarms=self.alarms, width=24))
         dashboard.add_widgets(
@@ -374,8 +376,8 @@ class Observability(Construct):
             *([_graph("Open streams of a task", self._streaming.open_streams)] if self._streaming else []),
         )
         dashboard.add_widgets(
-            *self._graphs_of_streams(),
-            _graph("How late the indexer is", *self._indexer_ages(), self._index_lag),
+            *self._stream_graphs(),
+            _graph("How late the indexer is", *self._indexer_age_metrics(), self._index_lag),
         )
         each = self._functions.values()
         dashboard.add_widgets(
@@ -384,18 +386,18 @@ class Observability(Construct):
             _graph("Errors", *(function.metric_errors() for function in each)),
         )
 
-    def _graphs_of_streams(self) -> Iterator[cloudwatch.GraphWidget]:
+    def _stream_graphs(self) -> Iterator[cloudwatch.GraphWidget]:
         if self._data.streams:
-            yield _graph("Bytes in", *self._of_logs("IncomingBytes"))
-            yield _graph("Records in", *self._of_logs("IncomingRecords"))
+            yield _graph("Bytes in", *self._stream_metrics("IncomingBytes"))
+            yield _graph("Records in", *self._stream_metrics("IncomingRecords"))
 
-    def _indexer_ages(self) -> Iterator[cloudwatch.IMetric]:
+    def _indexer_age_metrics(self) -> Iterator[cloudwatch.IMetric]:
         if self._data.streams:
             yield self._functions["log_indexer"].metric("IteratorAge")
 
 
-def _topic(scope: Construct, email: str) -> sns.Topic:
-    """A topic with a policy of its own has to say that alarms may be told to it."""
+def _create_topic(scope: Construct, email: str) -> sns.Topic:
+    """Create the topic. Its policy has to allow CloudWatch explicitly, since a custom policy replaces the default."""
     topic = sns.Topic(scope, "Alarms", enforce_ssl=True)
     topic.add_to_resource_policy(
         iam.PolicyStatement(
@@ -411,7 +413,7 @@ def _topic(scope: Construct, email: str) -> sns.Topic:
     return topic
 
 
-def _of_msk(metric: str, dimensions: dict[str, str]) -> cloudwatch.Metric:
+def _msk_metric(metric: str, dimensions: dict[str, str]) -> cloudwatch.Metric:
     return cloudwatch.Metric(
         namespace="AWS/Kafka", metric_name=metric, dimensions_map=dimensions, statistic="Maximum", period=MINUTE
     )
@@ -421,7 +423,7 @@ def _graph(title: str, *metrics: cloudwatch.IMetric) -> cloudwatch.GraphWidget:
     return cloudwatch.GraphWidget(title=title, left=list(metrics), width=8)
 
 
-def _of_target_group(streaming: Streaming | Direct, metric: str, statistic: str) -> cloudwatch.Metric:
+def _target_group_metric(streaming: Streaming | Direct, metric: str, statistic: str) -> cloudwatch.Metric:
     return cloudwatch.Metric(
         namespace="AWS/ApplicationELB",
         metric_name=metric,

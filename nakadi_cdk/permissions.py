@@ -1,4 +1,4 @@
-"""Who may do what to the data: each function and the streaming service, action by action."""
+"""The permissions of each function, job and the streaming service, action by action."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ ALTER = (
 CHANGE = (*LOOK_UP, *ALTER)
 SCAN = (*LOOK_UP, "dynamodb:Scan")
 READ = ("kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:ListShards")
-WRITE = (*READ, "kinesis:PutRecords")  # a writer looks whether a seal came in between
-FOLLOW = (*READ, "kinesis:DescribeStream", "kinesis:DescribeStreamSummary")  # what an event source mapping asks for
+WRITE = (*READ, "kinesis:PutRecords")  # a writer checks for a seal
+FOLLOW = (*READ, "kinesis:DescribeStream", "kinesis:DescribeStreamSummary")  # an event source mapping requires these
 
 FETCH = ("s3:GetObject",)
 KEEP = ("s3:PutObject",)
@@ -44,10 +44,10 @@ USE_KEY = (
     "kms:ReEncryptFrom",
     "kms:ReEncryptTo",
 )
-KEPT_BY = ("dynamodb", "kinesis", "s3")
+KEY_SERVICES = ("dynamodb", "kinesis", "s3")
 
 
-# Of consumers of their own, to which shards are pushed. Housekeeping removes those of tasks that were killed.
+# Tasks register consumers, to which Kinesis pushes shards. Housekeeping removes the consumers of killed tasks.
 REGISTER = ("kinesis:DescribeStreamSummary", "kinesis:RegisterStreamConsumer")
 CONSUME = ("kinesis:DeregisterStreamConsumer", "kinesis:DescribeStreamConsumer", "kinesis:SubscribeToShard")
 LIST_CONSUMERS = ("kinesis:DescribeStreamSummary", "kinesis:ListStreamConsumers")
@@ -55,14 +55,14 @@ REMOVE = ("kinesis:DeregisterStreamConsumer",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class May:
-    """Actions on tables by their suffixes, on all streams or else all topics, and on the objects of the archive.
+class Access:
+    """Actions on tables by their suffixes, on all streams or topics, and on the objects of the archive.
 
-    `own` are the partition keys under which a table may be changed, and no others; `*` stands for any text.
+    `writable_keys` limits changes of a table to these partition keys; `*` stands for any text.
     """
 
     tables: Mapping[str, tuple[str, ...]]
-    own: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    writable_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     stream: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
     archive: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class May:
     def statements(self, data: Data) -> Iterator[iam.PolicyStatement]:
         for suffix, actions in self.tables.items():
             yield iam.PolicyStatement(actions=list(actions), resources=[data.tables[suffix].table_arn])
-        for suffix, keys in self.own.items():
+        for suffix, keys in self.writable_keys.items():
             yield iam.PolicyStatement(
                 actions=list(ALTER),
                 resources=[data.tables[suffix].table_arn],
@@ -84,65 +84,66 @@ class May:
         if self.archive:
             yield iam.PolicyStatement(actions=list(self.archive), resources=[data.archive_objects])
         if "s3:GetObject" in self.archive:
-            # S3 tells only those who may list a bucket that a key is missing; to others it says that they may not.
+            # S3 reports a missing key as such only to callers that may list the bucket; others get "access denied".
             listing = ["s3:ListBucket", *([LIST_VERSIONS] if set(REMOVE_VERSIONS) <= set(self.archive) else [])]
             yield iam.PolicyStatement(actions=listing, resources=[data.archive_arn])
         if data.key and (self.tables or self.stream or self.archive):
-            # By way of services that the role may use, and so for no more than it may do there.
+            # The role may use the key only through services, within its permissions there.
             yield iam.PolicyStatement(
                 actions=list(USE_KEY),
                 resources=[data.key.key_arn],
                 conditions={
-                    "StringEquals": {"kms:ViaService": [f"{each}.{Aws.REGION}.amazonaws.com" for each in KEPT_BY]}
+                    "StringEquals": {"kms:ViaService": [f"{each}.{Aws.REGION}.amazonaws.com" for each in KEY_SERVICES]}
                 },
             )
 
 
-# Of jobs that make tables: they write down what each table has.
-MAKE_TABLES = May(
-    tables={"documents": LOOK_UP, "log-index": LOOK_UP}, own={"documents": (TABLE_STATES,)}, archive=FETCH
+# Jobs that write tables also store the state of each table.
+TABLE_JOB_ACCESS = Access(
+    tables={"documents": LOOK_UP, "log-index": LOOK_UP}, writable_keys={"documents": (TABLE_STATES,)}, archive=FETCH
 )
 
-# An event type goes with the subscriptions that may go with it, and these with what their streams agreed on.
-EVERYTHING: Mapping[str, tuple[str, ...]] = {"documents": CHANGE, "log-index": CHANGE, "coordination": CHANGE}
+# Deleting an event type may delete subscriptions together with the state of their streams.
+ALL_TABLES: Mapping[str, tuple[str, ...]] = {"documents": CHANGE, "log-index": CHANGE, "coordination": CHANGE}
 
-# Changes of event types, subscriptions, settings and timelines are published to the audit log, whose event types are
-# made when they are missing.
-PERMISSIONS: Mapping[str, May] = {
-    "publish": May(tables={"documents": LOOK_UP, "log-index": LOOK_UP}, stream=WRITE, topics=msk.WRITE),
-    "event_types": May(tables=EVERYTHING, stream=WRITE, topics=msk.MANAGE, archive=FETCH),
-    "cursors": May(tables={"documents": LOOK_UP, "log-index": LOOK_UP}, stream=READ, topics=msk.READ, archive=FETCH),
-    "subscriptions": May(tables=EVERYTHING, stream=WRITE, topics=msk.MANAGE, archive=FETCH),
-    "admin": May(tables={"documents": CHANGE, "log-index": CHANGE}, stream=WRITE, topics=msk.MANAGE),
-    "authorizer": May(tables={}),
-    "housekeeping": May(tables=EVERYTHING, stream=WRITE, topics=msk.MANAGE, archive=REARRANGE),
-    "log_indexer": May(tables={"log-index": CHANGE}, stream=FOLLOW, archive=KEEP),
-    # Events that a subscription gives up on are published again, into an event type that is made when it is missing.
-    "streaming": May(tables=EVERYTHING, stream=WRITE, topics=msk.MANAGE, archive=FETCH),
+# Changes of event types, subscriptions, settings and timelines write to the audit log, and create its event types if
+# they are missing.
+PERMISSIONS: Mapping[str, Access] = {
+    "publish": Access(tables={"documents": LOOK_UP, "log-index": LOOK_UP}, stream=WRITE, topics=msk.WRITE),
+    "event_types": Access(tables=ALL_TABLES, stream=WRITE, topics=msk.MANAGE, archive=FETCH),
+    "cursors": Access(tables={"documents": LOOK_UP, "log-index": LOOK_UP}, stream=READ, topics=msk.READ, archive=FETCH),
+    "subscriptions": Access(tables=ALL_TABLES, stream=WRITE, topics=msk.MANAGE, archive=FETCH),
+    "admin": Access(tables={"documents": CHANGE, "log-index": CHANGE}, stream=WRITE, topics=msk.MANAGE),
+    "authorizer": Access(tables={}),
+    "housekeeping": Access(tables=ALL_TABLES, stream=WRITE, topics=msk.MANAGE, archive=REARRANGE),
+    "log_indexer": Access(tables={"log-index": CHANGE}, stream=FOLLOW, archive=KEEP),
+    # A subscription publishes events that it gives up on to an event type, which it creates if it is missing.
+    "streaming": Access(tables=ALL_TABLES, stream=WRITE, topics=msk.MANAGE, archive=FETCH),
     # Jobs on the archive.
-    "statistics": May(
+    "statistics": Access(
         tables={"documents": LOOK_UP, "log-index": LOOK_UP},
-        own={"documents": (MEASURED_STATISTICS,)},
+        writable_keys={"documents": (MEASURED_STATISTICS,)},
         archive=FETCH,
     ),
-    "compaction": MAKE_TABLES,
-    "follow": MAKE_TABLES,
-    # Which objects are still referred to is known only to who has seen every reference.
-    # An erasure skips parked events.
-    "retention": May(
+    "compaction": TABLE_JOB_ACCESS,
+    "follow": TABLE_JOB_ACCESS,
+    # To find unused objects, the job has to read every reference to them. An erasure skips parked events.
+    "retention": Access(
         tables={"documents": LOOK_UP, "log-index": SCAN, "coordination": CHANGE},
-        own={"log-index": (topic_key("*"), f"{SEGMENTS_KEY_PREFIX}*", claim_key("*"), IDENTITY_KEY)},
+        writable_keys={"log-index": (topic_key("*"), f"{SEGMENTS_KEY_PREFIX}*", claim_key("*"), IDENTITY_KEY)},
         archive=(*REARRANGE, *REMOVE_VERSIONS),
     ),
 }
 
 
-# The log indexer where events are in topics: it has to know whose they are.
-TOPIC_ARCHIVER = May(tables={"documents": LOOK_UP, "log-index": CHANGE}, topics=msk.REMOVE, archive=(*FETCH, *KEEP))
+# The log indexer with Kafka reads documents to find the event type of each topic.
+TOPIC_ARCHIVER = Access(tables={"documents": LOOK_UP, "log-index": CHANGE}, topics=msk.REMOVE, archive=(*FETCH, *KEEP))
 
 
-def fan_out(data: Data, *, of_stream: tuple[str, ...], of_consumer: tuple[str, ...]) -> Iterator[iam.PolicyStatement]:
-    """What is done with streams to have their shards pushed, and with consumers, whose names begin like the stage's."""
+def fan_out_statements(
+    data: Data, *, stream_actions: tuple[str, ...], consumer_actions: tuple[str, ...]
+) -> Iterator[iam.PolicyStatement]:
+    """Policy statements for enhanced fan-out: actions on streams, and on consumers of the stage."""
     streams = [each.arn for each in data.streams.values()]
-    yield iam.PolicyStatement(actions=list(of_stream), resources=streams)
-    yield iam.PolicyStatement(actions=list(of_consumer), resources=[*streams, data.consumers_arn])
+    yield iam.PolicyStatement(actions=list(stream_actions), resources=streams)
+    yield iam.PolicyStatement(actions=list(consumer_actions), resources=[*streams, data.consumers_arn])

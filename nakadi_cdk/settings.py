@@ -1,4 +1,4 @@
-"""The settings of functions and the streaming service: for each those that it reads, and no others."""
+"""The environment of each function and of the streaming service: the settings that it reads, and no others."""
 
 from __future__ import annotations
 
@@ -8,17 +8,27 @@ from datetime import timedelta
 from msgspec.structs import asdict
 
 from nakadi_cdk.context import Context
-from nakadi_cdk.needs import ASKED, BATCHES, EVENT_TYPES, OWN, STORES, SUBSCRIPTIONS, TIERED, TOKENS, needs_of
+from nakadi_cdk.needs import (
+    BATCH_SETTINGS,
+    EVENT_TYPE_SETTINGS,
+    OWN_EVENT_TYPE_SETTINGS,
+    PERMISSION_SETTINGS,
+    STORE_SETTINGS,
+    SUBSCRIPTION_SETTINGS,
+    TIERING_SETTINGS,
+    TOKEN_SETTINGS,
+    find_needs,
+)
 
-STREAMING = frozenset(
+STREAMING_SETTINGS = frozenset(
     {
-        *STORES,
-        *ASKED,
-        *TOKENS,
-        *SUBSCRIPTIONS,
-        *EVENT_TYPES,
-        *OWN,
-        *BATCHES,
+        *STORE_SETTINGS,
+        *PERMISSION_SETTINGS,
+        *TOKEN_SETTINGS,
+        *SUBSCRIPTION_SETTINGS,
+        *EVENT_TYPE_SETTINGS,
+        *OWN_EVENT_TYPE_SETTINGS,
+        *BATCH_SETTINGS,
         "hash_salt",
         "longest_stream_seconds",
         "longest_silence_seconds",
@@ -26,55 +36,56 @@ STREAMING = frozenset(
     }
 )
 
-# What publishing and commits read beside that.
-DIRECT = frozenset({"longest_wait_seconds", "max_subscription_partitions"})
+# Publishing and commits also read these.
+DIRECT_SETTINGS = frozenset({"longest_wait_seconds", "max_subscription_partitions"})
 
-# API Gateway ends a streamed response after 15 minutes, and one that is silent for 5; there must be time for an end.
+# API Gateway cuts a streamed response after 15 minutes, or 5 of silence; the broker has to end it before.
 LONGEST_STREAM_SECONDS = 14 * 60
 LONGEST_SILENCE_SECONDS = 4 * 60
 
-# API Gateway waits 29 s, and a function may have to start and to ask its stores first.
+# API Gateway waits 29 s, including the start of the function and its requests to the stores.
 LONGEST_WAIT_SECONDS = 20
 
 
-# Of a task's memory, for what it remembers of each stream, and for requests.
-REMEMBERED, REQUESTED = 1 / 8, 1 / 4
+# The shares of a task's memory for recent events of each stream, and for request bodies.
+WINDOW_SHARE, REQUEST_SHARE = 1 / 8, 1 / 4
 MIB = 1 << 20
 
 
-def environment_of(function: str, context: Context, places: Mapping[str, str]) -> Mapping[str, str]:
+def function_environment(function: str, context: Context, locations: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment of a function. `locations` are the addresses of the stores."""
     if function == "housekeeping" and context.fans_out:
-        # It removes the consumers of tasks that were killed.
-        places = {**places, "event_log": f"{places['event_log']}&fan_out={context.prefix}"}
+        # Housekeeping removes the consumers of killed tasks.
+        locations = {**locations, "event_log": f"{locations['event_log']}&fan_out={context.prefix}"}
     if function == "housekeeping":
-        places = {**places, "table_job": context.table_job, "table_minutes": str(context.table_minutes)}
+        locations = {**locations, "table_job": context.table_job, "table_minutes": str(context.table_minutes)}
         if not context.analytics:
-            # There are no tables that compaction could wait for.
-            places = {**places, "compaction_wait_hours": "0"}
-    decided = {"auth": "gateway", "longest_wait_seconds": str(LONGEST_WAIT_SECONDS)}
-    needs = needs_of(function, topics=context.on_msk)
-    return _variables(needs.settings, context, {**_asked(context), **places, **decided})
+            # Without tables, compaction has nothing to wait for.
+            locations = {**locations, "compaction_wait_hours": "0"}
+    fixed = {"auth": "gateway", "longest_wait_seconds": str(LONGEST_WAIT_SECONDS)}
+    needs = find_needs(function, on_kafka=context.on_msk)
+    return _variables(needs.settings, context, {**_shared_values(context), **locations, **fixed})
 
 
-def streaming_environment(context: Context, places: Mapping[str, str]) -> Mapping[str, str]:
-    """The load balancer has no authorizer in front of it that could be trusted: tokens are checked by the service."""
+def streaming_environment(context: Context, locations: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment of the streaming service, which checks tokens itself for want of an authorizer."""
     memory = context.streaming_memory * MIB
-    log = places["event_log"]
+    log = locations["event_log"]
     if not context.on_msk:
-        log += f"&window_bytes={int(memory * REMEMBERED)}"
+        log += f"&window_bytes={int(memory * WINDOW_SHARE)}"
     bounds = {
         "event_log": f"{log}&fan_out={context.prefix}" if context.fans_out else log,
-        "max_request_memory_bytes": str(min(int(memory * REQUESTED), context.chosen.max_request_memory_bytes)),
+        "max_request_memory_bytes": str(min(int(memory * REQUEST_SHARE), context.chosen.max_request_memory_bytes)),
         "longest_stream_seconds": str(LONGEST_STREAM_SECONDS),
         "longest_silence_seconds": str(LONGEST_SILENCE_SECONDS),
         "longest_wait_seconds": str(LONGEST_SILENCE_SECONDS),
     }
-    settings = STREAMING | DIRECT if context.direct_domain else STREAMING
-    settings |= {*TIERED} if context.on_msk else set()
-    return _variables(settings, context, {**_asked(context), **places, **bounds, "auth": "jwt"})
+    settings = STREAMING_SETTINGS | DIRECT_SETTINGS if context.direct_domain else STREAMING_SETTINGS
+    settings |= {*TIERING_SETTINGS} if context.on_msk else set()
+    return _variables(settings, context, {**_shared_values(context), **locations, **bounds, "auth": "jwt"})
 
 
-def _asked(context: Context) -> Mapping[str, str]:
+def _shared_values(context: Context) -> Mapping[str, str]:
     longest = timedelta(days=context.retention_max_days) // timedelta(milliseconds=1)
     return {
         "auth_issuer": context.auth_issuer,
@@ -87,13 +98,13 @@ def _asked(context: Context) -> Mapping[str, str]:
     }
 
 
-def _variables(settings: Collection[str], context: Context, decided: Mapping[str, str]) -> Mapping[str, str]:
-    values = {**{name: as_text(value) for name, value in asdict(context.chosen).items()}, **decided}
+def _variables(settings: Collection[str], context: Context, fixed: Mapping[str, str]) -> Mapping[str, str]:
+    values = {**{name: as_text(value) for name, value in asdict(context.chosen).items()}, **fixed}
     return {f"NAKADI_{name.upper()}": values[name] for name in sorted(settings)}
 
 
 def as_text(value: object) -> str:
-    """A default as it would be written into a variable."""
+    """A setting's value in the syntax of environment variables."""
     if isinstance(value, tuple):
         return ",".join("=".join(each) if isinstance(each, tuple) else str(each) for each in value)
     return str(value)

@@ -1,4 +1,4 @@
-"""Streams: a service on Fargate behind an internal load balancer."""
+"""The streaming service on Fargate behind an internal load balancer."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
-from nakadi_cdk.assets import IMAGE_IGNORES, assets
+from nakadi_cdk.assets import IMAGE_IGNORES, assets_folder
 from nakadi_cdk.data import Data
 from nakadi_cdk.network import Network, add_endpoints, new_network
 from nakadi_cdk.permissions import PERMISSIONS
 from nakadi_cdk.settings import LONGEST_STREAM_SECONDS
 
 PORT = 8080
-LISTENING = 80
+LISTENER_PORT = 80
 
 ECR_IMAGE = re.compile(
     r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[\w-]+)\.amazonaws\.com/(?P<repository>[\w./-]+)[:@](?P<tag>[\w.:-]+)"
 )
 
-# More than a stream is ever silent; the service keeps idle connections longer than the load balancer does.
-IDLE = Duration.seconds(300)
+# Longer than any stream is silent. The service keeps idle connections longer than the load balancer does.
+IDLE_TIMEOUT = Duration.seconds(300)
 KEEP_ALIVE = Duration.seconds(310)
 
-# A task that is to stop first gets no new streams, for as long as those that it has may last; SIGTERM comes after that.
-# Nothing is cut when a new version is deployed, or when there are fewer tasks.
-DRAIN = Duration.seconds(LONGEST_STREAM_SECONDS + 60)
+# A stopping task gets no new streams for as long as its streams may last; only then does it receive SIGTERM. So
+# deployments and scaling in do not cut streams.
+DRAIN_TIME = Duration.seconds(LONGEST_STREAM_SECONDS + 60)
 
-# Where that was not enough, streams are ended early. A process is killed two minutes after SIGTERM at the latest.
-STOP = Duration.seconds(120)
-GRACE = Duration.seconds(90)
+# After SIGTERM the service ends remaining streams early. ECS kills the process two minutes later.
+STOP_TIMEOUT = Duration.seconds(120)
+GRACE_PERIOD = Duration.seconds(90)
 
-# Tasks are added quickly, and taken away when streams that ended have had time to come back.
-QUICKLY = Duration.minutes(1)
-SLOWLY = Duration.minutes(15)
+# Scaling out is fast. Scaling in waits until clients have had time to reconnect.
+SCALE_OUT_COOLDOWN = Duration.minutes(1)
+SCALE_IN_COOLDOWN = Duration.minutes(15)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSize:
-    """A task's share of a processor in 1/1024 and its memory in MiB, and how many tasks there are when."""
+    """The processor share of a task in 1/1024, its memory in MiB, and the bounds of scaling."""
 
     cpu: int
     memory: int
@@ -61,6 +61,8 @@ class ServiceSize:
 
 
 class Streaming(Construct):
+    """The service, its internal load balancer, the link from API Gateway, and scaling by CPU and open streams."""
+
     def __init__(  # noqa: PLR0913  # each is a choice of its own
         self,
         scope: Construct,
@@ -77,43 +79,43 @@ class Streaming(Construct):
         private: bool = False,
         tls: bool = False,
     ) -> None:
-        """`direct`: it serves publishing and commits as well, for clients that do not come by the gateway."""
+        """`direct`: the service also handles publishing and commits, for clients that bypass the gateway."""
         super().__init__(scope, name)
         self.metrics_name = f"{data.prefix}-streaming"
         self.role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("ecs-tasks.amazonaws.com"))
         self._tls = tls
         self._network = network or new_network(self, log_retention, private=private)
         self.vpc = self._network.vpc
-        of_link = self._security_group("OfLink", "The way in from the gateway")
-        of_balancer = self._security_group("OfBalancer", "The load balancer")
-        of_service = self._security_group("OfService", "The streaming service")
-        _let_through(of_link, of_balancer, LISTENING)
-        _let_through(of_balancer, of_service, PORT)
-        of_service.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(443), "AWS, and the issuer of tokens")
+        link_security_group = self._security_group("OfLink", "The way in from the gateway")
+        balancer_security_group = self._security_group("OfBalancer", "The load balancer")
+        service_security_group = self._security_group("OfService", "The streaming service")
+        _allow_traffic(link_security_group, balancer_security_group, LISTENER_PORT)
+        _allow_traffic(balancer_security_group, service_security_group, PORT)
+        service_security_group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(443), "AWS, and the issuer of tokens")
         if private and not network:
-            add_endpoints(self._network, of_service)
+            add_endpoints(self._network, service_security_group)
 
-        self.security_group = of_service
-        security_groups: list[ec2.ISecurityGroup] = [of_service]
+        self.security_group = service_security_group
+        security_groups: list[ec2.ISecurityGroup] = [service_security_group]
         if data.cluster:
-            # Its rules are its own stack's: the load balancer would add some of this one.
-            of_clients = data.cluster.of_clients.security_group_id
+            # Immutable here, since its own stack manages its rules.
+            client_security_group = data.cluster.client_security_group.security_group_id
             security_groups.append(
-                ec2.SecurityGroup.from_security_group_id(self, "OfClients", of_clients, mutable=False)
+                ec2.SecurityGroup.from_security_group_id(self, "OfClients", client_security_group, mutable=False)
             )
-        self._more = ("--direct",) if direct else ()
+        self._extra_arguments = ("--direct",) if direct else ()
 
         self.cluster = ecs.Cluster(self, "Cluster", vpc=self.vpc)
         log_group = logs.LogGroup(self, "Logs", retention=log_retention, removal_policy=RemovalPolicy.DESTROY)
-        task = self._task(data, environment, path_prefix, size, log_group, self._image(image))
-        # How many tasks there are is left to scaling: said here, it would be said anew by every deployment.
+        task = self._create_task(data, environment, path_prefix, size, log_group, self._find_image(image))
+        # No desired count: every deployment would reset what scaling has chosen.
         self.service = ecs.FargateService(
             self,
             "Service",
             cluster=self.cluster,
             task_definition=task,
             security_groups=security_groups,
-            # An address of its own is the way out where there is no other. No connection comes in by it.
+            # Without a NAT, a task needs a public address for outgoing connections. It accepts none from outside.
             assign_public_ip=self._network.public_addresses,
             vpc_subnets=self._network.subnets,
             min_healthy_percent=100,
@@ -121,13 +123,13 @@ class Streaming(Construct):
             circuit_breaker=ecs.DeploymentCircuitBreaker(rollback=True),
             health_check_grace_period=Duration.seconds(60),
         )
-        self.load_balancer, self.listener, self.target_group = self._balanced(of_balancer)
+        self.load_balancer, self.listener, self.target_group = self._create_balancer(balancer_security_group)
         self.vpc_link = apigatewayv2.VpcLink(
             self,
             "Link",
             vpc=self.vpc,
             subnets=self._network.subnets,
-            security_groups=[of_link],
+            security_groups=[link_security_group],
         )
         self.open_streams = cloudwatch.Metric(
             namespace="Nakadi",
@@ -136,13 +138,13 @@ class Streaming(Construct):
             statistic="Average",
             period=Duration.minutes(1),
         )
-        self._scaled(size)
+        self._add_scaling(size)
 
     def _security_group(self, name: str, description: str) -> ec2.SecurityGroup:
         return ec2.SecurityGroup(self, name, vpc=self.vpc, description=description, allow_all_outbound=False)
 
-    def _image(self, name: str) -> ecs.ContainerImage:
-        """Built while it is deployed, which takes Docker or something like it, or one that exists."""
+    def _find_image(self, name: str) -> ecs.ContainerImage:
+        """The existing image of that name, or one that the deployment builds with Docker or a similar tool."""
         in_ecr = ECR_IMAGE.fullmatch(name)
         if in_ecr:
             arn = "arn:{partition}:ecr:{region}:{account}:repository/{repository}".format(
@@ -155,13 +157,13 @@ class Streaming(Construct):
         if name:
             return ecs.ContainerImage.from_registry(name)
         return ecs.ContainerImage.from_asset(
-            str(assets()),
+            str(assets_folder()),
             file="services/streaming/Dockerfile",
             platform=ecr_assets.Platform.LINUX_ARM64,
             exclude=IMAGE_IGNORES,
         )
 
-    def _task(
+    def _create_task(
         self,
         data: Data,
         environment: Mapping[str, str],
@@ -187,20 +189,25 @@ class Streaming(Construct):
             image=image,
             command=[
                 *("--host", "0.0.0.0", "--port", str(PORT), "--prefix", path_prefix),  # noqa: S104  # in a container
-                *("--grace-seconds", str(GRACE.to_seconds()), "--keep-alive-seconds", str(KEEP_ALIVE.to_seconds())),
+                *(
+                    "--grace-seconds",
+                    str(GRACE_PERIOD.to_seconds()),
+                    "--keep-alive-seconds",
+                    str(KEEP_ALIVE.to_seconds()),
+                ),
                 *("--name", self.metrics_name),
-                *self._more,
+                *self._extra_arguments,
                 *(["--tls"] if self._tls else []),
             ],
             environment=dict(environment),
             port_mappings=[ecs.PortMapping(container_port=PORT)],
             readonly_root_filesystem=True,
-            stop_timeout=STOP,
+            stop_timeout=STOP_TIMEOUT,
             logging=ecs.LogDrivers.aws_logs(stream_prefix="streaming", log_group=log_group),
         )
         return task
 
-    def _balanced(
+    def _create_balancer(
         self, security_group: ec2.SecurityGroup
     ) -> tuple[elb.ApplicationLoadBalancer, elb.ApplicationListener, elb.ApplicationTargetGroup]:
         balancer = elb.ApplicationLoadBalancer(
@@ -210,17 +217,19 @@ class Streaming(Construct):
             vpc_subnets=self._network.subnets,
             internet_facing=False,
             security_group=security_group,
-            idle_timeout=IDLE,
+            idle_timeout=IDLE_TIMEOUT,
             drop_invalid_header_fields=True,
         )
-        listener = balancer.add_listener("Listener", port=LISTENING, protocol=elb.ApplicationProtocol.HTTP, open=False)
-        target_group = self.targets(self)
+        listener = balancer.add_listener(
+            "Listener", port=LISTENER_PORT, protocol=elb.ApplicationProtocol.HTTP, open=False
+        )
+        target_group = self.create_target_group(self)
         listener.add_target_groups("Streaming", target_groups=[target_group])
         return balancer, listener, target_group
 
-    def targets(self, scope: Construct) -> elb.ApplicationTargetGroup:
-        """The tasks, as one load balancer sees them."""
-        spoken = elb.Protocol.HTTPS if self._tls else elb.Protocol.HTTP
+    def create_target_group(self, scope: Construct) -> elb.ApplicationTargetGroup:
+        """Create a target group of the tasks for a load balancer."""
+        protocol = elb.Protocol.HTTPS if self._tls else elb.Protocol.HTTP
         return elb.ApplicationTargetGroup(
             scope,
             "Tasks",
@@ -229,20 +238,23 @@ class Streaming(Construct):
             protocol=elb.ApplicationProtocol.HTTPS if self._tls else elb.ApplicationProtocol.HTTP,
             target_type=elb.TargetType.IP,
             targets=[self.service],
-            deregistration_delay=DRAIN,
+            deregistration_delay=DRAIN_TIME,
             load_balancing_algorithm_type=elb.TargetGroupLoadBalancingAlgorithmType.LEAST_OUTSTANDING_REQUESTS,
-            # Not whether the registry answers: another task would not reach it either, and all streams would be cut.
+            # The check ignores the registry: other tasks could not reach it either, and all streams would be cut.
             health_check=elb.HealthCheck(
-                path="/health", protocol=spoken, interval=Duration.seconds(10), healthy_threshold_count=2
+                path="/health", protocol=protocol, interval=Duration.seconds(10), healthy_threshold_count=2
             ),
         )
 
-    def _scaled(self, size: ServiceSize) -> None:
+    def _add_scaling(self, size: ServiceSize) -> None:
         tasks = self.service.auto_scale_task_count(min_capacity=size.min_tasks, max_capacity=size.max_tasks)
         target = tasks.node.find_child("Target")
         assert isinstance(target, scaling.ScalableTarget)
         tasks.scale_on_cpu_utilization(
-            "OnCpu", target_utilization_percent=60, scale_in_cooldown=SLOWLY, scale_out_cooldown=QUICKLY
+            "OnCpu",
+            target_utilization_percent=60,
+            scale_in_cooldown=SCALE_IN_COOLDOWN,
+            scale_out_cooldown=SCALE_OUT_COOLDOWN,
         )
         scaling.TargetTrackingScalingPolicy(
             self,
@@ -250,11 +262,11 @@ class Streaming(Construct):
             scaling_target=target,
             custom_metric=self.open_streams,
             target_value=size.streams_per_task,
-            scale_in_cooldown=SLOWLY,
-            scale_out_cooldown=QUICKLY,
+            scale_in_cooldown=SCALE_IN_COOLDOWN,
+            scale_out_cooldown=SCALE_OUT_COOLDOWN,
         )
 
 
-def _let_through(source: ec2.SecurityGroup, target: ec2.SecurityGroup, port: int) -> None:
+def _allow_traffic(source: ec2.SecurityGroup, target: ec2.SecurityGroup, port: int) -> None:
     source.add_egress_rule(target, ec2.Port.tcp(port))
     target.add_ingress_rule(source, ec2.Port.tcp(port))

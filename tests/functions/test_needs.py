@@ -11,7 +11,7 @@ from nakadi.app.audit import make_audit
 from nakadi.app.broker import open_broker
 from nakadi.app.routes import ROUTE_MAKER_BY_AREA
 from nakadi.app.settings import Settings
-from nakadi_cdk.needs import NEEDS, OWN
+from nakadi_cdk.needs import NEEDS, OWN_EVENT_TYPE_SETTINGS
 from tests.support.environment import plain_environment
 from tests.support.functions import ROOT, Context, loaded, recorded
 
@@ -66,7 +66,7 @@ def test_a_function_reads_the_settings_that_it_is_given(name, issuer, monkeypatc
     handler = loaded(name).handler
     for event in INVOCATIONS[name]:
         handler(recorded(event) | {"authorizationToken": f"Bearer {issuer.token()}"}, Context())
-    if NEEDS[name].settings.issuperset(OWN):
+    if NEEDS[name].settings.issuperset(OWN_EVENT_TYPE_SETTINGS):
         # What no invocation came to: the event type of the audit log is made where it is missing.
         with closing(open_broker(settings)) as broker:
             broker.prepare_for_requests()

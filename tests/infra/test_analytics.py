@@ -6,7 +6,7 @@ import pytest
 
 from nakadi.app.settings import Settings
 from nakadi_cdk.context import Context
-from nakadi_cdk.settings import environment_of
+from nakadi_cdk.settings import function_environment
 from nakadi_jobs import follow
 from nakadi_jobs.__main__ import FOLLOW, JOBS
 from tests.support.functions import ROOT
@@ -124,11 +124,11 @@ def test_a_job_that_follows_runs_all_the_time_and_is_started_by_housekeeping(lar
 
 def test_by_news_the_same_job_has_no_schedule():
     """With `table_minutes` alone, housekeeping starts the job that ends; without analytics it starts none."""
-    by_news = environment_of("housekeeping", Context(table_minutes=15), PLACES)
+    by_news = function_environment("housekeeping", Context(table_minutes=15), PLACES)
     assert by_news["NAKADI_TABLE_JOB"] == "nakadi-dev-compaction"
     assert Settings.from_env(by_news).table_minutes == 15
     assert by_news["NAKADI_COMPACTION_WAIT_HOURS"] == "48"
-    without = environment_of("housekeeping", Context(analytics=False), PLACES)
+    without = function_environment("housekeeping", Context(analytics=False), PLACES)
     assert without["NAKADI_COMPACTION_WAIT_HOURS"] == "0", "there is no table that compaction could wait for"
     assert Context(table_minutes=15, analytics=False).table_job == ""
     assert Context().table_job == ""

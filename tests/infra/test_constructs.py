@@ -163,10 +163,10 @@ def test_what_is_deployed_comes_out_of_the_wheel(foreign):
 
 FINGERPRINTS = """
 from aws_cdk import FileSystem
-from nakadi_cdk.assets import COMPILED, JOBS, PACKAGE, assets
+from nakadi_cdk.assets import COMPILED_FILES, JOBS, PACKAGE, assets_folder
 
 for each in (PACKAGE, JOBS, "functions", "services/streaming"):
-    print(each, FileSystem.fingerprint(str(assets() / each), exclude=COMPILED))
+    print(each, FileSystem.fingerprint(str(assets_folder() / each), exclude=COMPILED_FILES))
 """
 
 

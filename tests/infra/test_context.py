@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nakadi_cdk.context import BadContext, Context
-from nakadi_cdk.settings import environment_of, streaming_environment
+from nakadi_cdk.settings import function_environment, streaming_environment
 
 MSK = "arn:aws:kafka:eu-central-1:123456789012:cluster/shared/0a1b2c3d-0000-1111-2222-333344445555-7"
 DEPLOY = Path(__file__).parents[2] / "docs" / "deploy.md"
@@ -142,7 +142,7 @@ def test_settings_of_the_broker_can_be_chosen():
     context = Context.of(Node(NAKADI_MAX_PARTITIONS=32, NAKADI_SCOPE_UID="nakadi/use", shards=2))
 
     assert (context.chosen.max_partitions, context.chosen.scope_uid, context.shards) == (32, "nakadi/use", 2)
-    assert environment_of("event_types", context, {})["NAKADI_MAX_PARTITIONS"] == "32"
+    assert function_environment("event_types", context, {})["NAKADI_MAX_PARTITIONS"] == "32"
     assert (
         streaming_environment(context, {"event_log": "kinesis://live?region=here"})["NAKADI_SCOPE_UID"] == "nakadi/use"
     )

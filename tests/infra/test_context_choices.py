@@ -13,7 +13,7 @@ from nakadi.engines.kinesis import fan_out, opening
 from nakadi.engines.kinesis.fan_out import FanOut, StreamConsumerApi
 from nakadi_cdk.context import Context
 from nakadi_cdk.data import Data
-from nakadi_cdk.functions import reserved
+from nakadi_cdk.functions import reserve_concurrency
 from nakadi_cdk.needs import NEEDS
 from nakadi_cdk.network import ENDPOINTS, existing_network
 from nakadi_cdk.permissions import PERMISSIONS
@@ -127,7 +127,7 @@ def test_an_image_can_be_of_another_registry(app):
 )
 def test_publishing_cannot_take_every_function(concurrency, shards, kept):
     """Of what the account may run at once, the authorizer and the indexer have their part, and all others some."""
-    assert reserved(concurrency, shards) == kept
+    assert reserve_concurrency(concurrency, shards) == kept
     assert not concurrency or sum(kept.values()) <= concurrency - 50
 
 

@@ -10,7 +10,7 @@ import pytest
 from botocore import xform_name
 from botocore.session import Session
 
-from nakadi_cdk.context import CHOICES, Context
+from nakadi_cdk.context import SETTING_NAMES, Context
 from tests.support.functions import ROOT
 
 DEPLOY = (ROOT / "docs" / "deploy.md").read_text()
@@ -76,7 +76,7 @@ def test_a_target_of_make_is_one():
 
 def test_a_choice_that_is_named_is_one():
     """Everything behind `-c`, and every value that a sentence speaks of, is a value or a setting."""
-    known = {each.name for each in fields(Context)} | CHOICES
+    known = {each.name for each in fields(Context)} | SETTING_NAMES
     named = set(re.findall(r"-c (\w+)=", DEPLOY))
 
     assert len(named) > 8

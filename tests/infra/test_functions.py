@@ -10,7 +10,7 @@ from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
 from nakadi_cdk.functions import NAMESPACE_VARIABLE
 from nakadi_cdk.needs import NEEDS
-from nakadi_cdk.settings import DIRECT, STREAMING
+from nakadi_cdk.settings import DIRECT_SETTINGS, STREAMING_SETTINGS
 from tests.support.templates import text
 
 
@@ -136,8 +136,8 @@ def test_the_streaming_service_gets_what_it_reads(serving, tmp_path):
     broker.close()
 
     # Its index, its archive and who archives are asked for by a log that has them beside it, and memory by the program.
-    assert set(environment) == {f"NAKADI_{name.upper()}" for name in STREAMING}
-    assert settings.read | {"log_index", "archive", "archiver", "max_request_memory_bytes"} == STREAMING
+    assert set(environment) == {f"NAKADI_{name.upper()}" for name in STREAMING_SETTINGS}
+    assert settings.read | {"log_index", "archive", "archiver", "max_request_memory_bytes"} == STREAMING_SETTINGS
     Settings.from_env(environment)
 
 
@@ -150,4 +150,7 @@ def test_the_streaming_service_gets_what_direct_requests_need(tmp_path):
         broker.make_application(*routes.STREAMING_AREAS, *routes.DIRECT_AREAS, "monitoring")
         broker.prepare_for_requests()
 
-    assert settings.read | {"log_index", "archive", "archiver", "max_request_memory_bytes"} == STREAMING | DIRECT
+    assert (
+        settings.read | {"log_index", "archive", "archiver", "max_request_memory_bytes"}
+        == STREAMING_SETTINGS | DIRECT_SETTINGS
+    )

@@ -13,7 +13,7 @@ from infra.stack import DataStack
 from nakadi.app.settings import Settings
 from nakadi_cdk.context import Context
 from nakadi_cdk.functions import NAMESPACE_VARIABLE
-from nakadi_cdk.needs import NEEDS, needs_of
+from nakadi_cdk.needs import NEEDS, find_needs
 from tests.infra.conftest import NOT_LOOKED_AT
 from tests.infra.test_context import MSK
 from tests.infra.test_observability import ALARMS, OF_A_STREAM, OF_BROKERS
@@ -116,7 +116,7 @@ def test_a_function_gets_what_it_reads(msk, name):
     environment = msk.serving.environment(name)
     settings = Settings.from_env(environment)
 
-    assert set(environment) == {*needs_of(name, topics=True).variables, NAMESPACE_VARIABLE}
+    assert set(environment) == {*find_needs(name, topics=True).variables, NAMESPACE_VARIABLE}
     if name not in OUTSIDE:
         assert settings.event_log.startswith("kafka://")
         assert settings.event_log.endswith(f"?iam={REGION}&prefix=nakadi-test.")
