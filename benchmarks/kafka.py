@@ -32,7 +32,7 @@ from benchmarks import workers
 from benchmarks.publish import Load, Running, a_request, a_server, published, register, serve
 from benchmarks.stream import read_all
 from infra.laptop import kafka_local
-from infra.laptop.processes import ended
+from infra.laptop.processes import stop_process
 from nakadi.app.broker import open_broker
 from nakadi.app.engines import open_event_log
 from nakadi.app.settings import Settings
@@ -53,12 +53,12 @@ def a_kafka() -> Iterator[str]:
         yield own
         return
     with tempfile.TemporaryDirectory() as folder:
-        server = kafka_local.begun(folder)
+        server = kafka_local.start(folder)
         try:
             kafka_local.wait_until_it_answers(server)
             yield server.address
         finally:
-            ended(server.process)
+            stop_process(server.process)
 
 
 def serve_broker(log: str, listening: socket.socket, folder: str) -> None:

@@ -1,1 +1,1 @@
-"""The deployment on AWS: one stack that keeps things, one that serves them, one construct per capability."""
+"""The CDK app: a stack of data, a stack that serves it, and a stack of jobs, made of the constructs of `nakadi_cdk`."""

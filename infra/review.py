@@ -1,4 +1,4 @@
-"""cdk-nag's rules, and the places where there are reasons not to follow one."""
+"""The review by cdk-nag's rules, and the reasons for each exception."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from nakadi_cdk.msk import CONSUMER_GROUP, resource_arn_prefix
 
 
 @dataclass(frozen=True, slots=True)
-class NotFollowed:
-    """A rule that is not followed below a place, which is a path in what is reviewed, and why."""
+class RuleException:
+    """An exception to a rule below a place, which is a path within the reviewed scope."""
 
     place: str
     rule: str
@@ -27,7 +27,7 @@ class NotFollowed:
 
 
 DATA = tuple(
-    NotFollowed(
+    RuleException(
         place,
         "S1",
         "Only the broker's own parts touch it; CloudTrail can tell who did, where that has to be known",
@@ -35,38 +35,40 @@ DATA = tuple(
     for place in ("Data/Archive", "Data/Tables")
 )
 
-# Where a key was chosen.
-KEYED = (NotFollowed("Data", "KDS3", "The key is one that the account's people look after, for what is stored here"),)
+# With a customer's key.
+OWN_KEY = (
+    RuleException("Data", "KDS3", "The key is one that the account's people look after, for what is stored here"),
+)
 
 SERVING = (
-    NotFollowed(
+    RuleException(
         "Functions",
         "IAM5[Resource::*]",
         "X-Ray's two actions to send traces, and those for an interface in a network, know no resources",
     ),
-    NotFollowed(
+    RuleException(
         "Functions", "IAM5[Resource::{archive}/*]", "Objects of the archive have names that are not known before"
     ),
-    NotFollowed("Functions", "L1", "The layer of dependencies is built and tested for this version of Python"),
-    NotFollowed("Api/Rest", "APIG2", "The broker validates requests, and explains what is wrong in its own words"),
-    NotFollowed(
+    RuleException("Functions", "L1", "The layer of dependencies is built and tested for this version of Python"),
+    RuleException("Api/Rest", "APIG2", "The broker validates requests, and explains what is wrong in its own words"),
+    RuleException(
         "Api/Rest", "APIG3", "A firewall is a matter of who is let in from where: it can be added to the stage"
     ),
-    NotFollowed(
+    RuleException(
         "Api/Rest",
         "IAM4[Policy::arn:<AWS::Partition>:iam::aws:policy/service-role/AmazonAPIGatewayPushToCloudWatchLogs]",
         "The account's role for the gateway's logs is defined by AWS, and is one for all APIs of the account",
     ),
 )
 
-# Where events are in streams of Kinesis.
+# With Kinesis.
 STREAMS = (
-    NotFollowed("Functions/SetAside", "SQS3", "It is a dead-letter queue: an event source mapping writes to it"),
+    RuleException("Functions/SetAside", "SQS3", "It is a dead-letter queue: an event source mapping writes to it"),
 )
 
-# Where they are in MSK.
+# With MSK.
 TOPICS = tuple(
-    NotFollowed(place, f"IAM5[Resource::{{{what}}}]", reason)
+    RuleException(place, f"IAM5[Resource::{{{what}}}]", reason)
     for place in ("Functions", "Streaming")
     for what, reason in (
         ("topics", "There is a topic for each timeline, and the id of a cluster is not known before it is made"),
@@ -74,75 +76,77 @@ TOPICS = tuple(
     )
 )
 MSK = (
-    NotFollowed(
+    RuleException(
         "AWS679f53fac002430cb0da5b7982bd2287",
         "IAM4[Policy::arn:<AWS::Partition>:iam::aws:policy/service-role/AWSLambdaBasicExecutionRole]",
         "The function that asks where a cluster's servers are is the CDK's own, and its role is as well",
     ),
 )
 
-# Where the stage is awake.
+# With a streaming service.
 STREAMING = (
-    NotFollowed(
+    RuleException(
         "Streaming", "IAM5[Resource::{archive}/*]", "Objects of the archive have names that are not known before"
     ),
-    NotFollowed("Streaming", "IAM5[Resource::*]", "ecr:GetAuthorizationToken knows no resources"),
-    NotFollowed("Streaming/Cluster", "ECS4", "It costs more than it shows: streams and CPU have metrics without it"),
-    NotFollowed("Streaming/Task", "ECS2", "No variable is a secret: they are names of places, limits and public URLs"),
-    NotFollowed("Streaming/Balancer", "ELB2", "Every request came through the gateway, and is in its access log"),
+    RuleException("Streaming", "IAM5[Resource::*]", "ecr:GetAuthorizationToken knows no resources"),
+    RuleException("Streaming/Cluster", "ECS4", "It costs more than it shows: streams and CPU have metrics without it"),
+    RuleException(
+        "Streaming/Task", "ECS2", "No variable is a secret: they are names of places, limits and public URLs"
+    ),
+    RuleException("Streaming/Balancer", "ELB2", "Every request came through the gateway, and is in its access log"),
 )
 
-# Where clients come by another way than the gateway.
+# With a load balancer beside the gateway.
 DIRECT = (
-    NotFollowed(
+    RuleException(
         "Direct/OfBalancer", "EC23", "It is the way in for clients wherever they are; each request has a token"
     ),
-    NotFollowed(
+    RuleException(
         "Direct/Balancer", "ELB2", "Logs of a balancer need a bucket of their own; requests can be events of the broker"
     ),
 )
 
-# Where new versions of functions are tried first.
+# With canary deployments.
 CANARY = (
-    NotFollowed(
+    RuleException(
         "Canary",
         "IAM4[Policy::arn:<AWS::Partition>:iam::aws:policy/service-role/AWSCodeDeployRoleForLambdaLimited]",
         "What CodeDeploy may do with functions is defined by AWS",
     ),
 )
 
-# Where shards are pushed to consumers.
+# With enhanced fan-out.
 FAN_OUT = tuple(
-    NotFollowed(place, "IAM5[Resource::{consumers}]", "Each task registers a consumer whose name is not known before")
+    RuleException(place, "IAM5[Resource::{consumers}]", "Each task registers a consumer whose name is not known before")
     for place in ("Functions", "Streaming")
 )
 
 
 ANALYTICS = (
-    NotFollowed(
+    RuleException(
         "Analytics", "IAM5[Resource::{archive}/*]", "Objects of the archive have names that are not known before"
     ),
-    NotFollowed("Analytics", "IAM5[Resource::{tables}/*]", "Tables have files that nobody knows before"),
-    NotFollowed("Analytics", "IAM5[Resource::{logs}/*]", "Glue makes its own log groups, below a name that is fixed"),
-    NotFollowed(
+    RuleException("Analytics", "IAM5[Resource::{tables}/*]", "Tables have files that nobody knows before"),
+    RuleException("Analytics", "IAM5[Resource::{logs}/*]", "Glue makes its own log groups, below a name that is fixed"),
+    RuleException(
         "Analytics",
         "IAM5[Resource::*]",
         "cloudwatch:PutMetricData knows no resources; a condition narrows it to the namespace of Glue",
     ),
-    NotFollowed("Analytics", "GL1", "Logs say how much was read and written, and show no events"),
-    NotFollowed("Analytics", "GL3", "Jobs keep no bookmarks: what they have done is in what they wrote"),
+    RuleException("Analytics", "GL1", "Logs say how much was read and written, and show no events"),
+    RuleException("Analytics", "GL3", "Jobs keep no bookmarks: what they have done is in what they wrote"),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reviewed:
-    """A stack or a construct, and what it does not follow."""
+class ReviewedScope:
+    """A stack or a construct, and its exceptions."""
 
     place: IConstruct
-    exceptions: Sequence[NotFollowed]
+    exceptions: Sequence[RuleException]
 
 
-def of_serving(context: Context) -> Sequence[NotFollowed]:
+def serving_exceptions(context: Context) -> Sequence[RuleException]:
     fan_out = FAN_OUT if context.fans_out else ()
     functions = [*SERVING, *(TOPICS if context.on_msk else STREAMS), *(CANARY if context.canary_minutes else ())]
     if context.asleep:
@@ -150,24 +154,24 @@ def of_serving(context: Context) -> Sequence[NotFollowed]:
     return [*functions, *STREAMING, *fan_out, *(DIRECT if context.direct_domain else ())]
 
 
-def of_data(context: Context) -> Sequence[NotFollowed]:
-    asks = context.on_msk and context.msk in MSK_KINDS
-    return [*DATA, *(KEYED if context.kms_key_arn else ()), *(MSK if asks else ())]
+def data_exceptions(context: Context) -> Sequence[RuleException]:
+    looks_up_servers = context.on_msk and context.msk in MSK_KINDS
+    return [*DATA, *(OWN_KEY if context.kms_key_arn else ()), *(MSK if looks_up_servers else ())]
 
 
-def of_analytics(context: Context) -> Sequence[NotFollowed]:
+def analytics_exceptions(context: Context) -> Sequence[RuleException]:
     catalog = "{table_bucket}/table" if context.has_table_bucket else "{catalog}"
     return [
         *ANALYTICS,
-        NotFollowed("Analytics", f"IAM5[Resource::{catalog}/*]", "There is a table for each event type"),
+        RuleException("Analytics", f"IAM5[Resource::{catalog}/*]", "There is a table for each event type"),
     ]
 
 
-def review(app: cdk.App, context: Context, reviewed: Iterable[Reviewed]) -> None:
+def review(app: cdk.App, context: Context, reviewed: Iterable[ReviewedScope]) -> None:
     cdk.Validations.of(app).add_plugins(cdk_nag.AwsSolutionsChecks(app))
     for each in reviewed:
         for exception in each.exceptions:
-            place = _at(each.place, exception.place)
+            place = _find_construct(each.place, exception.place)
             rule = f"AwsSolutions::AwsSolutions-{exception.rule.format(**_resources(context))}"
             cdk.Validations.of(place).acknowledge(cdk.Acknowledgment(id=rule, reason=exception.reason))
 
@@ -180,7 +184,7 @@ def _resources(context: Context) -> Mapping[str, str]:
         purpose: f"arn:{partition}:s3:::{bucket_name(prefix, purpose, account, region)}"
         for purpose in ("archive", "tables")
     }
-    in_msk = {kind: _as_written(resource_arn_prefix(context.msk, prefix, kind)) for kind in ("topic", "group")}
+    in_msk = {kind: _normalize(resource_arn_prefix(context.msk, prefix, kind)) for kind in ("topic", "group")}
     return {
         **buckets,
         "topics": f"{in_msk['topic']}/{prefix}.*",
@@ -192,13 +196,13 @@ def _resources(context: Context) -> Mapping[str, str]:
     }
 
 
-def _as_written(arn: str) -> str:
+def _normalize(arn: str) -> str:
     for token, name in ((Aws.PARTITION, "Partition"), (Aws.REGION, "Region"), (Aws.ACCOUNT_ID, "AccountId")):
         arn = arn.replace(token, f"<AWS::{name}>")
     return arn
 
 
-def _at(root: IConstruct, place: str) -> IConstruct:
+def _find_construct(root: IConstruct, place: str) -> IConstruct:
     found = root
     for name in place.split("/"):
         found = found.node.find_child(name)

@@ -1,4 +1,4 @@
-"""What a load costs on AWS in a month, part by part, and elsewhere. Nothing in here knows the broker.
+"""The monthly cost of a load on AWS, part by part, and of other services. This package does not import the broker.
 
 `python -m infra.cost --help` explains the arguments. Begin reading at `flows`, then `bill`.
 """

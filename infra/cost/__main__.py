@@ -1,4 +1,4 @@
-"""`python -m infra.cost`: the bill of a month for a load."""
+"""`python -m infra.cost`: the monthly bill for a load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infra.cost.elsewhere import elsewhere
 from infra.cost.flows import Flows
 from infra.cost.idle import idle
 from infra.cost.load import Assumed, BadLoad, Deployment, Load, Measured
-from infra.cost.prices import PRICES, UnknownPrice, priced
+from infra.cost.prices import PRICES, UnknownPrice, override_prices
 
 MODES = ("provisioned", "on-demand")
 STORAGES = ("kinesis", "msk")
@@ -21,24 +21,24 @@ CLUSTERS = ("serverless", "express", "provisioned")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    asked = parser().parse_args(arguments)
-    if asked.prices:
+    options = build_parser().parse_args(arguments)
+    if options.prices:
         return _print(report.price_lines(PRICES))
     try:
-        prices = priced(asked.price)
+        prices = override_prices(options.price)
         flows = Flows(
-            load=Load(**{each.name: getattr(asked, each.name) for each in fields(Load)}),
-            deployment=Deployment(**{each.name: getattr(asked, each.name) for each in fields(Deployment)}),
+            load=Load(**{each.name: getattr(options, each.name) for each in fields(Load)}),
+            deployment=Deployment(**{each.name: getattr(options, each.name) for each in fields(Deployment)}),
             measured=Measured(),
             assumed=Assumed(),
         )
         lines = bill(flows, prices)
     except BadLoad as error:
-        return _refused(str(error))
+        return _fail(str(error))
     except (UnknownPrice, ValueError) as error:
-        return _refused(f"--price is like api-request=0.0000035, and --prices lists the names; not like {error}")
-    others = elsewhere(flows.load, prices, asked.confluent_units)
-    return _print(report.lines(flows, lines, others, idle(flows, prices), details=asked.details))
+        return _fail(f"--price is like api-request=0.0000035, and --prices lists the names; not like {error}")
+    others = elsewhere(flows.load, prices, options.confluent_units)
+    return _print(report.lines(flows, lines, others, idle(flows, prices), details=options.details))
 
 
 def _print(lines: Iterable[str]) -> int:
@@ -46,38 +46,38 @@ def _print(lines: Iterable[str]) -> int:
     return 0
 
 
-def _refused(why: str) -> int:
+def _fail(why: str) -> int:
     sys.stderr.write(f"{why}\n")
     return 2
 
 
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="python -m infra.cost", description="What a load costs on AWS in a month.")
-    load = made.add_argument_group("the load")
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m infra.cost", description="What a load costs on AWS in a month.")
+    load = parser.add_argument_group("the load")
     for name, text in LOAD.items():
-        _number(load, name, getattr(Load(), name), text)
-    deployment = made.add_argument_group("the deployment")
+        _add_number(load, name, getattr(Load(), name), text)
+    deployment = parser.add_argument_group("the deployment")
     deployment.add_argument("--storage", choices=STORAGES, default=Deployment().storage)
     deployment.add_argument("--msk", choices=CLUSTERS, default=Deployment().msk)
     deployment.add_argument("--stream-mode", choices=MODES, default=Deployment().stream_mode)
     for name, text in DEPLOYMENT.items():
-        _number(deployment, name, getattr(Deployment(), name), text)
+        _add_number(deployment, name, getattr(Deployment(), name), text)
     for name, text in SWITCH_DESCRIPTIONS.items():
         default = getattr(Deployment(), name)
-        deployment.add_argument(_option(name), action=argparse.BooleanOptionalAction, default=default, help=text)
-    prices = made.add_argument_group("prices")
+        deployment.add_argument(_option_name(name), action=argparse.BooleanOptionalAction, default=default, help=text)
+    prices = parser.add_argument_group("prices")
     prices.add_argument("--price", action="append", default=[], metavar="NAME=DOLLARS", help="another price")
     prices.add_argument("--prices", action="store_true", help="print all prices with their sources, and end")
     prices.add_argument("--confluent-units", type=float, default=0.0, help="eCKUs beyond the first, which is free")
-    made.add_argument("--details", action="store_true", help="every line of the bill")
-    return made
+    parser.add_argument("--details", action="store_true", help="every line of the bill")
+    return parser
 
 
-def _number(group: argparse._ArgumentGroup, name: str, default: float, text: str) -> None:
-    group.add_argument(_option(name), type=type(default), default=default, help=f"{text} ({default:g})")
+def _add_number(group: argparse._ArgumentGroup, name: str, default: float, text: str) -> None:
+    group.add_argument(_option_name(name), type=type(default), default=default, help=f"{text} ({default:g})")
 
 
-def _option(name: str) -> str:
+def _option_name(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 

@@ -1,4 +1,4 @@
-"""The bill of a month: what is used, at which price."""
+"""The monthly bill: the usage of each service, and its price."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from infra.cost.flows import Flows
 from infra.cost.prices import GB, HOURS, SECONDS, Price, Prices
 from infra.cost.standing import IMAGE_GB, callers_of_keys, standing
 
-AUTHORIZED_FOR = 60.0
-"""Seconds that an authorizer's answer is cached; see `authorizer_cache_seconds` of the CDK app."""
+AUTHORIZER_CACHE_SECONDS = 60.0
+"""How long the gateway caches an authorizer's answer: `authorizer_cache_seconds` of the CDK app."""
 
-ROUNDS = HOURS * 12
-"""Of housekeeping: one every five minutes."""
+HOUSEKEEPING_ROUNDS = HOURS * 12
+"""Housekeeping runs every five minutes."""
 
-METRICS_OF_A_FUNCTION = 4
-"""Answers, refusals, faults and how long they took; of functions that are asked at all."""
+METRICS_PER_FUNCTION = 4
+"""Answers, refusals, faults and durations of each function that gets requests."""
 
-METRICS_OF_THE_INDEXER = 3
-METRICS_WHEN_IDLE = 1
-# How late they are, and how long events took.
-METRICS_OF_TABLES = 2
-"""The delay of the index. Streaming tasks report the number of open streams."""
+INDEXER_METRICS = 3
+IDLE_METRICS = 1
+"""The delay of the index. Streaming tasks also report the number of open streams."""
 
-METRICS_OF_A_METHOD = 5
-"""Of each method that is called, when detailed metrics of API Gateway are on."""
+TABLE_METRICS = 2
+"""How late tables are, and how long events took to get there."""
 
-HOT_SECONDS = 86_400
-"""That MSK keeps what is archived; see `NAKADI_HOT_RETENTION_MS`."""
+METRICS_PER_METHOD = 5
+"""With detailed metrics, API Gateway publishes these for each method in use."""
 
-KEY_SECONDS = 300
-"""That a table or a stream remembers a key for each role that uses it."""
+MSK_RETENTION_SECONDS = 86_400
+"""How long MSK keeps archived events: `NAKADI_HOT_RETENTION_MS`."""
+
+KEY_CACHE_SECONDS = 300
+"""How long a table or a stream caches a key for each role that uses it."""
 
 IDLE_LOG_BYTES = 1_500
-"""Of a round of housekeeping, and of what streaming tasks and the network log meanwhile."""
+"""Log lines of a housekeeping round, and of streaming tasks and the network in the meantime."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,8 @@ class Line:
         return self.quantity * self.price.dollars
 
 
-Rest = tuple[str, float, str]
-"""What, how many, and the name of its price."""
+Usage = tuple[str, float, str]
+"""A description, a quantity, and the name of the price."""
 
 
 def bill(flows: Flows, prices: Prices) -> list[Line]:
@@ -68,13 +69,13 @@ def total(lines: Sequence[Line]) -> float:
 
 def by_part(lines: Sequence[Line]) -> Mapping[str, float]:
     of_parts = {part: total([line for line in lines if line.part == part]) for part in PARTS}
-    # One of the two logs is not there.
+    # A deployment has only one of the two logs.
     logs = {"Kinesis", "MSK"} - {line.part for line in lines}
     unused = logs if len(logs) == 1 else {"MSK"}
     return {part: dollars for part, dollars in of_parts.items() if part not in unused}
 
 
-def _gateway(flows: Flows) -> Iterator[Rest]:
+def _gateway(flows: Flows) -> Iterator[Usage]:
     if flows.deployment.direct:
         return
     yield "publish requests", flows.publishes * SECONDS, "api-request"
@@ -83,7 +84,7 @@ def _gateway(flows: Flows) -> Iterator[Rest]:
     yield "events out", flows.delivered_bytes * SECONDS / GB, "api-out"
 
 
-def _lambda(flows: Flows) -> Iterator[Rest]:
+def _lambda(flows: Flows) -> Iterator[Usage]:
     measured, assumed, deployment = flows.measured, flows.assumed, flows.deployment
     invoked = not deployment.direct
     index_ms = measured.index_batch_ms
@@ -91,14 +92,14 @@ def _lambda(flows: Flows) -> Iterator[Rest]:
         index_ms += flows.plain_bytes / flows.index_batches / measured.index_mb_per_second / 1000
     index_wait = assumed.s3_put_ms + assumed.dynamodb_ms * (3 + flows.partitions_per_index_batch)
     index_wait += (3 * assumed.kafka_ms + assumed.dynamodb_ms) * flows.topics_per_index_batch
-    house_ms = measured.house_type_ms * flows.load.event_types
-    house_wait = assumed.dynamodb_ms * flows.load.event_types
+    housekeeping_ms = measured.housekeeping_type_ms * flows.load.event_types
+    housekeeping_wait = assumed.dynamodb_ms * flows.load.event_types
     work = {
         "publish": (invoked * flows.publishes, flows.publish_ms, assumed.kinesis_put_ms, deployment.publish_memory),
         "commits": (invoked * flows.commits, measured.commit_ms, 2 * assumed.dynamodb_ms, deployment.function_memory),
-        "authorizer": (_authorized(flows), 1.0, 0.0, deployment.function_memory),
+        "authorizer": (_authorizer_invocations(flows), 1.0, 0.0, deployment.function_memory),
         "log indexer": (flows.index_batches, index_ms, index_wait, deployment.publish_memory),
-        "housekeeping": (ROUNDS / SECONDS, house_ms, house_wait, deployment.function_memory),
+        "housekeeping": (HOUSEKEEPING_ROUNDS / SECONDS, housekeeping_ms, housekeeping_wait, deployment.function_memory),
     }
     for name, (times, cpu_ms, wait_ms, memory) in work.items():
         seconds = times * SECONDS * flows.seconds(cpu_ms, wait_ms, memory)
@@ -106,12 +107,12 @@ def _lambda(flows: Flows) -> Iterator[Rest]:
         yield f"{name}, time", seconds * memory / 1024, "lambda-gb-second"
 
 
-def _authorized(flows: Flows) -> float:
-    """Every consumer and every event type's publisher has a token of its own."""
-    return min(flows.by_gateway, (flows.load.consumers + flows.load.event_types) / AUTHORIZED_FOR)
+def _authorizer_invocations(flows: Flows) -> float:
+    """Every consumer, and the publisher of every event type, has its own token."""
+    return min(flows.gateway_requests, (flows.load.consumers + flows.load.event_types) / AUTHORIZER_CACHE_SECONDS)
 
 
-def _kinesis(flows: Flows) -> Iterator[Rest]:
+def _kinesis(flows: Flows) -> Iterator[Usage]:
     if flows.deployment.on_msk:
         return
     if flows.deployment.stream_mode == "provisioned":
@@ -127,21 +128,21 @@ def _kinesis(flows: Flows) -> Iterator[Rest]:
     stored = max(flows.frame_bytes, 1024.0) * flows.frames * SECONDS / GB
     yield "stream", HOURS, "kinesis-stream-hour"
     yield "in", stored, "kinesis-in"
-    yield "out, to those who ask", flows.stored_bytes * SECONDS / GB * flows.polling, "kinesis-out"
+    yield "out, to those who ask", flows.stored_bytes * SECONDS / GB * flows.polling_readers, "kinesis-out"
     yield "pushed to tasks", flows.pushed_bytes * SECONDS / GB, "kinesis-pushed-on-demand"
 
 
-def _msk(flows: Flows) -> Iterator[Rest]:
+def _msk(flows: Flows) -> Iterator[Usage]:
     deployment = flows.deployment
     if not deployment.on_msk:
         return
     stored = flows.stored_bytes * SECONDS / GB
-    kept = flows.stored_bytes * HOT_SECONDS / GB
+    kept = flows.stored_bytes * MSK_RETENTION_SECONDS / GB
     if deployment.msk == "serverless":
         yield "cluster", HOURS, "msk-serverless-hour"
         yield "partitions", flows.load.all_partitions * HOURS, "msk-serverless-partition-hour"
         yield "in", stored, "msk-serverless-in"
-        yield "out, to tasks and indexer", stored * flows.polling, "msk-serverless-out"
+        yield "out, to tasks and indexer", stored * flows.polling_readers, "msk-serverless-out"
         yield "kept", kept, "msk-serverless-month"
     elif deployment.msk == "express":
         yield "brokers", deployment.brokers * HOURS, "msk-express-hour"
@@ -152,103 +153,103 @@ def _msk(flows: Flows) -> Iterator[Rest]:
         yield "disks", deployment.brokers * deployment.disk_gb, "msk-disk-month"
 
 
-def _dynamodb(flows: Flows) -> Iterator[Rest]:
-    batches, touched = flows.index_batches * SECONDS, flows.partitions_per_index_batch
-    # A head and a segment in one transaction, each counted twice; and how far the shard is.
-    yield "log index, written", batches * (4 * touched + 1), "dynamodb-write"
-    # A head and, at worst, a topic for each partition; progress.
-    yield "log index, read", batches * (2 * touched + 1), "dynamodb-read"
-    looked_at = flows.topics_per_index_batch * (1 + flows.load.partitions)
-    yield "topics looked at", batches * looked_at, "dynamodb-read"
+def _dynamodb(flows: Flows) -> Iterator[Usage]:
+    batches, partitions = flows.index_batches * SECONDS, flows.partitions_per_index_batch
+    # A head and a segment in one transaction, which counts each twice, and the progress of the shard.
+    yield "log index, written", batches * (4 * partitions + 1), "dynamodb-write"
+    # A head and, at worst, a topic for each partition, and the progress of the shard.
+    yield "log index, read", batches * (2 * partitions + 1), "dynamodb-read"
+    reads = flows.topics_per_index_batch * (1 + flows.load.partitions)
+    yield "topics looked at", batches * reads, "dynamodb-read"
     yield (
         "log index, kept",
-        batches / SECONDS * touched * 600 * flows.load.retention_days * 86400 / GB,
+        batches / SECONDS * partitions * 600 * flows.load.retention_days * 86400 / GB,
         "dynamodb-month",
     )
-    # The offset, and news of it.
+    # The offset, and its change notice.
     yield "commits, written", 2 * flows.commits * SECONDS, "dynamodb-write"
     yield "commits, read", 2 * flows.commits * SECONDS, "dynamodb-read"
     watched = flows.tasks * flows.streamed_types * flows.measured.streamed_type_reads_per_hour
     yield "streams, read", (flows.tasks * flows.measured.task_reads_per_hour + watched) * HOURS, "dynamodb-read"
     yield "streams, written", flows.tasks * flows.measured.task_writes_per_hour * HOURS, "dynamodb-write"
-    yield "housekeeping, read", ROUNDS * (flows.load.event_types + 2), "dynamodb-read"
+    yield "housekeeping, read", HOUSEKEEPING_ROUNDS * (flows.load.event_types + 2), "dynamodb-read"
 
 
-def _s3(flows: Flows) -> Iterator[Rest]:
+def _s3(flows: Flows) -> Iterator[Usage]:
     yield "archive, kept", flows.kept_bytes / GB, "s3-month"
     yield "archive, written", flows.index_batches * SECONDS, "s3-put"
 
 
-def _fargate(flows: Flows) -> Iterator[Rest]:
+def _fargate(flows: Flows) -> Iterator[Usage]:
     yield "processors", flows.tasks * flows.deployment.streaming_vcpu * HOURS, "fargate-vcpu-hour"
     yield "memory", flows.tasks * flows.deployment.streaming_gb * HOURS, "fargate-gb-hour"
 
 
-def _network(flows: Flows) -> Iterator[Rest]:
-    stands = standing(flows.deployment)
+def _network(flows: Flows) -> Iterator[Usage]:
+    resources = standing(flows.deployment)
     through = flows.delivered_bytes + (flows.plain_bytes if flows.deployment.direct else 0)
     units = max(through * 3600 / GB, flows.load.connections / 3000)
-    yield "load balancer", stands.balancers * HOURS, "balancer-hour"
-    yield "load balancer, capacity", units * HOURS * (stands.balancers > 0), "balancer-unit-hour"
+    yield "load balancer", resources.balancers * HOURS, "balancer-hour"
+    yield "load balancer, capacity", units * HOURS * (resources.balancers > 0), "balancer-unit-hour"
     if flows.deployment.direct:
         yield "events out", flows.delivered_bytes * SECONDS / GB, "balancer-out"
-    of_tasks = 0 if flows.deployment.private_network else 1
-    of_balancer = stands.addresses - of_tasks * stands.tasks
-    yield "addresses of tasks", of_tasks * flows.tasks * HOURS, "address-hour"
-    yield "addresses of the load balancer", of_balancer * HOURS, "address-hour"
-    yield "interface endpoints", stands.endpoints * HOURS, "endpoint-hour"
+    per_task = 0 if flows.deployment.private_network else 1
+    balancer_addresses = resources.addresses - per_task * resources.tasks
+    yield "addresses of tasks", per_task * flows.tasks * HOURS, "address-hour"
+    yield "addresses of the load balancer", balancer_addresses * HOURS, "address-hour"
+    yield "interface endpoints", resources.endpoints * HOURS, "endpoint-hour"
 
 
-def _watching(flows: Flows) -> Iterator[Rest]:
-    requests = flows.by_gateway
-    logged = (requests + flows.index_batches) * flows.log_bytes + ROUNDS / SECONDS * IDLE_LOG_BYTES
-    stands = standing(flows.deployment)
+def _monitoring(flows: Flows) -> Iterator[Usage]:
+    requests = flows.gateway_requests
+    logged = (requests + flows.index_batches) * flows.log_bytes + HOUSEKEEPING_ROUNDS / SECONDS * IDLE_LOG_BYTES
+    resources = standing(flows.deployment)
     yield "log lines", logged * SECONDS / GB, "logs-in"
     yield "log lines, kept", logged * flows.deployment.log_days * 86400 / GB, "logs-month"
-    yield "metrics", _metrics(flows), "metric-month"
-    yield "alarms", stands.alarm_metrics, "alarm-month"
-    yield "dashboard", stands.dashboards, "dashboard-month"
-    # One request a second is traced, and a part of the others.
-    traced = min(requests, 1 + flows.assumed.traced_share * requests) * SECONDS + ROUNDS
+    yield "metrics", _count_metrics(flows), "metric-month"
+    yield "alarms", resources.alarm_metrics, "alarm-month"
+    yield "dashboard", resources.dashboards, "dashboard-month"
+    # X-Ray traces one request a second, and a share of the others.
+    traced = min(requests, 1 + flows.assumed.traced_share * requests) * SECONDS + HOUSEKEEPING_ROUNDS
     yield "traces", traced, "trace"
 
 
-def _metrics(flows: Flows) -> int:
-    """Metrics that have figures; the others cost nothing."""
+def _count_metrics(flows: Flows) -> int:
+    """The number of metrics with values; AWS does not charge for others."""
     publishing, streaming = flows.publishes > 0, flows.load.connections > 0
     asked = 0 if flows.deployment.direct else publishing + streaming
-    used = METRICS_WHEN_IDLE + (not flows.deployment.asleep)
-    used += METRICS_OF_A_FUNCTION * asked + METRICS_OF_THE_INDEXER * publishing
-    used += METRICS_OF_TABLES * publishing * (flows.deployment.table_minutes > 0)
+    used = IDLE_METRICS + (not flows.deployment.asleep)
+    used += METRICS_PER_FUNCTION * asked + INDEXER_METRICS * publishing
+    used += TABLE_METRICS * publishing * (flows.deployment.table_minutes > 0)
     if flows.deployment.detailed_metrics:
-        used += METRICS_OF_A_METHOD * (publishing + 2 * streaming) * (not flows.deployment.direct)
+        used += METRICS_PER_METHOD * (publishing + 2 * streaming) * (not flows.deployment.direct)
     return used
 
 
-def _keys_and_images(flows: Flows) -> Iterator[Rest]:
-    stands = standing(flows.deployment)
-    yield "keys", stands.encrypted * callers_of_keys(flows.deployment) * SECONDS / KEY_SECONDS, "kms-request"
-    yield "keys of one's own", stands.own_keys, "key-month"
+def _keys_and_images(flows: Flows) -> Iterator[Usage]:
+    resources = standing(flows.deployment)
+    yield "keys", resources.encrypted * callers_of_keys(flows.deployment) * SECONDS / KEY_CACHE_SECONDS, "kms-request"
+    yield "keys of one's own", resources.own_keys, "key-month"
     yield "image of the streaming service", IMAGE_GB, "ecr-month"
 
 
 WORKERS = 2
-SMALL_WORKER = 0.25
-"""Processing units of a worker of the job that runs all the time."""
+SMALL_WORKER_DPU = 0.25
+"""The DPUs of a worker of the job that runs continuously."""
 
 
-def _glue(flows: Flows) -> Iterator[Rest]:
+def _glue(flows: Flows) -> Iterator[Usage]:
     deployment = flows.deployment
     yield "jobs", deployment.dpu_hours_per_day * HOURS / 24, "glue-dpu-hour"
     if deployment.table_stream:
-        yield "tables, all the time", WORKERS * SMALL_WORKER * HOURS, "glue-streaming-dpu-hour"
+        yield "tables, all the time", WORKERS * SMALL_WORKER_DPU * HOURS, "glue-streaming-dpu-hour"
     elif deployment.table_minutes and flows.load.events_per_second:
-        # Where something is always published, a run of a minute follows each wait.
+        # Under a constant load, a run of a minute follows each wait.
         runs = HOURS * 60 / deployment.table_minutes
         yield "tables, when there is news", runs * WORKERS / 60, "glue-dpu-hour"
 
 
-PARTS: Mapping[str, Callable[[Flows], Iterator[Rest]]] = {
+PARTS: Mapping[str, Callable[[Flows], Iterator[Usage]]] = {
     "API Gateway": _gateway,
     "Lambda": _lambda,
     "Kinesis": _kinesis,
@@ -257,7 +258,7 @@ PARTS: Mapping[str, Callable[[Flows], Iterator[Rest]]] = {
     "S3": _s3,
     "Fargate": _fargate,
     "Load balancer and network": _network,
-    "CloudWatch": _watching,
+    "CloudWatch": _monitoring,
     "Keys and images": _keys_and_images,
     "Glue": _glue,
 }

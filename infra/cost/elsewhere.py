@@ -1,4 +1,4 @@
-"""The price of the same load elsewhere, and what is missing there."""
+"""The price of the same load with other services, and the features that they lack."""
 
 from __future__ import annotations
 

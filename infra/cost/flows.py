@@ -1,4 +1,4 @@
-"""What a load sets in motion, per second: requests, frames, records, batches of the indexer, streams."""
+"""The rates that follow from a load: requests, frames, records, batches of the indexer, streams per second."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from infra.cost.prices import SECONDS
 PUT_UNIT = 25 * 1024
 SHARD_BYTES = 1 << 20
 SHARD_READ_BYTES = 2 * SHARD_BYTES
-"""For all readers together."""
+"""The limit for all readers of a shard together."""
 SHARD_RECORDS = 1000
 ON_DEMAND_SHARDS = 4
 INDEX_RECORDS = 10_000
-"""Of the stream that an invocation of the indexer takes at most."""
+"""The largest batch of stream records in an invocation of the indexer."""
 
-FRAME_HEAD = 60
-"""Bytes of a record beside its events: heads, and the partition key."""
+FRAME_OVERHEAD_BYTES = 60
+"""Bytes of a record beside its events: headers and the partition key."""
 
-STREAMED_AT_ONCE = 10 * (1 << 20)
-"""API Gateway counts so many bytes of a streamed answer as a request."""
+STREAMED_REQUEST_BYTES = 10 * (1 << 20)
+"""API Gateway charges a request for each of these bytes of a streamed answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +43,8 @@ class Flows:
         return self.measured.publish_request_ms + self.load.batch * self.measured.publish_event_ms
 
     @property
-    def by_gateway(self) -> float:
-        """Requests that come by the gateway, and by functions where they are no streams."""
+    def gateway_requests(self) -> float:
+        """Requests through the gateway, which are streams or invoke functions."""
         return 0.0 if self.deployment.direct else self.publishes + self.commits + self.streamed_requests
 
     @property
@@ -59,7 +59,7 @@ class Flows:
     @property
     def frame_bytes(self) -> float:
         events = self.load.batch / self.frames_per_publish
-        return FRAME_HEAD + events * self.load.event_bytes * share(self.measured.packed, events)
+        return FRAME_OVERHEAD_BYTES + events * self.load.event_bytes * share(self.measured.packed, events)
 
     @property
     def stored_bytes(self) -> float:
@@ -77,15 +77,15 @@ class Flows:
     def shards(self) -> int:
         if self.deployment.on_msk:
             return 0
-        read = self.stored_bytes * self.polling / (SHARD_READ_BYTES / SHARD_BYTES)
+        read = self.stored_bytes * self.polling_readers / (SHARD_READ_BYTES / SHARD_BYTES)
         fullest = max(max(self.stored_bytes, read) / SHARD_BYTES, self.frames / SHARD_RECORDS)
-        fullest /= self.assumed.use_of_a_shard
-        least = self.deployment.shards if self.deployment.stream_mode == "provisioned" else ON_DEMAND_SHARDS
-        return max(least, math.ceil(fullest))
+        fullest /= self.assumed.shard_utilization
+        minimum = self.deployment.shards if self.deployment.stream_mode == "provisioned" else ON_DEMAND_SHARDS
+        return max(minimum, math.ceil(fullest))
 
     @property
-    def polling(self) -> int:
-        """Readers that share what a shard gives: the indexer, and tasks that are not pushed."""
+    def polling_readers(self) -> int:
+        """The readers that share a shard's read limit: the indexer, and tasks without enhanced fan-out."""
         return 1 if self.deployment.fan_out else 1 + self.tasks
 
     @property
@@ -96,14 +96,14 @@ class Flows:
 
     @property
     def index_batches(self) -> float:
-        """Invocations of the indexer: one for each shard and window, more when so many records come in sooner; with
-        MSK each minute, whatever comes.
+        """Invocations of the indexer. With Kinesis: one per shard and window, or more for full batches. With MSK: one
+        per minute.
         """
         if self.deployment.on_msk:
             return self.deployment.indexers / 60
-        of_a_shard = self.frames / self.shards
-        by_time = min(of_a_shard, 1 / self.deployment.index_seconds) if self.deployment.index_seconds else of_a_shard
-        return self.shards * max(by_time, of_a_shard / INDEX_RECORDS)
+        per_shard = self.frames / self.shards
+        by_time = min(per_shard, 1 / self.deployment.index_seconds) if self.deployment.index_seconds else per_shard
+        return self.shards * max(by_time, per_shard / INDEX_RECORDS)
 
     @property
     def partitions_per_index_batch(self) -> float:
@@ -114,7 +114,7 @@ class Flows:
 
     @property
     def topics_per_index_batch(self) -> float:
-        """Topics that an invocation of the indexer looks at, which it only does where there are any."""
+        """Topics that an invocation of the indexer checks, with MSK only."""
         return self.load.event_types / self.deployment.indexers if self.deployment.on_msk else 0.0
 
     # Streams
@@ -131,20 +131,20 @@ class Flows:
 
     @property
     def commits(self) -> float:
-        """One for each batch: by number when there is much, by time when there is little."""
+        """One per batch, which the number of events ends at high rates, and the timeout at low rates."""
         by_time = min(self.load.events_per_second, self.load.all_partitions / self.deployment.flush_seconds)
         return self.load.consumers * max(self.load.events_per_second / self.load.delivered_batch, by_time)
 
     @property
     def streamed_types(self) -> int:
-        """Event types that a task looks after, each again and again: what it knows of them has to be fresh."""
+        """Event types that a task reads again and again to keep its knowledge of them fresh."""
         return self.load.event_types if self.load.connections else 0
 
     @property
     def streamed_requests(self) -> float:
-        """Streams end after so many minutes and begin anew; long answers count several times."""
+        """Requests for streams: clients reconnect after `stream_minutes`, and long answers count several times."""
         begun = self.load.connections / (60 * self.deployment.stream_minutes)
-        return max(begun, self.delivered_bytes / STREAMED_AT_ONCE)
+        return max(begun, self.delivered_bytes / STREAMED_REQUEST_BYTES)
 
     @property
     def tasks(self) -> int:
@@ -153,18 +153,18 @@ class Flows:
         busy = self.delivered * self.measured.stream_event_ms
         if self.deployment.direct:
             busy += self.publishes * self.publish_ms + self.commits * self.measured.commit_ms
-        busy /= 1000 * self.assumed.use_of_a_task
+        busy /= 1000 * self.assumed.task_utilization
         wanted = max(self.load.connections / self.deployment.streams_per_task, busy / self.deployment.streaming_vcpu)
         return max(self.deployment.min_tasks, math.ceil(wanted))
 
     def seconds(self, cpu_ms: float, wait_ms: float, memory: int) -> float:
-        """How long a function runs that has a part of a core only, and waits for others."""
+        """The duration of an invocation, given its share of a core and its waiting time."""
         slower = max(1.0, self.assumed.full_vcpu_memory / memory)
         return (wait_ms + cpu_ms * slower) / 1000
 
     @property
     def log_bytes(self) -> float:
-        """Of a request: the log lines of the function and of the gateway."""
+        """The log lines of a request, from the function and the gateway."""
         return self.measured.log_bytes_per_request + self.assumed.access_log_bytes
 
     @property
@@ -173,14 +173,14 @@ class Flows:
 
 
 def spread(things: float, places: float) -> float:
-    """How many of these places get any, when so many things fall on them by chance."""
+    """The expected number of places that get at least one of the things, if each chooses a place at random."""
     if things <= 1 or places <= 1:
         return min(things, max(places, 1.0))
     return places * -math.expm1(things * math.log1p(-1 / places))
 
 
 def share(packed: tuple[tuple[float, float], ...], events: float) -> float:
-    """Between two frames that were measured, by the number of digits of their events."""
+    """The compression ratio of a frame, interpolated logarithmically between two measured sizes."""
     at = bisect_right(packed, events, key=lambda each: each[0])
     if at in (0, len(packed)):
         return packed[min(at, len(packed) - 1)][1]

@@ -1,16 +1,16 @@
-"""What it costs that something is there and nothing happens."""
+"""The cost of event types and streams that are idle."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from infra.cost.bill import ROUNDS
+from infra.cost.bill import HOUSEKEEPING_ROUNDS
 from infra.cost.flows import Flows
 from infra.cost.prices import GB, HOURS, Prices
 
 DOCUMENTS_BYTES = 5000
-"""An event type, its schema, its topic, and its name in the lists."""
+"""The documents of an event type: itself, its schema, its topic, and its entry in lists."""
 
 KEEP_ALIVE_BYTES = 120
 
@@ -33,11 +33,11 @@ def idle(flows: Flows, prices: Prices) -> list[Idle]:
 
 
 def _event_type(flows: Flows, prices: Prices) -> Iterator[float]:
-    """Housekeeping has a look at it, and it has to be written down."""
+    """Housekeeping checks each event type, and DynamoDB stores its documents."""
     deployment, measured, assumed = flows.deployment, flows.measured, flows.assumed
-    seconds = flows.seconds(measured.house_type_ms, assumed.dynamodb_ms, deployment.function_memory)
-    yield ROUNDS * prices["dynamodb-read"].dollars
-    yield ROUNDS * seconds * deployment.function_memory / 1024 * prices["lambda-gb-second"].dollars
+    seconds = flows.seconds(measured.housekeeping_type_ms, assumed.dynamodb_ms, deployment.function_memory)
+    yield HOUSEKEEPING_ROUNDS * prices["dynamodb-read"].dollars
+    yield HOUSEKEEPING_ROUNDS * seconds * deployment.function_memory / 1024 * prices["lambda-gb-second"].dollars
     yield DOCUMENTS_BYTES / GB * prices["dynamodb-month"].dollars
 
 
@@ -46,12 +46,12 @@ def _streamed(flows: Flows, prices: Prices) -> float:
 
 
 def _looks(flows: Flows, prices: Prices) -> float:
-    """It asks for news of its subscription."""
+    """A stream polls for changes of its subscription."""
     return flows.measured.subscription_stream_reads_per_hour * HOURS * prices["dynamodb-read"].dollars
 
 
 def _stream(flows: Flows, prices: Prices) -> Iterator[float]:
-    """It begins anew before API Gateway ends it, is kept alive, and takes its place in a task."""
+    """A stream reconnects before API Gateway ends it, sends keep-alives, and occupies part of a task."""
     deployment = flows.deployment
     begun = HOURS * 60 / deployment.stream_minutes
     kept_alive = HOURS * 3600 / deployment.flush_seconds * flows.load.partitions

@@ -1,4 +1,4 @@
-"""A load, and what it is served with."""
+"""A load, the deployment that serves it, and the measurements that the estimate rests on."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass, fields
 
 
 class BadLoad(Exception):
-    """Raised for a load that cannot be; the message says why."""
+    """Raised for an impossible load; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What is published and read. A consumer reads everything, in streams of its own."""
+    """The published and consumed events. Each consumer reads everything with its own streams."""
 
     events_per_second: float = 100.0
     event_bytes: float = 1000.0
@@ -41,7 +41,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """What the deployment chooses, with the defaults of the CDK app."""
+    """The options of the deployment, with the defaults of the CDK app."""
 
     storage: str = "kinesis"
     stream_mode: str = "provisioned"
@@ -82,9 +82,9 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What was measured (see benchmarks/README.md): milliseconds are of one core of the machine they were measured on.
+    """Measurements from benchmarks/README.md. Milliseconds refer to one core of the machine used there.
 
-    `packed` is the share of their plain bytes that frames of so many events take.
+    `packed` is the compression ratio of frames by their number of events.
     """
 
     publish_request_ms: float = 1.6
@@ -92,7 +92,7 @@ class Measured:
     commit_ms: float = 3.0
     index_batch_ms: float = 8.0
     index_mb_per_second: float = 120.0
-    house_type_ms: float = 5.0
+    housekeeping_type_ms: float = 5.0
     stream_event_ms: float = 0.010
     task_reads_per_hour: float = 12_600.0
     task_writes_per_hour: float = 1_440.0
@@ -106,7 +106,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumed:
-    """What depends on AWS, and could not be measured: how long its calls take, and how long its lines are."""
+    """Assumptions about AWS that no benchmark here could measure, such as the duration of its calls."""
 
     access_log_bytes: float = 400.0
     kinesis_put_ms: float = 15.0
@@ -115,5 +115,5 @@ class Assumed:
     s3_put_ms: float = 40.0
     traced_share: float = 0.05
     full_vcpu_memory: int = 1769
-    use_of_a_shard: float = 0.7
-    use_of_a_task: float = 0.6
+    shard_utilization: float = 0.7
+    task_utilization: float = 0.6

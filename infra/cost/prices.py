@@ -1,7 +1,6 @@
-"""Prices, once: of the region us-east-1, as they were at the date below, without free tiers and later tiers.
+"""The price list: region us-east-1 at the date below, without free tiers and volume tiers.
 
-Every price says where it was read. One that could not be read anywhere is `assumed`: bills mark it, and `--price`
-replaces it.
+Every price names its source. A price without one is `assumed`: bills mark it, and `--price` replaces it.
 """
 
 from __future__ import annotations
@@ -9,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-DATED = "2026-11-21"
+PRICES_DATE = "2026-11-21"
 REGION = "us-east-1"
 
 MILLION = 1_000_000
 GB = 1 << 30
 TB = 1 << 40
 HOURS = 730.0
-"""Of a month, as AWS counts."""
+"""AWS's number of hours in a month."""
 SECONDS = HOURS * 3600
 
 
 class UnknownPrice(Exception):
-    """Raised for a price of a name that is not in the table; the message has the name."""
+    """Raised for a name that is not in the price list; the message is the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +40,10 @@ BLOG = "AWS Big Data blog, 2026-03-09"
 PLANS = "a machine-made copy of AWS's plans, 2026-05"
 THIRD = "third party, 2026-06"
 DERIVED = "third party, 2025-07"
-GUESS = "not read anywhere: what it is usually said to be"
+UNSOURCED = "not read anywhere: what it is usually said to be"
 
 PRICES: Prices = {
-    # The way in
+    # API Gateway and Lambda
     "api-request": Price(3.50 / MILLION, "request", AWS_PAGE),
     "api-out": Price(0.09, "GB", AWS_PAGE),
     "lambda-request": Price(0.20 / MILLION, "request", AWS_PAGE),
@@ -60,37 +59,37 @@ PRICES: Prices = {
     "kinesis-in": Price(0.08, "GB", BLOG),
     "kinesis-out": Price(0.04, "GB", PLANS),
     "kinesis-kept-longer": Price(0.10, "GB-month", BLOG),
-    # What is known of it
+    # Documents and the log index
     "dynamodb-write": Price(0.625 / MILLION, "write unit", DERIVED),
     "dynamodb-read": Price(0.125 / MILLION, "read unit", DERIVED),
-    "dynamodb-month": Price(0.25, "GB-month", GUESS, assumed=True),
+    "dynamodb-month": Price(0.25, "GB-month", UNSOURCED, assumed=True),
     # The archive
-    "s3-month": Price(0.023, "GB-month", GUESS, assumed=True),
-    "s3-put": Price(0.005 / 1000, "request", GUESS, assumed=True),
-    "s3-get": Price(0.0004 / 1000, "request", GUESS, assumed=True),
+    "s3-month": Price(0.023, "GB-month", UNSOURCED, assumed=True),
+    "s3-put": Price(0.005 / 1000, "request", UNSOURCED, assumed=True),
+    "s3-get": Price(0.0004 / 1000, "request", UNSOURCED, assumed=True),
     # Streams
     "fargate-vcpu-hour": Price(0.03238, "vCPU-h", THIRD),
     "fargate-gb-hour": Price(0.00356, "GB-h", THIRD),
-    "balancer-hour": Price(0.0225, "hour", GUESS, assumed=True),
-    "balancer-unit-hour": Price(0.008, "capacity unit-h", GUESS, assumed=True),
-    "balancer-out": Price(0.09, "GB", GUESS, assumed=True),
-    "address-hour": Price(0.005, "public address-h", GUESS, assumed=True),
-    "endpoint-hour": Price(0.01, "endpoint-h", GUESS, assumed=True),
-    # Watching it
-    "logs-in": Price(0.50, "GB", GUESS, assumed=True),
-    "logs-month": Price(0.03, "GB-month", GUESS, assumed=True),
-    "metric-month": Price(0.30, "metric", GUESS, assumed=True),
-    "alarm-month": Price(0.10, "metric of an alarm", GUESS, assumed=True),
-    "dashboard-month": Price(3.00, "dashboard", GUESS, assumed=True),
-    "trace": Price(5.00 / MILLION, "trace", GUESS, assumed=True),
+    "balancer-hour": Price(0.0225, "hour", UNSOURCED, assumed=True),
+    "balancer-unit-hour": Price(0.008, "capacity unit-h", UNSOURCED, assumed=True),
+    "balancer-out": Price(0.09, "GB", UNSOURCED, assumed=True),
+    "address-hour": Price(0.005, "public address-h", UNSOURCED, assumed=True),
+    "endpoint-hour": Price(0.01, "endpoint-h", UNSOURCED, assumed=True),
+    # Monitoring
+    "logs-in": Price(0.50, "GB", UNSOURCED, assumed=True),
+    "logs-month": Price(0.03, "GB-month", UNSOURCED, assumed=True),
+    "metric-month": Price(0.30, "metric", UNSOURCED, assumed=True),
+    "alarm-month": Price(0.10, "metric of an alarm", UNSOURCED, assumed=True),
+    "dashboard-month": Price(3.00, "dashboard", UNSOURCED, assumed=True),
+    "trace": Price(5.00 / MILLION, "trace", UNSOURCED, assumed=True),
     # Keys and images
-    "key-month": Price(1.00, "key", GUESS, assumed=True),
-    "kms-request": Price(0.03 / 10_000, "request", GUESS, assumed=True),
-    "ecr-month": Price(0.10, "GB-month", GUESS, assumed=True),
-    # Jobs, which run on what is left over
-    "glue-dpu-hour": Price(0.29, "flexible DPU-h", GUESS, assumed=True),
-    "glue-streaming-dpu-hour": Price(0.44, "DPU-h", GUESS, assumed=True),
-    # Elsewhere
+    "key-month": Price(1.00, "key", UNSOURCED, assumed=True),
+    "kms-request": Price(0.03 / 10_000, "request", UNSOURCED, assumed=True),
+    "ecr-month": Price(0.10, "GB-month", UNSOURCED, assumed=True),
+    # Jobs, which run on spare capacity
+    "glue-dpu-hour": Price(0.29, "flexible DPU-h", UNSOURCED, assumed=True),
+    "glue-streaming-dpu-hour": Price(0.44, "DPU-h", UNSOURCED, assumed=True),
+    # Other services
     "eventbridge-event": Price(1.00 / MILLION, "64 KB of an event", "third party, 2026-03"),
     "pubsub-tb": Price(40.0, "TB", "copies of Google's page, undated"),
     "confluent-hour": Price(0.14, "eCKU-h", "Confluent's page, read 2026-09-05"),
@@ -103,14 +102,14 @@ PRICES: Prices = {
     "msk-serverless-month": Price(0.10, "GB-month", "a note of 2022-10, old"),
     "msk-express-hour": Price(0.408, "express.m7g.large-h", "AWS's agent toolkit, 2026-08"),
     "msk-express-in": Price(0.01, "GB", "AWS's agent toolkit, 2026-08"),
-    "msk-express-month": Price(0.10, "GB-month", GUESS, assumed=True),
+    "msk-express-month": Price(0.10, "GB-month", UNSOURCED, assumed=True),
     "msk-broker-hour": Price(0.204, "m7g.large-h", "AWS's agent toolkit, 2026-08"),
     "msk-disk-month": Price(0.10, "GB-month", "AWS's agent toolkit, 2026-08"),
 }
 
 
-def priced(changes: Iterable[str], prices: Prices = PRICES) -> Prices:
-    """Return the table with other prices, given as `name=dollars`; these are not marked as assumed."""
+def override_prices(changes: Iterable[str], prices: Prices = PRICES) -> Prices:
+    """The price list with changes given as `name=dollars`, which no longer count as assumed."""
     changed = dict(prices)
     for change in changes:
         name, _, dollars = change.partition("=")

@@ -8,7 +8,7 @@ from infra.cost.bill import Line, by_part, total
 from infra.cost.elsewhere import Offer
 from infra.cost.flows import Flows
 from infra.cost.idle import Idle
-from infra.cost.prices import DATED, REGION, SECONDS, Prices
+from infra.cost.prices import PRICES_DATE, REGION, SECONDS, Prices
 
 
 def lines(
@@ -16,7 +16,7 @@ def lines(
 ) -> Iterator[str]:
     events = flows.load.events_per_second * SECONDS
     sum_of_all = total(bill)
-    yield f"Dollars a month in {REGION}, at prices of {DATED}, without free tiers. * rests on an assumed price."
+    yield f"Dollars a month in {REGION}, at prices of {PRICES_DATE}, without free tiers. * rests on an assumed price."
     yield ""
     for part, dollars in by_part(bill).items():
         mine = [line for line in bill if line.part == part]
@@ -44,7 +44,7 @@ def lines(
 
 
 def price_lines(prices: Prices) -> Iterator[str]:
-    yield f"Prices of {DATED}, {REGION}. * is assumed: no source for it was found."
+    yield f"Prices of {PRICES_DATE}, {REGION}. * is assumed: no source for it was found."
     for name, price in prices.items():
         mark = "*" if price.assumed else " "
         yield f"{name:<32}{price.dollars:>16.10f}{mark} $/{price.unit:<20} {price.source}"

@@ -1,4 +1,4 @@
-"""What a deployment has that is paid for whether it is used or not. A test compares it with the CDK app's templates."""
+"""The resources that a deployment pays for regardless of use. A test compares them with the CDK app's templates."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from dataclasses import dataclass
 from infra.cost.load import Deployment
 
 ALARM_METRICS = 19
-"""Metrics that alarms look at, without those of streaming tasks and of single Kinesis streams: an alarm on a sum of
-metrics is paid for each of them."""
+"""Metrics of alarms, without those of streaming tasks and single streams. An alarm on a sum costs as much as all
+its metrics."""
 
-ALARM_METRICS_OF_KINESIS = 4
-"""Of those: what is asked of streams, and not of MSK."""
+KINESIS_ALARM_METRICS = 4
+"""The part of `ALARM_METRICS` that exists with Kinesis only."""
 
-ALARM_METRICS_OF_STREAMING = 3
-ALARM_METRICS_OF_DIRECT = 1
-ALARM_METRICS_OF_TABLES = 2
-"""Where housekeeping starts the job that makes tables."""
+STREAMING_ALARM_METRICS = 3
+DIRECT_ALARM_METRICS = 1
+TABLE_ALARM_METRICS = 2
+"""These exist if housekeeping starts the table job."""
 
-ALARM_METRICS_OF_CANARIES = 12
-"""Two of each function that answers requests, and of the one that checks tokens."""
+CANARY_ALARM_METRICS = 12
+"""Two metrics for each function that answers requests, and for the authorizer."""
 
-BALANCERS_ADDRESSES = 2
-"""Of the balancer that clients reach directly: one in each zone."""
+BALANCER_ADDRESSES = 2
+"""The public balancer has one address per zone."""
 
-ALARM_METRICS_OF_SCALING = 4
-"""Alarms that AWS itself makes: one above and one below each of two targets."""
+SCALING_ALARM_METRICS = 4
+"""Scaling creates an upper and a lower alarm for each of two targets."""
 
-ALARM_METRICS_OF_A_STREAM = 4
+ALARM_METRICS_PER_STREAM = 4
 TABLES = 3
 
-ENDPOINTS_OF_A_PRIVATE_NETWORK = 8
-"""For Kinesis, logs, and two for images, in each of two zones."""
+PRIVATE_NETWORK_ENDPOINTS = 8
+"""Endpoints for Kinesis, logs, and two for images, in each of two zones."""
 
-ENDPOINTS_OF_KINESIS = 2
+KINESIS_ENDPOINTS = 2
 
-CALLERS_OF_KEYS = 3
-"""Roles that use the keys of tables and streams all the time: of housekeeping, the indexer, and streaming tasks."""
+KEY_CALLERS = 3
+"""The roles that use the keys constantly: housekeeping, the indexer and streaming tasks."""
 
 IMAGE_GB = 0.2
 
@@ -60,7 +60,7 @@ class Standing:
 def standing(deployment: Deployment) -> Standing:
     awake = not deployment.asleep
     streams = 0 if deployment.on_msk else deployment.kinesis_streams
-    endpoints = ENDPOINTS_OF_A_PRIVATE_NETWORK - deployment.on_msk * ENDPOINTS_OF_KINESIS
+    endpoints = PRIVATE_NETWORK_ENDPOINTS - deployment.on_msk * KINESIS_ENDPOINTS
     direct = deployment.direct and awake
     tasks = deployment.min_tasks if awake else 0
     return Standing(
@@ -69,29 +69,29 @@ def standing(deployment: Deployment) -> Standing:
         shards=deployment.shards if deployment.stream_mode == "provisioned" and streams else 0,
         tasks=tasks,
         balancers=awake + direct,
-        addresses=tasks * (not deployment.private_network) + direct * BALANCERS_ADDRESSES,
+        addresses=tasks * (not deployment.private_network) + direct * BALANCER_ADDRESSES,
         endpoints=deployment.endpoints + awake * deployment.private_network * endpoints,
         nats=0,
         alarm_metrics=ALARM_METRICS
-        + awake * (ALARM_METRICS_OF_STREAMING + ALARM_METRICS_OF_SCALING)
-        + direct * ALARM_METRICS_OF_DIRECT
-        + (deployment.table_minutes > 0) * ALARM_METRICS_OF_TABLES
-        + deployment.canary * ALARM_METRICS_OF_CANARIES
-        + ALARM_METRICS_OF_A_STREAM * streams
-        + _alarm_metrics_of_msk(deployment),
+        + awake * (STREAMING_ALARM_METRICS + SCALING_ALARM_METRICS)
+        + direct * DIRECT_ALARM_METRICS
+        + (deployment.table_minutes > 0) * TABLE_ALARM_METRICS
+        + deployment.canary * CANARY_ALARM_METRICS
+        + ALARM_METRICS_PER_STREAM * streams
+        + _msk_alarm_metrics(deployment),
         dashboards=int(deployment.dashboard),
         own_keys=deployment.own_keys,
         encrypted=TABLES + streams,
     )
 
 
-def _alarm_metrics_of_msk(deployment: Deployment) -> int:
-    """Partitions without a leader, copies of each broker, and its disk; what is asked of streams is not there."""
+def _msk_alarm_metrics(deployment: Deployment) -> int:
+    """Metrics of offline partitions, of the replicas and the disk of each broker, instead of those of Kinesis."""
     if not deployment.on_msk:
         return 0
-    of_brokers = {"serverless": 0, "express": 1 + deployment.brokers, "provisioned": 1 + 2 * deployment.brokers}
-    return of_brokers[deployment.msk] - ALARM_METRICS_OF_KINESIS
+    per_kind = {"serverless": 0, "express": 1 + deployment.brokers, "provisioned": 1 + 2 * deployment.brokers}
+    return per_kind[deployment.msk] - KINESIS_ALARM_METRICS
 
 
 def callers_of_keys(deployment: Deployment) -> int:
-    return CALLERS_OF_KEYS - deployment.asleep
+    return KEY_CALLERS - deployment.asleep

@@ -1,1 +1,1 @@
-"""The deployment on a laptop: what the templates say, carried out by processes of this machine."""
+"""The AWS deployment on one machine: local processes stand in for the resources of the templates."""

@@ -2,13 +2,13 @@
 
 import sys
 
-from infra.laptop.processes import end_all
+from infra.laptop.processes import stop_all
 from nakadi.app.shutdown import SignalHandler
 
 if __name__ == "__main__":
-    signals = SignalHandler(before_a_sudden_end=end_all)
+    signals = SignalHandler(before_a_sudden_end=stop_all)
     signals.install()
 
-    from infra.laptop.program import main  # takes a second, in which signals may come
+    from infra.laptop.program import main  # takes a second, in which signals may arrive
 
     sys.exit(main(signals=signals))

@@ -1,4 +1,4 @@
-"""The REST API of a template, as API Gateway reads it: which integration a request meets, and in which form."""
+"""The REST API of a template, read as API Gateway does: which integration gets a request, and in which form."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ BINARY = "x-amazon-apigateway-binary-media-types"
 
 FUNCTION = re.compile(r":lambda:path/2015-03-31/functions/(.+)/invocations")
 
-# A header that the template of an answer sets.
-OVERRIDE = re.compile(r'#set\(\$context\.responseOverride\.header\.([\w-]+) = "([^"]*)"\)')
+# A header that a response template sets.
+HEADER_OVERRIDE = re.compile(r'#set\(\$context\.responseOverride\.header\.([\w-]+) = "([^"]*)"\)')
 
 Values = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A request as it came, its body still packed; names of headers in lower case."""
+class GatewayRequest:
+    """A request as received, its body still compressed; header names are in lower case."""
 
     method: str
     raw_path: str
@@ -47,9 +47,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authorizer:
-    """Whom the gateway asks about the token of a request, and how long it keeps the answer.
+    """The function that authorizes tokens, and how long the gateway caches its answer.
 
-    A token without the `form`, a regular expression, is refused without asking.
+    The gateway itself refuses a token that does not match `form`, a regular expression.
     """
 
     function: str
@@ -59,8 +59,8 @@ class Authorizer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mock:
-    """An answer that stands in the API, told for requests whose Content-Type has a template, once they are text."""
+class MockResponse:
+    """A fixed response in the API definition, for requests whose content type has a template."""
 
     types: frozenset[str]
     reads_text: bool
@@ -68,8 +68,8 @@ class Mock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Object:
-    """An answer that is a file, which is an object of S3 on AWS."""
+class StoredResponse:
+    """A response from a file, which on AWS is an object of S3."""
 
     body: bytes
     answer: Mapping[str, Any]
@@ -77,167 +77,175 @@ class Object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """What a method of a resource leads to: a function by its ARN, something fixed, or else the streaming service."""
+    """The backend of a method: a function by its ARN, a fixed response, or else the streaming service."""
 
     resource: str
     method: str
     authorizer: Authorizer | None
     function: str = ""
-    fixed: Mock | Object | None = None
+    fixed: MockResponse | StoredResponse | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     timeout: float = 29.0
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Match:
     operation: Operation
     parameters: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """An answer of the gateway's own."""
+class GatewayResponse:
+    """A response that the gateway creates itself."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
 
-class NotMocked(Exception):
-    """Raised with the kind of refusal, for a request that the template of a mock is not for."""
+class NoMockResponse(Exception):
+    """Raised with the kind of refusal, for a request that no template of a mock matches."""
 
 
 class Api:
     def __init__(self, template: Template) -> None:
         rest = template.one("AWS::ApiGateway::RestApi")
-        described = rest["Body"]
+        definition = rest["Body"]
         stage = template.one("AWS::ApiGateway::Stage")
         self.stage: str = stage["StageName"]
-        self._rates = {_of_methods(each): each for each in stage.get("MethodSettings", [])}
-        self.least_packed: int | None = rest.get("MinimumCompressionSize")
-        self._binary = [*rest.get("BinaryMediaTypes", []), *described.get(BINARY, [])]
-        self._schemes = described.get("components", {}).get("securitySchemes", {})
-        self._responses = described.get(RESPONSES, {})
+        self._rates = {_setting_key(each): each for each in stage.get("MethodSettings", [])}
+        self.minimum_compression_size: int | None = rest.get("MinimumCompressionSize")
+        self._binary = [*rest.get("BinaryMediaTypes", []), *definition.get(BINARY, [])]
+        self._schemes = definition.get("components", {}).get("securitySchemes", {})
+        self._responses = definition.get(RESPONSES, {})
         self._objects = dict(_objects(template.path))
-        operations = {path: dict(self._operations(path, item)) for path, item in described["paths"].items()}
+        operations = {path: dict(self._operations(path, item)) for path, item in definition["paths"].items()}
         self._resources = [
             (_pattern(path), each) for path, each in sorted(operations.items(), key=lambda item: _rank(item[0]))
         ]
 
     def functions(self, *, authorizes: bool) -> frozenset[str]:
-        """Those that it invokes, by their ARNs."""
+        """The ARNs of the functions that the API invokes."""
         operations = [each for _, operations in self._resources for each in operations.values()]
         answering = {each.function for each in operations if each.function}
-        asked = {each.authorizer.function for each in operations if each.authorizer}
-        return frozenset(answering | asked if authorizes else answering)
+        request = {each.authorizer.function for each in operations if each.authorizer}
+        return frozenset(answering | request if authorizes else answering)
 
-    def found(self, method: str, raw_path: str) -> Found | None:
-        """The most particular resource at a path decides, also when it does not have the method."""
+    def find_operation(self, method: str, raw_path: str) -> Match | None:
+        """The most specific resource for a path decides, even if it lacks the method."""
         path = raw_path.rstrip("/") or "/"
         for pattern, operations in self._resources:
             match = pattern.fullmatch(path)
             if match:
                 operation = operations.get(method) or operations.get("ANY")
                 parameters = {name: unquote(value) for name, value in match.groupdict().items()}
-                return Found(operation, parameters) if operation else None
+                return Match(operation, parameters) if operation else None
         return None
 
     def bucket(self, operation: Operation) -> Bucket | None:
-        """How many requests a second a method takes, and how many at once."""
-        asked = [(operation.resource, operation.method), ("*", "*")]
-        found: dict[str, Any] = next((self._rates[each] for each in asked if each in self._rates), {})
+        """The token bucket of a method's throttling limits."""
+        request = [(operation.resource, operation.method), ("*", "*")]
+        found: dict[str, Any] = next((self._rates[each] for each in request if each in self._rates), {})
         rate, burst = found.get("ThrottlingRateLimit"), found.get("ThrottlingBurstLimit")
         return None if rate is None or burst is None else Bucket(rate, burst)
 
-    def event(self, asked: Asked, found: Found, authorizer: Mapping[str, Any] | None) -> dict[str, Any]:
+    def event(self, request: GatewayRequest, found: Match, authorizer: Mapping[str, Any] | None) -> dict[str, Any]:
         """The event of a function behind a proxy integration."""
-        headers = _collected(asked.headers)
-        query = _collected(parse_qsl(asked.query, keep_blank_values=True))
-        text, is_base64 = self._text(asked)
+        headers = _group(request.headers)
+        query = _group(parse_qsl(request.query, keep_blank_values=True))
+        text, is_base64 = self._text(request)
         return {
             "resource": found.operation.resource,
-            "path": asked.raw_path,
-            "httpMethod": asked.method,
-            "headers": _last(headers) or None,
+            "path": request.raw_path,
+            "httpMethod": request.method,
+            "headers": _last_values(headers) or None,
             "multiValueHeaders": headers or None,
-            "queryStringParameters": _last(query) or None,
+            "queryStringParameters": _last_values(query) or None,
             "multiValueQueryStringParameters": query or None,
             "pathParameters": dict(found.parameters) or None,
             "stageVariables": None,
-            "requestContext": self._context(asked, found.operation, authorizer),
+            "requestContext": self._context(request, found.operation, authorizer),
             "body": text,
             "isBase64Encoded": is_base64,
         }
 
-    def said(self, kind: str, asked: Asked, message: str) -> Said:
-        """What the gateway answers by itself, as the API wants to have it told."""
-        usual = USUAL[kind]
-        known = self._responses.get(kind) or self._responses.get(f"DEFAULT_{usual // 100}XX", {})
-        if kind == BEFORE_THE_API:
+    def own_response(self, kind: str, request: GatewayRequest, message: str) -> GatewayResponse:
+        """A response of the gateway itself, in the format that the API defines."""
+        default_status = DEFAULT_STATUSES[kind]
+        known = self._responses.get(kind) or self._responses.get(f"DEFAULT_{default_status // 100}XX", {})
+        if kind == HEADERS_TOO_LARGE:
             known = {}
         template = known.get("responseTemplates", {}).get(
             "application/json", '{"message":$context.error.messageString}'
         )
         body = template.replace("$context.error.messageString", json.dumps(message))
-        headers = dict(_told_headers(known.get("responseParameters", {}), asked))
-        return Said(int(known.get("statusCode", usual)), {"content-type": "application/json", **headers}, body.encode())
+        headers = dict(_resolve_headers(known.get("responseParameters", {}), request))
+        return GatewayResponse(
+            int(known.get("statusCode", default_status)), {"content-type": "application/json", **headers}, body.encode()
+        )
 
-    def fixed(self, fixed: Mock | Object, asked: Asked) -> Said:
-        """What stands in the API, or beside it. Raises `NotMocked` where API Gateway could not use the template."""
-        if isinstance(fixed, Object):
-            return _fixed(fixed.answer, asked, fixed.body)
-        kind = (asked.header("content-type") or "application/json").partition(";")[0].strip().lower()
+    def fixed(self, fixed: MockResponse | StoredResponse, request: GatewayRequest) -> GatewayResponse:
+        """The fixed response of an operation. Raises `NoMockResponse` if API Gateway could not use the template."""
+        if isinstance(fixed, StoredResponse):
+            return _fixed(fixed.answer, request, fixed.body)
+        kind = (request.header("content-type") or "application/json").partition(";")[0].strip().lower()
         if kind not in fixed.types:
-            raise NotMocked("UNSUPPORTED_MEDIA_TYPE")
+            raise NoMockResponse("UNSUPPORTED_MEDIA_TYPE")
         if self.is_binary(kind) and not fixed.reads_text:
-            raise NotMocked("DEFAULT_5XX")
+            raise NoMockResponse("DEFAULT_5XX")
         text = fixed.answer["responseTemplates"]["application/json"]
-        told = _fixed(fixed.answer, asked, OVERRIDE.sub("", text).replace("$context.httpMethod", asked.method).encode())
-        return Said(told.status, {**told.headers, **dict(OVERRIDE.findall(text))}, told.body)
+        response = _fixed(
+            fixed.answer, request, HEADER_OVERRIDE.sub("", text).replace("$context.httpMethod", request.method).encode()
+        )
+        return GatewayResponse(
+            response.status, {**response.headers, **dict(HEADER_OVERRIDE.findall(text))}, response.body
+        )
 
-    def method_arn(self, asked: Asked) -> str:
-        return f"arn:aws:execute-api:{REGION}:{ACCOUNT}:laptop/{self.stage}/{asked.method}{asked.raw_path}"
+    def method_arn(self, request: GatewayRequest) -> str:
+        return f"arn:aws:execute-api:{REGION}:{ACCOUNT}:laptop/{self.stage}/{request.method}{request.raw_path}"
 
     def is_binary(self, content_type: str) -> bool:
-        return any(_media(each).fullmatch(content_type.partition(";")[0].strip()) for each in self._binary)
+        return any(_media_pattern(each).fullmatch(content_type.partition(";")[0].strip()) for each in self._binary)
 
-    def _text(self, asked: Asked) -> tuple[str | None, bool]:
-        if not asked.body:
+    def _text(self, request: GatewayRequest) -> tuple[str | None, bool]:
+        if not request.body:
             return None, False
-        if self.is_binary(asked.header("content-type") or "application/json"):
-            return base64.b64encode(asked.body).decode(), True
-        return asked.body.decode(errors="replace"), False
+        if self.is_binary(request.header("content-type") or "application/json"):
+            return base64.b64encode(request.body).decode(), True
+        return request.body.decode(errors="replace"), False
 
-    def _context(self, asked: Asked, operation: Operation, authorizer: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _context(
+        self, request: GatewayRequest, operation: Operation, authorizer: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
         now = datetime.now(UTC)
         return {
             "resourceId": "laptop",
             "resourcePath": operation.resource,
-            "httpMethod": asked.method,
+            "httpMethod": request.method,
             "requestTime": now.strftime("%d/%b/%Y:%H:%M:%S +0000"),
             "requestTimeEpoch": int(now.timestamp() * 1000),
-            "path": asked.raw_path,
+            "path": request.raw_path,
             "accountId": ACCOUNT,
             "protocol": "HTTP/1.1",
             "stage": self.stage,
-            "domainName": asked.header("host"),
-            "requestId": asked.id,
-            "identity": {"sourceIp": asked.address, "userAgent": asked.header("user-agent")},
+            "domainName": request.header("host"),
+            "requestId": request.id,
+            "identity": {"sourceIp": request.address, "userAgent": request.header("user-agent")},
             "apiId": "laptop",
             **({} if authorizer is None else {"authorizer": dict(authorizer)}),
         }
 
     def _operations(self, path: str, item: Mapping[str, Any]) -> Iterator[tuple[str, Operation]]:
-        for name, described in item.items():
+        for name, definition in item.items():
             method = "ANY" if name == ANY else name.upper()
-            integration = described[INTEGRATION]
+            integration = definition[INTEGRATION]
             function = FUNCTION.search(integration.get("uri", ""))
             yield (
                 method,
                 Operation(
                     resource=path,
                     method=method,
-                    authorizer=self._authorizer(described.get("security", [])),
+                    authorizer=self._authorizer(definition.get("security", [])),
                     function=function[1] if function else "",
                     fixed=self._fixed(integration),
                     headers=_mapped_headers(integration.get("requestParameters", {})),
@@ -245,17 +253,17 @@ class Api:
                 ),
             )
 
-    def _fixed(self, integration: Mapping[str, Any]) -> Mock | Object | None:
+    def _fixed(self, integration: Mapping[str, Any]) -> MockResponse | StoredResponse | None:
         match integration.get("type"):
             case "mock":
-                return Mock(
+                return MockResponse(
                     types=frozenset(integration["requestTemplates"]),
                     reads_text=integration.get("contentHandling") == "CONVERT_TO_TEXT",
                     answer=next(iter(integration["responses"].values())),
                 )
             case "aws":
                 key = integration["uri"].rpartition("/")[2]
-                return Object(body=self._objects[key].read_bytes(), answer=integration["responses"]["200"])
+                return StoredResponse(body=self._objects[key].read_bytes(), answer=integration["responses"]["200"])
         return None
 
     def _authorizer(self, security: Sequence[Mapping[str, Any]]) -> Authorizer | None:
@@ -263,84 +271,86 @@ class Api:
             return None
         [name] = security[0]
         scheme = self._schemes[name]
-        described = scheme["x-amazon-apigateway-authorizer"]
-        function = FUNCTION.search(described["authorizerUri"])
+        definition = scheme["x-amazon-apigateway-authorizer"]
+        function = FUNCTION.search(definition["authorizerUri"])
         assert function, "an authorizer is a function"
-        seconds = described.get("authorizerResultTtlInSeconds", 300)
-        form = described.get("identityValidationExpression", "")
+        seconds = definition.get("authorizerResultTtlInSeconds", 300)
+        form = definition.get("identityValidationExpression", "")
         return Authorizer(function=function[1], header=scheme["name"].lower(), seconds=seconds, form=form)
 
 
-# The front of the gateway refuses these before it knows which API they are for.
-BEFORE_THE_API = "HEADERS_TOO_LARGE"
+# The gateway's front end refuses these before it knows the API.
+HEADERS_TOO_LARGE = "HEADERS_TOO_LARGE"
 
-# The gateway's own answers, and their status codes if nothing else is said.
-USUAL = {
+# The default status codes of the gateway's own responses.
+DEFAULT_STATUSES = {
     "UNAUTHORIZED": 401,
     "ACCESS_DENIED": 403,
     "MISSING_AUTHENTICATION_TOKEN": 403,
     "REQUEST_TOO_LARGE": 413,
     "UNSUPPORTED_MEDIA_TYPE": 415,
     "THROTTLED": 429,
-    BEFORE_THE_API: 431,
+    HEADERS_TOO_LARGE: 431,
     "AUTHORIZER_FAILURE": 500,
     "AUTHORIZER_CONFIGURATION_ERROR": 500,
     "INTEGRATION_FAILURE": 504,
     "INTEGRATION_TIMEOUT": 504,
-    # A function that failed, or whose answer cannot be read.
+    # A function failed, or its answer is malformed.
     "DEFAULT_5XX": 502,
 }
 
 
 def allows(policy: Mapping[str, Any], method_arn: str) -> bool:
-    """Whether an authorizer's policy lets a request through: something has to allow it, and nothing to deny it."""
+    """Whether an authorizer's policy allows a request: some statement allows it, and none denies it."""
     effects = {
         statement["Effect"]
         for statement in policy["policyDocument"]["Statement"]
-        if any(_arn(resource).fullmatch(method_arn) for resource in _listed(statement["Resource"]))
+        if any(_arn_pattern(resource).fullmatch(method_arn) for resource in _as_list(statement["Resource"]))
     }
     return effects == {"Allow"}
 
 
-def target_of(stage: str, asked: Asked) -> str:
-    """What a private integration asks for: the name of the stage is in front of the path."""
-    return f"/{stage}{asked.raw_path}" + (f"?{asked.query}" if asked.query else "")
+def integration_target(stage: str, request: GatewayRequest) -> str:
+    """The target of a private integration, whose path begins with the name of the stage."""
+    return f"/{stage}{request.raw_path}" + (f"?{request.query}" if request.query else "")
 
 
 def _objects(template: Path) -> Iterator[tuple[str, Path]]:
-    """The files that a deployment uploads, by their keys: what is beside a template says where they are."""
-    told = template.with_name(template.name.replace(".template.json", ".assets.json"))
-    files = json.loads(told.read_text())["files"] if told.exists() else {}
+    """The files that a deployment uploads, by key, from the asset manifest beside the template."""
+    manifest = template.with_name(template.name.replace(".template.json", ".assets.json"))
+    files = json.loads(manifest.read_text())["files"] if manifest.exists() else {}
     for each in files.values():
-        for place in each["destinations"].values():
-            yield place["objectKey"], _where(template.parent, each["source"]["path"])
+        for destination in each["destinations"].values():
+            yield destination["objectKey"], _locate(template.parent, each["source"]["path"])
 
 
-def _where(assembly: Path, told: str) -> Path:
-    """A file that was not copied is named by where it was made, which an assembly may have been moved away from."""
-    made = assembly / told
-    return made if made.exists() else assembly / made.parent.name / made.name
+def _locate(assembly: Path, relative: str) -> Path:
+    """Find an asset. The manifest has the original path of uncopied files, but the assembly may have moved since."""
+    path = assembly / relative
+    return path if path.exists() else assembly / path.parent.name / path.name
 
 
-def _fixed(answer: Mapping[str, Any], asked: Asked, body: bytes) -> Said:
-    return Said(int(answer["statusCode"]), dict(_told_headers(answer.get("responseParameters", {}), asked)), body)
+def _fixed(answer: Mapping[str, Any], request: GatewayRequest, body: bytes) -> GatewayResponse:
+    return GatewayResponse(
+        int(answer["statusCode"]), dict(_resolve_headers(answer.get("responseParameters", {}), request)), body
+    )
 
 
-def _told_headers(parameters: Mapping[str, str], asked: Asked) -> Iterator[tuple[str, str]]:
+def _resolve_headers(parameters: Mapping[str, str], request: GatewayRequest) -> Iterator[tuple[str, str]]:
     for name, source in parameters.items():
         header = name.partition(".header.")[2].lower()
         if source.startswith("'"):
             yield header, source.strip("'")
         elif source == "context.requestId":
-            yield header, asked.id
+            yield header, request.id
         elif source.startswith("method.request.header."):
-            value = asked.header(source.removeprefix("method.request.header.").lower())
+            value = request.header(source.removeprefix("method.request.header.").lower())
             if value is not None:
                 yield header, value
 
 
 def _mapped_headers(parameters: Mapping[str, str]) -> Mapping[str, str]:
-    """The headers that an integration always sets."""
+    """The constant headers that an integration sets."""
     return {
         name.removeprefix("integration.request.header."): value.strip("'")
         for name, value in parameters.items()
@@ -348,17 +358,17 @@ def _mapped_headers(parameters: Mapping[str, str]) -> Mapping[str, str]:
     }
 
 
-def _of_methods(setting: Mapping[str, Any]) -> tuple[str, str]:
-    """Which resource and method a setting of a stage is for; in it, a slash of a path is written as `~1`."""
+def _setting_key(setting: Mapping[str, Any]) -> tuple[str, str]:
+    """The resource and method of a stage setting, in which `~1` stands for a slash."""
     return setting["ResourcePath"].removeprefix("/").replace("~1", "/") or "/", setting["HttpMethod"]
 
 
 def _pattern(path: str) -> re.Pattern[str]:
     parts = re.split(r"(\{[^}]+\})", path)
-    return re.compile("".join(_part(part) for part in parts))
+    return re.compile("".join(_pattern_part(part) for part in parts))
 
 
-def _part(part: str) -> str:
+def _pattern_part(part: str) -> str:
     if not part.startswith("{"):
         return re.escape(part)
     name = part.strip("{}")
@@ -366,31 +376,31 @@ def _part(part: str) -> str:
 
 
 def _rank(path: str) -> list[tuple[int, str]]:
-    """Words come before parameters, and parameters before what takes everything."""
+    """Sort literal segments before parameters, and parameters before greedy ones."""
     return [
         (2 if segment.endswith("+}") else 1 if segment.startswith("{") else 0, segment) for segment in path.split("/")
     ]
 
 
-def _collected(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+def _group(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
     collected: dict[str, list[str]] = {}
     for name, value in pairs:
         collected.setdefault(name, []).append(value)
     return collected
 
 
-def _last(values: Values) -> dict[str, str]:
+def _last_values(values: Values) -> dict[str, str]:
     return {name: each[-1] for name, each in values.items()}
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _arn(pattern: str) -> re.Pattern[str]:
+def _arn_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."))
 
 
-def _media(pattern: str) -> re.Pattern[str]:
-    # In a body a slash is written as it is, in a property of the API as `~1`.
+def _media_pattern(pattern: str) -> re.Pattern[str]:
+    # A body contains slashes as such, a property of the API contains `~1` instead.
     return re.compile(re.escape(pattern.replace("~1", "/")).replace(r"\*", ".*"))

@@ -1,4 +1,4 @@
-"""What becomes of a batch of a stream's records after an invocation: the rules of an event source mapping."""
+"""The rules of an event source mapping: what to do with a batch of records after an invocation."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from infra.laptop.templates import Properties
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
-    """A record of a shard; the time is in seconds since 1970."""
+class Record:
+    """A record of a shard. `at` is its arrival in seconds since 1970."""
 
     sequence: str
     partition_key: str
@@ -21,9 +21,9 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records in their order, and how often an invocation has failed for these very ones."""
+    """Records in order, and the number of failed invocations with exactly these records."""
 
-    records: tuple[Arrived, ...]
+    records: tuple[Record, ...]
     failures: int = 0
 
 
@@ -32,9 +32,9 @@ class Rules:
     size: int
     window_seconds: float
     retries: int  # -1: until the records expire
-    bisects: bool
+    bisects_batches: bool
     reports_failures: bool
-    longest_age_seconds: int  # -1: as old as the stream lets them become
+    max_age_seconds: int  # -1: until the records expire
     destination: str
 
     @classmethod
@@ -43,63 +43,63 @@ class Rules:
             size=mapping.get("BatchSize", 100),
             window_seconds=mapping.get("MaximumBatchingWindowInSeconds", 0),
             retries=mapping.get("MaximumRetryAttempts", -1),
-            bisects=mapping.get("BisectBatchOnFunctionError", False),
+            bisects_batches=mapping.get("BisectBatchOnFunctionError", False),
             reports_failures="ReportBatchItemFailures" in mapping.get("FunctionResponseTypes", []),
-            longest_age_seconds=mapping.get("MaximumRecordAgeInSeconds", -1),
+            max_age_seconds=mapping.get("MaximumRecordAgeInSeconds", -1),
             destination=mapping.get("DestinationConfig", {}).get("OnFailure", {}).get("Destination", ""),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
-    """The batches to go on with, in order, and those records that will not be tried again."""
+class Plan:
+    """The batches to process next, in order, and the records to abandon."""
 
     batches: tuple[Batch, ...] = ()
-    set_aside: Batch | None = None
+    abandoned: Batch | None = None
 
 
-def failed(batch: Batch, rules: Rules) -> Next:
-    """An invocation ended in an error. Splitting does not count as another try."""
+def plan_after_failure(batch: Batch, rules: Rules) -> Plan:
+    """The plan after a failed invocation. Splitting a batch does not count as an attempt."""
     records = batch.records
-    if rules.bisects and len(records) > 1:
+    if rules.bisects_batches and len(records) > 1:
         half = len(records) // 2
-        return Next((Batch(records[:half], batch.failures), Batch(records[half:], batch.failures)))
-    return _again(batch, rules)
+        return Plan((Batch(records[:half], batch.failures), Batch(records[half:], batch.failures)))
+    return _retry(batch, rules)
 
 
-def answered(batch: Batch, answer: Any, rules: Rules) -> Next:
-    """An invocation ended well. Where failures are reported, what lies before the first of them is done."""
+def plan_after_answer(batch: Batch, answer: Any, rules: Rules) -> Plan:
+    """The plan after a successful invocation. If it reports failures, all records before the first one are done."""
     if not rules.reports_failures:
-        return Next()
-    reported = _reported(answer)
+        return Plan()
+    reported = _failed_sequences(answer)
     if not reported:
-        return Next()
+        return Plan()
     sequences = [record.sequence for record in batch.records]
     if not set(reported) <= set(sequences):
-        return failed(batch, rules)
+        return plan_after_failure(batch, rules)
     first = min(sequences.index(each) for each in reported)
     if first:
-        return Next((Batch(batch.records[first:]),))
-    return _again(batch, rules)
+        return Plan((Batch(batch.records[first:]),))
+    return _retry(batch, rules)
 
 
-def too_old(batch: Batch, rules: Rules, now: float) -> Next:
-    """Records that have become too old are set aside, the rest goes on."""
-    if rules.longest_age_seconds < 0:
-        return Next((batch,))
-    fresh = tuple(each for each in batch.records if now - each.at <= rules.longest_age_seconds)
-    old = tuple(each for each in batch.records if now - each.at > rules.longest_age_seconds)
-    return Next((Batch(fresh, batch.failures),) if fresh else (), Batch(old, batch.failures) if old else None)
+def drop_expired(batch: Batch, rules: Rules, now: float) -> Plan:
+    """Abandon the records that are too old, and continue with the others."""
+    if rules.max_age_seconds < 0:
+        return Plan((batch,))
+    fresh = tuple(each for each in batch.records if now - each.at <= rules.max_age_seconds)
+    old = tuple(each for each in batch.records if now - each.at > rules.max_age_seconds)
+    return Plan((Batch(fresh, batch.failures),) if fresh else (), Batch(old, batch.failures) if old else None)
 
 
-def _again(batch: Batch, rules: Rules) -> Next:
+def _retry(batch: Batch, rules: Rules) -> Plan:
     failures = batch.failures + 1
     if 0 <= rules.retries < failures:
-        return Next(set_aside=Batch(batch.records, failures))
-    return Next((Batch(batch.records, failures),))
+        return Plan(abandoned=Batch(batch.records, failures))
+    return Plan((Batch(batch.records, failures),))
 
 
-def _reported(answer: Any) -> Sequence[str]:
+def _failed_sequences(answer: Any) -> Sequence[str]:
     if not isinstance(answer, Mapping):
         return []
     return [str(each.get("itemIdentifier")) for each in answer.get("batchItemFailures") or []]

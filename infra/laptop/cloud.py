@@ -1,4 +1,4 @@
-"""What stands in for AWS: moto, and beside it a Kinesis that can do more than moto's."""
+"""Local stand-ins for AWS: moto, and a Kinesis that can do more than moto's."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from botocore.config import Config
 from botocore.session import Session
 
 from infra.laptop import kinesis_local
-from infra.laptop.processes import PACKAGES, end_with_the_starter, ended, python
-from infra.laptop.roles import OWNER, Statement, write
+from infra.laptop.processes import PACKAGES, end_with_parent, python, stop_process
+from infra.laptop.roles import OWNER, Statement, write_roles
 from infra.laptop.templates import REGION, Deployment, Template
 
-PATIENCE = 60.0
-HEALTH = "/healthcheck"  # of the local Kinesis; moto answers anything that is not signed
+TIMEOUT_SECONDS = 60.0
+HEALTH_PATH = "/healthcheck"  # of the local Kinesis; moto answers every unsigned request
 
-# The key under which a bootstrapped account keeps its version; templates look whether it is new enough.
-BOOTSTRAPPED = "/cdk-bootstrap/hnb659fds/version"
+# The parameter with the version of the CDK bootstrap stack, which templates check.
+BOOTSTRAP_VERSION_KEY = "/cdk-bootstrap/hnb659fds/version"
 
-# Of what serves, the part that others write to.
-WRITTEN_TO = frozenset({"AWS::SQS::Queue"})
+# The resources of the serving stack that other parts write to.
+QUEUE_KINDS = frozenset({"AWS::SQS::Queue"})
 
 
-class NotDeployed(Exception):
-    """Raised when a stack cannot be made; the message is what CloudFormation said."""
+class DeploymentFailed(Exception):
+    """Raised if a stack cannot be created; the message is CloudFormation's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strictness:
-    """Whether roles may do what the templates allow them and nothing else, and whether AWS's limits hold."""
+    """Whether to enforce the permissions of the templates, and AWS's limits."""
 
     roles: bool = False
     limits: bool = False
@@ -49,19 +49,19 @@ STRICT = Strictness(roles=True, limits=True)
 
 
 class Cloud:
-    """Everything is kept in memory, until it is closed."""
+    """The local services. They keep everything in memory until `close`."""
 
     def __init__(self, logs: Path, strictness: Strictness = LENIENT) -> None:
         self._closing = ExitStack()
         self._session = Session()
         self._strictness = strictness
-        with ExitStack() as undoing:
-            undoing.callback(self.close)
+        with ExitStack() as cleanup:
+            cleanup.callback(self.close)
             self._start(logs)
-            undoing.pop_all()
+            cleanup.pop_all()
 
     def environment(self, role: str = OWNER) -> Mapping[str, str]:
-        """With these variables, every client finds its services here, and asks them as this role."""
+        """The variables that make AWS clients use these services with this role."""
         return {
             "AWS_REGION": REGION,
             "AWS_DEFAULT_REGION": REGION,
@@ -87,20 +87,22 @@ class Cloud:
         )
 
     def deploy(self, deployment: Deployment) -> None:
-        self.client("ssm").put_parameter(Name=BOOTSTRAPPED, Value="30", Type="String")
-        self._make(f"{deployment.name}-data", deployment.data, deployment.data.content)
-        self._make_streams(deployment.data)
+        self.client("ssm").put_parameter(Name=BOOTSTRAP_VERSION_KEY, Value="30", Type="String")
+        self._create_stack(f"{deployment.name}-data", deployment.data, deployment.data.content)
+        self._create_streams(deployment.data)
         exports = self._exports()
         for template in deployment.templates:
             template.exports = exports
-        self._make(deployment.name, deployment.serving, _part(deployment.serving.content, WRITTEN_TO))
+        self._create_stack(
+            deployment.name, deployment.serving, _select_resources(deployment.serving.content, QUEUE_KINDS)
+        )
         for template in deployment.templates:
-            template.made |= template.arns()
+            template.created_names |= template.arns()
         self.enforce(deployment.roles)
 
     def enforce(self, roles: Mapping[str, Sequence[Statement]]) -> None:
-        """From now on there are these roles. Before, only the owner may do anything."""
-        write(roles, self._roles)
+        """Enforce these roles from now on. Until then, only the owner may do anything."""
+        write_roles(roles, self._roles)
 
     def close(self) -> None:
         self._closing.close()
@@ -115,45 +117,45 @@ class Cloud:
 
     def _start(self, logs: Path) -> None:
         self._roles = Path(self._closing.enter_context(TemporaryDirectory())) / "roles.json"
-        self._kinesis, kinesis = kinesis_local.begun()
-        self._closing.callback(ended, kinesis)
+        self._kinesis, kinesis = kinesis_local.start()
+        self._closing.callback(stop_process, kinesis)
         roles = [str(self._roles)] if self._strictness.roles else []
-        self._moto, moto = self._begun("moto_service", *roles, log=logs / "aws.log")
-        kinesis_local.wait_until_it_answers(self._kinesis, kinesis)
+        self._moto, moto = self._start_program("moto_service", *roles, log=logs / "aws.log")
+        kinesis_local.wait_until_ready(self._kinesis, kinesis)
         if self._strictness != LENIENT:
             limits = ["limits"] if self._strictness.limits else []
-            self._kinesis, gate = self._begun(
+            self._kinesis, gate = self._start_program(
                 "kinesis_gate", self._kinesis, str(self._roles), *limits, log=logs / "kinesis.log"
             )
-            _wait(self._kinesis, gate, logs / "kinesis.log")
-        _wait(self._moto, moto, logs / "aws.log")
+            _wait_until_ready(self._kinesis, gate, logs / "kinesis.log")
+        _wait_until_ready(self._moto, moto, logs / "aws.log")
 
-    def _begun(self, program: str, *arguments: str, log: Path) -> tuple[str, subprocess.Popen[bytes]]:
-        """Where a program of this package will answer, and its process."""
+    def _start_program(self, program: str, *arguments: str, log: Path) -> tuple[str, subprocess.Popen[bytes]]:
+        """Start a program of this package; return its address and its process."""
         port = kinesis_local.free_port()
         process = python(
             *("-m", f"infra.laptop.{program}", str(port), *arguments),
             env={"PYTHONPATH": PACKAGES},
             output=self._closing.enter_context(log.open("wb")),
-            preexec_fn=end_with_the_starter,
+            preexec_fn=end_with_parent,
         )
-        self._closing.callback(ended, process)
+        self._closing.callback(stop_process, process)
         return f"http://127.0.0.1:{port}", process
 
-    def _make(self, name: str, template: Template, content: Mapping[str, Any]) -> None:
+    def _create_stack(self, name: str, template: Template, content: Mapping[str, Any]) -> None:
         cloudformation = self.client("cloudformation")
         cloudformation.create_stack(StackName=name, TemplateBody=json.dumps(content))
         [stack] = cloudformation.describe_stacks(StackName=name)["Stacks"]
         if stack["StackStatus"] != "CREATE_COMPLETE":
-            raise NotDeployed(f"{name}: {stack['StackStatus']} {stack.get('StackStatusReason', '')}")
+            raise DeploymentFailed(f"{name}: {stack['StackStatus']} {stack.get('StackStatusReason', '')}")
         for each in cloudformation.describe_stack_resources(StackName=name)["StackResources"]:
-            # What moto does not know is passed over, and has no name.
+            # moto skips resources that it does not know, which then have no name.
             if "PhysicalResourceId" in each:
-                template.made[each["LogicalResourceId"]] = each["PhysicalResourceId"]
+                template.created_names[each["LogicalResourceId"]] = each["PhysicalResourceId"]
 
-    def _make_streams(self, template: Template) -> None:
+    def _create_streams(self, template: Template) -> None:
         kinesis = self.client("kinesis")
-        for _, stream in template.named("AWS::Kinesis::Stream"):
+        for _, stream in template.resources("AWS::Kinesis::Stream"):
             mode = stream["StreamModeDetails"]
             shards = {} if mode["StreamMode"] == "ON_DEMAND" else {"ShardCount": stream["ShardCount"]}
             kinesis.create_stream(StreamName=stream["Name"], StreamModeDetails=mode, **shards)
@@ -167,22 +169,22 @@ class Cloud:
         return {each["Name"]: each["Value"] for each in exports}
 
 
-def _part(content: Mapping[str, Any], kinds: frozenset[str]) -> Mapping[str, Any]:
+def _select_resources(content: Mapping[str, Any], kinds: frozenset[str]) -> Mapping[str, Any]:
     resources = {name: each for name, each in content["Resources"].items() if each["Type"] in kinds}
     return {"Resources": resources}
 
 
-def _wait(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + PATIENCE
+def _wait_until_ready(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + TIMEOUT_SECONDS
     while not _answers(address):
         if process.poll() is not None or time.monotonic() > end:
-            raise NotDeployed(f"What stands in for AWS does not answer: {log} tells why")
+            raise DeploymentFailed(f"A local stand-in for AWS does not answer; see {log}")
         time.sleep(0.05)
 
 
 def _answers(address: str) -> bool:
     try:
-        urlopen(f"{address}{HEALTH}", timeout=5).close()  # noqa: S310  # an address of our own
+        urlopen(f"{address}{HEALTH_PATH}", timeout=5).close()  # noqa: S310  # an address of our own
     except OSError:
         return False
     return True

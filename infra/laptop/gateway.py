@@ -1,4 +1,4 @@
-"""API Gateway on a laptop: it asks the authorizer, unpacks, invokes functions, and passes streams through."""
+"""A local API Gateway: it authorizes and decompresses requests, invokes functions, and forwards streams."""
 
 from __future__ import annotations
 
@@ -18,8 +18,20 @@ from typing import Any
 import anyio
 import httpx
 
-from infra.laptop.api import Api, Asked, Authorizer, Found, Mock, NotMocked, Object, Operation, Said, allows, target_of
-from infra.laptop.functions import Failed, Function, TimedOut, TooLarge
+from infra.laptop.api import (
+    Api,
+    Authorizer,
+    GatewayRequest,
+    GatewayResponse,
+    Match,
+    MockResponse,
+    NoMockResponse,
+    Operation,
+    StoredResponse,
+    allows,
+    integration_target,
+)
+from infra.laptop.functions import Function, InvocationFailed, TimedOut, TooLarge
 from infra.laptop.limits import Bucket
 from nakadi.http.hosts import ServedHosts
 from nakadi.http.message import PROBLEM_MEDIA_TYPE, json_bytes
@@ -31,20 +43,20 @@ Message = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-MOST_BYTES = 10 * 1024 * 1024
-# A stream that says nothing for so long is ended.
-LONGEST_SILENCE = 300.0
-# Names and values together.
-MOST_HEADER_BYTES = 10_240
+MAX_BODY_BYTES = 10 * 1024 * 1024
+# The gateway ends a stream after this silence.
+MAX_SILENCE_SECONDS = 300.0
+# The limit counts names and values together.
+MAX_HEADER_BYTES = 10_240
 ENCODINGS = {"gzip": 31, "deflate": 15}
 
-# What belongs to a connection, and not to what travels on it.
-OF_A_CONNECTION = frozenset({"connection", "keep-alive", "transfer-encoding", "upgrade", "te", "trailer", "host"})
-ADDED_BY_US = frozenset({"content-length", "date", "server"})
+# Headers of the connection, which a proxy does not forward.
+HOP_BY_HOP_HEADERS = frozenset({"connection", "keep-alive", "transfer-encoding", "upgrade", "te", "trailer", "host"})
+SERVER_HEADERS = frozenset({"content-length", "date", "server"})
 
 
-class Refused(Exception):
-    """Raised for a request that the gateway answers by itself."""
+class RequestRefused(Exception):
+    """Raised for a request that the gateway itself refuses."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(f"{kind}: {message}")
@@ -52,14 +64,14 @@ class Refused(Exception):
         self.message = message
 
 
-class Gone(Exception):
-    """Raised when the client has left before its request was whole."""
+class ClientGone(Exception):
+    """Raised if the client disconnected before its request was complete."""
 
 
 class Gateway:
-    """An ASGI application. `streams` is where the load balancer leads to. If it does not authorize, all may pass.
+    """An ASGI application. `streams` is the address of the streaming service.
 
-    With `throttles`, a method takes as many requests a second as the stage lets it.
+    Without `authorizes`, every request passes. With `throttles`, each method keeps to its rate limit.
     """
 
     def __init__(
@@ -82,7 +94,7 @@ class Gateway:
         self._decisions = _Decisions()
         self._streams = streams
         self._upstream = httpx.AsyncClient(
-            timeout=httpx.Timeout(30, read=LONGEST_SILENCE),
+            timeout=httpx.Timeout(30, read=MAX_SILENCE_SECONDS),
             limits=httpx.Limits(max_connections=None),
             trust_env=False,
         )
@@ -93,44 +105,44 @@ class Gateway:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http"
-        asked = _asked(scope, self._api.stage)
-        if (refusal := self._refusal_of_host(scope)) is not None:
+        request = _read_request(scope, self._api.stage)
+        if (refusal := self._check_host(scope)) is not None:
             await _send_refusal(refusal, send)
             return
         try:
-            await self._answer(asked, receive, send)
-        except Refused as refused:
-            log.info("%s %s: %s", asked.method, asked.raw_path, refused)
-            await self._say(self._api.said(refused.kind, asked, refused.message), asked, send)
-        except Gone:
+            await self._answer(request, receive, send)
+        except RequestRefused as refused:
+            log.info("%s %s: %s", request.method, request.raw_path, refused)
+            await self._send_own_response(self._api.own_response(refused.kind, request, refused.message), request, send)
+        except ClientGone:
             pass
 
-    def _refusal_of_host(self, scope: Message) -> RequestRefusal | None:
+    def _check_host(self, scope: Message) -> RequestRefusal | None:
         headers = list(scope["headers"])
         host = next((value for name, value in headers if name == b"host"), None)
         if self._served_hosts is None:
             return None
         return self._served_hosts.refusal_of(host, scope["raw_path"] or b"/", headers)
 
-    async def _answer(self, asked: Asked, receive: Receive, send: Send) -> None:
-        asked = replace(asked, body=await _body(receive))
-        if sum(len(name) + len(value) for name, value in asked.headers) > MOST_HEADER_BYTES:
-            raise Refused("HEADERS_TOO_LARGE", "Request header fields too large")
-        found = self._api.found(asked.method, asked.raw_path)
+    async def _answer(self, request: GatewayRequest, receive: Receive, send: Send) -> None:
+        request = replace(request, body=await _read_body(receive))
+        if sum(len(name) + len(value) for name, value in request.headers) > MAX_HEADER_BYTES:
+            raise RequestRefused("HEADERS_TOO_LARGE", "Request header fields too large")
+        found = self._api.find_operation(request.method, request.raw_path)
         if found is None:
-            raise Refused("MISSING_AUTHENTICATION_TOKEN", "Missing Authentication Token")
-        self._let_in(found.operation)
-        authorizer = await self._authorized(found.operation.authorizer, asked)
+            raise RequestRefused("MISSING_AUTHENTICATION_TOKEN", "Missing Authentication Token")
+        self._throttle(found.operation)
+        authorizer = await self._authorize(found.operation.authorizer, request)
         if found.operation.fixed:
-            await self._say(self._fixed(found.operation.fixed, asked), asked, send)
+            await self._send_own_response(self._fixed(found.operation.fixed, request), request, send)
         elif found.operation.function:
-            asked = replace(asked, body=self._unpacked(asked))
-            await self._invoke(asked, found, authorizer, send)
+            request = replace(request, body=self._decompress(request))
+            await self._invoke(request, found, authorizer, send)
         else:
-            await self._pass_through(asked, found.operation, receive, send)
+            await self._pass_through(request, found.operation, receive, send)
 
-    def _let_in(self, operation: Operation) -> None:
-        """Only ever on the event loop, so that buckets need no lock."""
+    def _throttle(self, operation: Operation) -> None:
+        """Take a token from the method's bucket. Only the event loop runs this, so buckets need no lock."""
         if not self._throttles:
             return
         method = operation.resource, operation.method
@@ -138,150 +150,154 @@ class Gateway:
             self._buckets[method] = self._api.bucket(operation)
         bucket = self._buckets[method]
         if bucket and not bucket.has(1, time.monotonic()):
-            raise Refused("THROTTLED", "Too Many Requests")
+            raise RequestRefused("THROTTLED", "Too Many Requests")
         if bucket:
             bucket.take(1)
 
-    def _fixed(self, fixed: Mock | Object, asked: Asked) -> Said:
+    def _fixed(self, fixed: MockResponse | StoredResponse, request: GatewayRequest) -> GatewayResponse:
         try:
-            return self._api.fixed(fixed, asked)
-        except NotMocked as refused:
-            raise Refused(str(refused), "Internal server error") from None
+            return self._api.fixed(fixed, request)
+        except NoMockResponse as refused:
+            raise RequestRefused(str(refused), "Internal server error") from None
 
-    async def _in_a_thread(self, function: Function, event: Any) -> Any:
+    async def _invoke_in_thread(self, function: Function, event: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function.invoke, event)
 
-    # Who is asking
+    # Authorization
 
-    async def _authorized(self, authorizer: Authorizer | None, asked: Asked) -> Mapping[str, Any] | None:
+    async def _authorize(self, authorizer: Authorizer | None, request: GatewayRequest) -> Mapping[str, Any] | None:
         if authorizer is None or not self._authorizes:
             return None
-        token = asked.header(authorizer.header)
+        token = request.header(authorizer.header)
         if not token or not re.search(authorizer.form, token):
-            raise Refused("UNAUTHORIZED", "Unauthorized")
-        decision = self._decisions.of(token) or await self._decided(authorizer, token, asked)
-        if not allows(decision, self._api.method_arn(asked)):
-            raise Refused("ACCESS_DENIED", "User is not authorized to access this resource")
-        told = {name: _as_told(value) for name, value in decision.get("context", {}).items()}
-        return {"principalId": decision["principalId"], "integrationLatency": 0, **told}
+            raise RequestRefused("UNAUTHORIZED", "Unauthorized")
+        decision = self._decisions.find(token) or await self._ask_authorizer(authorizer, token, request)
+        if not allows(decision, self._api.method_arn(request)):
+            raise RequestRefused("ACCESS_DENIED", "User is not authorized to access this resource")
+        context = {name: _context_value(value) for name, value in decision.get("context", {}).items()}
+        return {"principalId": decision["principalId"], "integrationLatency": 0, **context}
 
-    async def _decided(self, authorizer: Authorizer, token: str, asked: Asked) -> Mapping[str, Any]:
-        event = {"type": "TOKEN", "methodArn": self._api.method_arn(asked), "authorizationToken": token}
+    async def _ask_authorizer(self, authorizer: Authorizer, token: str, request: GatewayRequest) -> Mapping[str, Any]:
+        event = {"type": "TOKEN", "methodArn": self._api.method_arn(request), "authorizationToken": token}
         try:
-            decision: Mapping[str, Any] = await self._in_a_thread(self._functions[authorizer.function], event)
-        except Failed as failed:
+            decision: Mapping[str, Any] = await self._invoke_in_thread(self._functions[authorizer.function], event)
+        except InvocationFailed as failed:
             if failed.message == "Unauthorized":
-                raise Refused("UNAUTHORIZED", "Unauthorized") from None
-            raise Refused("AUTHORIZER_FAILURE", "Internal server error") from failed
+                raise RequestRefused("UNAUTHORIZED", "Unauthorized") from None
+            raise RequestRefused("AUTHORIZER_FAILURE", "Internal server error") from failed
         self._decisions.keep(token, decision, authorizer.seconds)
         return decision
 
     # Functions
 
-    async def _invoke(self, asked: Asked, found: Found, authorizer: Mapping[str, Any] | None, send: Send) -> None:
-        event = self._api.event(asked, found, authorizer)
+    async def _invoke(
+        self, request: GatewayRequest, found: Match, authorizer: Mapping[str, Any] | None, send: Send
+    ) -> None:
+        event = self._api.event(request, found, authorizer)
         function = self._functions[found.operation.function]
         try:
             async with asyncio.timeout(found.operation.timeout):
-                answer = await self._in_a_thread(function, event)
+                answer = await self._invoke_in_thread(function, event)
         except (TimeoutError, TimedOut):
-            raise Refused("INTEGRATION_TIMEOUT", "Endpoint request timed out") from None
+            raise RequestRefused("INTEGRATION_TIMEOUT", "Endpoint request timed out") from None
         except TooLarge:
-            raise Refused("REQUEST_TOO_LARGE", "Request Too Long") from None
-        except Failed as failed:
-            log.warning("%s: %s", function.described.name, failed)
-            raise Refused("DEFAULT_5XX", "Internal server error") from None
-        await self._tell(answer, asked, send)
+            raise RequestRefused("REQUEST_TOO_LARGE", "Request Too Long") from None
+        except InvocationFailed as failed:
+            log.warning("%s: %s", function.definition.name, failed)
+            raise RequestRefused("DEFAULT_5XX", "Internal server error") from None
+        await self._send_proxy_response(answer, request, send)
 
-    async def _tell(self, answer: Any, asked: Asked, send: Send) -> None:
-        """A proxy response as the client gets it. Bodies in base64 become bytes only where the API knows of them."""
+    async def _send_proxy_response(self, answer: Any, request: GatewayRequest, send: Send) -> None:
+        """Send a proxy response. The gateway decodes base64 bodies only if the accepted type is binary in the API."""
         try:
             headers = list(_response_headers(answer))
             body = (answer.get("body") or "").encode()
             status = int(answer["statusCode"])
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise Refused("DEFAULT_5XX", "Internal server error") from None
-        if answer.get("isBase64Encoded") and self._api.is_binary(asked.header("accept") or ""):
+            raise RequestRefused("DEFAULT_5XX", "Internal server error") from None
+        if answer.get("isBase64Encoded") and self._api.is_binary(request.header("accept") or ""):
             body = base64.b64decode(body)
-        await self._send(status, headers, body, asked, send)
+        await self._send(status, headers, body, request, send)
 
-    async def _say(self, said: Said, asked: Asked, send: Send) -> None:
-        headers = [(name.encode(), value.encode("latin-1", "replace")) for name, value in said.headers.items()]
-        await self._send(said.status, headers, said.body, asked, send)
+    async def _send_own_response(self, own_response: GatewayResponse, request: GatewayRequest, send: Send) -> None:
+        headers = [(name.encode(), value.encode("latin-1", "replace")) for name, value in own_response.headers.items()]
+        await self._send(own_response.status, headers, own_response.body, request, send)
 
     async def _send(
-        self, status: int, headers: list[tuple[bytes, bytes]], body: bytes, asked: Asked, send: Send
+        self, status: int, headers: list[tuple[bytes, bytes]], body: bytes, request: GatewayRequest, send: Send
     ) -> None:
-        headers.append((b"x-amzn-requestid", asked.id.encode()))
-        if self._packs(asked, body):
+        headers.append((b"x-amzn-requestid", request.id.encode()))
+        if self._compresses(request, body):
             headers.append((b"content-encoding", b"gzip"))
             body = gzip.compress(body, 4, mtime=0)
         if status not in (204, 304):
             headers.append((b"content-length", str(len(body)).encode()))
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if asked.method == "HEAD" else body})
+        await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else body})
 
-    def _packs(self, asked: Asked, body: bytes) -> bool:
-        least = self._api.least_packed
-        wanted = "gzip" in (asked.header("accept-encoding") or "")
-        return wanted and least is not None and len(body) >= least
+    def _compresses(self, request: GatewayRequest, body: bytes) -> bool:
+        minimum = self._api.minimum_compression_size
+        accepts_gzip = "gzip" in (request.header("accept-encoding") or "")
+        return accepts_gzip and minimum is not None and len(body) >= minimum
 
-    def _unpacked(self, asked: Asked) -> bytes:
-        encoding = (asked.header("content-encoding") or "identity").lower()
-        if self._api.least_packed is None or encoding == "identity":
-            return asked.body
+    def _decompress(self, request: GatewayRequest) -> bytes:
+        encoding = (request.header("content-encoding") or "identity").lower()
+        if self._api.minimum_compression_size is None or encoding == "identity":
+            return request.body
         if encoding not in ENCODINGS:
-            raise Refused("UNSUPPORTED_MEDIA_TYPE", "Unsupported Media Type")
+            raise RequestRefused("UNSUPPORTED_MEDIA_TYPE", "Unsupported Media Type")
         try:
-            return zlib.decompress(asked.body, ENCODINGS[encoding])
+            return zlib.decompress(request.body, ENCODINGS[encoding])
         except zlib.error:
-            raise Refused("UNSUPPORTED_MEDIA_TYPE", "Unsupported Media Type") from None
+            raise RequestRefused("UNSUPPORTED_MEDIA_TYPE", "Unsupported Media Type") from None
 
     # Streams
 
-    async def _pass_through(self, asked: Asked, operation: Operation, receive: Receive, send: Send) -> None:
-        """Every byte as soon as it comes; when one side leaves, the other connection is closed."""
+    async def _pass_through(self, request: GatewayRequest, operation: Operation, receive: Receive, send: Send) -> None:
+        """Forward each byte immediately. When one side disconnects, close the other connection."""
         headers = [
-            *((name, value) for name, value in asked.headers if name not in OF_A_CONNECTION),
-            ("x-forwarded-for", asked.address),
+            *((name, value) for name, value in request.headers if name not in HOP_BY_HOP_HEADERS),
+            ("x-forwarded-for", request.address),
             ("x-forwarded-proto", "http"),
             *operation.headers.items(),
         ]
-        target = target_of(self._api.stage, asked)
-        # Not by the client, which would add what it can unpack.
-        request = httpx.Request(asked.method, self._streams + target, headers=_raw(headers), content=asked.body)
-        # Not by cancelling a task: what the client of the load balancer closes on its way out would stay half open.
+        target = integration_target(self._api.stage, request)
+        # httpx's client would add its own accept-encoding to a request that it builds.
+        upstream_request = httpx.Request(
+            request.method, self._streams + target, headers=_encode_headers(headers), content=request.body
+        )
+        # Cancelling a task instead of a scope would interrupt httpx while it closes the connection, and leave it open.
         passing = anyio.CancelScope(deadline=anyio.current_time() + operation.timeout)
-        leaving = asyncio.create_task(_left(receive, passing.cancel))
+        leaving = asyncio.create_task(_wait_for_disconnect(receive, passing.cancel))
         answer: httpx.Response | None = None
         try:
             with passing:
-                answer = await self._answer_of_service(request, asked)
-                await self._pass_on(answer, asked, send)
+                answer = await self._request_upstream(upstream_request, request)
+                await self._forward(answer, request, send)
             is_late = passing.cancelled_caught and not leaving.done()
         finally:
             leaving.cancel()
             await asyncio.wait({leaving})
         if is_late:
-            log.warning("%s %s: cut off after %g seconds", asked.method, asked.raw_path, operation.timeout)
+            log.warning("%s %s: cut off after %g seconds", request.method, request.raw_path, operation.timeout)
             if answer is None:
-                raise Refused("INTEGRATION_TIMEOUT", "Endpoint request timed out")
+                raise RequestRefused("INTEGRATION_TIMEOUT", "Endpoint request timed out")
 
-    async def _answer_of_service(self, request: httpx.Request, asked: Asked) -> httpx.Response:
+    async def _request_upstream(self, upstream_request: httpx.Request, request: GatewayRequest) -> httpx.Response:
         try:
-            return await self._upstream.send(request, stream=True)
+            return await self._upstream.send(upstream_request, stream=True)
         except httpx.TransportError as error:
-            log.warning("%s %s: the service did not answer: %r", asked.method, asked.raw_path, error)
-            raise Refused("INTEGRATION_FAILURE", "Internal server error") from error
+            log.warning("%s %s: the service did not answer: %r", request.method, request.raw_path, error)
+            raise RequestRefused("INTEGRATION_FAILURE", "Internal server error") from error
 
-    async def _pass_on(self, answer: httpx.Response, asked: Asked, send: Send) -> None:
+    async def _forward(self, answer: httpx.Response, request: GatewayRequest, send: Send) -> None:
         try:
             headers = [
                 (name.lower(), value)
                 for name, value in answer.headers.raw
-                if name.decode().lower() not in OF_A_CONNECTION | ADDED_BY_US - {"content-length"}
+                if name.decode().lower() not in HOP_BY_HOP_HEADERS | SERVER_HEADERS - {"content-length"}
             ]
-            headers.append((b"x-amzn-requestid", asked.id.encode()))
+            headers.append((b"x-amzn-requestid", request.id.encode()))
             await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
             await send({"type": "http.response.body", "body": b"", "more_body": True})
             async for chunk in answer.aiter_raw():
@@ -296,13 +312,13 @@ class Gateway:
 
 
 class _Decisions:
-    """What authorizers have said of tokens, for as long as they may be believed."""
+    """The cached decisions of authorizers by token."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: dict[str, tuple[float, Mapping[str, Any]]] = {}
 
-    def of(self, token: str) -> Mapping[str, Any] | None:
+    def find(self, token: str) -> Mapping[str, Any] | None:
         with self._lock:
             until, decision = self._kept.get(token, (0.0, {}))
         return decision if until > time.monotonic() else None
@@ -313,7 +329,7 @@ class _Decisions:
 
 
 async def _send_refusal(refusal: RequestRefusal, send: Send) -> None:
-    """As the embedded broker does, without reading the body."""
+    """Refuse a request without reading its body, like the embedded broker."""
     body = json_bytes(plain_problem_members(refusal.status, refusal.detail))
     headers = [
         (b"content-type", PROBLEM_MEDIA_TYPE.encode()),
@@ -324,11 +340,11 @@ async def _send_refusal(refusal: RequestRefusal, send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def _asked(scope: Message, stage: str) -> Asked:
-    """A request, whose path may begin with the stage, as at the gateway's own address, or not, as at a domain."""
+def _read_request(scope: Message, stage: str) -> GatewayRequest:
+    """Read a request. Its path begins with the stage at the gateway's own address, and does not at a domain."""
     client = scope.get("client") or ("127.0.0.1", 0)
     path = scope["raw_path"].decode("latin-1") or "/"
-    return Asked(
+    return GatewayRequest(
         method=scope["method"],
         raw_path=path.removeprefix(f"/{stage}") if path.startswith(f"/{stage}/") else path,
         query=scope["query_string"].decode("latin-1"),
@@ -338,29 +354,29 @@ def _asked(scope: Message, stage: str) -> Asked:
     )
 
 
-async def _body(receive: Receive) -> bytes:
+async def _read_body(receive: Receive) -> bytes:
     whole = bytearray()
     more = True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Gone
-        # Too much is read to its end nevertheless: its sender listens only then.
-        if len(whole) <= MOST_BYTES:
+            raise ClientGone
+        # Read an oversized body to its end, since the client reads the answer only then.
+        if len(whole) <= MAX_BODY_BYTES:
             whole += message.get("body", b"")
         more = message.get("more_body", False)
-    if len(whole) > MOST_BYTES:
-        raise Refused("REQUEST_TOO_LARGE", "Request Too Long")
+    if len(whole) > MAX_BODY_BYTES:
+        raise RequestRefused("REQUEST_TOO_LARGE", "Request Too Long")
     return bytes(whole)
 
 
-async def _left(receive: Receive, told: Callable[[], None]) -> None:
+async def _wait_for_disconnect(receive: Receive, notify: Callable[[], None]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    told()
+    notify()
 
 
-def _as_told(value: Any) -> str:
+def _context_value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -369,9 +385,9 @@ def _response_headers(answer: Mapping[str, Any]) -> Iterable[tuple[bytes, bytes]
     single = {name.lower(): [value] for name, value in (answer.get("headers") or {}).items()}
     for name, values in {**single, **several}.items():
         for value in values:
-            if name not in OF_A_CONNECTION | ADDED_BY_US:
+            if name not in HOP_BY_HOP_HEADERS | SERVER_HEADERS:
                 yield name.encode("latin-1"), str(value).encode("latin-1", "replace")
 
 
-def _raw(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+def _encode_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]

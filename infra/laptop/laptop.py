@@ -1,4 +1,4 @@
-"""The whole deployment on a laptop, and the ways in."""
+"""The whole deployment on one machine, with any number of fronts."""
 
 from __future__ import annotations
 
@@ -18,36 +18,35 @@ import httpx
 import uvicorn
 
 from infra.laptop.api import Api
-from infra.laptop.cloud import LENIENT, Cloud, NotDeployed, Strictness
-from infra.laptop.functions import Described, Function, described
+from infra.laptop.cloud import LENIENT, Cloud, DeploymentFailed, Strictness
+from infra.laptop.functions import Function, FunctionDefinition, definition
 from infra.laptop.gateway import Gateway
 from infra.laptop.kinesis_local import free_port
-from infra.laptop.mapping import EventSource, sending
-from infra.laptop.processes import PACKAGES, end_with_the_starter, ended, python
+from infra.laptop.mapping import EventSource, make_notifier
+from infra.laptop.processes import PACKAGES, end_with_parent, python, stop_process
 from infra.laptop.schedule import Schedule
-from infra.laptop.synthesis import synthesized
+from infra.laptop.synthesis import synthesize_cached
 from infra.laptop.templates import Deployment
 from nakadi.app.settings import Settings
 from nakadi.http.hosts import choose_served_hosts
 from nakadi.http.server import new_event_loop, open_listening_socket
 
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 # Longer than clients keep an idle connection: a request that meets the end of its connection is lost.
 KEEP_ALIVE_SECONDS = 75
 
-# What a process finds around it, by the role that it has.
-Surroundings = Callable[[str], Mapping[str, str]]
+# The base environment of a process, by its role.
+EnvironmentOfRole = Callable[[str], Mapping[str, str]]
 
 
 GATEWAY_ADDRESS = "127.0.0.1"
-"""Only this machine can connect."""
 
 
 class Laptop:
-    """Everything but the ways in, until it is closed.
+    """The deployment except for its fronts.
 
-    `settings` are `NAKADI_*` variables that take the place of what the template says, wherever it says something.
+    `settings` are `NAKADI_*` variables that replace those of the templates.
     """
 
     def __init__(self, logs: Path, settings: Mapping[str, str] | None = None, strictness: Strictness = LENIENT) -> None:
@@ -56,23 +55,23 @@ class Laptop:
         self._limits = strictness.limits
         self._settings = settings or {}
         self._closing = ExitStack()
-        with ExitStack() as undoing:
-            undoing.callback(self.close)
-            self.deployment = synthesized()
+        with ExitStack() as cleanup:
+            cleanup.callback(self.close)
+            self.deployment = synthesize_cached()
             self.cloud = self._closing.enter_context(Cloud(logs, strictness))
             self.cloud.deploy(self.deployment)
-            self._described = self._functions_described(self.deployment)
-            self._work()
-            undoing.pop_all()
+            self._described = self._define_functions(self.deployment)
+            self._start_triggers()
+            cleanup.pop_all()
 
     def front(self, *, authorizes: bool, port: int = 0, settings: Mapping[str, str] | None = None) -> Front:
-        """A way in on a port of this machine. It is closed with the laptop, or before."""
-        chosen = {**self._settings, **(settings or {}), **({} if authorizes else {"NAKADI_AUTH": "off"})}
+        """Open a front on a local port. `Laptop.close` closes it unless the caller does."""
+        function_settings = {**self._settings, **(settings or {}), **({} if authorizes else {"NAKADI_AUTH": "off"})}
         front = Front(
             self.deployment,
-            {name: self._function(each, chosen) for name, each in self._described.items()},
-            surroundings=self.cloud.environment,
-            settings=chosen,
+            {name: self._function(each, function_settings) for name, each in self._described.items()},
+            base_environment=self.cloud.environment,
+            settings=function_settings,
             logs=self._logs,
             authorizes=authorizes,
             port=port,
@@ -92,44 +91,46 @@ class Laptop:
     ) -> None:
         self.close()
 
-    def _functions_described(self, deployment: Deployment) -> Mapping[str, Described]:
-        """By their ARNs, and from now on the templates know these."""
-        found = described(deployment.serving)
+    def _define_functions(self, deployment: Deployment) -> Mapping[str, FunctionDefinition]:
+        """The functions by their ARNs, which this also tells the templates."""
+        found = definition(deployment.serving)
         for name, each in found.items():
-            deployment.serving.made |= {name: each.name, f"{name}.Arn": each.arn}
+            deployment.serving.created_names |= {name: each.name, f"{name}.Arn": each.arn}
         return {each.arn: each for each in found.values()}
 
-    def _function(self, each: Described, settings: Mapping[str, str]) -> Function:
-        return Function(_with(each, settings), self.cloud.environment(each.role), self._logs, limits=self._limits)
+    def _function(self, each: FunctionDefinition, settings: Mapping[str, str]) -> Function:
+        return Function(
+            _apply_settings(each, settings), self.cloud.environment(each.role), self._logs, limits=self._limits
+        )
 
-    def _work(self) -> None:
-        """What is not asked for by clients: the mapping and the schedule."""
+    def _start_triggers(self) -> None:
+        """Start the event source mappings and the schedules."""
         serving = self.deployment.serving
         functions = {arn: self._function(each, self._settings) for arn, each in self._described.items()}
         for function in functions.values():
             self._closing.callback(function.close)
-        by_name = {each.described.name: each for each in functions.values()}
-        for _, properties in serving.named("AWS::Lambda::EventSourceMapping"):
+        by_name = {each.definition.name: each for each in functions.values()}
+        for _, properties in serving.resources("AWS::Lambda::EventSourceMapping"):
             function = by_name[properties["FunctionName"]]
-            # A mapping reads the stream, and tells of what it sets aside, with what its function may do.
-            role = function.described.role
-            tell = sending(self.cloud.client("sqs", role))
-            source = EventSource(properties, self.cloud.client("kinesis", role), function, tell)
+            # A mapping reads streams and reports failures with the permissions of its function.
+            role = function.definition.role
+            notify = make_notifier(self.cloud.client("sqs", role))
+            source = EventSource(properties, self.cloud.client("kinesis", role), function, notify)
             self._closing.enter_context(closing(source))
-        for name, rule in serving.named("AWS::Events::Rule"):
+        for name, rule in serving.resources("AWS::Events::Rule"):
             if "ScheduleExpression" in rule:
                 self._closing.enter_context(closing(Schedule(name, rule, functions)))
 
 
 class Front:
-    """The gateway, the functions behind it, and the streaming service."""
+    """A gateway with the functions behind it and a streaming service."""
 
     def __init__(
         self,
         deployment: Deployment,
         functions: Mapping[str, Function],
         *,
-        surroundings: Surroundings,
+        base_environment: EnvironmentOfRole,
         settings: Mapping[str, str],
         logs: Path,
         authorizes: bool,
@@ -137,13 +138,13 @@ class Front:
         limits: bool,
     ) -> None:
         self._closing = ExitStack()
-        with ExitStack() as undoing:
-            undoing.callback(self.close)
+        with ExitStack() as cleanup:
+            cleanup.callback(self.close)
             api = Api(deployment.serving)
             self._functions = {arn: functions[arn] for arn in api.functions(authorizes=authorizes)}
             for function in self._functions.values():
                 self._closing.callback(function.close)
-            self.streaming = Streaming(deployment, surroundings, settings, logs)
+            self.streaming = Streaming(deployment, base_environment, settings, logs)
             self._closing.callback(self.streaming.close)
             streams = f"http://{self.streaming.address}"
             names = Settings.from_env({name: settings[name] for name in ("NAKADI_HOSTS",) if name in settings}).hosts
@@ -155,14 +156,14 @@ class Front:
                 throttles=limits,
                 served_hosts=choose_served_hosts(GATEWAY_ADDRESS, is_authenticated=authorizes, names=names),
             )
-            self._serving = Serving(gateway, port)
+            self._serving = GatewayServer(gateway, port)
             self._closing.callback(self._serving.close)
-            self.streaming.wait_until_it_answers()
-            undoing.pop_all()
+            self.streaming.wait_until_ready()
+            cleanup.pop_all()
         self.url = self._serving.url
 
     def warm_up(self) -> None:
-        """Start a process of every function, so that no first request waits for it."""
+        """Start a process of every function, so the first request does not wait for it."""
         for function in self._functions.values():
             function.warm_up()
 
@@ -171,10 +172,10 @@ class Front:
 
 
 class Streaming:
-    """The streaming service, as its task describes it."""
+    """The streaming service, started as its task definition says."""
 
     def __init__(
-        self, deployment: Deployment, surroundings: Surroundings, settings: Mapping[str, str], logs: Path
+        self, deployment: Deployment, base_environment: EnvironmentOfRole, settings: Mapping[str, str], logs: Path
     ) -> None:
         task = deployment.serving.one("AWS::ECS::TaskDefinition")
         role = task["TaskRoleArn"].rpartition("/")[2]
@@ -187,25 +188,25 @@ class Streaming:
         output = self._closing.enter_context(self.log.open("wb"))
         self._process: subprocess.Popen[bytes] = python(
             *("-m", "services.streaming", *container["Command"]),
-            # Of two that are given, the last one counts.
+            # The last of two values wins.
             *("--host", "127.0.0.1", "--port", str(port)),
             env={
                 "PATH": os.environ["PATH"],
                 "PYTHONPATH": PACKAGES,
                 **environment,
-                **_known(environment, settings),
-                **surroundings(role),
+                **_known_settings(environment, settings),
+                **base_environment(role),
             },
             output=output,
-            preexec_fn=end_with_the_starter,
+            preexec_fn=end_with_parent,
         )
-        self._closing.callback(ended, self._process)
+        self._closing.callback(stop_process, self._process)
 
-    def wait_until_it_answers(self) -> None:
-        end = time.monotonic() + PATIENCE
+    def wait_until_ready(self) -> None:
+        end = time.monotonic() + TIMEOUT_SECONDS
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > end:
-                raise NotDeployed(f"The streaming service does not answer: {self.log} tells why")
+                raise DeploymentFailed(f"The streaming service does not answer: {self.log} tells why")
             time.sleep(0.05)
 
     def close(self) -> None:
@@ -218,12 +219,12 @@ class Streaming:
             return False
 
 
-class Serving:
-    """The gateway, served by a thread of this process."""
+class GatewayServer:
+    """A thread of this process that serves a gateway."""
 
     def __init__(self, gateway: Gateway, port: int) -> None:
-        listening = open_listening_socket(GATEWAY_ADDRESS, port)
-        self.url = f"http://{GATEWAY_ADDRESS}:{listening.getsockname()[1]}"
+        listening_socket = open_listening_socket(GATEWAY_ADDRESS, port)
+        self.url = f"http://{GATEWAY_ADDRESS}:{listening_socket.getsockname()[1]}"
         config = uvicorn.Config(
             gateway,
             lifespan="off",
@@ -234,25 +235,27 @@ class Serving:
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
         )
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._serve, args=(gateway, listening), name="gateway", daemon=True)
+        self._thread = threading.Thread(
+            target=self._serve, args=(gateway, listening_socket), name="gateway", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
         self._server.should_exit = True
         self._thread.join()
 
-    def _serve(self, gateway: Gateway, listening: Any) -> None:
+    def _serve(self, gateway: Gateway, listening_socket: Any) -> None:
         async def serve() -> None:
-            await self._server.serve(sockets=[listening])
+            await self._server.serve(sockets=[listening_socket])
             await gateway.close()
 
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(serve())
 
 
-def _with(each: Described, settings: Mapping[str, str]) -> Described:
-    return replace(each, environment={**each.environment, **_known(each.environment, settings)})
+def _apply_settings(each: FunctionDefinition, settings: Mapping[str, str]) -> FunctionDefinition:
+    return replace(each, environment={**each.environment, **_known_settings(each.environment, settings)})
 
 
-def _known(environment: Mapping[str, str], settings: Mapping[str, str]) -> Mapping[str, str]:
+def _known_settings(environment: Mapping[str, str], settings: Mapping[str, str]) -> Mapping[str, str]:
     return {name: value for name, value in settings.items() if name in environment}

@@ -1,4 +1,4 @@
-"""An event source mapping: a function is invoked with the records of a stream, shard by shard and in their order."""
+"""An event source mapping: it invokes a function with the records of a stream, in order within each shard."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from uuid import uuid4
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.laptop.batches import Arrived, Batch, Next, Rules, answered, failed, too_old
-from infra.laptop.functions import Failed, Function
+from infra.laptop.batches import Batch, Plan, Record, Rules, drop_expired, plan_after_answer, plan_after_failure
+from infra.laptop.functions import Function, InvocationFailed
 from infra.laptop.templates import REGION, Properties
 
 log = logging.getLogger(__name__)
 
-# As often as Lambda asks a shard, and the stream for new shards.
+# Lambda polls a shard and looks for new shards this often.
 POLL_SECONDS = 1.0
 SHARDS_SECONDS = 5.0
 
-# The event is a third longer, for it is base64.
-MOST_BYTES = 4 * 1024 * 1024
+# Base64 makes the event a third longer.
+MAX_BATCH_BYTES = 4 * 1024 * 1024
 
-LONGEST_PAUSE = 30.0
+MAX_PAUSE_SECONDS = 30.0
 
-# Tells a destination of a batch.
-Tell = Callable[[str, Mapping[str, Any]], None]
+# Sends the report of an abandoned batch to a destination.
+Notify = Callable[[str, Mapping[str, Any]], None]
 
 
 class EventSource:
-    """Works in threads of its own until it is closed: one for each shard, children after their parents."""
+    """A running mapping with a thread for each shard. Child shards start after their parents are done."""
 
-    def __init__(self, properties: Properties, kinesis: Any, function: Function, tell: Tell) -> None:
+    def __init__(self, properties: Properties, kinesis: Any, function: Function, notify: Notify) -> None:
         self._arn: str = properties["EventSourceArn"]
         self._position: str = properties["StartingPosition"]
         self._rules = Rules.of(properties)
         self._kinesis = kinesis
         self._function = function
-        self._tell = tell
+        self._notify = notify
         self._closing = threading.Event()
         self._shards: dict[str, _Shard] = {}
         self._thread = threading.Thread(target=self._look_for_shards, name="shards", daemon=True)
@@ -59,15 +59,15 @@ class EventSource:
     def _look_for_shards(self) -> None:
         while not self._closing.is_set():
             try:
-                self._begin(self._kinesis.list_shards(StreamName=_name(self._arn))["Shards"])
+                self._start_shards(self._kinesis.list_shards(StreamName=_stream_name(self._arn))["Shards"])
             except (BotoCoreError, ClientError):
                 log.warning("The shards of %s cannot be listed", self._arn, exc_info=True)
             self._closing.wait(SHARDS_SECONDS)
 
-    def _begin(self, listed: Sequence[Mapping[str, Any]]) -> None:
-        there: set[str] = {each["ShardId"] for each in listed}
+    def _start_shards(self, listed: Sequence[Mapping[str, Any]]) -> None:
+        listed_ids: set[str] = {each["ShardId"] for each in listed}
         for each in listed:
-            parents = there & {each.get("ParentShardId", ""), each.get("AdjacentParentShardId", "")}
+            parents = listed_ids & {each.get("ParentShardId", ""), each.get("AdjacentParentShardId", "")}
             if each["ShardId"] not in self._shards and all(self._is_done(parent) for parent in parents):
                 shard = _Shard(each["ShardId"])
                 shard.thread = threading.Thread(target=self._follow, args=(shard,), name=shard.id, daemon=True)
@@ -80,44 +80,46 @@ class EventSource:
     def _follow(self, shard: _Shard) -> None:
         poller = Poller(self._kinesis, self._arn, shard.id, self._position, self._rules, self._closing)
         for records in poller.batches():
-            self._work(shard.id, Batch(records))
+            self._process(shard.id, Batch(records))
             if self._closing.is_set():
                 return
         shard.done = not self._closing.is_set()
 
-    def _work(self, shard_id: str, batch: Batch) -> None:
-        """Until all of its records are done, or set aside: what comes behind them waits."""
+    def _process(self, shard_id: str, batch: Batch) -> None:
+        """Process a batch until all its records are done or abandoned. Later records wait."""
         waiting = deque([batch])
         while waiting and not self._closing.is_set():
-            for each in self._turn(shard_id, waiting.popleft()):
+            for each in self._process_once(shard_id, waiting.popleft()):
                 waiting.appendleft(each)
 
-    def _turn(self, shard_id: str, batch: Batch) -> Iterator[Batch]:
-        """What has to be done instead, the last first."""
-        due = too_old(batch, self._rules, time.time())
-        self._set_aside(shard_id, due.set_aside, "RecordAgeExceeded")
-        for each in due.batches:
+    def _process_once(self, shard_id: str, batch: Batch) -> Iterator[Batch]:
+        """Invoke the function once, and yield the remaining batches in reverse order."""
+        unexpired = drop_expired(batch, self._rules, time.time())
+        self._report_abandoned(shard_id, unexpired.abandoned, "RecordAgeExceeded")
+        for each in unexpired.batches:
             if each.failures:
-                self._closing.wait(min(LONGEST_PAUSE, 0.5 * 2 ** (each.failures - 1)))
-            then = self._invoked(shard_id, each)
-            self._set_aside(shard_id, then.set_aside, "RetryAttemptsExhausted")
-            yield from reversed(then.batches)
+                self._closing.wait(min(MAX_PAUSE_SECONDS, 0.5 * 2 ** (each.failures - 1)))
+            plan = self._invoke(shard_id, each)
+            self._report_abandoned(shard_id, plan.abandoned, "RetryAttemptsExhausted")
+            yield from reversed(plan.batches)
 
-    def _invoked(self, shard_id: str, batch: Batch) -> Next:
+    def _invoke(self, shard_id: str, batch: Batch) -> Plan:
         event = {"Records": [self._record(shard_id, each) for each in batch.records]}
         try:
-            return answered(batch, self._function.invoke(event), self._rules)
-        except Failed as error:
+            return plan_after_answer(batch, self._function.invoke(event), self._rules)
+        except InvocationFailed as error:
             if self._closing.is_set():
-                return Next()
-            log.warning("%s cannot do with %d records of %s: %s", self._name, len(batch.records), shard_id, error)
-            return failed(batch, self._rules)
+                return Plan()
+            log.warning(
+                "%s cannot do with %d records of %s: %s", self._function_name, len(batch.records), shard_id, error
+            )
+            return plan_after_failure(batch, self._rules)
 
     @property
-    def _name(self) -> str:
-        return self._function.described.name
+    def _function_name(self) -> str:
+        return self._function.definition.name
 
-    def _record(self, shard_id: str, record: Arrived) -> dict[str, Any]:
+    def _record(self, shard_id: str, record: Record) -> dict[str, Any]:
         return {
             "kinesis": {
                 "kinesisSchemaVersion": "1.0",
@@ -130,33 +132,33 @@ class EventSource:
             "eventVersion": "1.0",
             "eventID": f"{shard_id}:{record.sequence}",
             "eventName": "aws:kinesis:record",
-            "invokeIdentityArn": f"arn:aws:iam::000000000000:role/{self._name}",
+            "invokeIdentityArn": f"arn:aws:iam::000000000000:role/{self._function_name}",
             "awsRegion": REGION,
             "eventSourceARN": self._arn,
         }
 
-    def _set_aside(self, shard_id: str, batch: Batch | None, condition: str) -> None:
+    def _report_abandoned(self, shard_id: str, batch: Batch | None, condition: str) -> None:
         if batch is not None and self._rules.destination:
-            self._tell(self._rules.destination, self._obituary(shard_id, batch, condition))
+            self._notify(self._rules.destination, self._abandoned_report(shard_id, batch, condition))
 
-    def _obituary(self, shard_id: str, batch: Batch, condition: str) -> dict[str, Any]:
+    def _abandoned_report(self, shard_id: str, batch: Batch, condition: str) -> dict[str, Any]:
         first, last = batch.records[0], batch.records[-1]
         return {
             "requestContext": {
                 "requestId": str(uuid4()),
-                "functionArn": self._function.described.arn,
+                "functionArn": self._function.definition.arn,
                 "condition": condition,
                 "approximateInvokeCount": batch.failures,
             },
             "responseContext": {"statusCode": 200, "executedVersion": "$LATEST", "functionError": "Unhandled"},
             "version": "1.0",
-            "timestamp": _iso(time.time()),
+            "timestamp": _isoformat(time.time()),
             "KinesisBatchInfo": {
                 "shardId": shard_id,
                 "startSequenceNumber": first.sequence,
                 "endSequenceNumber": last.sequence,
-                "approximateArrivalOfFirstRecord": _iso(first.at),
-                "approximateArrivalOfLastRecord": _iso(last.at),
+                "approximateArrivalOfFirstRecord": _isoformat(first.at),
+                "approximateArrivalOfLastRecord": _isoformat(last.at),
                 "batchSize": len(batch.records),
                 "streamArn": self._arn,
             },
@@ -171,94 +173,94 @@ class _Shard:
 
 
 class Poller:
-    """The records of a shard, in batches: as many as there may be, or as the window brings."""
+    """Reads the records of a shard in batches, limited by their size and the batching window."""
 
     def __init__(
         self, kinesis: Any, arn: str, shard_id: str, position: str, rules: Rules, closing: threading.Event
     ) -> None:
         self._kinesis = kinesis
-        self._stream = _name(arn)
+        self._stream = _stream_name(arn)
         self._shard_id = shard_id
-        self._begin = {"ShardIteratorType": position}
+        self._next_position = {"ShardIteratorType": position}
         self._rules = rules
         self._closing = closing
-        self._pending: list[Arrived] = []
+        self._pending: list[Record] = []
 
-    def batches(self) -> Iterator[tuple[Arrived, ...]]:
-        """Until the shard has ended and all of it was given out."""
-        iterator: str | None = self._iterator()
+    def batches(self) -> Iterator[tuple[Record, ...]]:
+        """Yield batches until the end of a closed shard."""
+        iterator: str | None = self._request_iterator()
         since = time.monotonic()
         while iterator and not self._closing.is_set():
-            came, iterator = self._asked(iterator)
-            if came and not self._pending:
+            records, iterator = self._read_records(iterator)
+            if records and not self._pending:
                 since = time.monotonic()
-            self._pending += came
+            self._pending += records
             if iterator is None or time.monotonic() - since >= self._rules.window_seconds:
-                yield from self._whole(least=1)
+                yield from self._full_batches(minimum=1)
             else:
-                yield from self._whole(least=self._rules.size)
-            if not came:
+                yield from self._full_batches(minimum=self._rules.size)
+            if not records:
                 self._closing.wait(POLL_SECONDS)
 
-    def _whole(self, *, least: int) -> Iterator[tuple[Arrived, ...]]:
-        while len(self._pending) >= least:
-            yield self._taken()
+    def _full_batches(self, *, minimum: int) -> Iterator[tuple[Record, ...]]:
+        while len(self._pending) >= minimum:
+            yield self._take_batch()
 
-    def _taken(self) -> tuple[Arrived, ...]:
+    def _take_batch(self) -> tuple[Record, ...]:
         size = count = 0
         for record in self._pending[: self._rules.size]:
             size += len(record.data)
-            if count and size > MOST_BYTES:
+            if count and size > MAX_BATCH_BYTES:
                 break
             count += 1
-        taken, self._pending = tuple(self._pending[:count]), self._pending[count:]
-        return taken
+        batch, self._pending = tuple(self._pending[:count]), self._pending[count:]
+        return batch
 
-    def _asked(self, iterator: str) -> tuple[list[Arrived], str | None]:
+    def _read_records(self, iterator: str) -> tuple[list[Record], str | None]:
         try:
             answer = self._kinesis.get_records(ShardIterator=iterator, Limit=self._rules.size)
         except (BotoCoreError, ClientError):
             if not self._closing.is_set():
                 log.warning("%s cannot be read", self._shard_id, exc_info=True)
             self._closing.wait(POLL_SECONDS)
-            return [], self._iterator()
-        came = [_arrived(each) for each in answer["Records"]]
-        if came:
-            self._begin = {
+            return [], self._request_iterator()
+        records = [_read_record(each) for each in answer["Records"]]
+        if records:
+            self._next_position = {
                 "ShardIteratorType": "AFTER_SEQUENCE_NUMBER",
-                "StartingSequenceNumber": came[-1].sequence,
+                "StartingSequenceNumber": records[-1].sequence,
             }
-        return came, answer.get("NextShardIterator")
+        return records, answer.get("NextShardIterator")
 
-    def _iterator(self) -> str:
-        asked = {"StreamName": self._stream, "ShardId": self._shard_id, **self._begin}
+    def _request_iterator(self) -> str:
+        request = {"StreamName": self._stream, "ShardId": self._shard_id, **self._next_position}
         while True:
             try:
-                return str(self._kinesis.get_shard_iterator(**asked)["ShardIterator"])
+                return str(self._kinesis.get_shard_iterator(**request)["ShardIterator"])
             except (BotoCoreError, ClientError):
                 if self._closing.wait(POLL_SECONDS):
                     return ""
 
 
-def _arrived(record: Mapping[str, Any]) -> Arrived:
+def _read_record(record: Mapping[str, Any]) -> Record:
     at = record["ApproximateArrivalTimestamp"].timestamp()
-    return Arrived(record["SequenceNumber"], record["PartitionKey"], record["Data"], at)
+    return Record(record["SequenceNumber"], record["PartitionKey"], record["Data"], at)
 
 
-def _name(arn: str) -> str:
+def _stream_name(arn: str) -> str:
     return arn.rpartition("/")[2]
 
 
-def _iso(seconds: float) -> str:
+def _isoformat(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def sending(sqs: Any) -> Tell:
-    """A queue is configured by its ARN, in JSON."""
+def make_notifier(sqs: Any) -> Notify:
+    """A function that sends reports to a queue, given its ARN."""
 
-    def tell(destination: str, what: Mapping[str, Any]) -> None:
+    def notify(destination: str, report: Mapping[str, Any]) -> None:
         name = destination.rpartition(":")[2]
         url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
-        sqs.send_message(QueueUrl=url, MessageBody=json.dumps(what))
+        sqs.send_message(QueueUrl=url, MessageBody=json.dumps(report))
 
-    return tell
+    return notify

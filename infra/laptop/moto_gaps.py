@@ -1,4 +1,4 @@
-"""What moto leaves out of DynamoDB, and the broker relies on; and what it takes too long for."""
+"""Patches of moto's DynamoDB: features that the broker relies on, and faster implementations."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from moto.dynamodb.responses import DynamoHandler
 
 
 @contextmanager
-def gaps_filled() -> Iterator[None]:
+def patch_moto() -> Iterator[None]:
     with (
         patch.object(DynamoDBBackend, "transact_write_items", _transact),
-        patch.object(DynamoHandler, "transact_write_items", _once_per_token()),
-        patch.object(Table, "query", _of_one_partition(Table.query)),
-        patch.object(BaseJSONSerializer, "_serialize_type_structure", _texts_as_they_are()),
+        patch.object(DynamoHandler, "transact_write_items", _remember_tokens()),
+        patch.object(Table, "query", _query_one_partition(Table.query)),
+        patch.object(BaseJSONSerializer, "_serialize_type_structure", _serialize_values_directly()),
     ):
         yield
 
 
-def _of_one_partition(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A query that looks at the items of its partition key. moto's own sorts all items of the table for each query,
-    which takes most of its time. Requests come one after the other, so that the table can be made to look smaller."""
+def _query_one_partition(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a query read only the items of its partition key. moto sorts all items of the table for each query, which
+    takes most of its time. The service handles one request at a time, so the table can temporarily look smaller."""
 
     def query(table: Table, hash_key: DynamoType, *arguments: Any, **options: Any) -> Any:
         if table.indexes or table.global_indexes:
             return original(table, hash_key, *arguments, **options)
         items = table.items.get(hash_key, {})
-        within = list(items.values()) if table.range_key_attr else [items] if items else []
-        with patch.object(table, "all_items", lambda: within):
+        partition_items = list(items.values()) if table.range_key_attr else [items] if items else []
+        with patch.object(table, "all_items", lambda: partition_items):
             return original(table, hash_key, *arguments, **options)
 
     return query
 
 
-def _texts_as_they_are() -> Callable[..., None]:
-    """Texts and numbers of items are written as they are stored. moto's own looks for each of the ten kinds of values
-    by several names, which takes half of its time."""
+def _serialize_values_directly() -> Callable[..., None]:
+    """Serialize texts and numbers of items as stored. moto looks for each of ten kinds of values by several names,
+    which takes half of its time."""
     original = BaseJSONSerializer.__dict__["_serialize_type_structure"]
 
     def structure(
@@ -61,8 +61,8 @@ def _texts_as_they_are() -> Callable[..., None]:
     return structure
 
 
-def _once_per_token() -> Callable[[DynamoHandler], ActionResult]:
-    """A transaction with a token that was carried out is acknowledged, and not carried out again."""
+def _remember_tokens() -> Callable[[DynamoHandler], ActionResult]:
+    """Acknowledge a transaction whose token was already used, without executing it again."""
     carried_out: set[str] = set()
     original = DynamoHandler.transact_write_items
 
@@ -78,16 +78,16 @@ def _once_per_token() -> Callable[[DynamoHandler], ActionResult]:
 
 
 def _transact(backend: DynamoDBBackend, items: Sequence[Mapping[str, Mapping[str, Any]]]) -> None:
-    """Every condition first, then every change. moto's own copies the table once for each change."""
-    failed = [_failed(backend, operation) for item in items for operation in item.values()]
-    if any(code for code, _, _ in failed):
-        raise TransactionCanceledException(failed)
+    """Check every condition, then apply every change. moto copies the table once for each change."""
+    failures = [_check_condition(backend, operation) for item in items for operation in item.values()]
+    if any(code for code, _, _ in failures):
+        raise TransactionCanceledException(failures)
     for item in items:
         for kind, operation in item.items():
-            _change(backend, kind, operation)
+            _apply(backend, kind, operation)
 
 
-def _failed(backend: DynamoDBBackend, operation: Mapping[str, Any]) -> tuple[str | None, str | None, None]:
+def _check_condition(backend: DynamoDBBackend, operation: Mapping[str, Any]) -> tuple[str | None, str | None, None]:
     if "ConditionExpression" not in operation:
         return None, None, None
     condition = get_filter_expression(
@@ -108,7 +108,7 @@ def _key(backend: DynamoDBBackend, operation: Mapping[str, Any]) -> dict[str, An
     return {name: operation["Item"][name] for name in names}
 
 
-def _change(backend: DynamoDBBackend, kind: str, operation: Mapping[str, Any]) -> None:
+def _apply(backend: DynamoDBBackend, kind: str, operation: Mapping[str, Any]) -> None:
     name = operation["TableName"]
     match kind:
         case "Put":

@@ -1,7 +1,7 @@
-"""DynamoDB, S3, CloudFormation and the rest on a port of this machine: `python -m infra.laptop.moto_service 4566`.
+"""moto's DynamoDB, S3, CloudFormation and others on a local port: `python -m infra.laptop.moto_service 4566`.
 
-With a second argument, the file that tells of the roles, it lets them do what they may and nothing else.
-One request after the other: to the real services each is one step, and moto leaves that to its callers.
+With a second argument, a file of roles, it enforces their permissions. It handles one request at a time, since moto is
+not thread-safe and requests have to be atomic.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from botocore.compat import HTTPHeaders
 from moto import mock_aws
 from moto.core.botocore_stubber import BotocoreStubber
 
-from infra.laptop.moto_gaps import gaps_filled
-from infra.laptop.roles import Request, Roles, bucket_of_missing, deleted_together, needed
+from infra.laptop.moto_gaps import patch_moto
+from infra.laptop.roles import Request, Roles, keys_to_delete, list_permission_for_missing, required_permissions
 
 Message = Mapping[str, Any]
 
 Answer = tuple[int, Mapping[str, Any], str | bytes]
 
-DENIED_BY_S3 = "<Error><Code>AccessDenied</Code><Message>{}</Message></Error>"
+S3_ACCESS_DENIED = "<Error><Code>AccessDenied</Code><Message>{}</Message></Error>"
 
 
 class Services:
@@ -41,9 +41,9 @@ class Services:
         receive: Callable[[], Awaitable[Message]],
         send: Callable[[Message], Awaitable[None]],
     ) -> None:
-        status, headers, body = self._answer(scope, await _body(receive))
+        status, headers, body = self._answer(scope, await _read_body(receive))
         content = body.encode() if isinstance(body, str) else bytes(body)
-        await send({"type": "http.response.start", "status": status, "headers": _raw(headers, len(content))})
+        await send({"type": "http.response.start", "status": status, "headers": _encode_headers(headers, len(content))})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else content})
 
     def _answer(self, scope: Message, body: bytes) -> Answer:
@@ -51,24 +51,24 @@ class Services:
         request = Request(method=scope["method"], url="", headers=headers, body=body)
         if request.scope is None:
             return 200, {}, "OK"
-        who, region, service = request.scope
+        role, region, service = request.scope
         query = scope["query_string"].decode("latin-1")
         url = f"https://{service}.{region}.amazonaws.com{scope['raw_path'].decode('latin-1')}?{query}".rstrip("?")
-        return self._allowed(who, service, replace(request, url=url))
+        return self._answer_if_allowed(role, service, replace(request, url=url))
 
-    def _allowed(self, who: str, service: str, request: Request) -> Answer:
+    def _answer_if_allowed(self, role: str, service: str, request: Request) -> Answer:
         if self._roles is None:
-            return self._done(service, request)
-        refusal = self._roles.refusal(who, needed(request))
-        if refusal and service == "s3" and (keys := deleted_together(request)):
-            return _not_deleted(keys, refusal)
-        answer = _denied(service, refusal) if refusal else self._done(service, request)
-        if answer[0] == 404 and service == "s3" and (listing := bucket_of_missing(request)):
-            refusal = self._roles.refusal(who, [listing])
-            return _denied(service, refusal) if refusal else answer
+            return self._process(service, request)
+        refusal = self._roles.refusal(role, required_permissions(request))
+        if refusal and service == "s3" and (keys := keys_to_delete(request)):
+            return _deny_deletions(keys, refusal)
+        answer = _deny(service, refusal) if refusal else self._process(service, request)
+        if answer[0] == 404 and service == "s3" and (listing := list_permission_for_missing(request)):
+            refusal = self._roles.refusal(role, [listing])
+            return _deny(service, refusal) if refusal else answer
         return answer
 
-    def _done(self, service: str, request: Request) -> Answer:
+    def _process(self, service: str, request: Request) -> Answer:
         headers = HTTPHeaders()
         for name, value in request.headers.items():
             headers[name] = value
@@ -76,16 +76,16 @@ class Services:
         return self._stubber.process_request(prepared) or (404, {}, f"{service} is not here")
 
 
-def _denied(service: str, why: str) -> Answer:
+def _deny(service: str, why: str) -> Answer:
     print("Denied:", why, flush=True)  # noqa: T201  # it is this program's log
     if service == "s3":
-        return 403, {"content-type": "application/xml"}, DENIED_BY_S3.format(escape(why))
+        return 403, {"content-type": "application/xml"}, S3_ACCESS_DENIED.format(escape(why))
     body = {"__type": "com.amazon.coral.service#AccessDeniedException", "Message": why, "message": why}
     return 400, {"content-type": "application/x-amz-json-1.0"}, json.dumps(body)
 
 
-def _not_deleted(keys: Sequence[str], why: str) -> Answer:
-    """Of several objects, S3 says for each whether it is gone."""
+def _deny_deletions(keys: Sequence[str], why: str) -> Answer:
+    """Refuse to delete several objects. S3 reports the outcome of each."""
     print("Denied:", why, flush=True)  # noqa: T201  # it is this program's log
     errors = "".join(
         f"<Error><Key>{escape(key)}</Key><Code>AccessDenied</Code><Message>{escape(why)}</Message></Error>"
@@ -94,7 +94,7 @@ def _not_deleted(keys: Sequence[str], why: str) -> Answer:
     return 200, {"content-type": "application/xml"}, f"<DeleteResult>{errors}</DeleteResult>"
 
 
-async def _body(receive: Callable[[], Awaitable[Message]]) -> bytes:
+async def _read_body(receive: Callable[[], Awaitable[Message]]) -> bytes:
     whole = bytearray()
     more = True
     while more:
@@ -104,15 +104,15 @@ async def _body(receive: Callable[[], Awaitable[Message]]) -> bytes:
     return bytes(whole)
 
 
-def _raw(headers: Mapping[str, Any], length: int) -> list[tuple[bytes, bytes]]:
-    told = {name.lower(): str(value) for name, value in headers.items()}
-    told.setdefault("content-length", str(length))
-    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in told.items()]
+def _encode_headers(headers: Mapping[str, Any], length: int) -> list[tuple[bytes, bytes]]:
+    lowercase = {name.lower(): str(value) for name, value in headers.items()}
+    lowercase.setdefault("content-length", str(length))
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in lowercase.items()]
 
 
 def main(port: int, *roles: str) -> None:
     services = Services(Roles(Path(roles[0])) if roles else None)
-    with mock_aws(), gaps_filled():
+    with mock_aws(), patch_moto():
         uvicorn.run(services, port=port, lifespan="off", log_config=None, timeout_keep_alive=3600)
 
 

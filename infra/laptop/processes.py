@@ -1,4 +1,4 @@
-"""Processes of the laptop: each ends with the process that started it."""
+"""Child processes that end together with their parent."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from weakref import WeakSet
 ROOT = Path(__file__).resolve().parents[2]
 LAYER = ROOT / "layers" / "nakadi" / "python"
 PACKAGES = f"{LAYER}:{ROOT}"
-PATIENCE = 15
+TIMEOUT_SECONDS = 15
 
-# Those that were started, for as long as somebody has them.
+# The processes started here that are still referenced.
 _STARTED: WeakSet[subprocess.Popen[bytes]] = WeakSet()
 
-# Of Linux: to get a signal when the thread that started this process is no more.
+# Linux's option to get a signal when the thread that started this process ends.
 PR_SET_PDEATHSIG = 1
 
 
@@ -30,8 +30,8 @@ def python(
     pass_fds: Sequence[int] = (),
     preexec_fn: Callable[[], None] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """A process of this interpreter."""
-    return started(
+    """Start a process of this interpreter."""
+    return start_process(
         [sys.executable, *arguments],
         env=dict(env),
         stdin=subprocess.DEVNULL,
@@ -42,8 +42,8 @@ def python(
     )
 
 
-def started(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """A process. Ctrl-C is for the process that started it, which ends it in its own time."""
+def start_process(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process in its own session, so Ctrl-C reaches only the parent, which stops it in time."""
     process: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603  # only our own code says what is started
         command, start_new_session=True, **options
     )
@@ -51,22 +51,22 @@ def started(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
     return process
 
 
-def end_with_the_starter() -> None:
-    """For `preexec_fn`, when a process is started by a thread that stays. Even a starter that is killed leaves none."""
+def end_with_parent() -> None:
+    """A `preexec_fn` that ends the process with the thread that started it, even if that is killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def ended(process: subprocess.Popen[bytes], *, patience: float = PATIENCE) -> None:
+def stop_process(process: subprocess.Popen[bytes], *, timeout: float = TIMEOUT_SECONDS) -> None:
     process.terminate()
     try:
-        process.wait(patience)
+        process.wait(timeout)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
 
 
-def end_all() -> None:
-    """Ask every process to end, and wait for none: they keep nothing."""
+def stop_all() -> None:
+    """Terminate every process without waiting, since none has anything to save."""
     for process in list(_STARTED):
         process.terminate()

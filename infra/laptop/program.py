@@ -1,4 +1,4 @@
-"""`make run ENGINE=aws-local`: the deployment, served on a port of this machine until Ctrl-C."""
+"""`make run ENGINE=aws-local`: the deployment on a local port until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from queue import SimpleQueue
 
-from infra.laptop.cloud import LENIENT, STRICT, NotDeployed, Strictness
+from infra.laptop.cloud import LENIENT, STRICT, DeploymentFailed, Strictness
 from infra.laptop.laptop import Front, Laptop
 from infra.laptop.roles import OWNER
-from infra.laptop.synthesis import KEPT, NotSynthesized
+from infra.laptop.synthesis import CACHE_FOLDER, SynthesisFailed
 from infra.laptop.templates import REGION
 from nakadi.app.settings import read_settings
 from nakadi.app.shutdown import SignalHandler
@@ -20,9 +20,9 @@ from nakadi.model.outcomes import BadSetting
 
 CANNOT_START = 1
 
-STRICTLY = """
-Roles may do what the templates allow them, and shards, functions and the gateway take what they take on AWS.
-What is denied is in {log}/aws.log and {log}/kinesis.log. Who has the name of a role as AWS_ACCESS_KEY_ID acts as it:
+STRICT_NOTE = """
+The permissions of the templates and the limits of shards, functions and the gateway are enforced.
+{log}/aws.log and {log}/kinesis.log list denied requests. To act as a role, set AWS_ACCESS_KEY_ID to its name:
 
   {names}
 """
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> i
     print("Synthesizing and deploying. The first time takes half a minute.", flush=True)  # noqa: T201  # a program
     try:
         _run(options.port, STRICT if options.strict else LENIENT, os.environ, signals)
-    except (BadSetting, NotDeployed, NotSynthesized, OSError) as reason:
+    except (BadSetting, DeploymentFailed, SynthesisFailed, OSError) as reason:
         print(f"The deployment cannot start. {reason}", file=sys.stderr)  # noqa: T201  # as above
         return CANNOT_START
     return 0
@@ -43,25 +43,23 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> i
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m infra.laptop",
-        description="What is deployed on AWS, on this machine.",
-        epilog="NAKADI_* environment variables take the place of what the templates say.",
+        description="Run the AWS deployment on this machine.",
+        epilog="NAKADI_* environment variables replace those of the templates.",
     )
-    parser.add_argument("--port", type=int, default=8080, help="default 8080; 0 takes a free one")
-    parser.add_argument(
-        "--strict", action="store_true", help="roles may do what they are allowed, and the limits of AWS hold"
-    )
+    parser.add_argument("--port", type=int, default=8080, help="port of the API, by default 8080; 0 for any free port")
+    parser.add_argument("--strict", action="store_true", help="enforce permissions of roles and limits of AWS")
     return parser.parse_args(arguments)
 
 
 def _run(port: int, strictness: Strictness, environ: Mapping[str, str], signals: SignalHandler) -> None:
     settings = {name: value for name, value in environ.items() if name.startswith("NAKADI_")}
     read_settings(settings)
-    # Tokens are asked for when there is somebody whose tokens are good.
+    # Without an issuer in the settings, no token could be valid, so requests need none.
     authorizes = settings.pop("NAKADI_AUTH", "off") != "off"
-    with Laptop(KEPT / "logs", settings, strictness) as laptop:
+    with Laptop(CACHE_FOLDER / "logs", settings, strictness) as laptop:
         front = laptop.front(authorizes=authorizes, port=port)
         front.warm_up()
-        # A queue, since a handler of signals may put something into it whatever it interrupts.
+        # A SimpleQueue is reentrant, so the signal handler may put into it whatever it interrupts.
         stopping: SimpleQueue[None] = SimpleQueue()
         with signals.stopping_on_signal(lambda: stopping.put(None)):
             print(_greeting(laptop, front, strictness, authorizes=authorizes), flush=True)  # noqa: T201  # a program
@@ -74,19 +72,23 @@ def _greeting(laptop: Laptop, front: Front, strictness: Strictness, *, authorize
         '{"name":"hello.world","owning_application":"me","category":"undefined",'
         '"schema":{"type":"json_schema","schema":"{}"}}'
     )
-    places = "\n".join(f"export AWS_ENDPOINT_URL_{name.upper()}={at}" for name, at in laptop.cloud.endpoints.items())
-    strict = STRICTLY.format(names=", ".join(laptop.deployment.roles), log=KEPT / "logs") if strictness.roles else ""
+    endpoints = "\n".join(f"export AWS_ENDPOINT_URL_{name.upper()}={at}" for name, at in laptop.cloud.endpoints.items())
+    strict = (
+        STRICT_NOTE.format(names=", ".join(laptop.deployment.roles), log=CACHE_FOLDER / "logs")
+        if strictness.roles
+        else ""
+    )
     return f"""\
 Nakadi is ready at {front.url}
-Everything is kept in memory, until it ends. What functions log is in {KEPT / "logs"}
+It keeps all data in memory until it ends. The logs of functions are in {CACHE_FOLDER / "logs"}
 
   curl {front.url}/health
   curl{token} -H 'Content-Type: application/json' -d '{example}' {front.url}/event-types
   curl{token} {front.url}/event-types
 
-The AWS command line finds tables, streams and archive with
+With these variables, the AWS command line finds tables, streams and archive:
 
-{places}
+{endpoints}
 export AWS_ACCESS_KEY_ID={OWNER} AWS_SECRET_ACCESS_KEY={OWNER} AWS_DEFAULT_REGION={REGION}
 {strict}
 Ctrl-C ends it."""

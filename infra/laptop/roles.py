@@ -1,6 +1,6 @@
-"""What roles of the templates are allowed, and what a request to AWS would have to be allowed.
+"""The permissions of roles in the templates, and the permissions that a request to AWS requires.
 
-As IAM decides: something has to allow each action, and nothing may deny it. What is not understood is not allowed.
+Like in IAM, a statement has to allow each action, and none may deny it. Unknown conditions count as not allowed.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from infra.laptop.templates import ACCOUNT, REGION
 
 Statement = Mapping[str, Any]
 
-# The key of the person who deploys and operates: it may do everything.
+# The operator's key, which may do everything.
 OWNER = "laptop"
 
-# A signed request says who asks, and what for: `Credential=key/20261121/eu-central-1/dynamodb/aws4_request`.
-SIGNED = re.compile(r"Credential=([^/]+)/[0-9]+/([^/]+)/([^/]+)/aws4_request")
+# The signature names the caller and the service: `Credential=key/20261121/eu-central-1/dynamodb/aws4_request`.
+CREDENTIAL = re.compile(r"Credential=([^/]+)/[0-9]+/([^/]+)/([^/]+)/aws4_request")
 
 TABLE_KEYS = ("kind", "place")
 LEADING_KEYS = "dynamodb:LeadingKeys"
-TRANSACTED = {
+TRANSACTION_ACTIONS = {
     "Put": "dynamodb:PutItem",
     "Update": "dynamodb:UpdateItem",
     "Delete": "dynamodb:DeleteItem",
     "ConditionCheck": "dynamodb:ConditionCheckItem",
     "Get": "dynamodb:GetItem",
 }
-OBJECTS = {"GET": "s3:GetObject", "HEAD": "s3:GetObject", "PUT": "s3:PutObject", "POST": "s3:PutObject"}
+OBJECT_ACTIONS = {"GET": "s3:GetObject", "HEAD": "s3:GetObject", "PUT": "s3:PutObject", "POST": "s3:PutObject"}
 EQUALITY = re.compile(r"([#\w]+)\s*=\s*(:\w+)")
 
 
 class Permission(NamedTuple):
-    """An action on a resource; in a table, with the partition key of what is read or changed."""
+    """An action on a resource, and for tables the partition key of the item."""
 
     action: str
     resource: str
@@ -48,7 +48,7 @@ class Permission(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Names of headers in lower case."""
+    """A request to AWS. Header names are in lower case."""
 
     method: str
     url: str
@@ -57,8 +57,8 @@ class Request:
 
     @property
     def scope(self) -> tuple[str, str, str] | None:
-        """Who asks: the key; and what for: region and service."""
-        found = SIGNED.search(self.headers.get("authorization", ""))
+        """The caller's key, the region and the service."""
+        found = CREDENTIAL.search(self.headers.get("authorization", ""))
         return (found[1], found[2], found[3]) if found else None
 
     @property
@@ -72,65 +72,65 @@ class Policy:
         self._statements = tuple(statements)
 
     def allows(self, permission: Permission) -> bool:
-        effects = {each["Effect"] for each in self._statements if _is_about(each, permission)}
+        effects = {each["Effect"] for each in self._statements if _matches(each, permission)}
         return effects == {"Allow"}
 
 
 class Roles:
-    """The roles that a file tells of, which is there before any of them asks for anything."""
+    """The policies of a file, which exists before any role makes a request."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._policies: Mapping[str, Policy] = {}
 
-    def refusal(self, who: str, wanted: Iterable[Permission]) -> str | None:
-        """What AWS would say, if the role with this key may not do all of it."""
-        if who == OWNER:
+    def refusal(self, role: str, wanted: Iterable[Permission]) -> str | None:
+        """AWS's error message if the role lacks one of the permissions."""
+        if role == OWNER:
             return None
-        policy = self._policy(who)
+        policy = self._policy(role)
         for each in wanted:
             if policy is None or not policy.allows(each):
                 return (
-                    f"User: arn:aws:sts::{ACCOUNT}:assumed-role/{who}/laptop is not authorized to perform: "
+                    f"User: arn:aws:sts::{ACCOUNT}:assumed-role/{role}/laptop is not authorized to perform: "
                     f"{each.action} on resource: {each.resource} because no identity-based policy allows the "
                     f"{each.action} action"
                 )
         return None
 
-    def _policy(self, who: str) -> Policy | None:
-        if who not in self._policies and self._file.exists():
-            told = json.loads(self._file.read_text())
-            self._policies = {name: Policy(statements) for name, statements in told.items()}
-        return self._policies.get(who)
+    def _policy(self, role: str) -> Policy | None:
+        if role not in self._policies and self._file.exists():
+            statements_by_role = json.loads(self._file.read_text())
+            self._policies = {name: Policy(statements) for name, statements in statements_by_role.items()}
+        return self._policies.get(role)
 
 
-def write(roles: Mapping[str, Sequence[Statement]], file: Path) -> None:
-    """Whole, or not at all: it is read by other processes."""
+def write_roles(roles: Mapping[str, Sequence[Statement]], file: Path) -> None:
+    """Write the file atomically, since other processes read it."""
     unfinished = file.with_suffix(".new")
     unfinished.write_text(json.dumps(roles))
     unfinished.rename(file)
 
 
-# What policies say
+# Policies
 
 
-def _is_about(statement: Statement, permission: Permission) -> bool:
+def _matches(statement: Statement, permission: Permission) -> bool:
     return (
-        any(_glob(each.lower()).fullmatch(permission.action.lower()) for each in _listed(statement["Action"]))
-        and any(_glob(each).fullmatch(permission.resource) for each in _listed(statement["Resource"]))
+        any(_glob(each.lower()).fullmatch(permission.action.lower()) for each in _as_list(statement["Action"]))
+        and any(_glob(each).fullmatch(permission.resource) for each in _as_list(statement["Resource"]))
         and all(
-            _holds(operator, name, _listed(values), permission, statement["Effect"])
-            for operator, named in statement.get("Condition", {}).items()
-            for name, values in named.items()
+            _condition_holds(operator, name, _as_list(values), permission, statement["Effect"])
+            for operator, resources in statement.get("Condition", {}).items()
+            for name, values in resources.items()
         )
     )
 
 
-def _holds(operator: str, name: str, values: Sequence[str], permission: Permission, effect: str) -> bool:
+def _condition_holds(operator: str, name: str, values: Sequence[str], permission: Permission, effect: str) -> bool:
     if (operator, name) != ("ForAllValues:StringLike", LEADING_KEYS):
-        # Of two readings the narrower one.
+        # An unknown condition is interpreted in the stricter way.
         return effect == "Deny"
-    # As in AWS: where there are no values at all, it holds for all of them.
+    # As in AWS, ForAllValues holds if the request has no value.
     return permission.key is None or any(_glob(each).fullmatch(permission.key) for each in values)
 
 
@@ -139,75 +139,75 @@ def _glob(pattern: str) -> re.Pattern[str]:
     return re.compile(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-# What requests want
+# Required permissions
 
 
-def needed(request: Request) -> Iterator[Permission]:
-    """What a request asks for: actions, each with its resource."""
+def required_permissions(request: Request) -> Iterator[Permission]:
+    """The permissions that a request requires."""
     service, _, operation = request.headers.get("x-amz-target", "").rpartition(".")
     if service.startswith("DynamoDB"):
-        yield from _of_dynamodb(operation, request.content)
+        yield from _dynamodb_permissions(operation, request.content)
     elif service.startswith("Kinesis"):
-        yield _of_kinesis(operation, request.content)
+        yield _kinesis_permission(operation, request.content)
     elif service == "AmazonSQS":
-        yield _of_sqs(operation, request.content)
+        yield _sqs_permission(operation, request.content)
     elif service or request.scope is None or request.scope[2] != "s3":
         yield Permission(f"{request.scope[2] if request.scope else service}:{operation}", "*")
     else:
-        yield from _of_s3(request)
+        yield from _s3_permissions(request)
 
 
-def _of_dynamodb(operation: str, body: Mapping[str, Any]) -> Iterator[Permission]:
+def _dynamodb_permissions(operation: str, body: Mapping[str, Any]) -> Iterator[Permission]:
     if operation.startswith("Transact"):
         for item in body["TransactItems"]:
             for kind, change in item.items():
-                yield Permission(TRANSACTED[kind], _table(change["TableName"]), _partition_key(change))
+                yield Permission(TRANSACTION_ACTIONS[kind], _table_arn(change["TableName"]), _partition_key(change))
     elif operation == "BatchWriteItem":
         for name, changes in body["RequestItems"].items():
             for change in (each for one in changes for each in one.values()):
-                yield Permission("dynamodb:BatchWriteItem", _table(name), _partition_key(change))
+                yield Permission("dynamodb:BatchWriteItem", _table_arn(name), _partition_key(change))
     elif operation == "BatchGetItem":
-        for name, asked in body["RequestItems"].items():
-            for key in asked["Keys"]:
-                yield Permission("dynamodb:BatchGetItem", _table(name), _partition_key({"Key": key}))
+        for name, operation_body in body["RequestItems"].items():
+            for key in operation_body["Keys"]:
+                yield Permission("dynamodb:BatchGetItem", _table_arn(name), _partition_key({"Key": key}))
     else:
-        table = _table(body["TableName"]) if "TableName" in body else "*"
+        table = _table_arn(body["TableName"]) if "TableName" in body else "*"
         yield Permission(f"dynamodb:{operation}", table, _partition_key(body))
 
 
-def _table(name: str) -> str:
+def _table_arn(name: str) -> str:
     return _arn("dynamodb", f"table/{name}")
 
 
-def _partition_key(asked: Mapping[str, Any]) -> str | None:
-    item = asked.get("Key") or asked.get("Item") or dict(_equal_to(asked))
+def _partition_key(operation_body: Mapping[str, Any]) -> str | None:
+    item = operation_body.get("Key") or operation_body.get("Item") or dict(_key_conditions(operation_body))
     return next((item[name]["S"] for name in TABLE_KEYS if name in item), None)
 
 
-def _equal_to(query: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _key_conditions(query: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     names, values = query.get("ExpressionAttributeNames", {}), query.get("ExpressionAttributeValues", {})
     for name, value in EQUALITY.findall(query.get("KeyConditionExpression", "")):
         yield names.get(name, name), values[value]
 
 
-def _of_kinesis(operation: str, body: Mapping[str, Any]) -> Permission:
-    # A consumer is behind its stream. Which account it says is the emulation's own idea.
+def _kinesis_permission(operation: str, body: Mapping[str, Any]) -> Permission:
+    # The ARN of a consumer contains its stream, and an account that the emulation invents.
     arn = body.get("ConsumerARN") or body.get("StreamARN", "")
     name = body.get("StreamName") or arn.partition(":stream/")[2]
     return Permission(f"kinesis:{operation}", _arn("kinesis", f"stream/{name}"))
 
 
-def _of_sqs(operation: str, body: Mapping[str, Any]) -> Permission:
+def _sqs_permission(operation: str, body: Mapping[str, Any]) -> Permission:
     name = body.get("QueueName") or body.get("QueueUrl", "").rpartition("/")[2]
     return Permission(f"sqs:{operation}", _arn("sqs", name))
 
 
-def _of_s3(request: Request) -> Iterator[Permission]:
-    """A bucket is in the name of the host, or the first part of the path."""
+def _s3_permissions(request: Request) -> Iterator[Permission]:
+    """The bucket is part of the host name, or the first segment of the path."""
     url = urlsplit(request.url)
     path = unquote(url.path).lstrip("/")
     host = url.netloc.split(".")
@@ -218,29 +218,29 @@ def _of_s3(request: Request) -> Iterator[Permission]:
     if source:
         yield Permission("s3:GetObject", f"arn:aws:s3:::{source}")
     if "delete" in query:
-        # Of objects that are deleted together, either all or none are named with their versions here.
+        # Either all or none of the objects in a request are named with their versions here.
         action = "s3:DeleteObjectVersion" if b"<VersionId>" in request.body else "s3:DeleteObject"
-        yield from (Permission(action, f"{whole}/{each}") for each in deleted_together(request))
+        yield from (Permission(action, f"{whole}/{each}") for each in keys_to_delete(request))
     elif request.method == "DELETE":
         yield Permission("s3:AbortMultipartUpload" if "uploadId" in query else "s3:DeleteObject", one if key else whole)
     elif key:
-        yield Permission("s3:GetObjectVersion" if "versionId" in query else OBJECTS[request.method], one)
+        yield Permission("s3:GetObjectVersion" if "versionId" in query else OBJECT_ACTIONS[request.method], one)
     elif "versions" in query:
         yield Permission("s3:ListBucketVersions", whole)
     else:
         yield Permission("s3:ListBucket" if request.method in {"GET", "HEAD"} else "s3:CreateBucket", whole)
 
 
-def deleted_together(request: Request) -> list[str]:
-    """The keys of a request to delete several objects."""
+def keys_to_delete(request: Request) -> list[str]:
+    """The keys in a request to delete several objects."""
     if "delete" not in parse_qs(urlsplit(request.url).query, keep_blank_values=True):
         return []
     return [unescape(each.decode()) for each in re.findall(rb"<Key>(.*?)</Key>", request.body, re.DOTALL)]
 
 
-def bucket_of_missing(request: Request) -> Permission | None:
-    """What S3 wants of a caller to say that an object is missing. Others get an answer that they may not."""
-    wanted = [each for each in needed(request) if each.action == "s3:GetObject"]
+def list_permission_for_missing(request: Request) -> Permission | None:
+    """The permission without which S3 answers "access denied" for a missing object."""
+    wanted = [each for each in required_permissions(request) if each.action == "s3:GetObject"]
     return Permission("s3:ListBucket", wanted[0].resource.partition("/")[0]) if wanted else None
 
 

@@ -1,4 +1,4 @@
-"""The templates, synthesized anew whenever what they are made of has changed."""
+"""The synthesized templates, cached until one of their sources changes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from infra.laptop.processes import end_with_the_starter, started
+from infra.laptop.processes import end_with_parent, start_process
 from infra.laptop.templates import Deployment
 
 ROOT = Path(__file__).resolve().parents[2]
-KEPT = ROOT / ".cache" / "aws-local"
-MADE_OF = ("infra", "nakadi_cdk", "functions", "services", "layers/nakadi")
+CACHE_FOLDER = ROOT / ".cache" / "aws-local"
+SOURCE_FOLDERS = ("infra", "nakadi_cdk", "functions", "services", "layers/nakadi")
 STAGE = "laptop"
 
-# Nothing is copied or built: functions run from where they are written, with what is installed here.
+# Synthesis copies and builds nothing: functions run from their source folders with the installed packages.
 CONTEXT = {
     "stage": STAGE,
     "index_seconds": "1",
@@ -31,36 +31,36 @@ CONTEXT = {
 
 PROGRAM = """
 import json, sys
-from infra.app import application
-application(outdir=sys.argv[1], context=json.loads(sys.argv[2])).synth()
+from infra.app import create_app
+create_app(outdir=sys.argv[1], context=json.loads(sys.argv[2])).synth()
 """
 
 
-class NotSynthesized(Exception):
-    """Raised when there are no templates; the message is what the CDK said."""
+class SynthesisFailed(Exception):
+    """Raised if synthesis fails; the message is the CDK's."""
 
 
-def context() -> dict[str, Any]:
-    """What the CDK is given: with a console where one is built."""
+def synthesis_context() -> dict[str, Any]:
+    """The CDK context, with the console if it is built."""
     folder = os.environ.get("NAKADI_CONSOLE", "")
     built = Path(folder, "index.html").is_file() if folder else False
     return {**CONTEXT, **({"console": "true", "NAKADI_CONSOLE": folder} if built else {})}
 
 
-def synthesized() -> Deployment:
-    folder = KEPT / "cdk.out" / _fingerprint()
+def synthesize_cached() -> Deployment:
+    folder = CACHE_FOLDER / "cdk.out" / _fingerprint()
     if not folder.exists():
         unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
         _synthesize(unfinished)
-        _put(unfinished, folder)
+        _publish(unfinished, folder)
     return Deployment(folder, f"nakadi-{STAGE}")
 
 
-def _put(unfinished: Path, folder: Path) -> None:
+def _publish(unfinished: Path, folder: Path) -> None:
     try:
         unfinished.rename(folder)
     except OSError:
-        # Somebody else was faster, with the same.
+        # Another process has published the same templates meanwhile.
         shutil.rmtree(unfinished)
     for each in folder.parent.iterdir():
         if each != folder and not each.suffix:
@@ -68,25 +68,25 @@ def _put(unfinished: Path, folder: Path) -> None:
 
 
 def _synthesize(folder: Path) -> None:
-    # Where the machine has no node, it is beside the interpreter.
+    # node may be installed beside the interpreter.
     path = os.pathsep.join((os.environ["PATH"], str(Path(sys.executable).parent)))
-    process = started(
-        [sys.executable, "-c", PROGRAM, str(folder), json.dumps(context())],
+    process = start_process(
+        [sys.executable, "-c", PROGRAM, str(folder), json.dumps(synthesis_context())],
         cwd=ROOT,
         env={**os.environ, "PATH": path, "PYTHONPATH": f"{ROOT / 'layers/nakadi/python'}:{ROOT}"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        preexec_fn=end_with_the_starter,
+        preexec_fn=end_with_parent,
     )
     _, complaint = process.communicate()
     if process.returncode:
-        raise NotSynthesized(complaint.decode(errors="replace"))
+        raise SynthesisFailed(complaint.decode(errors="replace"))
 
 
 def _fingerprint() -> str:
-    chosen = context()
-    summary = hashlib.sha256(json.dumps(chosen).encode())
-    for path in sorted((*_sources(), *_files(chosen.get("NAKADI_CONSOLE", "")))):
+    context = synthesis_context()
+    summary = hashlib.sha256(json.dumps(context).encode())
+    for path in sorted((*_sources(), *_files(context.get("NAKADI_CONSOLE", "")))):
         summary.update(str(path).encode())
         summary.update(path.read_bytes())
     return summary.hexdigest()[:16]
@@ -97,8 +97,8 @@ def _files(console: str) -> Iterator[Path]:
 
 
 def _sources() -> Iterator[Path]:
-    for folder in MADE_OF:
+    for folder in SOURCE_FOLDERS:
         for path in (ROOT / folder).rglob("*"):
-            made_by_python = path.suffix == ".pyc" or "laptop" in path.relative_to(ROOT).parts
-            if path.is_file() and not made_by_python:
+            is_excluded = path.suffix == ".pyc" or "laptop" in path.relative_to(ROOT).parts
+            if path.is_file() and not is_excluded:
                 yield path

@@ -1,7 +1,7 @@
-"""An execution environment of a function: `python -P worker.py 7 handler.handler`.
+"""The execution environment of a function: `python -P worker.py 7 handler.handler`.
 
-Invocations come on the socket with that descriptor, one a line, and so do their results. What the function prints is
-its log.
+It reads invocations from the socket with that descriptor, one per line, and writes results likewise. The function's
+output is its log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What Lambda tells a handler of its invocation."""
+    """The context that Lambda passes to a handler."""
 
     aws_request_id: str
     invoked_function_arn: str
@@ -53,7 +53,7 @@ def _result(handle: Callable[[Any, Context], Any], invocation: Mapping[str, Any]
     try:
         answer = {"result": handle(invocation["event"], context)}
         json.dumps(answer)
-    except Exception as error:  # noqa: BLE001  # whatever it is, it is the invocation's result
+    except Exception as error:  # noqa: BLE001  # any error is the invocation's result
         sys.excepthook(type(error), error, error.__traceback__)
         return {"errorType": type(error).__name__, "errorMessage": str(error)}
     return answer

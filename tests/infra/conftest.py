@@ -54,9 +54,9 @@ CONSOLE_SCRIPT = "document.title = `${1} #`;"
 def deployment(tmp_path_factory):
     """What `cdk synth` writes; it raises for whatever the review does not let pass."""
     folder = tmp_path_factory.mktemp("cdk.out")
-    from infra.app import application  # noqa: PLC0415  # it starts node: not before it is needed
+    from infra.app import create_app  # noqa: PLC0415  # it starts node: not before it is needed
 
-    application(outdir=str(folder), context=CONTEXT).synth()
+    create_app(outdir=str(folder), context=CONTEXT).synth()
     return Deployment(folder, f"nakadi-{STAGE}")
 
 
@@ -69,9 +69,9 @@ def large(tmp_path_factory):
     (built / "index.html").write_text(CONSOLE_PAGE)
     (built / "assets" / "index-1a2b.js").write_text(CONSOLE_SCRIPT)
     (built / "assets" / "notes.txt").write_text("no file of a console")
-    from infra.app import application  # noqa: PLC0415  # as above
+    from infra.app import create_app  # noqa: PLC0415  # as above
 
-    application(outdir=str(folder), context={**CONTEXT, **LARGE, "NAKADI_CONSOLE": str(built)}).synth()
+    create_app(outdir=str(folder), context={**CONTEXT, **LARGE, "NAKADI_CONSOLE": str(built)}).synth()
     return Deployment(folder, f"nakadi-{STAGE}")
 
 
@@ -79,9 +79,9 @@ def large(tmp_path_factory):
 def asleep(tmp_path_factory):
     """The same while it sleeps, with its tables in a table bucket."""
     folder = tmp_path_factory.mktemp("asleep")
-    from infra.app import application  # noqa: PLC0415  # as above
+    from infra.app import create_app  # noqa: PLC0415  # as above
 
-    application(
+    create_app(
         outdir=str(folder), context={**CONTEXT, "asleep": "true", "tables": "s3tables", "table_days": "30"}
     ).synth()
     return Deployment(folder, f"nakadi-{STAGE}")
@@ -91,10 +91,10 @@ def asleep(tmp_path_factory):
 def msk(tmp_path_factory):
     """One with its events in MSK, and with few things beside."""
     folder = tmp_path_factory.mktemp("msk")
-    from infra.app import application  # noqa: PLC0415  # as above
+    from infra.app import create_app  # noqa: PLC0415  # as above
 
     chosen = {name: value for name, value in CONTEXT.items() if name != "dedicated_streams"}
-    application(outdir=str(folder), context={**chosen, "storage": "msk", "indexers": "2", "analytics": "false"}).synth()
+    create_app(outdir=str(folder), context={**chosen, "storage": "msk", "indexers": "2", "analytics": "false"}).synth()
     return Deployment(folder, f"nakadi-{STAGE}")
 
 

@@ -5,7 +5,7 @@ import json
 import aws_cdk as cdk
 import pytest
 
-from infra.laptop.api import ANY, INTEGRATION, Api, Asked
+from infra.laptop.api import ANY, INTEGRATION, Api, GatewayRequest
 from infra.laptop.templates import Template
 from nakadi_cdk.console import Console, ConsoleSource
 from nakadi_cdk.context import BadContext
@@ -20,29 +20,29 @@ def paths(large):
 
 
 @pytest.fixture(scope="session")
-def asked(large):
+def fetch(large):
     """What a browser gets for a method and a path."""
     api = Api(Template(large.serving.path))
 
     def answer(method, path):
-        request = Asked(method=method, raw_path=path, query="", headers=[], body=b"")
-        found = api.found(method, path)
+        request = GatewayRequest(method=method, raw_path=path, query="", headers=[], body=b"")
+        found = api.find_operation(method, path)
         assert found.operation.authorizer is None
         return api.fixed(found.operation.fixed, request)
 
     return answer
 
 
-def test_the_address_leads_to_the_page(asked):
+def test_the_address_leads_to_the_page(fetch):
     """With a slash behind it or not."""
     for path in ("/console", "/console/"):
-        answer = asked("GET", path)
+        answer = fetch("GET", path)
         assert (answer.status, answer.headers["location"]) == (308, "/console/index.html")
 
 
-def test_the_page_has_its_strict_policy_in_a_header(asked):
+def test_the_page_has_its_strict_policy_in_a_header(fetch):
     """Nothing of another origin is loaded, nothing inline runs, and only the issuer of tokens is called beside it."""
-    page = asked("GET", "/console/index.html")
+    page = fetch("GET", "/console/index.html")
     policy = dict(each.strip().partition(" ")[::2] for each in page.headers["content-security-policy"].split(";"))
 
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -69,9 +69,9 @@ def test_a_template_reads_nothing_in_what_it_shows(paths):
                     assert set("$#").isdisjoint(text.rpartition('")')[2])
 
 
-def test_its_users_sign_in_where_the_operator_says(asked):
+def test_its_users_sign_in_where_the_operator_says(fetch):
     """The file that the page asks for has the addresses of the issuer, the client and the scope."""
-    config = asked("GET", "/console/config.json")
+    config = fetch("GET", "/console/config.json")
 
     assert config.headers["content-type"] == "application/json"
     assert json.loads(config.body)["sign_in"] == {
@@ -82,9 +82,9 @@ def test_its_users_sign_in_where_the_operator_says(asked):
     }
 
 
-def test_its_files_are_objects_that_the_gateway_may_read(large, asked, paths):
+def test_its_files_are_objects_that_the_gateway_may_read(large, fetch, paths):
     """They are kept for ever, for their names have their content in them; nothing else of the folder is served."""
-    script = asked("GET", "/console/assets/index-1a2b.js")
+    script = fetch("GET", "/console/assets/index-1a2b.js")
     integration = paths["/console/assets/index-1a2b.js"]["get"][INTEGRATION]
     bucket, key = (integration["uri"]["Fn::Sub"][1][name] for name in ("Bucket", "Key"))
     role = integration["credentials"]["Fn::GetAtt"][0]
@@ -100,7 +100,7 @@ def test_its_files_are_objects_that_the_gateway_may_read(large, asked, paths):
     assert len(read) == 1
     assert key in read.pop()
     assert bucket
-    assert asked("GET", "/console/assets/notes.txt").status == 404
+    assert fetch("GET", "/console/assets/notes.txt").status == 404
 
 
 def test_nothing_of_it_takes_a_function_or_wants_a_token(paths):
@@ -120,14 +120,14 @@ def test_nothing_of_it_takes_a_function_or_wants_a_token(paths):
             assert operation["security"] == []
             assert operation[INTEGRATION]["type"] in {"aws", "mock"}
             for answer in operation[INTEGRATION]["responses"].values():
-                named = {name.rpartition(".")[2] for name in answer["responseParameters"]}
-                assert named.isdisjoint({"etag", "last-modified", "content-security-policy"})
+                headers = {name.rpartition(".")[2] for name in answer["responseParameters"]}
+                assert headers.isdisjoint({"etag", "last-modified", "content-security-policy"})
 
 
-def test_other_methods_are_refused_as_the_broker_refuses_them(asked):
+def test_other_methods_are_refused_as_the_broker_refuses_them(fetch):
     """HEAD has no body, and what would change something is not possible."""
-    assert (asked("HEAD", "/console/index.html").status, asked("HEAD", "/console/index.html").body) == (200, b"")
-    assert [asked(method, "/console").status for method in ("POST", "OPTIONS")] == [405, 405]
+    assert (fetch("HEAD", "/console/index.html").status, fetch("HEAD", "/console/index.html").body) == (200, b"")
+    assert [fetch(method, "/console").status for method in ("POST", "OPTIONS")] == [405, 405]
 
 
 def test_a_deployment_without_it_has_none_of_its_paths(serving):
@@ -141,15 +141,15 @@ def test_the_output_leads_to_the_page(large):
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         (lambda folder: ConsoleSource(folder / "none", {}), "`make console` builds it"),
         (lambda folder: ConsoleSource(folder, {"client": "me"}), "NAKADI_CONSOLE_SIGN_IN cannot be used"),
     ],
 )
-def test_what_is_missing_stops_the_deployment(tmp_path, source, said):
+def test_what_is_missing_stops_the_deployment(tmp_path, source, message):
     """A sentence says what is missing before anything is made."""
     (tmp_path / "index.html").write_text(CONSOLE_PAGE)
     stack = cdk.Stack(cdk.App(analytics_reporting=False), "serving")
-    with pytest.raises(BadContext, match=said):
+    with pytest.raises(BadContext, match=message):
         Console(stack, "Console", source=source(tmp_path), path_prefix="")

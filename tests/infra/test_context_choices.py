@@ -236,7 +236,7 @@ BOUNDARY = "arn:aws:iam::123456789012:policy/boundary"
 def chosen(tmp_path_factory):
     """A deployment in which much is chosen that is usually left alone, with a review as always."""
     folder = tmp_path_factory.mktemp("chosen")
-    from infra.app import application  # noqa: PLC0415  # it starts node: not before it is needed
+    from infra.app import create_app  # noqa: PLC0415  # it starts node: not before it is needed
 
     context = {
         **CONTEXT,
@@ -246,7 +246,7 @@ def chosen(tmp_path_factory):
         "network": "private",
         "task_tls": "true",
     }
-    application(outdir=str(folder), context=context).synth()
+    create_app(outdir=str(folder), context=context).synth()
     return Deployment(folder, "shop-test")
 
 

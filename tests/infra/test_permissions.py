@@ -23,7 +23,7 @@ from nakadi_jobs import compaction, dead_members, retention, statistics
 from tests.support.aws import REGION
 from tests.support.http import client_of
 from tests.support.patience import PATIENCE
-from tests.support.policies import Permission, Policy, needed, wanted_where_it_is_missing
+from tests.support.policies import Permission, Policy, required_permissions, wanted_where_it_is_missing
 from tests.support.spark import quick_spark
 from tests.support.templates import listed, text
 
@@ -164,7 +164,9 @@ class Guarded:
     def _answered(self, request, effect):
         role = self._role
         if role:
-            self.denied |= {(role, *each) for each in needed(request) if not self._policies[role].allows(each)}
+            self.denied |= {
+                (role, *each) for each in required_permissions(request) if not self._policies[role].allows(each)
+            }
         answer = self._answer(request, effect)
         if role and answer is not None and answer.status_code == 404:
             # S3 says so only to those who may list the bucket.

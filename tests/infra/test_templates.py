@@ -7,7 +7,7 @@ import aws_cdk as cdk
 import pytest
 from aws_cdk import aws_sqs as sqs
 
-from infra.review import DATA, SERVING, STREAMING, STREAMS, Reviewed, of_analytics, review
+from infra.review import DATA, SERVING, STREAMING, STREAMS, ReviewedScope, analytics_exceptions, review
 from nakadi_cdk import Context
 from tests.infra.conftest import NOT_LOOKED_AT
 from tests.support.templates import REGION
@@ -90,7 +90,7 @@ def test_no_reason_is_left_over(reports):
     """A reason that nothing needs any more is taken out."""
     used = {each["reason"] for each in reports["AwsSolutions"]["suppressedViolations"]}
 
-    assert used == {each.reason for each in (*DATA, *SERVING, *STREAMS, *STREAMING, *of_analytics(Context()))}
+    assert used == {each.reason for each in (*DATA, *SERVING, *STREAMS, *STREAMING, *analytics_exceptions(Context()))}
 
 
 def test_what_breaks_a_rule_is_not_deployed(tmp_path):
@@ -98,7 +98,7 @@ def test_what_breaks_a_rule_is_not_deployed(tmp_path):
     app = cdk.App(outdir=str(tmp_path), analytics_reporting=False)
     stack = cdk.Stack(app, "careless")
     sqs.Queue(stack, "Queue")
-    review(app, Context(stage="test"), [Reviewed(place=stack, exceptions=())])
+    review(app, Context(stage="test"), [ReviewedScope(place=stack, exceptions=())])
 
     with pytest.raises(RuntimeError, match="ValidationFailed"):
         app.synth()

@@ -21,7 +21,7 @@ from botocore.session import Session
 from moto import mock_aws
 from moto.core.botocore_stubber import BotocoreStubber, MockRawResponse
 
-from infra.laptop.moto_gaps import gaps_filled
+from infra.laptop.moto_gaps import patch_moto
 from nakadi.engines.dynamodb.tables import TABLES
 
 REGION = "eu-central-1"
@@ -84,7 +84,7 @@ def aws() -> Iterator[Aws]:
         mock_aws(),
         patch.object(BotocoreStubber, "__call__", answered),
         patch("nakadi.engines.dynamodb.client.new_session", _session),
-        gaps_filled(),
+        patch_moto(),
     ):
         yield world
 

@@ -21,14 +21,14 @@ import pytest
 
 from infra.laptop import kafka_local
 from infra.laptop.kinesis_local import free_port
-from infra.laptop.processes import ended
+from infra.laptop.processes import stop_process
 from tests.support.other_engines import WANTED as OTHERS_WANTED
 
 OWN = os.environ.get("KAFKA", "")
 
 ALL = OTHERS_WANTED or bool(OWN)
 
-MISSING = "" if OWN else kafka_local.missing()
+MISSING = "" if OWN else kafka_local.missing_requirement()
 """What it is that Kafka cannot be started without."""
 
 NOT_IN_EVERY_RUN = pytest.mark.skipif(not ALL, reason="`make test-engines` runs all that is tested on Kafka")
@@ -74,8 +74,8 @@ def servers() -> str:
 def _begun() -> str:
     folder = tempfile.TemporaryDirectory(prefix="kafka-")
     atexit.register(folder.cleanup)
-    broker = kafka_local.started_for_sure(folder.name)
-    atexit.register(ended, broker.process)
+    broker = kafka_local.start_reliably(folder.name)
+    atexit.register(stop_process, broker.process)
     return broker.address
 
 
@@ -93,11 +93,11 @@ class OwnServer:
         settings: Mapping[str, str] | None = None,
         prefix: Sequence[str] = (),
     ) -> None:
-        if (lacking := kafka_local.missing()) and (OWN or not ALL):
+        if (lacking := kafka_local.missing_requirement()) and (OWN or not ALL):
             pytest.skip(f"no Kafka that a test may end: {lacking}")
         self._folder = folder
         self._settings = settings
-        self._server = kafka_local.begun(folder, port=port, settings=settings, prefix=prefix)
+        self._server = kafka_local.start(folder, port=port, settings=settings, prefix=prefix)
 
     @property
     def address(self) -> str:
@@ -121,7 +121,7 @@ class OwnServer:
         """Where it was, with what it has on its disk."""
         port = int(self.address.rpartition(":")[2])
         settings = {**(self._settings or {}), **MISSED_SOON}
-        self._server = kafka_local.begun(self._folder, port=port, settings=settings)
+        self._server = kafka_local.start(self._folder, port=port, settings=settings)
         self.wait()
 
     def has_ended(self) -> bool:
@@ -130,7 +130,7 @@ class OwnServer:
     def end(self) -> None:
         if not self.has_ended():
             self.go_on()
-        ended(self._server.process)
+        stop_process(self._server.process)
 
 
 @contextmanager

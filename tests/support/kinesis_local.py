@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cache
 from unittest.mock import patch
 
-from infra.laptop.kinesis_local import begun, wait_until_it_answers
+from infra.laptop.kinesis_local import start, wait_until_ready
 from tests.support.other_engines import kinesalite
 from tests.support.patience import PATIENCE
 
@@ -39,9 +39,9 @@ def kinesalite_there() -> Iterator[str]:
 
 @cache
 def _started() -> str:
-    address, process = begun()
+    address, process = start()
     atexit.register(_ended, process)
-    wait_until_it_answers(address, process)
+    wait_until_ready(address, process)
     return address
 
 

@@ -11,8 +11,8 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from infra.laptop.kinesis_local import ON_LOOPBACK, free_port, node
-from infra.laptop.processes import end_with_the_starter, ended, started
+from infra.laptop.kinesis_local import LOOPBACK_SCRIPT, find_node, free_port
+from infra.laptop.processes import end_with_parent, start_process, stop_process
 from tests.support.patience import until
 from tests.support.processes import listens
 
@@ -38,20 +38,20 @@ def kinesalite() -> str:
     program = FOLDER / "node_modules" / "kinesalite" / "cli.js"
     hurried = [part for name in ("create", "delete", "update") for part in (f"--{name}StreamMs", "10")]
     return _begun(
-        node(), "--require", str(ON_LOOPBACK), str(program), "--shardLimit", "5000", *hurried, port=free_port()
+        find_node(), "--require", str(LOOPBACK_SCRIPT), str(program), "--shardLimit", "5000", *hurried, port=free_port()
     )
 
 
 def _begun(*command: str, port: int) -> str:
     argument = "-port" if command[0] == "java" else "--port"
-    process = started(
+    process = start_process(
         [*command, argument, str(port)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        preexec_fn=end_with_the_starter,
+        preexec_fn=end_with_parent,
     )
-    atexit.register(ended, process)
+    atexit.register(stop_process, process)
     until(lambda: _answers(process, port))
     return f"http://127.0.0.1:{port}"
 

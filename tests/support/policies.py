@@ -45,10 +45,10 @@ def _arn(service: str, resource: str) -> str:
     return f"arn:aws:{service}:{REGION}:{ACCOUNT}:{resource}"
 
 
-def needed(prepared: AWSPreparedRequest) -> Iterator[Permission]:
+def required_permissions(prepared: AWSPreparedRequest) -> Iterator[Permission]:
     """What a request asks for. An iterator of Kinesis belongs to its stream, which the emulation writes into it."""
     request = _request(prepared)
-    for each in roles.needed(request):
+    for each in roles.required_permissions(request):
         if each.action.startswith("kinesis:") and "ShardIterator" in request.content:
             name = base64.b64decode(request.content["ShardIterator"]).decode().split(":")[0]
             yield Permission(each.action, _arn("kinesis", f"stream/{name}"))

@@ -9,7 +9,7 @@ from infra.cost.elsewhere import elsewhere
 from infra.cost.flows import Flows
 from infra.cost.idle import idle
 from infra.cost.load import Assumed, Deployment, Load, Measured
-from infra.cost.prices import PRICES, SECONDS, priced
+from infra.cost.prices import PRICES, SECONDS, override_prices
 
 MILLION_EVENTS_A_MONTH = 1e6 / SECONDS
 
@@ -194,5 +194,5 @@ def test_small_requests_are_counted_as_larger_ones_where_that_is_so():
 
 def test_prices_can_be_others():
     """Other prices give another bill."""
-    usual, dear = (total(bill(flows(), prices)) for prices in (PRICES, priced(["api-request=1"])))
+    usual, dear = (total(bill(flows(), prices)) for prices in (PRICES, override_prices(["api-request=1"])))
     assert dear > 1000 * usual

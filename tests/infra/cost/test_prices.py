@@ -2,7 +2,7 @@
 
 import pytest
 
-from infra.cost.prices import PRICES, UnknownPrice, priced
+from infra.cost.prices import PRICES, UnknownPrice, override_prices
 
 
 @pytest.mark.parametrize("price", PRICES.values(), ids=PRICES)
@@ -16,7 +16,7 @@ def test_every_price_says_where_it_was_read(price):
 
 def test_a_price_that_is_given_is_no_assumption():
     """A price that is given is used, and the others stay."""
-    prices = priced(["s3-month=0.02"])
+    prices = override_prices(["s3-month=0.02"])
     assert prices["s3-month"].dollars == 0.02
     assert not prices["s3-month"].assumed
     assert prices["api-request"] == PRICES["api-request"]
@@ -25,4 +25,4 @@ def test_a_price_that_is_given_is_no_assumption():
 def test_an_unknown_price_is_refused():
     """A slip of the pen does not go unseen."""
     with pytest.raises(UnknownPrice, match="s3-moth"):
-        priced(["s3-moth=1"])
+        override_prices(["s3-moth=1"])

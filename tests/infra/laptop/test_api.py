@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from infra.laptop.api import INTEGRATION, Api, Asked, NotMocked, allows, target_of
+from infra.laptop.api import INTEGRATION, Api, GatewayRequest, NoMockResponse, allows, integration_target
 from infra.laptop.templates import Template
 from nakadi.app.functions import request_from_event
 
@@ -65,8 +65,8 @@ BODY = {
 
 
 @pytest.fixture
-def api_of(tmp_path):
-    def made(**properties):
+def build_api(tmp_path):
+    def build(**properties):
         content = {
             "Rest": {"Type": "AWS::ApiGateway::RestApi", "Properties": {"Body": BODY, **properties}},
             "Stage": {"Type": "AWS::ApiGateway::Stage", "Properties": {"StageName": "api"}},
@@ -75,17 +75,17 @@ def api_of(tmp_path):
         path.write_text(json.dumps({"Resources": content}))
         return Api(Template(path))
 
-    return made
+    return build
 
 
 @pytest.fixture
-def api(api_of):
-    return api_of()
+def api(build_api):
+    return build_api()
 
 
-def asked(method="GET", raw_path="/types", query="", body=b"", **headers):
+def make_request(method="GET", raw_path="/types", query="", body=b"", **headers):
     pairs = [(name.replace("_", "-"), value) for name, value in headers.items()]
-    return Asked(method=method, raw_path=raw_path, query=query, headers=pairs, body=body)
+    return GatewayRequest(method=method, raw_path=raw_path, query=query, headers=pairs, body=body)
 
 
 @pytest.mark.parametrize(
@@ -102,18 +102,18 @@ def asked(method="GET", raw_path="/types", query="", body=b"", **headers):
 )
 def test_the_most_particular_resource_decides(api, method, path, function):
     """Words come before parameters, and both before what takes everything."""
-    assert api.found(method, path).operation.function == function
+    assert api.find_operation(method, path).operation.function == function
 
 
 def test_a_resource_without_the_method_has_nothing(api):
     """That another resource would fit does not matter any more."""
-    assert api.found("POST", "/types/a") is None
+    assert api.find_operation("POST", "/types/a") is None
 
 
 def test_parameters_are_decoded(api):
     """The path itself stays as it came."""
-    found = api.found("GET", "/types/gr%C3%BC%2Fn")
-    event = api.event(asked(raw_path="/types/gr%C3%BC%2Fn"), found, None)
+    found = api.find_operation("GET", "/types/gr%C3%BC%2Fn")
+    event = api.event(make_request(raw_path="/types/gr%C3%BC%2Fn"), found, None)
     assert event["pathParameters"] == {"name": "grü/n"}
     assert event["path"] == "/types/gr%C3%BC%2Fn"
     assert event["resource"] == "/types/{name}"
@@ -121,32 +121,32 @@ def test_parameters_are_decoded(api):
 
 def test_values_that_come_several_times_are_all_there(api):
     """In the plain members the last one stands."""
-    event = api.event(asked(query="a=1&a=%202&b="), api.found("GET", "/types"), None)
+    event = api.event(make_request(query="a=1&a=%202&b="), api.find_operation("GET", "/types"), None)
     assert event["multiValueQueryStringParameters"] == {"a": ["1", " 2"], "b": [""]}
     assert event["queryStringParameters"] == {"a": " 2", "b": ""}
 
 
 def test_what_is_not_there_is_null(api):
     """As in the events that functions get."""
-    event = api.event(asked(), api.found("GET", "/types"), None)
+    event = api.event(make_request(), api.find_operation("GET", "/types"), None)
     assert [event[name] for name in ("headers", "queryStringParameters", "pathParameters", "body")] == [None] * 4
     assert "authorizer" not in event["requestContext"]
 
 
-def test_bodies_are_text_or_binary_as_the_api_says(api, api_of):
+def test_bodies_are_text_or_binary_as_the_api_says(api, build_api):
     """Without binary media types, what is no text is lost."""
-    sent = asked("POST", body=b"\xff", content_type="application/json")
-    found = api.found("POST", "/types")
+    sent = make_request("POST", body=b"\xff", content_type="application/json")
+    found = api.find_operation("POST", "/types")
     assert api.event(sent, found, None)["body"] == "\N{REPLACEMENT CHARACTER}"
-    binary = api_of(BinaryMediaTypes=["*/*"]).event(sent, found, None)
+    binary = build_api(BinaryMediaTypes=["*/*"]).event(sent, found, None)
     assert binary["isBase64Encoded"] is True
     assert request_from_event(binary).body == b"\xff"
 
 
 def test_the_authorizer_of_an_operation(api):
     """Some operations need no permission."""
-    assert api.found("GET", "/types").operation.authorizer is None
-    authorizer = api.found("GET", "/types/a").operation.authorizer
+    assert api.find_operation("GET", "/types").operation.authorizer is None
+    authorizer = api.find_operation("GET", "/types/a").operation.authorizer
     assert (authorizer.function, authorizer.header, authorizer.seconds) == ("authorizer", "authorization", 60)
 
 
@@ -159,30 +159,31 @@ def test_the_functions_that_it_needs(api):
 
 def test_streams_lead_to_the_service(api):
     """The name of the stage is in front of the path, and the headers that the integration sets are known."""
-    operation = api.found("GET", "/types/a/events").operation
+    operation = api.find_operation("GET", "/types/a/events").operation
     assert operation.function == ""
     assert operation.timeout == 900
     assert operation.headers == {"X-Nakadi": "gateway"}
-    assert target_of(api.stage, asked(raw_path="/types/a/events", query="x=%20")) == "/api/types/a/events?x=%20"
+    request = make_request(raw_path="/types/a/events", query="x=%20")
+    assert integration_target(api.stage, request) == "/api/types/a/events?x=%20"
 
 
 def test_the_gateway_speaks_as_it_was_configured(api):
     """Its words are put into the template, and headers come from constants, from the request or from its context."""
-    request = asked(x_flow_id="abc")
-    said = api.said("UNAUTHORIZED", request, 'not "you"')
-    assert said.status == 401
-    assert json.loads(said.body) == {"detail": 'not "you"'}
-    assert said.headers["www-authenticate"] == "Bearer"
-    assert said.headers["x-flow-id"] == "abc"
-    assert said.headers["x-id"] == request.id
-    assert "x-flow-id" not in api.said("UNAUTHORIZED", asked(), "").headers
+    request = make_request(x_flow_id="abc")
+    response = api.own_response("UNAUTHORIZED", request, 'not "you"')
+    assert response.status == 401
+    assert json.loads(response.body) == {"detail": 'not "you"'}
+    assert response.headers["www-authenticate"] == "Bearer"
+    assert response.headers["x-flow-id"] == "abc"
+    assert response.headers["x-id"] == request.id
+    assert "x-flow-id" not in api.own_response("UNAUTHORIZED", make_request(), "").headers
 
 
 def test_what_it_was_not_given_it_says_in_its_own_way(api):
     """The answer for a class of errors stands for all of them."""
-    assert api.said("REQUEST_TOO_LARGE", asked(), "too long").status == 400
-    own = api.said("INTEGRATION_TIMEOUT", asked(), "too late")
-    assert (own.status, json.loads(own.body)) == (504, {"message": "too late"})
+    assert api.own_response("REQUEST_TOO_LARGE", make_request(), "too long").status == 400
+    response = api.own_response("INTEGRATION_TIMEOUT", make_request(), "too late")
+    assert (response.status, json.loads(response.body)) == (504, {"message": "too late"})
 
 
 @pytest.mark.parametrize(
@@ -221,24 +222,24 @@ def mock(status, text, **integration):
 
 
 @pytest.fixture
-def mocked(api_of):
+def mocked(build_api):
     """An API, with or without what its author has to know of bytes and templates."""
 
-    def made(**integration):
+    def build(**integration):
         body = {**BODY, "paths": {"/page": {"get": {INTEGRATION: mock(405, "no $context.httpMethod", **integration)}}}}
-        return api_of(Body=body, BinaryMediaTypes=["*/*"])
+        return build_api(Body=body, BinaryMediaTypes=["*/*"])
 
-    return made
+    return build
 
 
 def test_a_mock_answers_by_itself(mocked):
     """It is passed on with its headers, the request's id, and the method that it was asked with."""
     api = mocked(contentHandling="CONVERT_TO_TEXT")
-    request = asked(raw_path="/page")
-    said = api.fixed(api.found("GET", "/page").operation.fixed, request)
+    request = make_request(raw_path="/page")
+    response = api.fixed(api.find_operation("GET", "/page").operation.fixed, request)
 
-    assert (said.status, said.body) == (405, b"no GET")
-    assert said.headers == {"content-type": "text/plain", "x-flow-id": request.id}
+    assert (response.status, response.body) == (405, b"no GET")
+    assert response.headers == {"content-type": "text/plain", "x-flow-id": request.id}
 
 
 @pytest.mark.parametrize(
@@ -252,11 +253,11 @@ def test_a_template_that_is_not_used_is_no_answer(mocked, integration, headers, 
     """Bytes have no template, and neither has a type that the API does not name."""
     api = mocked(**integration)
 
-    with pytest.raises(NotMocked, match=kind):
-        api.fixed(api.found("GET", "/page").operation.fixed, asked(raw_path="/page", **headers))
+    with pytest.raises(NoMockResponse, match=kind):
+        api.fixed(api.find_operation("GET", "/page").operation.fixed, make_request(raw_path="/page", **headers))
 
 
-def test_an_object_is_read_from_the_file_that_would_be_uploaded(api_of, tmp_path):
+def test_an_object_is_read_from_the_file_that_would_be_uploaded(build_api, tmp_path):
     """What is beside the template says which file has the key."""
     (tmp_path / "page.html").write_text("<html>")
     files = {"x": {"source": {"path": "page.html"}, "destinations": {"here": {"objectKey": "x.html"}}}}
@@ -266,6 +267,7 @@ def test_an_object_is_read_from_the_file_that_would_be_uploaded(api_of, tmp_path
         "uri": "arn:aws:apigateway:eu-central-1:s3:path/bucket/x.html",
         "responses": {"200": {"statusCode": "200", "responseParameters": {}}, "default": {"statusCode": "503"}},
     }
-    api = api_of(Body={**BODY, "paths": {"/page": {"get": {INTEGRATION: fetched}}}})
+    api = build_api(Body={**BODY, "paths": {"/page": {"get": {INTEGRATION: fetched}}}})
 
-    assert api.fixed(api.found("GET", "/page").operation.fixed, asked(raw_path="/page")).body == b"<html>"
+    operation = api.find_operation("GET", "/page").operation
+    assert api.fixed(operation.fixed, make_request(raw_path="/page")).body == b"<html>"

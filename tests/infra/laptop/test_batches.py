@@ -2,7 +2,7 @@
 
 import pytest
 
-from infra.laptop.batches import Arrived, Batch, Next, Rules, answered, failed, too_old
+from infra.laptop.batches import Batch, Plan, Record, Rules, drop_expired, plan_after_answer, plan_after_failure
 
 USUAL = {
     "BatchSize": 500,
@@ -15,7 +15,7 @@ RULES = Rules.of(USUAL)
 
 
 def records(*numbers):
-    return tuple(Arrived(str(number), "key", b"", float(number)) for number in numbers)
+    return tuple(Record(str(number), "key", b"", float(number)) for number in numbers)
 
 
 def reported(*numbers):
@@ -25,56 +25,56 @@ def reported(*numbers):
 @pytest.mark.parametrize("answer", [None, {}, {"batchItemFailures": []}, {"batchItemFailures": None}, "fine"])
 def test_a_good_answer_is_the_end_of_a_batch(answer):
     """Nothing is invoked again for a batch without failures."""
-    assert answered(Batch(records(1, 2)), answer, RULES) == Next()
+    assert plan_after_answer(Batch(records(1, 2)), answer, RULES) == Plan()
 
 
 def test_what_lies_before_the_first_failure_is_done():
     """Of several failures the first one counts, in whatever order they are reported."""
     batch = Batch(records(1, 2, 3, 4), failures=2)
-    assert answered(batch, reported(4, 3), RULES) == Next((Batch(records(3, 4)),))
+    assert plan_after_answer(batch, reported(4, 3), RULES) == Plan((Batch(records(3, 4)),))
 
 
 def test_failures_are_only_heard_of_where_they_are_reported():
     """Without the response type an answer is as good as any."""
     rules = Rules.of({**USUAL, "FunctionResponseTypes": []})
-    assert answered(Batch(records(1, 2)), reported(1), rules) == Next()
+    assert plan_after_answer(Batch(records(1, 2)), reported(1), rules) == Plan()
 
 
 def test_a_failure_that_is_not_in_the_batch_fails_all_of_it():
     """An unknown identifier is taken for an error of the function."""
-    assert answered(Batch(records(1, 2)), reported(7), RULES) == Next((Batch(records(1)), Batch(records(2))))
+    assert plan_after_answer(Batch(records(1, 2)), reported(7), RULES) == Plan((Batch(records(1)), Batch(records(2))))
 
 
 def test_an_error_splits_a_batch():
     """The halves come in their order, and splitting is not counted as another try."""
     batch = Batch(records(1, 2, 3), failures=1)
-    assert failed(batch, RULES) == Next((Batch(records(1), 1), Batch(records(2, 3), 1)))
+    assert plan_after_failure(batch, RULES) == Plan((Batch(records(1), 1), Batch(records(2, 3), 1)))
 
 
 def test_a_single_record_is_tried_as_often_as_it_may_be():
     """After the last attempt it is set aside."""
     batch = Batch(records(1))
     for attempt in (1, 2):
-        assert failed(batch, RULES) == Next((Batch(records(1), attempt),))
+        assert plan_after_failure(batch, RULES) == Plan((Batch(records(1), attempt),))
         batch = Batch(records(1), attempt)
-    assert failed(batch, RULES) == Next(set_aside=Batch(records(1), 3))
+    assert plan_after_failure(batch, RULES) == Plan(abandoned=Batch(records(1), 3))
 
 
 def test_where_nothing_is_split_the_whole_batch_is_tried_again():
     """And set aside as a whole."""
     rules = Rules.of({**USUAL, "BisectBatchOnFunctionError": False, "MaximumRetryAttempts": 0})
-    assert failed(Batch(records(1, 2)), rules) == Next(set_aside=Batch(records(1, 2), 1))
+    assert plan_after_failure(Batch(records(1, 2)), rules) == Plan(abandoned=Batch(records(1, 2), 1))
 
 
 def test_without_a_limit_nothing_is_ever_set_aside():
     """The default is to try until the stream drops the records."""
     rules = Rules.of({})
-    assert failed(Batch(records(1), 9999), rules) == Next((Batch(records(1), 10_000),))
+    assert plan_after_failure(Batch(records(1), 9999), rules) == Plan((Batch(records(1), 10_000),))
 
 
 def test_old_records_are_set_aside():
     """What is older than it may become is not tried any more, and what is behind it is."""
     rules = Rules.of({**USUAL, "MaximumRecordAgeInSeconds": 60})
-    due = too_old(Batch(records(10, 50)), rules, now=100.0)
-    assert due == Next((Batch(records(50)),), Batch(records(10)))
-    assert too_old(Batch(records(10, 50)), RULES, now=1e9) == Next((Batch(records(10, 50)),))
+    due = drop_expired(Batch(records(10, 50)), rules, now=100.0)
+    assert due == Plan((Batch(records(50)),), Batch(records(10)))
+    assert drop_expired(Batch(records(10, 50)), RULES, now=1e9) == Plan((Batch(records(10, 50)),))

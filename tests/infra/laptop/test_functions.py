@@ -5,7 +5,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from infra.laptop.functions import Described, Failed, Function, TimedOut, TooLarge
+from infra.laptop.functions import Function, FunctionDefinition, InvocationFailed, TimedOut, TooLarge
 from tests.support.patience import PATIENCE
 
 HANDLER = """
@@ -39,7 +39,7 @@ HANDLER = """
 @contextmanager
 def a_function(tmp_path, *, timeout=PATIENCE, memory=512, limits=False):
     (tmp_path / "handler.py").write_text(textwrap.dedent(HANDLER))
-    described = Described(
+    definition = FunctionDefinition(
         name="laptop-one",
         folder=tmp_path,
         handler="handler.handler",
@@ -47,20 +47,20 @@ def a_function(tmp_path, *, timeout=PATIENCE, memory=512, limits=False):
         memory=memory,
         environment={"NAKADI_AUTH": "gateway"},
     )
-    with closing(Function(described, {"AWS_REGION": "eu-central-1"}, tmp_path, limits=limits)) as made:
-        yield made
+    with closing(Function(definition, {"AWS_REGION": "eu-central-1"}, tmp_path, limits=limits)) as function:
+        yield function
 
 
 @pytest.fixture
 def function(tmp_path):
-    with a_function(tmp_path) as made:
-        yield made
+    with a_function(tmp_path) as function:
+        yield function
 
 
 def test_a_process_is_kept_for_the_next_invocation(function):
     """Also when it has raised, as in Lambda."""
     assert function.invoke("a") == 1
-    with pytest.raises(Failed, match="ValueError: not so"):
+    with pytest.raises(InvocationFailed, match="ValueError: not so"):
         function.invoke("raise")
     assert function.invoke("b") == 3
 
@@ -91,7 +91,7 @@ def test_its_context(function):
 
 def test_a_process_that_ends_is_replaced(function):
     """The invocation fails, and the next one finds a new process."""
-    with pytest.raises(Failed, match="ended"):
+    with pytest.raises(InvocationFailed, match="ended"):
         function.invoke("exit")
     assert function.invoke("a") == 1
 
@@ -109,7 +109,7 @@ def test_a_process_that_takes_too_much_memory_is_ended(tmp_path):
     """With limits, and at the end of the invocation that took it; the next one finds a new process."""
     with a_function(tmp_path, memory=128, limits=True) as function:
         assert function.invoke("a") == 1
-        with pytest.raises(Failed, match=r"signal: killed.* of 128 MB"):
+        with pytest.raises(InvocationFailed, match=r"signal: killed.* of 128 MB"):
             function.invoke("memory")
         assert function.invoke("a") == 1
 
@@ -122,6 +122,6 @@ def test_an_event_has_a_largest_size(function):
 
 def test_an_answer_has_a_largest_size(function):
     """It is 6 MB too, and the next invocation finds the function as it was."""
-    with pytest.raises(Failed, match="ResponseSizeTooLarge"):
+    with pytest.raises(InvocationFailed, match="ResponseSizeTooLarge"):
         function.invoke("large")
     assert isinstance(function.invoke("a"), int)

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from infra.laptop.api import Api
-from infra.laptop.functions import Described, Failed, TimedOut
+from infra.laptop.functions import FunctionDefinition, InvocationFailed, TimedOut
 from infra.laptop.gateway import Gateway
-from infra.laptop.laptop import Serving
+from infra.laptop.laptop import GatewayServer
 from infra.laptop.templates import Template
 from nakadi.http.hosts import choose_served_hosts
 from tests.infra.laptop.test_api import BODY
@@ -23,7 +23,7 @@ class Answering:
     """In the place of a function."""
 
     def __init__(self, answer):
-        self.described = Described(name="f", folder=None, handler="", timeout=1, memory=1, environment={})
+        self.definition = FunctionDefinition(name="f", folder=None, handler="", timeout=1, memory=1, environment={})
         self.answer = answer
         self.events = []
 
@@ -104,8 +104,11 @@ def client(functions, service, tmp_path):
     (tmp_path / "stack.template.json").write_text(json.dumps(STACK))
     api = Api(Template(tmp_path / "stack.template.json"))
     gateway = Gateway(api, functions, service.url, authorizes=True, throttles=True)
-    with closing(Serving(gateway, 0)) as serving, httpx.Client(base_url=serving.url, timeout=PATIENCE) as made:
-        yield made
+    with (
+        closing(GatewayServer(gateway, 0)) as serving,
+        httpx.Client(base_url=serving.url, timeout=PATIENCE) as client,
+    ):
+        yield client
 
 
 def test_without_authorization_the_names_of_the_machine_are_served(tmp_path, functions, service):
@@ -114,7 +117,7 @@ def test_without_authorization_the_names_of_the_machine_are_served(tmp_path, fun
     api = Api(Template(tmp_path / "stack.template.json"))
     hosts = choose_served_hosts("127.0.0.1", is_authenticated=False, names=())
     gateway = Gateway(api, functions, service.url, authorizes=False, served_hosts=hosts)
-    with closing(Serving(gateway, 0)) as serving, httpx.Client(base_url=serving.url, timeout=PATIENCE) as client:
+    with closing(GatewayServer(gateway, 0)) as serving, httpx.Client(base_url=serving.url, timeout=PATIENCE) as client:
         told = [
             client.post("/publish", content="[]", headers=headers).status_code
             for headers in ({}, {"Host": "evil.example"}, {"Origin": "http://evil.example"})
@@ -158,8 +161,8 @@ def test_the_authorizers_word_is_kept(client, functions):
 @pytest.mark.parametrize(
     ("answer", "status"),
     [
-        (Failed("Exception", "Unauthorized"), 401),
-        (Failed("KeyError", "'x'"), 500),
+        (InvocationFailed("Exception", "Unauthorized"), 401),
+        (InvocationFailed("KeyError", "'x'"), 500),
         ({**POLICY, "policyDocument": {"Statement": []}}, 400),
     ],
 )
@@ -171,7 +174,8 @@ def test_a_token_that_is_not_good(client, functions, answer, status):
 
 
 @pytest.mark.parametrize(
-    ("answer", "status"), [(Failed("ValueError", "x"), 502), (TimedOut("Sandbox.Timedout", "x"), 504), ({"no": 1}, 502)]
+    ("answer", "status"),
+    [(InvocationFailed("ValueError", "x"), 502), (TimedOut("Sandbox.Timedout", "x"), 504), ({"no": 1}, 502)],
 )
 def test_a_function_that_fails(client, functions, answer, status):
     """The gateway answers for it."""

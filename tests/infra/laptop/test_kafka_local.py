@@ -9,16 +9,16 @@ from types import SimpleNamespace
 import pytest
 
 from infra.laptop import kafka_local
-from infra.laptop.kafka_local import Server, missing, started_for_sure
+from infra.laptop.kafka_local import Server, missing_requirement, start_reliably
 
 RUNNING = SimpleNamespace(poll=lambda: None)
 
 
 @pytest.fixture(autouse=True)
 def nothing_remembered():
-    missing.cache_clear()
+    missing_requirement.cache_clear()
     yield
-    missing.cache_clear()
+    missing_requirement.cache_clear()
 
 
 @contextmanager
@@ -61,33 +61,33 @@ def test_only_what_answers_as_kafka_does_is_a_server(answer, is_kafka):
 
 @pytest.fixture
 def attempts(monkeypatch, tmp_path):
-    """Have starts go wrong as often as is set here; `begun` are the servers that were made."""
-    found = SimpleNamespace(failing=0, begun=[], ended=[])
+    """Have starts go wrong as often as is set here; `started` are the servers that were made."""
+    found = SimpleNamespace(failing=0, started=[], stopped=[])
     (tmp_path / "log").write_text("Address already in use")
 
-    def begun(_folder):
-        found.begun.append(Server("127.0.0.1:9", SimpleNamespace(poll=lambda: 1), tmp_path / "log"))
-        return found.begun[-1]
+    def start(_folder):
+        found.started.append(Server("127.0.0.1:9", SimpleNamespace(poll=lambda: 1), tmp_path / "log"))
+        return found.started[-1]
 
-    monkeypatch.setattr(kafka_local, "begun", begun)
-    monkeypatch.setattr(kafka_local, "ended", found.ended.append)
-    monkeypatch.setattr(kafka_local, "_answers", lambda _: len(found.begun) > found.failing)
+    monkeypatch.setattr(kafka_local, "start", start)
+    monkeypatch.setattr(kafka_local, "stop_process", found.stopped.append)
+    monkeypatch.setattr(kafka_local, "_answers", lambda _: len(found.started) > found.failing)
     return found
 
 
 def test_a_server_whose_port_was_taken_is_started_again(attempts, tmp_path):
     attempts.failing = 2
 
-    assert started_for_sure(tmp_path) is attempts.begun[2]
-    assert attempts.ended == [each.process for each in attempts.begun[:2]]
+    assert start_reliably(tmp_path) is attempts.started[2]
+    assert attempts.stopped == [each.process for each in attempts.started[:2]]
 
 
 def test_a_server_that_never_starts_is_given_up_and_says_why(attempts, tmp_path):
     attempts.failing = 10
 
     with pytest.raises(RuntimeError, match="Address already in use"):
-        started_for_sure(tmp_path)
-    assert len(attempts.begun) == len(attempts.ended) == 3
+        start_reliably(tmp_path)
+    assert len(attempts.started) == len(attempts.stopped) == 3
 
 
 def test_a_kafka_that_was_not_fetched_whole_is_missing(monkeypatch, tmp_path):
@@ -95,7 +95,7 @@ def test_a_kafka_that_was_not_fetched_whole_is_missing(monkeypatch, tmp_path):
     monkeypatch.setattr(kafka_local, "JARS", tmp_path)
     (tmp_path / "kafka_2.13-4.1.0.jar").touch()
 
-    assert missing() == f"{tmp_path} has not all jars of it, which `make test` gets by Maven"
+    assert missing_requirement() == f"{tmp_path} has not all jars of it, which `make test` gets by Maven"
 
 
 @pytest.mark.parametrize(("version", "is_missing"), [("1.8.0_412", True), ("11.0.2", True), ("17", False)])
@@ -106,6 +106,6 @@ def test_an_old_java_is_as_good_as_none(monkeypatch, tmp_path, version, is_missi
     java.chmod(0o755)
     (tmp_path / ".jars").touch()
     monkeypatch.setattr(kafka_local, "JARS", tmp_path)
-    monkeypatch.setattr(kafka_local, "java", lambda: str(java))
+    monkeypatch.setattr(kafka_local, "find_java", lambda: str(java))
 
-    assert bool(missing()) is is_missing
+    assert bool(missing_requirement()) is is_missing

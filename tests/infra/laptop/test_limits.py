@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from infra.laptop.limits import Bucket, Ranges, Shard, size_of
+from infra.laptop.limits import Bucket, Ranges, Shard, record_size
 
 KB = 1024
 
@@ -24,33 +24,33 @@ def test_a_bucket_fills_as_time_goes_by():
 def test_what_a_shard_takes_in_a_moment(size, taken):
     """A megabyte or a thousand records, whichever comes first; a larger record is taken when nothing else was."""
     shard = Shard()
-    assert [shard.takes(size, 7.0) for _ in range(1100)].count(True) == taken
+    assert [shard.accept(size, 7.0) for _ in range(1100)].count(True) == taken
 
 
 def test_a_shard_takes_more_a_second_later():
     """A large record makes those behind it wait for as long as it would have taken."""
     shard = Shard()
-    assert shard.takes(3 * KB * KB, 1.0)
-    assert not shard.takes(1, 2.9)
-    assert shard.takes(1, 3.1)
+    assert shard.accept(3 * KB * KB, 1.0)
+    assert not shard.accept(1, 2.9)
+    assert shard.accept(1, 3.1)
 
 
 def test_a_shard_is_read_five_times_a_second():
     """By all readers together, and iterators are counted for themselves."""
     shard = Shard()
-    assert [shard.may_be_read(1.0) for _ in range(7)].count(True) == 5
-    assert [shard.gives_an_iterator(1.0) for _ in range(7)].count(True) == 5
-    assert shard.may_be_read(1.3)
-    assert not shard.may_be_read(1.3)
+    assert [shard.allow_read(1.0) for _ in range(7)].count(True) == 5
+    assert [shard.allow_iterator(1.0) for _ in range(7)].count(True) == 5
+    assert shard.allow_read(1.3)
+    assert not shard.allow_read(1.3)
 
 
 def test_a_large_answer_closes_a_shard_for_seconds():
     """Ten megabytes are what it gives in five seconds."""
     shard = Shard()
-    assert shard.may_be_read(1.0)
-    shard.was_read(10 * KB * KB)
-    assert not shard.may_be_read(4.9)
-    assert shard.may_be_read(5.1)
+    assert shard.allow_read(1.0)
+    shard.record_read(10 * KB * KB)
+    assert not shard.allow_read(4.9)
+    assert shard.allow_read(5.1)
 
 
 LISTED = [
@@ -73,10 +73,10 @@ LISTED = [
 )
 def test_records_go_to_the_open_shard_that_takes_their_hash(record, shard):
     """Or to the one that takes the hash they say; those that were split take nothing more."""
-    assert Ranges.of(LISTED).shard_of(record) == shard
+    assert Ranges.of(LISTED).find_shard(record) == shard
 
 
 @pytest.mark.parametrize("data", [b"", b"a", b"ab", b"abc", b"abcd"])
 def test_the_size_of_a_record_is_its_data_and_its_key(data):
     """Whatever base64 made of it."""
-    assert size_of({"Data": base64.b64encode(data).decode(), "PartitionKey": "é"}) == len(data) + 2
+    assert record_size({"Data": base64.b64encode(data).decode(), "PartitionKey": "é"}) == len(data) + 2

@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from infra.laptop import mapping
-from infra.laptop.functions import Described, Failed
+from infra.laptop.functions import FunctionDefinition, InvocationFailed
 from infra.laptop.mapping import EventSource
 from tests.support.kinesis import made_stream, session, until_active
 from tests.support.kinesis_local import REGION, kinesis_local
@@ -20,14 +20,16 @@ class Invoked:
     """A function that notes what it is invoked with, and fails at the records that it is given."""
 
     def __init__(self):
-        self.described = Described(name="indexer", folder=None, handler="", timeout=1, memory=1, environment={})
+        self.definition = FunctionDefinition(
+            name="indexer", folder=None, handler="", timeout=1, memory=1, environment={}
+        )
         self.seen = []
         self.poison = set()
 
     def invoke(self, event):
         names = [base64.b64decode(each["kinesis"]["data"]).decode() for each in event["Records"]]
         if self.poison & set(names):
-            raise Failed("ValueError", "poison")
+            raise InvocationFailed("ValueError", "poison")
         self.seen += [
             (each["eventID"].partition(":")[0], name) for each, name in zip(event["Records"], names, strict=True)
         ]

@@ -7,7 +7,7 @@ from weakref import WeakSet
 import pytest
 
 from infra.laptop import processes
-from infra.laptop.processes import end_all, started
+from infra.laptop.processes import start_process, stop_all
 from tests.support.signalled import ends_of_starts
 
 
@@ -24,11 +24,11 @@ def test_the_program_ends_cleanly_from_every_moment_of_its_start():
 def test_processes_end_with_a_program_that_ends_at_once(monkeypatch):
     """Every process that was started is asked to end, those that ended before are passed over."""
     monkeypatch.setattr(processes, "_STARTED", WeakSet())  # not those that other tests go on with
-    over = started([sys.executable, "-c", ""])
+    over = start_process([sys.executable, "-c", ""])
     over.wait()
-    process = started([sys.executable, "-c", "import time; time.sleep(600)"])
+    process = start_process([sys.executable, "-c", "import time; time.sleep(600)"])
 
-    end_all()
+    stop_all()
 
     assert process.wait() == -signal.SIGTERM
     assert over.returncode == 0

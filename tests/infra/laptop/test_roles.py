@@ -7,7 +7,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from infra.laptop.cloud import STRICT, Cloud
-from infra.laptop.roles import Permission, Policy, Request, needed
+from infra.laptop.roles import Permission, Policy, Request, required_permissions
 from infra.laptop.templates import ACCOUNT, Template
 from nakadi.engines.archive.stores import open_archive
 from nakadi.model.log_index import ArchiveLocation
@@ -129,7 +129,7 @@ QUERY = {
 )
 def test_what_a_request_wants(request_, wanted):
     """Every change has its own action; what is not known is wanted of everything, which no policy allows."""
-    assert [tuple(each) for each in needed(request_)] == wanted
+    assert [tuple(each) for each in required_permissions(request_)] == wanted
 
 
 def test_objects_that_are_removed_together_are_asked_for_one_by_one():
@@ -140,7 +140,7 @@ def test_objects_that_are_removed_together_are_asked_for_one_by_one():
         headers={"authorization": SIGNATURE.format("s3")},
         body=b"<Delete><Object><Key>a&amp;b</Key></Object><Object><Key>c</Key></Object></Delete>",
     )
-    assert [each.resource for each in needed(request)] == ["arn:aws:s3:::b/a&b", "arn:aws:s3:::b/c"]
+    assert [each.resource for each in required_permissions(request)] == ["arn:aws:s3:::b/a&b", "arn:aws:s3:::b/c"]
 
 
 ROLES = {

@@ -4,21 +4,21 @@ import json
 
 import pytest
 
-from infra.laptop.schedule import NotUnderstood, event_of, seconds_of
+from infra.laptop.schedule import UnsupportedSchedule, parse_rate, scheduled_event
 from infra.laptop.templates import Template
 
 
 @pytest.fixture
 def template(tmp_path):
     (tmp_path / "template.json").write_text(json.dumps({"Resources": {}}))
-    made = Template(tmp_path / "template.json")
-    made.made |= {"Table": "nakadi-documents", "Table.Arn": "arn:table"}
-    made.exports |= {"data:Stream": "arn:stream"}
-    return made
+    template = Template(tmp_path / "template.json")
+    template.created_names |= {"Table": "nakadi-documents", "Table.Arn": "arn:table"}
+    template.exports |= {"data:Stream": "arn:stream"}
+    return template
 
 
 @pytest.mark.parametrize(
-    ("value", "resolved"),
+    ("value", "expected"),
     [
         ({"Ref": "AWS::Region"}, "eu-central-1"),
         ({"Ref": "Table"}, "nakadi-documents"),
@@ -32,9 +32,9 @@ def template(tmp_path):
         ({"a": [{"Ref": "Table"}, 1, None], "Ref": "two"}, {"a": ["nakadi-documents", 1, None], "Ref": "two"}),
     ],
 )
-def test_references_are_followed(template, value, resolved):
+def test_references_are_followed(template, value, expected):
     """What is not made here keeps its name, in angle brackets."""
-    assert template.resolved(value) == resolved
+    assert template.resolve(value) == expected
 
 
 def test_arns_of_what_cloudformation_reports_otherwise(tmp_path):
@@ -46,7 +46,7 @@ def test_arns_of_what_cloudformation_reports_otherwise(tmp_path):
     }
     (tmp_path / "template.json").write_text(json.dumps({"Resources": content}))
     template = Template(tmp_path / "template.json")
-    template.made["Aside"] = "https://sqs/123456789012/nakadi-aside-1"
+    template.created_names["Aside"] = "https://sqs/123456789012/nakadi-aside-1"
     assert template.arns() == {
         "Aside.Arn": "arn:aws:sqs:eu-central-1:123456789012:nakadi-aside-1",
         "R.Arn": "arn:aws:iam::123456789012:role/R",
@@ -56,15 +56,15 @@ def test_arns_of_what_cloudformation_reports_otherwise(tmp_path):
 @pytest.mark.parametrize(("expression", "seconds"), [("rate(1 minute)", 60), ("rate(5 minutes)", 300)])
 def test_rates(expression, seconds):
     """A rate is given in seconds."""
-    assert seconds_of(expression) == seconds
+    assert parse_rate(expression) == seconds
 
 
 def test_other_schedules_are_refused():
     """Better than never running."""
-    with pytest.raises(NotUnderstood, match="cron"):
-        seconds_of("cron(0 12 * * ? *)")
+    with pytest.raises(UnsupportedSchedule, match="cron"):
+        parse_rate("cron(0 12 * * ? *)")
 
 
 def test_a_round_has_the_event_of_its_rule():
     """It names the rule that it comes from."""
-    assert event_of("House")["resources"] == ["arn:aws:events:eu-central-1:123456789012:rule/House"]
+    assert scheduled_event("House")["resources"] == ["arn:aws:events:eu-central-1:123456789012:rule/House"]
