@@ -116,7 +116,7 @@ def test_a_function_gets_what_it_reads(msk, name):
     environment = msk.serving.environment(name)
     settings = Settings.from_env(environment)
 
-    assert set(environment) == {*find_needs(name, topics=True).variables, NAMESPACE_VARIABLE}
+    assert set(environment) == {*find_needs(name, on_kafka=True).variables, NAMESPACE_VARIABLE}
     if name not in OUTSIDE:
         assert settings.event_log.startswith("kafka://")
         assert settings.event_log.endswith(f"?iam={REGION}&prefix=nakadi-test.")
