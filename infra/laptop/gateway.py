@@ -304,7 +304,7 @@ class Gateway:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except httpx.TransportError as error:
             # Without a last chunk, the client sees that something is missing.
-            log.warning("%s %s: the service broke off: %r", asked.method, asked.raw_path, error)
+            log.warning("%s %s: the service broke off: %r", request.method, request.raw_path, error)
             return
         finally:
             await answer.aclose()
