@@ -55,7 +55,7 @@ def a_kafka() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         server = kafka_local.start(folder)
         try:
-            kafka_local.wait_until_it_answers(server)
+            kafka_local.wait_until_ready(server)
             yield server.address
         finally:
             stop_process(server.process)

@@ -104,7 +104,7 @@ class OwnServer:
         return self._server.address
 
     def wait(self) -> None:
-        kafka_local.wait_until_it_answers(self._server)
+        kafka_local.wait_until_ready(self._server)
 
     def kill(self) -> None:
         self._server.process.kill()

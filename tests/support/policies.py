@@ -57,7 +57,7 @@ def required_permissions(prepared: AWSPreparedRequest) -> Iterator[Permission]:
 
 
 def wanted_where_it_is_missing(prepared: AWSPreparedRequest) -> Permission | None:
-    return roles.bucket_of_missing(_request(prepared))
+    return roles.list_permission_for_missing(_request(prepared))
 
 
 def _request(prepared: AWSPreparedRequest) -> Request:
