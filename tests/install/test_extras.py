@@ -71,4 +71,6 @@ def test_the_wheel_has_everything_once(wheel):
 
     assert len(large) == len(set(large))
     assert not [name for name in names if name.endswith(".pyc")]
-    assert {f"{each}/py.typed" for each in ("nakadi", "nakadi_cdk", "nakadi_cli", "nakadi_jobs")} <= names
+    assert {
+        f"{each}/py.typed" for each in ("nakadi", "nakadi_cdk", "nakadi_cli", "nakadi_client", "nakadi_jobs")
+    } <= names

@@ -35,7 +35,7 @@ PROMISES = {
     "cdk": ("nakadi_cdk",),
     "kafka": ("nakadi.engines.kafka",),
     "jobs": ("nakadi_jobs",),
-    "cli": ("nakadi_cli",),
+    "cli": ("nakadi_cli", "nakadi_client"),
 }
 
 NEEDS_AWS = (

@@ -1,0 +1,90 @@
+"""What a consumer hands out: the events of one partition, and where they end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from msgspec.structs import replace
+
+from nakadi_client.decoding import Cursor, PoisonEvent
+
+Event = TypeVar("Event")
+
+# 001-0001-000000000000000042: format, timeline, number. Before the first event stands 001-0001--1.
+_OFFSET = re.compile(r"(\d{3}-[0-9a-fA-F]{4}-)(-?\d+)")
+
+
+class Batch(Generic[Event]):
+    """Events of one partition, in their order.
+
+    `for event in batch` remembers how far the loop is, so that slow work on a long batch can be committed in part.
+    A loop over `consume` marks a batch as done when its body ends; `done()` does so earlier, such as before a `break`.
+    """
+
+    __slots__ = ("_done", "before", "cursor", "events", "number", "poison", "progress", "stream_id")
+
+    def __init__(
+        self,
+        events: list[Event],
+        cursor: Cursor,
+        stream_id: str,
+        number: int = 0,
+        *,
+        before: str | None = None,
+        poison: tuple[PoisonEvent, ...] = (),
+    ) -> None:
+        self.events = events
+        self.cursor = cursor
+        self.stream_id = stream_id
+        self.number = number
+        self.before = before
+        self.poison = poison
+        self.progress = 0
+        self._done: Callable[[Batch[Event]], None] = lambda _batch: None
+
+    @property
+    def event_type(self) -> str:
+        return self.cursor.event_type
+
+    @property
+    def partition(self) -> str:
+        return self.cursor.partition
+
+    @property
+    def offset(self) -> str:
+        """The offset of the last event."""
+        return self.cursor.offset
+
+    def done(self) -> None:
+        """Mark the batch as worked through: it may be committed, with everything before it in its partition."""
+        self._done(self)
+
+    def when_done(self, done: Callable[[Batch[Event]], None]) -> None:
+        """Let the consumer know of `done()`."""
+        self._done = done
+
+    def __iter__(self) -> Iterator[Event]:
+        for place, event in enumerate(self.events):
+            self.progress = place
+            yield event
+        self.progress = len(self.events)
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def __repr__(self) -> str:
+        return f"<Batch of {len(self)} events up to {self.offset} of {self.event_type}:{self.partition}>"
+
+    def cursor_of_progress(self) -> Cursor | None:
+        """Return a cursor that covers only events which the loop is done with, or None if nothing is known of one.
+
+        Offsets of single events are not sent, and numbers may be missing between them. An event has at least the number
+        of the place before the batch plus its own place in it: committing that number covers nothing behind it.
+        """
+        before, last = _OFFSET.fullmatch(self.before or ""), _OFFSET.fullmatch(self.offset)
+        if not self.progress or before is None or last is None or before[1] != last[1]:
+            return None
+        number = min(int(before[2]) + self.progress, int(last[2]))
+        return replace(self.cursor, offset=f"{last[1]}{number:018d}")

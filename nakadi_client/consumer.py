@@ -1,0 +1,340 @@
+"""The consumer for programs with threads.
+
+for batch in consume("https://events.example.org", subscription=ID, model=OrderPlaced):
+    handle(batch.events)
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Generic, TypeVar, overload
+
+import httpx
+
+from nakadi_client import stopping
+from nakadi_client.answers import Answer
+from nakadi_client.batches import Batch
+from nakadi_client.connections import Api, Connection, connection_of, no_answer
+from nakadi_client.consumer_core import (
+    EACH_BATCH,
+    CommitPolicy,
+    ConsumerCore,
+    End,
+    Health,
+    Place,
+    Rebalance,
+    State,
+    StreamOptions,
+    Wait,
+)
+from nakadi_client.consuming import LOGGER, OnPoison, Park, Requests, lag_of, stop_at, tell
+from nakadi_client.decoding import PoisonEvent
+from nakadi_client.errors import Closed, NakadiError, NoAnswer
+from nakadi_client.lines import LineSplitter
+from nakadi_client.pauses import Pauses
+from nakadi_client.tokens import Token
+
+Event = TypeVar("Event")
+
+# What is committed and left at the end has to be quick: a process that ends has some seconds.
+_SECONDS_TO_END = 10.0
+
+
+class Consumer(Generic[Event]):
+    """Reads one subscription, from one stream after the other, and commits what the loop is done with.
+
+        with Consumer(url, subscription=ID, model=OrderPlaced) as consumer:
+            for batch in consumer:
+                handle(batch.events)
+
+    A batch is done when the loop asks for the next. A loop that ends with `break` or an exception does not commit the
+    batch in hand, unless it called `batch.done()`. Events that were not committed come again: at least once.
+
+    One thread reads the stream, one commits. `on_rebalance` and `on_poison` run in the thread of the loop.
+    With `stop_on_signals`, SIGTERM ends the loop when the batch in hand is done, and commits it.
+    """
+
+    def __init__(
+        self,
+        broker: str | Connection,
+        subscription: str,
+        *,
+        model: Any = None,
+        token: Token = None,
+        commit: CommitPolicy = EACH_BATCH,
+        options: StreamOptions = StreamOptions(),  # noqa: B008  # it is frozen
+        on_poison: OnPoison = "stop",
+        on_rebalance: Callable[[Rebalance], None] | None = None,
+        compressed: bool = False,
+        stop_on_signals: bool = True,
+    ) -> None:
+        self._requests = Requests(subscription, options, compressed)
+        self._connection = connection_of(broker, token)
+        self._api = Api(self._connection)
+        self._core = ConsumerCore(options, commit, random.random, model)
+        self._commits_by_hand = commit.by_hand
+        self._on_poison = on_poison
+        self._on_rebalance = on_rebalance
+        self._stops_on_signals = stop_on_signals
+        # One lock for the core. The loop waits for work; the threads of reading and committing for something to do.
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._todo = threading.Condition(self._lock)
+        self._socket: socket.socket | None = None
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+        self._finished = False
+        self._withdraw: Callable[[], None] = lambda: None
+
+    def __iter__(self) -> Iterator[Batch[Event]]:
+        self._start()
+        try:
+            while (batch := self._next()) is not None:
+                yield batch
+                if not self._commits_by_hand:
+                    self._handled(batch)
+        finally:
+            self._finish()
+
+    def stop(self) -> None:
+        """End the loop when the batch in hand is done. It may be called from any thread."""
+        with self._lock:
+            self._core.stop()
+            self._work.notify_all()
+            self._todo.notify_all()
+
+    def close(self) -> None:
+        """Stop, commit what is done, and give the partitions and connections back."""
+        self._closed = True
+        self._finish()
+        self._api.close()
+
+    def _finish(self) -> None:
+        if self._finished:
+            return
+        self._finished = True
+        with self._lock:
+            self._core.let_go()
+        self.stop()
+        for thread in reversed(self._threads):
+            # A reader that is still connecting has nothing to give back, and ends by itself.
+            thread.join(_SECONDS_TO_END if self._core.state is State.OPEN else 1.0)
+            self._break_stream()
+        self._withdraw()
+
+    def health(self) -> Health:
+        """Return numbers for a health check: what state the stream is in, and when the last line came."""
+        with self._lock:
+            return self._core.health(time.monotonic())
+
+    def lag(self) -> Mapping[Place, int]:
+        """Ask the broker how many events are not committed, by event type and partition."""
+        answer = self._api.send(self._requests.stats())
+        if isinstance(answer, NoAnswer):
+            raise answer
+        if answer.status != 200:
+            raise answer.refusal()
+        return lag_of(answer)
+
+    def __enter__(self) -> Consumer[Event]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Consumer of {self._requests.subscription}, {self._core.state.name.lower()}>"
+
+    # The loop's thread ------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self._threads or self._closed:
+            raise Closed("A consumer is read once.")
+        for work in (self._read, self._commit):
+            self._threads.append(threading.Thread(target=work, name=f"nakadi-consumer{work.__name__}", daemon=True))
+            self._threads[-1].start()
+        if self._stops_on_signals:
+            self._withdraw = stopping.register(self.stop, is_consumer=True)
+
+    def _next(self) -> Batch[Event] | None:
+        """Wait for the next batch; None at the end that was asked for."""
+        while True:
+            with self._lock:
+                step = self._core.work_step(time.monotonic())
+                if isinstance(step, Wait):
+                    self._work.wait()
+                    continue
+            if isinstance(step, Rebalance):
+                if self._on_rebalance:
+                    self._on_rebalance(step)
+                continue
+            if isinstance(step, End):
+                if step.error:
+                    raise step.error
+                return None
+            step.when_done(self._handled)
+            self._treat_poison(step)
+            if step.events:
+                return step
+            self._handled(step)
+
+    def _handled(self, batch: Batch[Any]) -> None:
+        with self._lock:
+            self._core.handled(batch, time.monotonic())
+            self._todo.notify_all()
+
+    def _treat_poison(self, batch: Batch[Any]) -> None:
+        for poison in batch.poison:
+            self._treat(poison, batch)
+
+    def _treat(self, poison: PoisonEvent, batch: Batch[Any]) -> None:
+        if self._on_poison == "stop":
+            raise stop_at(poison, batch)
+        if self._on_poison == "skip":
+            LOGGER.warning("Skipped an event up to %s of %s: %s", batch.offset, batch.event_type, poison.error)
+        elif isinstance(self._on_poison, Park):
+            self._park(self._on_poison, poison, batch)
+        else:
+            self._on_poison(poison, batch)
+
+    def _park(self, park: Park, poison: PoisonEvent, batch: Batch[Any]) -> None:
+        pauses = Pauses()
+        request = self._requests.park(park, poison, batch)
+        failures = 0
+        while True:
+            answer = self._api.send(request)
+            if isinstance(answer, Answer) and answer.status == 200:
+                return
+            if isinstance(answer, Answer) and answer.status < 500 and answer.status not in (207, 408, 429):
+                raise answer.refusal()
+            failures += 1
+            time.sleep(pauses.after(failures, random.random))
+
+    # The reader's thread ----------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        while True:
+            with self._lock:
+                step = self._core.connection_step(time.monotonic())
+                if isinstance(step, Wait):
+                    self._todo.wait(None if step.until is None else max(0.0, step.until - time.monotonic()))
+                    continue
+                if isinstance(step, End):
+                    self._work.notify_all()
+                    self._todo.notify_all()
+                    return
+            error = self._read_stream()
+            with self._lock:
+                self._core.closed(time.monotonic(), error)
+                self._socket = None
+                self._work.notify_all()
+                self._todo.notify_all()
+
+    def _read_stream(self) -> NakadiError | None:
+        """Read one stream to its end. Returns what ended it, unless it was the broker's will."""
+        is_open = False
+        try:
+            with self._api.stream(self._requests.open(), self._requests.silence) as response:
+                if isinstance(response, Answer):
+                    self._refused(response)
+                    return None
+                self._opened(response)
+                is_open = True
+                splitter = LineSplitter()
+                for chunk in response.iter_bytes():
+                    if lines := splitter.feed(chunk):
+                        self._received(lines)
+        except NakadiError as error:
+            return error
+        except Exception as error:  # noqa: BLE001  # an application's source of tokens may raise anything
+            found = no_answer(self._connection, error)
+            if not is_open:
+                self._refused(found)
+            return found
+        return None
+
+    def _opened(self, response: httpx.Response) -> None:
+        stream = response.extensions.get("network_stream")
+        with self._lock:
+            if self._core.is_stopping:
+                raise Closed("The consumer was stopped.")
+            self._socket = stream.get_extra_info("socket") if stream else None
+            self._core.opened(response.headers["X-Nakadi-StreamId"], time.monotonic())
+            self._todo.notify_all()
+
+    def _refused(self, answer: Answer | NoAnswer) -> None:
+        LOGGER.info("No stream of subscription %s: %s", self._requests.subscription, _told(answer))
+        with self._lock:
+            self._core.refused(answer, time.monotonic())
+            self._work.notify_all()
+
+    def _received(self, lines: list[bytes]) -> None:
+        with self._lock:
+            now = time.monotonic()
+            for line in lines:
+                self._core.received(line, now)
+            self._work.notify()
+
+    # The committer's thread -------------------------------------------------------------------------------------------
+
+    def _commit(self) -> None:
+        broken = None
+        while True:
+            with self._lock:
+                step = self._core.commit_step(time.monotonic())
+                lost = self._core.lost_stream()
+                if isinstance(step, Wait) and lost == broken:
+                    self._todo.wait(None if step.until is None else max(0.0, step.until - time.monotonic()))
+                    continue
+            if lost != broken:
+                broken = lost
+                self._break_stream()
+            if isinstance(step, End):
+                return
+            if isinstance(step, Wait):
+                continue
+            answer = self._api.send(self._requests.of(step))
+            with self._lock:
+                tell(self._core, step, answer, time.monotonic())
+                self._work.notify_all()
+                self._todo.notify_all()
+
+    def _break_stream(self) -> None:
+        """End the reader's wait for more lines."""
+        with self._lock:
+            stream = self._socket
+        if stream is not None:
+            # It may have ended by itself a moment ago.
+            with suppress(OSError):
+                stream.shutdown(socket.SHUT_RDWR)
+
+
+def _told(answer: Answer | NoAnswer) -> str:
+    return str(answer if isinstance(answer, NoAnswer) else answer.refusal())
+
+
+@overload
+def consume(
+    broker: str | Connection, subscription: str, *, model: type[Event], **options: Any
+) -> Iterator[Batch[Event]]: ...
+
+
+@overload
+def consume(broker: str | Connection, subscription: str, **options: Any) -> Iterator[Batch[dict[str, Any]]]: ...
+
+
+def consume(broker: str | Connection, subscription: str, **options: Any) -> Iterator[Batch[Any]]:
+    """Read a subscription: an iterator over its batches, which commits each when the next is asked for.
+
+    The keywords are those of `Consumer`, which has `stop()`, `health()` and `lag()` besides.
+    """
+    with Consumer[Any](broker, subscription, **options) as consumer:
+        yield from consumer

@@ -1,0 +1,543 @@
+"""What a consumer decides, without any input or output: when to open a stream, which batch comes next, what to commit.
+
+Three parties ask it what to do next, each in a loop of its own, and tell it what came of that:
+
+* who reads the stream: `connection_step`, then `opened`, `received`, `closed` or `refused`
+* who commits: `commit_step`, then `committed`, `extended`, `looked` or `left`
+* who works on events: `work_step`, then `handled`
+
+It is not safe for threads: drivers lock it. `now` is a clock that only goes forward.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+from math import inf
+from typing import Any, Literal
+
+import msgspec
+
+from nakadi_client.answers import Answer
+from nakadi_client.batches import Batch
+from nakadi_client.decoding import Cursor, LineDecoder
+from nakadi_client.errors import NakadiError, NoAnswer
+from nakadi_client.pauses import Pauses
+
+Place = tuple[str, str]
+
+# While batches wait for the worker, what is handled within this time shares a commit.
+_SHARED_COMMIT_SECONDS = 0.05
+# A stream's own clock for commits must not run out while a commit or a sign of life is on its way.
+_COMMIT_PART, _LIFE_PART, _GLANCE_PART, _LOOK_AGAIN_PART = 1 / 3, 0.4, 0.2, 0.02
+# A new stream waits this long for the last commits of the one before it, which would otherwise still hold partitions.
+_SECONDS_FOR_LAST_COMMITS = 2.0
+# A partition without a line for this many flush timeouts, and some seconds, has gone to another stream.
+_SILENT_FLUSHES, _SILENT_SECONDS = 3, 5.0
+# No free slot: another stream has to end first.
+_TAKEN = Pauses(first=0.5, longest=5.0)
+_TRY_AGAIN = (408, 409, 429)
+_MANY_REFUSALS = 3
+# A broker that knows how to extend a stream says so of one that has ended; others have nothing at that path.
+_NO_SESSION = b"Session with stream id"
+
+
+class CommitPolicy(msgspec.Struct, frozen=True):
+    """When batches that are worked through are committed: after so many events or seconds, whichever comes first.
+
+    Without either, as soon as a batch is done; batches that are done within 0.05 s while others wait share a commit.
+    With `by_hand` only batches that were marked with `done()` count; otherwise each counts when the next is asked for.
+    A commit is always made in time for the stream's `commit_timeout`.
+    """
+
+    events: int | None = None
+    seconds: float | None = None
+    by_hand: bool = False
+
+
+EACH_BATCH = CommitPolicy()
+BY_HAND = CommitPolicy(by_hand=True)
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    """Parameters of the stream, as the API has them. The window is wide: reading does not wait for each commit."""
+
+    batch_limit: int = 500
+    max_uncommitted_events: int = 5_000
+    batch_flush_timeout: int = 1
+    batch_timespan: int = 0
+    commit_timeout: int = 60
+    stream_timeout: int = 0
+    stream_limit: int = 0
+    on_disconnect: Literal["wait", "release"] | None = None
+    partitions: tuple[Mapping[str, str], ...] = ()
+
+    def parameters(self) -> dict[str, Any]:
+        """Return what is not left to the broker."""
+        return {name: value for name in self.__struct_fields__ if (value := getattr(self, name))}
+
+
+class State(Enum):
+    """What there is of a stream."""
+
+    CLOSED = auto()
+    OPENING = auto()
+    OPEN = auto()
+    OVER = auto()
+
+
+class Open(msgspec.Struct, frozen=True):
+    """Open a stream."""
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """Commit these cursors. `is_progress` covers a part of a batch only."""
+
+    stream_id: str
+    cursors: tuple[Cursor, ...]
+    is_progress: bool = False
+
+
+class Extend(msgspec.Struct, frozen=True):
+    """Tell the broker that work on this stream's events goes on."""
+
+    stream_id: str
+
+
+class Look(msgspec.Struct, frozen=True):
+    """Ask which offsets of the subscription are committed."""
+
+    stream_id: str
+
+
+class Leave(msgspec.Struct, frozen=True):
+    """Give this stream's partitions back."""
+
+    stream_id: str
+
+
+Action = Commit | Extend | Look | Leave
+
+
+class Rebalance(msgspec.Struct, frozen=True):
+    """Partitions that came, and partitions that went; `assigned` are those that the stream has now."""
+
+    gained: frozenset[Place]
+    lost: frozenset[Place]
+    assigned: frozenset[Place]
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Nothing is to be done until this moment, or until something else happens if `until` is None."""
+
+    until: float | None = None
+
+
+class End(msgspec.Struct, frozen=True):
+    """Nothing is to be done any more. `error` is what ended the consumer, unless it was asked to stop."""
+
+    error: NakadiError | None = None
+
+
+class Health(msgspec.Struct, frozen=True):
+    """Numbers for a health check and for metrics. Seconds count until now; None where there has not been any."""
+
+    state: str
+    partitions: int
+    events_handled: int
+    batches_handled: int
+    batches_waiting: int
+    commits: int
+    commits_lost: int
+    reconnects: int
+    seconds_since_line: float | None
+    seconds_in_hand: float | None
+
+
+class _Handled(msgspec.Struct):
+    """Batches that are worked through: the last of each partition, and how much they are."""
+
+    last: dict[Place, Batch[Any]] = {}
+    events: int = 0
+    batches: int = 0
+    since: float = inf
+
+    def add(self, batch: Batch[Any], now: float) -> None:
+        earlier = self.last.get(batch.cursor.place)
+        if earlier is None or earlier.number < batch.number:
+            self.last[batch.cursor.place] = batch
+        self.events += len(batch)
+        self.batches += 1
+        self.since = min(self.since, now)
+
+    def take_back(self, earlier: _Handled) -> None:
+        """Add what was to be committed and is not; the later batch of a partition covers the earlier."""
+        self.last = earlier.last | self.last
+        self.events += earlier.events
+        self.batches += earlier.batches
+        self.since = min(self.since, earlier.since)
+
+
+class _Session(msgspec.Struct):
+    """A stream that the broker knows; one that broke off still takes commits for a while."""
+
+    stream_id: str
+    handled: _Handled = msgspec.field(default_factory=_Handled)
+    committing: _Handled = msgspec.field(default_factory=_Handled)
+    in_hand: dict[int, Batch[Any]] = {}
+    # Batches that came and are not committed, and when the broker's clock for the next commit began.
+    uncommitted: int = 0
+    clock_since: float = inf
+    closed_at: float = inf
+    ended_by_broker: bool = False
+    positions: dict[Place, str] = {}
+    seen: dict[Place, float] = {}
+
+
+class ConsumerCore:
+    """Streams of one subscription, one after the other."""
+
+    def __init__(
+        self,
+        options: StreamOptions,
+        commit: CommitPolicy,
+        draw: Callable[[], float],
+        model: Any = None,
+        pauses: Pauses | None = None,
+    ) -> None:
+        self.options = options
+        self._policy = commit
+        self._draw = draw
+        self._decoder = LineDecoder(model)
+        self._pauses = pauses or Pauses()
+        self.state = State.CLOSED
+        self._stopping = False
+        self._error: NakadiError | None = None
+        self._sessions: dict[str, _Session] = {}
+        self._current: _Session | None = None
+        self._reopen_at = -inf
+        self._failures = 0
+        self._refusals = 0
+        self._ready: deque[Batch[Any]] = deque()
+        self._told: deque[Rebalance] = deque()
+        self._numbers = 0
+        self._request: Action | None = None
+        self._commit_failures = 0
+        self._commit_again_at = -inf
+        # Whether the broker knows how to be told that work goes on, and that a stream is left.
+        self._extends = True
+        self._leaves = True
+        self._events = self._batches = self._commits = self._commits_lost = self._streams = 0
+        self._line_at: float | None = None
+        self._hand_since: float | None = None
+
+    # The stream -------------------------------------------------------------------------------------------------------
+
+    def connection_step(self, now: float) -> Open | Wait | End:
+        """What who reads the stream does next, when none is open."""
+        if self._stopping or self._error:
+            self.state = State.OVER
+            return End(self._error)
+        ready_at = max(self._reopen_at, self._last_commits_until(now))
+        if now < ready_at:
+            return Wait(ready_at)
+        self.state = State.OPENING
+        return Open()
+
+    def opened(self, stream_id: str, now: float) -> None:
+        """The broker began a stream."""
+        self.state = State.OPEN
+        self._current = self._sessions[stream_id] = _Session(stream_id)
+        self._streams += 1
+        self._refusals = 0
+        self._line_at = now
+
+    def received(self, line: bytes, now: float) -> None:
+        """A line came. Raises `NakadiError` if it is none of a stream: the stream is to be closed then."""
+        session = self._current
+        assert session is not None, "a line came without a stream"
+        if session.stream_id not in self._sessions:
+            raise NakadiError("The broker takes no more commits for this stream.")
+        try:
+            decoded = self._decoder.decode(line)
+        except msgspec.MsgspecError as error:
+            raise NakadiError(f"This is no line of a stream: {error}") from error
+        cursor = decoded.line.cursor
+        if cursor is None:
+            raise NakadiError(f"The broker ended the stream: {decoded.line.detail or decoded.line.title}")
+        self._line_at = now
+        self._failures = 0
+        place = cursor.place
+        is_new = place not in session.seen
+        session.seen[place] = now
+        if is_new:
+            self._tell({place}, set())
+        if decoded.line.events or decoded.poison:
+            self._numbers += 1
+            self._ready.append(
+                Batch(
+                    decoded.line.events or [],
+                    cursor,
+                    session.stream_id,
+                    self._numbers,
+                    before=session.positions.get(place),
+                    poison=decoded.poison,
+                )
+            )
+            if not session.uncommitted:
+                session.clock_since = now
+            session.uncommitted += 1
+        session.positions[place] = cursor.offset
+        self._look_for_lost(session, now)
+
+    def closed(self, now: float, error: NakadiError | None = None) -> None:
+        """The stream ended, or its connection broke. What was not handed out comes again with the next one."""
+        session, self._current = self._current, None
+        if session is None:
+            return
+        self.state = State.CLOSED
+        session.closed_at = now
+        session.ended_by_broker = error is None
+        self._tell(set(), set(session.seen))
+        session.uncommitted -= sum(each.stream_id == session.stream_id for each in self._ready)
+        self._ready.clear()
+        self._failures = 0 if error is None else self._failures + 1
+        # Streams of many consumers end together when a broker does.
+        self._reopen_at = now + (self._pauses.after(self._failures, self._draw) if self._failures else 0.0)
+
+    def refused(self, answer: Answer | NoAnswer, now: float) -> None:
+        """No stream was opened."""
+        self.state = State.CLOSED
+        asked = answer.retry_after if isinstance(answer, Answer) else None
+        self._failures += 1
+        if isinstance(answer, Answer) and answer.status == 409:
+            self._reopen_at = now + _TAKEN.after(self._failures, self._draw, asked)
+            return
+        if isinstance(answer, Answer) and answer.status < 500 and answer.status not in _TRY_AGAIN:
+            # A moment after it was changed, a subscription may be unknown to a part of the broker.
+            self._refusals += 1
+            if self._refusals >= _MANY_REFUSALS:
+                self._error = answer.refusal()
+        self._reopen_at = now + self._pauses.after(self._failures, self._draw, asked)
+
+    # Work -------------------------------------------------------------------------------------------------------------
+
+    def work_step(self, now: float) -> Batch[Any] | Rebalance | Wait | End:
+        """What who works on events does next."""
+        if self._told:
+            return self._told.popleft()
+        if self._error:
+            return End(self._error)
+        if self._stopping:
+            return End()
+        if not self._ready:
+            return Wait()
+        batch = self._ready.popleft()
+        self._sessions[batch.stream_id].in_hand[batch.number] = batch
+        self._hand_since = now
+        return batch
+
+    def handled(self, batch: Batch[Any], now: float) -> None:
+        """A batch is worked through, and may be committed. The second time for a batch changes nothing."""
+        session = self._sessions.get(batch.stream_id)
+        if session is None:
+            self._hand_since = None
+            return
+        if session.in_hand.pop(batch.number, None) is None:
+            return
+        self._events += len(batch)
+        self._batches += 1
+        self._hand_since = None
+        session.handled.add(batch, now)
+
+    def let_go(self) -> None:
+        """Nobody works on what is in hand any more, and it is not to be committed."""
+        self._hand_since = None
+        for session in self._sessions.values():
+            session.in_hand.clear()
+
+    def stop(self) -> None:
+        """Hand out nothing more. What is in hand may be finished; what is handled will be committed."""
+        self._stopping = True
+        self._ready.clear()
+
+    # Commits ----------------------------------------------------------------------------------------------------------
+
+    def commit_step(self, now: float) -> Action | Wait | End:
+        """What who commits does next. One request at a time."""
+        if self._request is not None:
+            return Wait()
+        self._forget_dead(now)
+        next_at = inf
+        for session in list(self._sessions.values()):
+            action, at = self._due(session, now)
+            if isinstance(action, Leave) and (session.ended_by_broker or not self._leaves):
+                self._drop(session.stream_id)
+                continue
+            at = max(at, self._commit_again_at)
+            if action is None or at > now:
+                next_at = min(next_at, at)
+                continue
+            if isinstance(action, Commit) and not action.is_progress:
+                session.committing, session.handled = session.handled, _Handled()
+            self._request = action
+            return action
+        is_over = self._stopping or self._error is not None
+        if is_over and not self._sessions and self.state is not State.OPEN:
+            return End(self._error)
+        # Nobody wakes the committer when a batch is handed out, which needs a sign of life if the work on it is slow.
+        latest = now + self.options.commit_timeout * _GLANCE_PART if self._sessions else inf
+        return Wait(None if next_at == latest == inf else min(next_at, latest))
+
+    def committed(self, answer: Answer | NoAnswer, now: float) -> None:
+        """What came of a commit. A stream that the broker does not know any more takes no others."""
+        commit, self._request = self._request, None
+        assert isinstance(commit, Commit)
+        session = self._sessions.get(commit.stream_id)
+        if isinstance(answer, Answer) and answer.status in (200, 204):
+            self._commits += 1
+            self._commit_failures = 0
+            if session is not None:
+                session.clock_since = now
+                session.uncommitted -= session.committing.batches
+                session.committing = _Handled()
+            return
+        if isinstance(answer, Answer) and answer.status < 500 and answer.status not in _TRY_AGAIN:
+            self._commits_lost += 1
+            if answer.status in (401, 403, 404):
+                self._error = answer.refusal()
+            self._drop(commit.stream_id)
+            return
+        if session is not None:
+            session.handled.take_back(session.committing)
+            session.committing = _Handled()
+        self._commit_failures += 1
+        asked = answer.retry_after if isinstance(answer, Answer) else None
+        self._commit_again_at = now + self._pauses.after(self._commit_failures, self._draw, asked)
+
+    def extended(self, answer: Answer | NoAnswer, now: float) -> None:
+        """What came of a sign of life. Brokers that do not know it get commits of what is done instead."""
+        extend, self._request = self._request, None
+        assert isinstance(extend, Extend)
+        session = self._sessions.get(extend.stream_id)
+        if isinstance(answer, Answer) and answer.status == 404 and _NO_SESSION in answer.body:
+            # The broker knows of streams, and this one has ended.
+            self._drop(extend.stream_id)
+        elif isinstance(answer, Answer) and answer.status in (404, 405, 501):
+            self._extends = False
+        elif session is not None:
+            session.clock_since = now
+
+    def looked(self, committed: Mapping[Place, str]) -> None:
+        """Offsets that are committed: batches in hand begin behind them."""
+        look, self._request = self._request, None
+        assert isinstance(look, Look)
+        session = self._sessions.get(look.stream_id)
+        for batch in session.in_hand.values() if session else ():
+            # "" is no offset, and keeps this from being asked again.
+            batch.before = batch.before or committed.get(batch.cursor.place, "")
+
+    def left(self, answer: Answer | NoAnswer) -> None:
+        """What came of leaving. Without an answer, the broker gives the partitions back by itself, later."""
+        leave, self._request = self._request, None
+        assert isinstance(leave, Leave)
+        if isinstance(answer, Answer) and answer.status in (404, 405, 501):
+            self._leaves = False
+        self._drop(leave.stream_id)
+
+    def lost_stream(self) -> str | None:
+        """Return the stream that was left or takes no more commits, while its connection is open."""
+        current = self._current
+        return current.stream_id if current and current.stream_id not in self._sessions else None
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping
+
+    # Figures ----------------------------------------------------------------------------------------------------------
+
+    def health(self, now: float) -> Health:
+        return Health(
+            state=self.state.name.lower(),
+            partitions=len(self._current.seen) if self._current else 0,
+            events_handled=self._events,
+            batches_handled=self._batches,
+            batches_waiting=len(self._ready),
+            commits=self._commits,
+            commits_lost=self._commits_lost,
+            reconnects=max(0, self._streams - 1),
+            seconds_since_line=None if self._line_at is None else now - self._line_at,
+            seconds_in_hand=None if self._hand_since is None else now - self._hand_since,
+        )
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _tell(self, gained: set[Place], lost: set[Place]) -> None:
+        assigned = frozenset(self._current.seen) if self._current else frozenset()
+        if gained or lost:
+            self._told.append(Rebalance(frozenset(gained), frozenset(lost), assigned))
+
+    def _look_for_lost(self, session: _Session, now: float) -> None:
+        silent = now - _SILENT_FLUSHES * self.options.batch_flush_timeout - _SILENT_SECONDS
+        if min(session.seen.values()) < silent:
+            lost = {place for place, at in session.seen.items() if at < silent}
+            session.seen = {place: at for place, at in session.seen.items() if at >= silent}
+            self._tell(set(), lost)
+
+    def _last_commits_until(self, now: float) -> float:
+        """Until when a new stream waits for the commits of earlier ones."""
+        return max(
+            (
+                session.closed_at + _SECONDS_FOR_LAST_COMMITS
+                for session in self._sessions.values()
+                if not session.in_hand and session.closed_at + _SECONDS_FOR_LAST_COMMITS > now
+            ),
+            default=-inf,
+        )
+
+    def _due(self, session: _Session, now: float) -> tuple[Action | None, float]:
+        """What a stream needs next, and when."""
+        is_ending = session is not self._current or self._stopping or self._error is not None
+        if session.handled.last:
+            return self._commit_of(session), now if is_ending else self._commit_at(session.handled)
+        if session.in_hand:
+            return self._sign_of_life(session, now)
+        return (Leave(session.stream_id), now) if is_ending else (None, inf)
+
+    def _commit_at(self, handled: _Handled) -> float:
+        policy = self._policy
+        if policy.events is None and policy.seconds is None:
+            return handled.since + (_SHARED_COMMIT_SECONDS if self._ready else 0.0)
+        # A window that is full of what is handled brings no events that would make the number complete.
+        if handled.events >= min(policy.events or inf, self.options.max_uncommitted_events / 2):
+            return handled.since
+        longest = self.options.commit_timeout * _COMMIT_PART
+        return handled.since + (longest if policy.seconds is None else min(longest, policy.seconds))
+
+    def _commit_of(self, session: _Session) -> Commit:
+        return Commit(session.stream_id, tuple(batch.cursor for batch in session.handled.last.values()))
+
+    def _sign_of_life(self, session: _Session, now: float) -> tuple[Action | None, float]:
+        at = session.clock_since + self.options.commit_timeout * _LIFE_PART
+        if at > now or self._extends:
+            return Extend(session.stream_id), at
+        cursors = [cursor for each in session.in_hand.values() if (cursor := each.cursor_of_progress())]
+        if cursors:
+            return Commit(session.stream_id, tuple(cursors), is_progress=True), at
+        if any(each.progress and each.before is None for each in session.in_hand.values()):
+            return Look(session.stream_id), at
+        # The loop may come to its next event at any time.
+        return None, now + self.options.commit_timeout * _LOOK_AGAIN_PART
+
+    def _forget_dead(self, now: float) -> None:
+        """Give up streams that the broker has certainly ended."""
+        for session in list(self._sessions.values()):
+            if session.closed_at + self.options.commit_timeout < now:
+                self._commits_lost += bool(session.handled.last)
+                self._drop(session.stream_id)
+
+    def _drop(self, stream_id: str) -> None:
+        self._sessions.pop(stream_id, None)
+        # They come again with the next stream.
+        self._ready = deque(each for each in self._ready if each.stream_id != stream_id)

@@ -1,0 +1,148 @@
+"""What consumers of both kinds have in common: requests, and what happens to events that do not fit or fail."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from typing import Any, Literal
+
+import msgspec
+
+from nakadi_client.answers import Answer
+from nakadi_client.batches import Batch
+from nakadi_client.connections import Request, json_request, path
+from nakadi_client.consumer_core import Action, Commit, ConsumerCore, Extend, Look, Place, StreamOptions
+from nakadi_client.decoding import Cursor, PoisonEvent
+from nakadi_client.errors import NoAnswer, Poison
+from nakadi_client.events import new_eid
+
+LOGGER = logging.getLogger("nakadi_client")
+
+# Above the broker's keep-alives: every `batch_flush_timeout`, and every 25 to 30 s at the latest.
+_SECONDS_OF_SILENCE = 45.0
+
+
+class Park(msgspec.Struct, frozen=True):
+    """Publish an event that cannot be worked on to another event type, in the form of the broker's dead letters.
+
+    The event type has to exist; the broker's own `nakadi.dead.letter.queue` will do where one may write to it.
+    """
+
+    event_type: str
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """What `run` does with an event that the handler fails at: so many attempts, and then as `then` says."""
+
+    attempts: int = 3
+    first_pause: float = 0.1
+
+
+OnPoison = Literal["stop", "skip"] | Park | Callable[[PoisonEvent, Batch[Any]], None]
+
+
+class Requests(msgspec.Struct, frozen=True):
+    """The requests of one subscription's consumer."""
+
+    subscription: str
+    options: StreamOptions
+    compressed: bool = False
+
+    def open(self) -> Request:
+        where = path("subscriptions", self.subscription, "events")
+        encoding = {"Accept-Encoding": "gzip"} if self.compressed else {}
+        parameters = self.options.parameters()
+        if self.options.partitions:
+            return json_request("POST", where, parameters, encoding)
+        return Request("GET", where, None, encoding, parameters)
+
+    def of(self, action: Action) -> Request:
+        where = path("subscriptions", self.subscription, "cursors")
+        if isinstance(action, Look):
+            return Request("GET", where)
+        if isinstance(action, Commit):
+            return json_request("POST", where, {"items": action.cursors}, {"X-Nakadi-StreamId": action.stream_id})
+        stream = path("subscriptions", self.subscription, "streams", action.stream_id)
+        return Request("POST", f"{stream}/extend") if isinstance(action, Extend) else Request("DELETE", stream)
+
+    def stats(self) -> Request:
+        return Request("GET", path("subscriptions", self.subscription, "stats"))
+
+    def park(self, park: Park, poison: PoisonEvent, batch: Batch[Any]) -> Request:
+        record = {
+            "subscription_id": self.subscription,
+            "event_type": batch.event_type,
+            "partition": batch.partition,
+            "offset": batch.offset,
+            "error": {"message": poison.error},
+            "event": msgspec.Raw(poison.raw),
+            "metadata": {"eid": new_eid(), "occurred_at": datetime.now(timezone.utc).isoformat()},
+        }
+        return json_request("POST", path("event-types", park.event_type, "events"), [record])
+
+    @property
+    def silence(self) -> float:
+        """Seconds without a line after which a connection is taken for dead."""
+        return self.options.batch_flush_timeout + _SECONDS_OF_SILENCE
+
+
+def lag_of(answer: Answer) -> Mapping[Place, int]:
+    """Read the events that are not committed, by event type and partition, from a subscription's stats."""
+    found = _STATS.decode(answer.body)
+    return {
+        (item.event_type, each.partition): each.unconsumed_events or 0
+        for item in found.items
+        for each in item.partitions
+    }
+
+
+def committed_offsets(answer: Answer | NoAnswer) -> Mapping[Place, str]:
+    """Read the committed offsets out of a subscription's cursors; nothing if they did not come."""
+    if isinstance(answer, NoAnswer) or answer.status != 200:
+        return {}
+    return {cursor.place: cursor.offset for cursor in _CURSORS.decode(answer.body).items}
+
+
+def tell(core: ConsumerCore, action: Action, answer: Answer | NoAnswer, now: float) -> None:
+    """Tell the core what came of an action."""
+    if isinstance(action, Commit):
+        core.committed(answer, now)
+    elif isinstance(action, Extend):
+        core.extended(answer, now)
+    elif isinstance(action, Look):
+        core.looked(committed_offsets(answer))
+    else:
+        core.left(answer)
+
+
+def poison_of(raw: bytes, error: BaseException) -> PoisonEvent:
+    """Describe an event that a handler failed at."""
+    return PoisonEvent(raw, f"{type(error).__name__}: {error}")
+
+
+def stop_at(poison: PoisonEvent, batch: Batch[Any]) -> Poison:
+    """Make the exception that ends a consumer at a poison event."""
+    return Poison(f"An event up to {batch.offset} of {batch.event_type}:{batch.partition}: {poison.error}")
+
+
+class _PartitionStats(msgspec.Struct):
+    partition: str
+    unconsumed_events: int | None = None
+
+
+class _TypeStats(msgspec.Struct):
+    event_type: str
+    partitions: list[_PartitionStats]
+
+
+class _Stats(msgspec.Struct):
+    items: list[_TypeStats]
+
+
+class _Cursors(msgspec.Struct):
+    items: list[Cursor]
+
+
+_CURSORS = msgspec.json.Decoder(_Cursors)
+_STATS = msgspec.json.Decoder(_Stats)

@@ -1,0 +1,105 @@
+"""Lines of a stream as values: the cursor, and events as the application wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from nakadi_client.errors import Poison
+
+Event = TypeVar("Event")
+
+
+class Cursor(msgspec.Struct, frozen=True):
+    """A place in a partition, as the broker wrote it; committing it commits everything up to it."""
+
+    event_type: str
+    partition: str
+    offset: str
+    cursor_token: str = ""
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The event type and the partition."""
+        return self.event_type, self.partition
+
+
+class PoisonEvent(msgspec.Struct, frozen=True):
+    """An event that does not fit the model, as it was stored, and why."""
+
+    raw: bytes
+    error: str
+
+
+class Line(msgspec.Struct, Generic[Event]):
+    """One line. A keep-alive has no events; a line without a cursor is a Problem of the broker's."""
+
+    cursor: Cursor | None = None
+    events: list[Event] | None = None
+    info: dict[str, Any] | None = None
+    detail: str | None = None
+    title: str | None = None
+
+
+class Decoded(msgspec.Struct, frozen=True):
+    """A line, and the events of it that do not fit."""
+
+    line: Line[Any]
+    poison: tuple[PoisonEvent, ...] = ()
+
+
+class LineDecoder:
+    """Reads lines into events of `model`: a type that msgspec knows, a model of pydantic, or None for dictionaries."""
+
+    def __init__(self, model: Any = None) -> None:
+        self._one = _decoder_of_events(model)
+        # pydantic reads its models by itself, one after the other.
+        whole = Any if model is None else model
+        self._whole = None if _is_pydantic(model) else msgspec.json.Decoder(Line[whole])  # type: ignore[valid-type]
+        self._raw = msgspec.json.Decoder(Line[msgspec.Raw])
+
+    def decode(self, line: bytes) -> Decoded:
+        """Read a line. Raises `msgspec.DecodeError` if it is no line of a stream at all."""
+        if self._whole is not None:
+            try:
+                return Decoded(self._whole.decode(line))
+            except msgspec.ValidationError:
+                pass  # At least one event does not fit: they are read one by one.
+        found = self._raw.decode(line)
+        events: list[Any] = []
+        poison: list[PoisonEvent] = []
+        for raw in found.events or ():
+            try:
+                events.append(self._one(bytes(raw)))
+            except Poison as error:
+                poison.append(PoisonEvent(bytes(raw), str(error)))
+        whole: Line[Any] = Line(found.cursor, None if found.events is None else events, found.info)
+        return Decoded(whole, tuple(poison))
+
+
+def _decoder_of_events(model: Any) -> Callable[[bytes], Any]:
+    if _is_pydantic(model):
+
+        def decode(raw: bytes) -> Any:
+            try:
+                return model.model_validate_json(raw)
+            except ValueError as error:
+                raise Poison(str(error)) from error
+
+        return decode
+    decoder = msgspec.json.Decoder(Any if model is None else model)
+
+    def decode_with_msgspec(raw: bytes) -> Any:
+        try:
+            return decoder.decode(raw)
+        except msgspec.MsgspecError as error:
+            raise Poison(str(error)) from error
+
+    return decode_with_msgspec
+
+
+def _is_pydantic(model: Any) -> bool:
+    # This package does not import pydantic.
+    return hasattr(model, "model_validate_json")

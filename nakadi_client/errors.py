@@ -1,0 +1,63 @@
+"""What the client raises. Every exception is a `NakadiError`."""
+
+from __future__ import annotations
+
+
+class NakadiError(Exception):
+    """The base of every exception of this package."""
+
+
+class NoAnswer(NakadiError):
+    """No answer came: the broker cannot be reached, or the connection broke.
+
+    `sent` says whether the request may have reached the broker.
+    """
+
+    def __init__(self, message: str, *, sent: bool = True) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class Refused(NakadiError):
+    """The broker refused a request. `status` and `flow_id` help its operators to find it in their logs."""
+
+    def __init__(self, message: str, *, status: int, flow_id: str | None = None) -> None:
+        told = f"{message} ({status}{f', flow id {flow_id}' if flow_id else ''})"
+        super().__init__(told)
+        self.status = status
+        self.flow_id = flow_id
+
+
+class EventRefused(NakadiError):
+    """The broker refused this event, and would refuse it again. `step` says where: `validating`, `partitioning`."""
+
+    def __init__(self, message: str, *, step: str = "none") -> None:
+        super().__init__(message)
+        self.step = step
+
+
+class NotDelivered(NakadiError):
+    """An event was not acknowledged in time, or the producer closed first.
+
+    If `maybe_stored` is true, an attempt ended without a clear answer, so the broker may have stored the event.
+    """
+
+    def __init__(self, message: str, *, maybe_stored: bool) -> None:
+        super().__init__(message)
+        self.maybe_stored = maybe_stored
+
+
+class BufferFull(NakadiError):
+    """The producer's buffer had no room for an event within the timeout."""
+
+
+class Closed(NakadiError):
+    """The producer or the consumer is closed."""
+
+
+class BadEvent(NakadiError):
+    """An event cannot be written as a JSON object."""
+
+
+class Poison(NakadiError):
+    """An event that does not fit the model, or that the handler failed at."""

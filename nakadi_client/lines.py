@@ -1,0 +1,24 @@
+"""The lines of a stream, out of the chunks that arrive."""
+
+from __future__ import annotations
+
+
+class LineSplitter:
+    """Splits at `\\n` and nowhere else: JSON texts may contain U+2028, U+2029 and U+0085, at which `splitlines` splits.
+
+    What follows the last `\\n` waits for the next chunk. A connection that breaks within a line leaves it here, so a
+    torn line is never taken for a whole one.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the lines that this chunk completes, without their ends and without empty ones."""
+        first, *others = chunk.split(b"\n")
+        self._parts.append(first)
+        if not others:
+            return []
+        lines = [b"".join(self._parts), *others[:-1]]
+        self._parts = [others[-1]]
+        return [line for line in lines if line and not line.isspace()]

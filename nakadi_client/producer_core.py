@@ -1,0 +1,328 @@
+"""What a producer decides, without any input or output: which events go into the next batch, and what follows from an
+answer.
+
+    core = ProducerCore(Limits(), draw=random.random)
+    core.add(Delivery(b'{"n":1}', key="A-1"), now)
+    step = core.step(now)                     # a Batch to send, or a Wait
+    core.settle(step, answer_or_no_answer, now)
+
+Order. The queue has the events in the order in which they were added. Events of one key are in at most one request at a
+time, and what is to be sent again returns to the front of the queue, before everything of its key. While a key rests
+after a failure, the others go on. Within a request the broker keeps the order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
+
+import msgspec
+
+from nakadi_client.answers import Answer, ItemResult
+from nakadi_client.deliveries import Delivered, Delivery, Lane
+from nakadi_client.errors import EventRefused, NakadiError, NoAnswer, NotDelivered
+from nakadi_client.pauses import Pauses
+
+# Brackets and commas are counted with the events.
+_COMMA = 1
+# After these the broker may have stored the batch. 503, 408 and 429 say that it did not take it.
+_AMBIGUOUS = (207, 500, 502, 504)
+_HALVE = (400, 413)
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """How a producer batches, how much it keeps, and how long it tries.
+
+    batch_events, batch_bytes   A batch is sent when it has so many events or bytes.
+    linger                      It is sent at the latest so many seconds after its first event was added.
+    in_flight                   Requests at the same time. Events of one key are never in two of them.
+    buffer_events, buffer_bytes `send` waits while the producer keeps more than this.
+    delivery_timeout            Seconds after which an event that is not acknowledged is given up, and reported.
+    """
+
+    batch_events: int = 500
+    batch_bytes: int = 1_000_000
+    linger: float = 0.01
+    in_flight: int = 1
+    buffer_events: int = 10_000
+    buffer_bytes: int = 32_000_000
+    delivery_timeout: float = 120.0
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if getattr(self, name) < (0 if name == "linger" else 1e-9):
+                raise ValueError(f"{name} must be greater")
+
+
+class Batch(msgspec.Struct, frozen=True, eq=False):
+    """Events to send in one request."""
+
+    deliveries: tuple[Delivery, ...]
+
+    @property
+    def body(self) -> bytes:
+        """The array of the events."""
+        return b"[" + b",".join([each.body for each in self.deliveries]) + b"]"
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """There is nothing to send until this moment, or until something else happens if `until` is None."""
+
+    until: float | None = None
+
+
+class ProducerCore:
+    """Events in, batches out. One producer publishes to one event type. It is not safe for threads: drivers lock it."""
+
+    def __init__(self, limits: Limits, draw: Callable[[], float], pauses: Pauses | None = None) -> None:
+        self.limits = limits
+        self._draw = draw
+        self._pauses = pauses or Pauses()
+        self._queue: deque[Delivery] = deque()
+        # Keys in a request (until inf), and keys that rest after a failure, until their moment.
+        self._held: dict[object, float] = {}
+        self._requests = 0
+        self._paused_until = 0.0
+        self._failures = 0
+        self._most_events = limits.batch_events
+        self._most_bytes = limits.batch_bytes
+        self._queued_bytes = 0
+        self.kept_events = 0
+        self.kept_bytes = 0
+        # Events that are not settled, by the flush that waits for them.
+        self._epoch = 0
+        self._left: dict[int, int] = {0: 0}
+        # Until when senders sleep who would want to know of a new event; -inf if only an answer or a pause matters.
+        self._asleep_until = -inf
+
+    # What applications do ---------------------------------------------------------------------------------------------
+
+    def has_room_for(self, size: int) -> bool:
+        """Whether an event of this size may be added now. An event that is larger than the buffer fits an empty one."""
+        if self.kept_events == 0:
+            return True
+        return self.kept_events < self.limits.buffer_events and self.kept_bytes + size <= self.limits.buffer_bytes
+
+    def add(self, delivery: Delivery, now: float) -> bool:
+        """Take an event, and return whether a waiting sender has to look again."""
+        size = len(delivery.body) + _COMMA
+        delivery.added_at = now
+        delivery.epoch = self._epoch
+        self._queue.append(delivery)
+        self._left[self._epoch] += 1
+        self.kept_events += 1
+        self.kept_bytes += size
+        self._queued_bytes += size
+        if now + self.limits.linger < self._asleep_until:
+            return True
+        return len(self._queue) == self._most_events or 0 <= self._queued_bytes - self._most_bytes < size
+
+    def flush(self) -> int:
+        """Let everything that was added go without lingering. Returns what to ask `is_flushed` for."""
+        if self._left[self._epoch]:
+            self._epoch += 1
+            self._left[self._epoch] = 0
+        return self._epoch - 1
+
+    def is_flushed(self, flushed: int) -> bool:
+        """Whether every event that was added before that flush is settled."""
+        return not any(count for epoch, count in self._left.items() if epoch <= flushed)
+
+    def give_up(self, reason: str) -> list[Delivery]:
+        """Settle what waits in the queue as not delivered, and return it. Batches on their way are not concerned."""
+        given_up = list(self._queue)
+        self._queue.clear()
+        self._queued_bytes = 0
+        for each in given_up:
+            self._settle(each, NotDelivered(reason, maybe_stored=each.ambiguous))
+        return given_up
+
+    # What senders do --------------------------------------------------------------------------------------------------
+
+    def expire(self, now: float) -> list[Delivery]:
+        """Settle and return events that were not delivered in time."""
+        expired = []
+        timeout = self.limits.delivery_timeout
+        while self._queue and self._queue[0].added_at + timeout <= now:
+            delivery = self._queue.popleft()
+            self._queued_bytes -= len(delivery.body) + _COMMA
+            self._settle(delivery, _late(delivery))
+            expired.append(delivery)
+        return expired
+
+    def step(self, now: float) -> Batch | Wait:
+        """Return a batch that is due, or how long there is none."""
+        self._asleep_until = -inf
+        if self._queue and self._requests >= self.limits.in_flight:
+            return Wait()
+        if not self._queue:
+            self._asleep_until = inf
+            return Wait()
+        expires = self._queue[0].added_at + self.limits.delivery_timeout
+        if now < self._paused_until:
+            return Wait(min(self._paused_until, expires))
+        self._wake_keys(now)
+        chosen, passed, full = self._choose()
+        rests_until = min(self._held.values(), default=inf)
+        if not chosen:
+            self._asleep_until = min(rests_until, expires)
+            return Wait(self._asleep_until)
+        due = chosen[0].added_at + self.limits.linger
+        is_flushed = chosen[0].epoch < self._epoch
+        if not full and not is_flushed and now < due:
+            self._asleep_until = min(due, rests_until, expires)
+            return Wait(self._asleep_until)
+        self._take(chosen, passed)
+        return Batch(tuple(chosen))
+
+    def settle(self, batch: Batch, answer: Answer | NoAnswer, now: float) -> list[Delivery]:
+        """Act on what came of a batch, and return the events whose outcome is known now."""
+        self._requests -= 1
+        for each in batch.deliveries:
+            self._held.pop(each.key, None)
+            each.attempts += 1
+        verdict = _verdict(batch.deliveries, answer)
+        self._learn(batch, answer, verdict, now)
+        settled: list[Delivery] = []
+        again: list[Delivery] = []
+        for each, outcome in zip(batch.deliveries, verdict, strict=True):
+            if isinstance(outcome, _Again):
+                each.ambiguous |= outcome.maybe_stored
+                if each.added_at + self.limits.delivery_timeout > now:
+                    again.append(each)
+                    continue
+                self._settle(each, _late(each))
+            elif outcome is None:
+                self._settle(each, Delivered(each.eid, each.attempts, each.ambiguous))
+            else:
+                self._settle(each, outcome)
+            settled.append(each)
+        self._queue.extendleft(reversed(again))
+        self._queued_bytes += sum(len(each.body) + _COMMA for each in again)
+        return settled
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _wake_keys(self, now: float) -> None:
+        if self._held:
+            self._held = {key: until for key, until in self._held.items() if until > now}
+
+    def _choose(self) -> tuple[list[Delivery], list[Delivery], bool]:
+        """Return the events for a batch, the ones before its last that have to wait, and whether the batch is full."""
+        held = self._held
+        chosen: list[Delivery] = []
+        passed: list[Delivery] = []
+        size = 0
+        for each in self._queue:
+            if held and each.key in held:
+                passed.append(each)
+                continue
+            if len(chosen) >= self._most_events:
+                return chosen, passed, True
+            size += len(each.body) + _COMMA
+            if chosen and size > self._most_bytes:
+                return chosen, passed, True
+            chosen.append(each)
+        return chosen, passed, len(chosen) >= self._most_events or size >= self._most_bytes
+
+    def _take(self, chosen: Sequence[Delivery], passed: Sequence[Delivery]) -> None:
+        if passed:
+            taken = set(map(id, chosen))
+            self._queue = deque(each for each in self._queue if id(each) not in taken)
+        else:
+            for _ in chosen:
+                self._queue.popleft()
+        self._queued_bytes -= sum(len(each.body) + _COMMA for each in chosen)
+        self._requests += 1
+        self._held.update((each.key, inf) for each in chosen if each.key is not Lane.NONE)
+
+    def _learn(self, batch: Batch, answer: Answer | NoAnswer, verdict: Sequence[_Verdict], now: float) -> None:
+        """Pause, let keys rest, and change the size of batches, as an answer suggests."""
+        status = answer.status if isinstance(answer, Answer) else 0
+        stored = sum(outcome is None for outcome in verdict)
+        count = len(verdict)
+        if stored:
+            self._failures = 0
+            self._most_events = min(self.limits.batch_events, self._most_events * 2)
+        if status == 207:
+            for each, outcome in zip(batch.deliveries, verdict, strict=True):
+                if isinstance(outcome, _Again):
+                    self._let_rest(each, now + self._pauses.after(each.attempts, self._draw))
+        elif status == 422:
+            # One event is named at a time. Bad events in a row shall not send the good ones behind them each time.
+            first = next((place for place, each in enumerate(verdict) if isinstance(each, NakadiError)), 0)
+            self._most_events = max(1, min(self._most_events, 2 * first))
+        elif status in _HALVE:
+            self._most_events = max(1, count // 2)
+            if status == 413:
+                size = sum(len(each.body) + _COMMA for each in batch.deliveries)
+                self._most_bytes = max(1, size // 2) if count > 1 else self.limits.batch_bytes
+        elif any(isinstance(outcome, _Again) for outcome in verdict):
+            self._failures += 1
+            asked = answer.retry_after if isinstance(answer, Answer) else None
+            self._paused_until = max(self._paused_until, now + self._pauses.after(self._failures, self._draw, asked))
+
+    def _let_rest(self, delivery: Delivery, until: float) -> None:
+        if delivery.key is Lane.NONE:
+            self._paused_until = max(self._paused_until, until)
+        else:
+            self._held[delivery.key] = until
+
+    def _settle(self, delivery: Delivery, outcome: Delivered | NakadiError) -> None:
+        size = len(delivery.body) + _COMMA
+        self.kept_events -= 1
+        self.kept_bytes -= size
+        self._left[delivery.epoch] -= 1
+        if not self._left[delivery.epoch] and delivery.epoch != self._epoch:
+            del self._left[delivery.epoch]
+        delivery.body = b""
+        delivery.outcome = outcome
+
+
+class _Again(msgspec.Struct, frozen=True):
+    """An event is to be sent again."""
+
+    maybe_stored: bool
+
+
+# None: stored. An error: refused for good.
+_Verdict = None | NakadiError | _Again
+
+
+def _verdict(deliveries: Sequence[Delivery], answer: Answer | NoAnswer) -> Sequence[_Verdict]:
+    """What an answer means for each event of a batch."""
+    count = len(deliveries)
+    if isinstance(answer, NoAnswer):
+        return [_Again(maybe_stored=answer.sent)] * count
+    status = answer.status
+    if status in (207, 422) and (items := answer.item_results(count)) is not None:
+        return list(_verdicts_of_items(status, items))
+    return [_verdict_of_status(status, count, answer)] * count
+
+
+def _verdict_of_status(status: int, count: int, answer: Answer) -> _Verdict:
+    if status == 200:
+        return None
+    if status in (207, 401, 408, 429) or status >= 500 or (status in _HALVE and count > 1):
+        return _Again(maybe_stored=status in _AMBIGUOUS)
+    return answer.refusal()
+
+
+def _verdicts_of_items(status: int, items: Sequence[ItemResult]) -> Iterable[_Verdict]:
+    # Where the broker refuses a batch without naming an event, sending it again would change nothing.
+    names_one = any(item.publishing_status == "failed" for item in items)
+    for item in items:
+        if item.publishing_status == "submitted":
+            yield None
+        elif status == 207:
+            # A write that failed may have been carried out, such as one that timed out. An aborted one was not begun.
+            yield _Again(maybe_stored=item.publishing_status == "failed")
+        elif item.publishing_status == "failed" or not names_one:
+            yield EventRefused(item.detail or "The broker refused the batch as a whole.", step=item.step or "none")
+        else:
+            yield _Again(maybe_stored=False)
+
+
+def _late(delivery: Delivery) -> NotDelivered:
+    return NotDelivered("The event was not acknowledged in time.", maybe_stored=delivery.ambiguous)

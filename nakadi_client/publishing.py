@@ -1,0 +1,72 @@
+"""What producers of both kinds have in common: the request for a batch, and an event's way into the core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from nakadi_client.connections import Compression, Request, compressor, path
+from nakadi_client.deliveries import Delivery, Lane
+from nakadi_client.events import Metadata, encode
+from nakadi_client.producer_core import Batch, Limits
+
+# A small body is not worth the work.
+_LEAST_TO_COMPRESS = 1_000
+
+
+class Publishing(msgspec.Struct, frozen=True):
+    """Where events go and how they become requests. Its fields are the keywords of `Producer`.
+
+    key          A function that takes the key of an event, such as `key_at("order_number")`. Events of one key stay in
+                 their order; without it all events are of one key.
+    ordered      False gives up the order, so that requests may pass each other.
+    metadata     None for event types of the category `undefined`, which have no metadata.
+    compression  "gzip", "zstd" or None.
+    tombstones   Delete by the keys of the events, rather than publishing them.
+    only_for     The id of the one subscription that sees these events.
+    """
+
+    event_type: str
+    key: Callable[[Any], object] | None = None
+    ordered: bool = True
+    metadata: Metadata | None = Metadata()
+    compression: Compression | None = None
+    tombstones: bool = False
+    only_for: str | None = None
+
+    def delivery_of(self, event: Any, key: object, eid: str | None = None) -> Delivery:
+        """Write an event, and choose its key."""
+        if not self.ordered:
+            key = Lane.NONE
+        elif key is None and self.key is not None:
+            key = self.key(event)
+        body, found = encode(event, self.metadata)
+        return Delivery(body, eid=found or eid, key=key)
+
+    def requests(self) -> Callable[[Batch], Request]:
+        """Return the function that makes requests of batches."""
+        compress = compressor(self.compression)
+        where = path("event-types", self.event_type, "deleted-events" if self.tombstones else "events")
+        plain = {"Content-Type": "application/json"}
+        if self.only_for:
+            plain["X-CONSUMER-TAG"] = f"CONSUMER_SUBSCRIPTION_ID={self.only_for}"
+        packed = plain | {"Content-Encoding": self.compression or ""}
+
+        def request(batch: Batch) -> Request:
+            body = batch.body
+            if compress is None or len(body) < _LEAST_TO_COMPRESS:
+                return Request("POST", where, body, plain)
+            return Request("POST", where, compress(body), packed)
+
+        return request
+
+
+LIMITS = frozenset(Limits.__struct_fields__)
+
+
+def divided(options: dict[str, Any]) -> tuple[Limits, dict[str, Any]]:
+    """Divide the keywords of a producer into its limits and the rest."""
+    limits = Limits(**{name: value for name, value in options.items() if name in LIMITS})
+    return limits, {name: value for name, value in options.items() if name not in LIMITS}

@@ -1,0 +1,22 @@
+"""A broker in this process, and what tests of the client ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from nakadi_client.testing import LocalNakadi, Network
+
+
+@pytest.fixture
+def nakadi() -> Iterator[LocalNakadi]:
+    with LocalNakadi() as nakadi:
+        yield nakadi
+
+
+@pytest.fixture
+def network(nakadi) -> Iterator[Network]:
+    """What lies between the client and the broker."""
+    with Network(nakadi.url) as network:
+        yield network

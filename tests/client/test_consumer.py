@@ -1,0 +1,292 @@
+"""Consumers read subscriptions of a real broker, over sockets, whatever breaks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pydantic
+import pytest
+
+from nakadi_client import (
+    BY_HAND,
+    CommitPolicy,
+    Consumer,
+    Park,
+    Poison,
+    Producer,
+    Refused,
+    StreamOptions,
+    consume,
+)
+from nakadi_client.testing import LocalNakadi, Network
+from tests.support.environment import plain_environment
+from tests.support.patience import PATIENCE, until
+
+ROOT = Path(__file__).parents[2]
+# A stream that broke off keeps its partitions for this long, where nobody can give them back.
+QUICK = StreamOptions(commit_timeout=2, batch_limit=20, max_uncommitted_events=100)
+
+
+class Order(msgspec.Struct):
+    n: int
+
+
+class PydanticOrder(pydantic.BaseModel):
+    n: int
+
+
+@pytest.fixture
+def orders(nakadi):
+    """The id of a subscription with 300 events in three partitions."""
+    nakadi.create_event_type("order", partitions=3)
+    publish(nakadi, range(300))
+    return nakadi.subscribe("order")
+
+
+def publish(nakadi, numbers):
+    with Producer(nakadi.url, "order", stop_on_signals=False) as producer:
+        producer.send_all({"n": n} for n in numbers)
+
+
+def read(consumer, count, seen=None):
+    """Read until every number was seen; returns how often each was."""
+    seen = Counter() if seen is None else seen
+    for batch in consumer:
+        seen.update(number_of(event) for event in batch.events)
+        if len(seen) >= count:
+            batch.done()
+            break
+    return seen
+
+
+def number_of(event):
+    return event["n"] if isinstance(event, dict) else event.n
+
+
+def test_everything_is_read_once_and_committed(nakadi, orders):
+    """A loop gets every event once, and what it is done with is committed when it ends."""
+    with Consumer(nakadi.url, orders) as consumer:
+        assert read(consumer, 300) == Counter(range(300))
+        assert sum(consumer.lag().values()) == 0
+    assert nakadi.unconsumed(orders) == 0
+
+
+@pytest.mark.parametrize("model", [Order, PydanticOrder])
+def test_events_are_of_the_model(nakadi, orders, model):
+    """Events are what the application asked for."""
+    for batch in consume(nakadi.url, orders, model=model):
+        assert all(isinstance(event, model) for event in batch.events)
+        break
+
+
+def test_a_loop_that_ends_early_does_not_commit_what_was_in_hand(nakadi, orders):
+    """After a `break` or an exception the batch comes again, unless it was marked as done."""
+    first = []
+    for batch in consume(nakadi.url, orders, options=QUICK):
+        first = [event["n"] for event in batch]
+        break
+    assert nakadi.unconsumed(orders) == 300
+
+    with Consumer(nakadi.url, orders, options=QUICK) as consumer:
+        assert read(consumer, 300)[first[0]] == 1
+    assert nakadi.unconsumed(orders) == 0
+
+
+@pytest.mark.parametrize(
+    "policy", [CommitPolicy(events=40), CommitPolicy(seconds=0.2), CommitPolicy(events=1_000_000, seconds=0.1)]
+)
+def test_commits_are_made_after_so_many_events_or_seconds(nakadi, orders, policy):
+    """A policy needs fewer commits than there are batches, and forgets none."""
+    with Consumer(nakadi.url, orders, options=QUICK, commit=policy) as consumer:
+        read(consumer, 300)
+        health = consumer.health()
+    assert health.commits < health.batches_handled
+    assert nakadi.unconsumed(orders) == 0
+
+
+def test_a_commit_by_hand_is_the_only_one(nakadi, orders):
+    """By hand, only batches that are marked count."""
+    marked = 0
+    options = StreamOptions(commit_timeout=2, batch_limit=10, max_uncommitted_events=1_000)
+    with Consumer(nakadi.url, orders, options=options, commit=BY_HAND) as consumer:
+        seen = 0
+        places = set()
+        for batch in consumer:
+            seen += len(batch)
+            if batch.partition not in places:
+                places.add(batch.partition)
+                marked += len(batch)
+                batch.done()
+            if seen == 300:
+                break
+    assert nakadi.unconsumed(orders) == 300 - marked
+
+
+def test_a_connection_that_breaks_within_a_line_loses_nothing(nakadi, network, orders):
+    """Torn lines are not taken, and their events come again with the next stream."""
+    seen = Counter()
+    with Consumer(network.url, orders, options=QUICK) as consumer:
+        for batch in consumer:
+            seen.update(event["n"] for event in batch)
+            if len(seen) == 300:
+                batch.done()
+                break
+            network.cut_after(700 + 1_300 * len(seen) % 2_000)
+        assert consumer.health().reconnects >= 1
+    assert set(seen) == set(range(300))
+    until(lambda: nakadi.unconsumed(orders) == 0)
+
+
+def test_a_broker_that_restarts_loses_nothing(tmp_path):
+    """A consumer outlives its broker: it reads on from the next one with the same data."""
+    data = {"registry": f"sqlite:///{tmp_path}/nakadi.db", "event_log": f"sqlite:///{tmp_path}/nakadi.db"}
+    first = LocalNakadi(**data)
+    first.create_event_type("order", partitions=3)
+    publish(first, range(100))
+    orders = first.subscribe("order")
+    seen = Counter()
+    with Network(first.url) as network, Consumer(network.url, orders, options=QUICK) as consumer:
+        reading = threading.Thread(target=read, args=(consumer, 200, seen))
+        reading.start()
+        until(lambda: len(seen) == 100)
+        first.close()
+        with LocalNakadi(**data) as second:
+            network.lead_to(second.url)
+            publish(second, range(100, 200))
+            reading.join(PATIENCE)
+            assert not reading.is_alive()
+            assert set(seen) == set(range(200))
+            assert second.unconsumed(orders) == 0
+
+
+def test_two_consumers_share_the_partitions(nakadi, orders):
+    """A second consumer takes partitions over, both are told, and nothing is lost or read twice."""
+    told = {"first": [], "second": []}
+    seen = Counter()
+    consumers = [
+        Consumer(nakadi.url, orders, options=QUICK, on_rebalance=told[name].append, stop_on_signals=False)
+        for name in told
+    ]
+
+    def work(consumer):
+        for batch in consumer:
+            seen.update(event["n"] for event in batch)
+
+    threads = [threading.Thread(target=work, args=(consumer,)) for consumer in consumers]
+    threads[0].start()
+    until(lambda: len(seen) == 300)
+    threads[1].start()
+    until(lambda: told["second"])
+    publish(nakadi, range(300, 600))
+    until(lambda: len(seen) == 600)
+    until(lambda: nakadi.unconsumed(orders) == 0)
+    for consumer in consumers:
+        consumer.stop()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert set(seen.values()) == {1}
+    assert {place for each in told["first"] for place in each.gained} == {("order", p) for p in "012"}
+    for consumer in consumers:
+        consumer.close()
+
+
+def test_an_event_that_does_not_fit_ends_the_consumer(nakadi, orders):
+    """By default a poison event ends the loop, and is not committed."""
+    publish(nakadi, ["bad"])
+    with pytest.raises(Poison, match="Expected `int`"), Consumer(nakadi.url, orders, model=Order) as consumer:
+        read(consumer, 1_000)
+    assert nakadi.unconsumed(orders) >= 1
+
+
+def test_an_event_that_does_not_fit_is_skipped(nakadi, orders):
+    """A consumer may skip poison events; all others arrive."""
+    publish(nakadi, ["bad", 300])
+    with Consumer(nakadi.url, orders, model=Order, on_poison="skip") as consumer:
+        assert read(consumer, 301) == Counter(range(301))
+    assert nakadi.unconsumed(orders) == 0
+
+
+def test_an_event_that_does_not_fit_is_parked(nakadi, orders):
+    """A parked event stands in another event type, with the reason, before its batch is committed."""
+    nakadi.create_event_type("parked")
+    publish(nakadi, ["bad", 300])
+    with Consumer(nakadi.url, orders, model=PydanticOrder, on_poison=Park("parked")) as consumer:
+        read(consumer, 301)
+    [parked] = nakadi.events("parked")
+    assert parked["event"]["n"] == "bad"
+    assert parked["subscription_id"] == orders
+    assert "int" in parked["error"]["message"]
+
+
+def test_slow_work_on_a_long_batch_keeps_its_partitions(nakadi, orders):
+    """Work that takes longer than the commit timeout is not handed to anybody else, nor repeated."""
+    seen = Counter()
+    with Consumer(nakadi.url, orders, options=StreamOptions(commit_timeout=1, batch_limit=100)) as consumer:
+        for batch in consumer:
+            for event in batch:
+                seen[event["n"]] += 1
+                time.sleep(0.02)
+            if len(seen) == 300:
+                batch.done()
+                break
+        assert consumer.health().commits_lost == 0
+    assert set(seen.values()) == {1}
+    assert nakadi.unconsumed(orders) == 0
+
+
+def test_a_consumer_of_nothing_says_so(nakadi):
+    """A subscription that does not exist ends the consumer with the broker's words."""
+    with pytest.raises(Refused, match="does not exist"), Consumer(nakadi.url, "no-such-id") as consumer:
+        read(consumer, 1)
+
+
+def test_health_and_lag_are_numbers(nakadi, orders):
+    """Monitoring sees the stream, what was done, and what is left."""
+    with Consumer(nakadi.url, orders, options=QUICK) as consumer:
+        for batch in consumer:
+            assert sum(consumer.lag().values()) == 300
+            health = consumer.health()
+            assert health.state == "open"
+            assert health.seconds_in_hand >= 0
+            batch.done()
+            break
+        assert consumer.health().events_handled == len(batch)
+
+
+PROGRAM = """
+import sys, time
+from nakadi_client import StreamOptions, consume
+
+for batch in consume(sys.argv[1], sys.argv[2], options=StreamOptions(batch_limit=10)):
+    print(len(batch), flush=True)
+    time.sleep(0.5)
+    print("done", flush=True)
+print("ended", flush=True)
+"""
+
+
+def test_a_program_that_is_ended_finishes_its_batch_and_commits_it(nakadi, orders):
+    """At SIGTERM the batch in hand is worked through and committed, and nothing else is taken."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, nakadi.url, orders],
+        cwd=ROOT,
+        env=plain_environment(PYTHONPATH=str(ROOT)),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with program:
+        assert program.stdout is not None
+        handled = int(program.stdout.readline())
+        os.kill(program.pid, signal.SIGTERM)
+        assert program.stdout.read() == "done\nended\n"
+        assert program.wait(PATIENCE) == 0
+    assert nakadi.unconsumed(orders) == 300 - handled

@@ -1,0 +1,319 @@
+"""Producers publish to a real broker, over sockets, whatever fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from nakadi_client import (
+    BadEvent,
+    BufferFull,
+    Closed,
+    Connection,
+    EventRefused,
+    Limits,
+    Metadata,
+    NotDelivered,
+    Producer,
+    Refused,
+    key_at,
+)
+from nakadi_client.testing import LocalNakadi
+from tests.support.environment import plain_environment
+from tests.support.patience import PATIENCE
+
+ROOT = Path(__file__).parents[2]
+STRICT = '{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}'
+
+
+class Order(msgspec.Struct):
+    number: str
+    quantity: int = 1
+
+
+def numbers(events):
+    return [event["n"] for event in events]
+
+
+def test_events_are_published_with_metadata(nakadi):
+    """Every event is stored in its order, with the metadata that was missing."""
+    nakadi.create_event_type("sent")
+    with Producer(nakadi.url, "sent") as producer:
+        deliveries = [producer.send({"n": n}) for n in range(1_000)]
+
+    stored = nakadi.events("sent")
+    assert numbers(stored) == list(range(1_000))
+    assert [event["metadata"]["eid"] for event in stored] == [each.eid for each in deliveries]
+    assert {each.result().attempts for each in deliveries} == {1}
+
+
+def test_a_model_and_bytes_are_published(nakadi):
+    """An event may be a model, a mapping with metadata of its own, or JSON."""
+    nakadi.create_event_type("sent")
+    own = {"eid": "11111111-1111-1111-1111-111111111111"}
+    whole = (
+        b'{"number":"C","metadata":{"eid":"22222222-2222-2222-2222-222222222222","occurred_at":"2026-01-01T00:00:00Z"}}'
+    )
+    with Producer(nakadi.url, "sent", metadata=Metadata(traceparent=lambda: "00-1-2-01")) as producer:
+        producer.publish(Order("A"))
+        producer.send({"number": "B", "metadata": own})
+        producer.send(whole)
+
+    first, second, third = nakadi.events("sent")
+    assert (first["number"], first["quantity"]) == ("A", 1)
+    assert first["metadata"]["span_ctx"] == {"traceparent": "00-1-2-01"}
+    assert second["metadata"]["eid"] == own["eid"]
+    assert second["metadata"]["occurred_at"]
+    assert third["metadata"]["eid"].startswith("2222")
+
+
+def test_a_category_without_metadata_gets_none(nakadi):
+    """With `metadata=None` an event is published as it is."""
+    nakadi.create_event_type("sent", category="undefined")
+    with Producer(nakadi.url, "sent", metadata=None) as producer:
+        producer.send({"n": 1})
+    assert nakadi.events("sent") == [{"n": 1}]
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_bodies_are_compressed(nakadi, network, compression):
+    """A batch of equal events is a fraction of its size on the wire."""
+    nakadi.create_event_type("sent")
+    with Producer(network.url, "sent", compression=compression) as producer:
+        for n in range(500):
+            producer.send({"n": n, "text": "x" * 1_000})
+    assert numbers(nakadi.events("sent")) == list(range(500))
+
+
+def test_what_a_partition_refused_is_sent_again_in_its_order(nakadi):
+    """A partition that fails (207) gets its events again; each key stays in its order, and nothing is there twice."""
+    nakadi.create_event_type(
+        "sent",
+        partitions=4,
+        partition_strategy="hash",
+        partition_key_fields=["key"],
+    )
+    nakadi.faults.refuse(event_type="sent", partition="1", times=3)
+    nakadi.faults.refuse(event_type="sent", partition="2", times=1)
+    with Producer(nakadi.url, "sent", key=key_at("key"), limits=Limits(batch_events=20, in_flight=3)) as producer:
+        deliveries = [producer.send({"key": str(n % 17), "n": n}) for n in range(400)]
+
+    stored = nakadi.events("sent")
+    assert sorted(numbers(stored)) == list(range(400))
+    for key in range(17):
+        of_key = [event["n"] for event in stored if event["key"] == str(key)]
+        assert of_key == sorted(of_key)
+    assert max(each.result().attempts for each in deliveries) > 1
+
+
+def test_a_write_that_timed_out_may_have_stored_the_event(nakadi):
+    """What was stored though the broker said otherwise is there twice, with one `eid`, and the report says so."""
+    nakadi.create_event_type("sent")
+    nakadi.faults.time_out(event_type="sent")
+    with Producer(nakadi.url, "sent") as producer:
+        delivery = producer.send({"n": 1})
+
+    assert delivery.result().maybe_doubled
+    assert [event["metadata"]["eid"] for event in nakadi.events("sent")] == [delivery.eid] * 2
+
+
+def test_a_refused_event_does_not_stop_the_others(nakadi):
+    """An event that the schema refuses (422) fails alone; all others of its batch are stored."""
+    nakadi.create_event_type("sent", schema={"type": "json_schema", "schema": STRICT})
+    with Producer(nakadi.url, "sent") as producer:
+        good = [producer.send({"n": n}) for n in range(50)]
+        bad = producer.send({"n": "?"})
+        good += [producer.send({"n": n}) for n in range(50, 100)]
+
+    with pytest.raises(EventRefused, match="expected type"):
+        bad.result()
+    assert all(each.result() for each in good)
+    assert numbers(nakadi.events("sent")) == list(range(100))
+
+
+def test_an_event_that_is_no_json_to_the_broker_fails_alone(nakadi):
+    """A batch that the broker cannot read (400) is divided until the event is found."""
+    nakadi.create_event_type("sent")
+    with Producer(nakadi.url, "sent", metadata=None) as producer:
+        deliveries = [producer.send(whole_event(n)) for n in range(20)]
+        bad = producer.send(b'{"n":1,"n":2}')
+        deliveries += [producer.send(whole_event(n)) for n in range(20, 40)]
+
+    with pytest.raises(Refused, match="400"):
+        bad.result()
+    assert all(each.result() for each in deliveries)
+    assert numbers(nakadi.events("sent")) == list(range(40))
+
+
+def whole_event(n):
+    eid = f"00000000-0000-0000-0000-{n:012d}"
+    return {"n": n, "metadata": {"eid": eid, "occurred_at": "2026-01-01T00:00:00Z"}}
+
+
+def test_an_unknown_event_type_fails_the_event(nakadi):
+    """What will never be accepted is reported, with the broker's words."""
+    with Producer(nakadi.url, "nowhere") as producer:
+        delivery = producer.send({"n": 1})
+    with pytest.raises(Refused, match="nowhere"):
+        delivery.result()
+
+
+def test_a_broker_that_is_gone_for_a_while_gets_everything(nakadi, network):
+    """While nothing gets through, events wait; nothing is lost, and the order holds."""
+    nakadi.create_event_type("sent")
+    with Producer(network.url, "sent", limits=Limits(batch_events=10)) as producer:
+        for n in range(100):
+            producer.send({"n": n})
+        producer.flush()
+        network.go_down()
+        for n in range(100, 200):
+            producer.send({"n": n})
+        assert not producer.flush(0.5)
+        network.heal()
+        assert producer.flush(PATIENCE)
+    assert numbers(nakadi.events("sent")) == list(range(200))
+
+
+def test_a_lost_answer_is_an_event_that_may_be_there_twice(nakadi, network):
+    """When the connection breaks in the answer, the event is sent again with its `eid`."""
+    nakadi.create_event_type("sent")
+    with Producer(network.url, "sent") as producer:
+        network.cut_after(20)
+        delivery = producer.send({"n": 1})
+        assert delivery.result(PATIENCE).maybe_doubled
+    assert [event["metadata"]["eid"] for event in nakadi.events("sent")] == [delivery.eid] * 2
+
+
+def test_an_event_that_nobody_takes_is_given_up(network):
+    """After the delivery timeout an event is reported as not delivered."""
+    network.go_down()
+    with Producer(network.url, "sent", limits=Limits(delivery_timeout=0.3)) as producer:
+        delivery = producer.send({"n": 1})
+        with pytest.raises(NotDelivered) as failed:
+            delivery.result(PATIENCE)
+    # The proxy took the connection, so nobody knows what became of the request.
+    assert isinstance(failed.value.maybe_stored, bool)
+
+
+def test_a_full_buffer_holds_senders_back(network):
+    """`send` waits for room, and says when there is none in time."""
+    network.go_down()
+    producer = Producer(network.url, "sent", limits=Limits(buffer_events=3))
+    deliveries = [producer.send({"n": n}) for n in range(3)]
+    with pytest.raises(BufferFull):
+        producer.send({"n": 3}, timeout=0.1)
+    producer.close(timeout=0.1)
+    for each in deliveries:
+        with pytest.raises(NotDelivered):
+            each.result(PATIENCE)
+    with pytest.raises(Closed):
+        producer.send({"n": 4})
+
+
+def test_room_that_comes_is_used(nakadi):
+    """Many more events than the buffer has room for go through it."""
+    nakadi.create_event_type("sent")
+    limits = Limits(buffer_events=5, batch_events=2, linger=0)
+    with Producer(nakadi.url, "sent", limits=limits) as producer:
+        for n in range(200):
+            producer.send({"n": n})
+    assert numbers(nakadi.events("sent")) == list(range(200))
+
+
+def test_reports_come_to_callbacks(nakadi):
+    """A callback gets each report, and one that fails does not stop the others."""
+    nakadi.create_event_type("sent")
+    reports = []
+
+    def fail(_delivery):
+        raise RuntimeError("on purpose")
+
+    with Producer(nakadi.url, "sent", on_delivery=reports.append) as producer:
+        for n in range(10):
+            producer.send({"n": n}, on_delivery=fail)
+    assert [each.done for each in reports] == [True] * 10
+
+
+def test_events_of_several_threads_arrive(nakadi):
+    """Threads share a producer."""
+    nakadi.create_event_type("sent")
+    with Producer(nakadi.url, "sent", limits=Limits(in_flight=2), ordered=False) as producer:
+        threads = [
+            threading.Thread(target=lambda start=start: producer.send_all({"n": start + n} for n in range(200)))
+            for start in range(0, 1_000, 200)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(numbers(nakadi.events("sent"))) == list(range(1_000))
+
+
+def test_what_is_no_event_is_refused_at_once(nakadi):
+    """Only what can be written as an object is taken."""
+    with Producer(nakadi.url, "sent") as producer:
+        for bad in ([1], "text", {"n": object()}):
+            with pytest.raises(BadEvent):
+                producer.send(bad)
+
+
+def test_a_secret_is_shown_nowhere():
+    """Neither a token nor a password in the URL stands in a `repr` or an error."""
+    connection = Connection("http://me:hidden@127.0.0.1:1", token="secret-token")
+    with Producer(connection, "sent", limits=Limits(delivery_timeout=0.2)) as producer:
+        delivery = producer.send({"n": 1})
+        shown = f"{producer!r} {connection!r} {delivery!r}"
+    with pytest.raises(NotDelivered) as failed:
+        delivery.result()
+    for text in (shown, repr(failed.value), str(failed.value)):
+        assert "secret-token" not in text
+        assert "hidden" not in text
+
+
+PROGRAM = """
+import sys, time
+from nakadi_client import Limits, Producer
+
+producer = Producer(sys.argv[1], "sent", limits=Limits(linger=5))
+for n in range(100):
+    producer.send({"n": n})
+print("sent", flush=True)
+if sys.argv[2] == "wait":
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("ending", ["exit", "wait"])
+def test_a_program_that_ends_delivers_what_it_sent(nakadi, ending):
+    """At the end of a program, and at SIGTERM, what waits for its linger goes out first."""
+    nakadi.create_event_type("sent")
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, nakadi.url, ending],
+        cwd=ROOT,
+        env=plain_environment(PYTHONPATH=str(ROOT)),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "sent\n"
+        if ending == "wait":
+            os.kill(program.pid, signal.SIGTERM)
+        assert program.wait(PATIENCE) == (-signal.SIGTERM if ending == "wait" else 0)
+    assert numbers(nakadi.events("sent")) == list(range(100))
+
+
+def test_the_example_of_the_module_runs():
+    """What the module's docstring shows is so."""
+    with LocalNakadi() as nakadi:
+        nakadi.create_event_type("order.placed")
+        with Producer(nakadi.url, "order.placed") as producer:
+            delivery = producer.send({"order_number": "A-1"})
+        assert delivery.result().attempts == 1
