@@ -1,0 +1,401 @@
+"""What a consumer decides: in every order of lines, cuts, commits and answers, only what was handled is committed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nakadi_client.answers import Answer
+from nakadi_client.batches import Batch
+from nakadi_client.consumer_core import (
+    BY_HAND,
+    EACH_BATCH,
+    Commit,
+    CommitPolicy,
+    ConsumerCore,
+    End,
+    Extend,
+    Leave,
+    Look,
+    Open,
+    Rebalance,
+    StreamOptions,
+    Wait,
+)
+from nakadi_client.errors import NakadiError, NoAnswer, Refused
+
+NO_ROUTE = Answer(404, b'{"detail":"There is nothing at this path"}')
+ENDED = Answer(404, b'{"detail":"Session with stream id s not found"}')
+
+
+def offset(number):
+    return f"001-0001-{number:018d}" if number >= 0 else "001-0001--1"
+
+
+def line(partition, numbers, last=None):
+    cursor = {"event_type": "t", "partition": partition, "offset": offset(numbers[-1] if last is None else last)}
+    cursor["cursor_token"] = "x"
+    return msgspec.json.encode({"cursor": cursor, "events": [{"n": n} for n in numbers]})
+
+
+def keep_alive(partition, number):
+    cursor = {"event_type": "t", "partition": partition, "offset": offset(number), "cursor_token": "x"}
+    return msgspec.json.encode({"cursor": cursor})
+
+
+class World:
+    """A broker with two partitions that have gaps in their numbers, and all that may happen to its one client."""
+
+    def __init__(self, seed, *, extends, policy):
+        self.random = random.Random(seed)
+        self.extends = extends
+        options = StreamOptions(commit_timeout=10, batch_flush_timeout=1)
+        self.core = ConsumerCore(options, policy, self.random.random)
+        # Numbers of the events of each partition: some are missing.
+        self.log = {partition: [n for n in range(40) if self.random.random() < 0.8] or [0] for partition in ("0", "1")}
+        self.committed = {"0": -1, "1": -1}
+        self.handled = {"0": set(), "1": set()}
+        self.times = Counter()
+        self.sent = {}
+        self.now = 0.0
+        self.streams = 0
+        self.live = set()
+        self.connected = None
+        self.commits_on_their_way = []
+        self.in_hand = None
+
+    def run(self, steps):
+        for _ in range(steps):
+            self.random.choice([self.connection, self.work, self.commits, self.commits, self.lines, self.time])()
+            self.check()
+
+    def is_done(self):
+        return all(self.committed[partition] >= numbers[-1] for partition, numbers in self.log.items())
+
+    def connection(self):
+        if self.connected:
+            if self.random.random() < 0.1:
+                self.core.closed(self.now, self.random.choice([None, NoAnswer("cut")]))
+                self.connected = None
+            elif self.core.lost_stream():
+                self.core.closed(self.now, NoAnswer("broken by the committer"))
+                self.connected = None
+            return
+        if not isinstance(self.core.connection_step(self.now), Open):
+            return
+        if self.live and self.random.random() < 0.8:
+            self.core.refused(Answer(409), self.now)
+        elif self.random.random() < 0.2:
+            self.core.refused(self.random.choice([NoAnswer("down"), Answer(503)]), self.now)
+        else:
+            # Whatever the one before had not committed is sent again.
+            self.live.clear()
+            self.streams += 1
+            self.connected = f"s{self.streams}"
+            self.live.add(self.connected)
+            self.sent = dict(self.committed)
+            self.core.opened(self.connected, self.now)
+
+    def lines(self):
+        if not self.connected:
+            return
+        partition = self.random.choice(["0", "1"])
+        numbers = [n for n in self.log[partition] if n > self.sent[partition]][: self.random.randint(1, 5)]
+        text = line(partition, numbers) if numbers else keep_alive(partition, self.sent[partition])
+        try:
+            self.core.received(text, self.now)
+        except NakadiError:
+            assert self.core.lost_stream() == self.connected
+            self.core.closed(self.now, NoAnswer("lost"))
+            self.connected = None
+            return
+        if numbers:
+            self.sent[partition] = numbers[-1]
+
+    def work(self):
+        if self.in_hand is not None:
+            # A loop over the batch goes on, and ends.
+            batch, rest = self.in_hand
+            if next(rest, None) is None:
+                self.finish(batch)
+            return
+        step = self.core.work_step(self.now)
+        if isinstance(step, Batch):
+            self.in_hand = (step, iter(step))
+
+    def finish(self, batch):
+        for event in batch.events:
+            self.handled[batch.partition].add(event["n"])
+            self.times[batch.partition, event["n"]] += 1
+        self.core.handled(batch, self.now)
+        self.in_hand = None
+
+    def commits(self):
+        if self.commits_on_their_way and self.random.random() < 0.7:
+            self.answer(self.commits_on_their_way.pop())
+            return
+        step = self.core.commit_step(self.now)
+        if not isinstance(step, (Wait, End)):
+            assert not self.commits_on_their_way, "one request at a time"
+            self.commits_on_their_way.append(step)
+
+    def answer(self, action):
+        lost = self.random.random() < 0.15
+        if isinstance(action, Look):
+            self.core.looked({("t", partition): offset(number) for partition, number in self.committed.items()})
+        elif isinstance(action, Extend):
+            known = Answer(200) if action.stream_id in self.live else ENDED
+            self.core.extended(NoAnswer("lost") if lost else known if self.extends else NO_ROUTE, self.now)
+        elif isinstance(action, Leave):
+            self.live.discard(action.stream_id)
+            self.core.left(NoAnswer("lost") if lost else Answer(204) if self.extends else NO_ROUTE)
+        elif self.random.random() < 0.1:
+            self.core.committed(self.random.choice([NoAnswer("lost"), Answer(503)]), self.now)
+        elif action.stream_id not in self.live:
+            self.core.committed(Answer(422, b'{"detail":"Session with stream id s not found"}'), self.now)
+        else:
+            self.store(action)
+            self.core.committed(NoAnswer("lost") if lost else Answer(204), self.now)
+
+    def store(self, commit):
+        for cursor in commit.cursors:
+            number = int(cursor.offset.removeprefix("001-0001-"))
+            self.committed[cursor.partition] = max(self.committed[cursor.partition], number)
+
+    def time(self):
+        self.now += self.random.choice([0.01, 0.1, 1.0, 3.0])
+
+    def check(self):
+        """Nothing is committed that no loop is done with."""
+        for partition, number in self.committed.items():
+            unhandled = {n for n in self.log[partition] if n <= number} - self.handled[partition]
+            batch = self.in_hand[0] if self.in_hand else None
+            if batch is not None and batch.partition == partition:
+                # The loop is done with these, though not with the batch.
+                unhandled -= {event["n"] for event in batch.events[: batch.progress]}
+            assert not unhandled, f"{unhandled} of {partition} committed, not handled"
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    extends=st.booleans(),
+    policy=st.sampled_from([EACH_BATCH, CommitPolicy(events=7), CommitPolicy(seconds=1.0)]),
+)
+def test_no_order_of_facts_commits_what_was_not_handled_or_stops_for_ever(seed, extends, policy):
+    """Whatever breaks and whenever: a commit covers handled events only, and in the end everything is committed."""
+    world = World(seed, extends=extends, policy=policy)
+    world.run(400)
+    for _ in range(20):
+        world.run(400)
+        if world.is_done():
+            break
+    assert world.is_done()
+    assert all(set(numbers) == world.handled[partition] for partition, numbers in world.log.items())
+
+
+def opened(policy=EACH_BATCH, **options):
+    core = ConsumerCore(StreamOptions(**options), policy, lambda: 0.0)
+    assert isinstance(core.connection_step(0.0), Open)
+    core.opened("s", 0.0)
+    return core
+
+
+def next_batch(core, now=0.0):
+    while isinstance(step := core.work_step(now), Rebalance):
+        pass
+    return step
+
+
+def test_a_batch_is_committed_when_it_is_done():
+    """Nothing is committed before, and the commit names the place and the stream."""
+    core = opened()
+    core.received(line("0", [0, 1]), 0.0)
+    batch = next_batch(core)
+    assert isinstance(core.commit_step(0.0), Wait)
+    core.handled(batch, 1.0)
+    assert core.commit_step(1.0) == Commit("s", (batch.cursor,))
+    assert core.commit_step(1.0) == Wait()
+    core.committed(Answer(204), 1.0)
+    assert isinstance(core.commit_step(1.0), Wait)
+    assert core.health(1.0).commits == 1
+
+
+def test_batches_that_are_done_together_share_a_commit():
+    """While more batches wait, a commit takes all that was done meanwhile; of a partition the last cursor."""
+    core = opened()
+    for numbers in ([0], [1], [2]):
+        core.received(line("0", numbers), 0.0)
+    core.handled(next_batch(core), 0.0)
+    assert core.commit_step(0.0) == Wait(0.05)
+    second = next_batch(core)
+    core.handled(second, 0.01)
+    assert core.commit_step(0.05) == Commit("s", (second.cursor,))
+
+
+def test_a_commit_that_got_no_answer_is_made_again():
+    """It is repeated after a pause, with what was done since."""
+    core = opened()
+    core.received(line("0", [0]), 0.0)
+    core.received(line("1", [0]), 0.0)
+    first = next_batch(core)
+    core.handled(first, 0.0)
+    core.commit_step(0.1)
+    second = next_batch(core)
+    core.committed(NoAnswer("lost"), 0.1)
+    core.handled(second, 0.1)
+    assert core.commit_step(0.1) == Wait(pytest.approx(0.15))
+    assert set(core.commit_step(0.2).cursors) == {first.cursor, second.cursor}
+
+
+def test_a_stream_that_takes_no_commits_is_dropped():
+    """After 422 nothing more of the stream is handed out, and its connection is to be closed."""
+    core = opened()
+    core.received(line("0", [0]), 0.0)
+    core.received(line("0", [1]), 0.0)
+    core.handled(next_batch(core), 0.0)
+    core.commit_step(1.0)
+    core.committed(Answer(422, b"{}"), 1.0)
+    assert core.lost_stream() == "s"
+    assert isinstance(next_batch(core), Wait)
+    with pytest.raises(NakadiError):
+        core.received(line("0", [2]), 1.0)
+    assert core.health(1.0).commits_lost == 1
+
+
+def test_work_that_takes_long_is_told_to_the_broker():
+    """In time before the commit timeout the stream is extended, again and again."""
+    core = opened(commit_timeout=10)
+    core.received(line("0", [0]), 0.0)
+    next_batch(core)
+    assert isinstance(core.commit_step(3.9), Wait)
+    assert core.commit_step(4.0) == Extend("s")
+    core.extended(Answer(200), 4.1)
+    assert isinstance(core.commit_step(8.0), Wait)
+    assert core.commit_step(8.1) == Extend("s")
+
+
+def test_a_broker_that_cannot_be_told_gets_commits_of_what_is_done():
+    """Where streams cannot be extended, a part of the batch is committed; never more than the loop is done with."""
+    core = opened(commit_timeout=10)
+    core.received(line("0", [3, 5, 9]), 0.0)
+    batch = next_batch(core)
+    loop = iter(batch)
+    next(loop)
+    assert core.commit_step(4.0) == Extend("s")
+    core.extended(NO_ROUTE, 4.0)
+    # Nothing is done yet, and nothing can be committed.
+    assert isinstance(core.commit_step(4.0), Wait)
+    next(loop)
+    assert core.commit_step(4.3) == Look("s")
+    core.looked({("t", "0"): offset(1)})
+    commit = core.commit_step(4.3)
+    assert commit.is_progress
+    # Of the events 3, 5 and 9 one is done. Behind 1 nothing can stand before 2.
+    assert commit.cursors[0].offset == offset(2)
+
+
+def test_a_stream_that_broke_off_takes_commits_and_is_left():
+    """What was in hand when the connection broke is committed on the old stream, which is left then."""
+    core = opened()
+    core.received(line("0", [0]), 0.0)
+    core.received(line("0", [1]), 0.0)
+    batch = next_batch(core)
+    core.closed(1.0, NoAnswer("cut"))
+    assert next_batch(core) == Wait()
+    assert core.connection_step(2.0) == Open()
+    core.handled(batch, 2.0)
+    assert core.commit_step(2.0) == Commit("s", (batch.cursor,))
+    core.committed(Answer(204), 2.0)
+    assert core.commit_step(2.0) == Leave("s")
+    core.left(Answer(204))
+    assert core.commit_step(2.0) == Wait()
+
+
+def test_a_stop_lets_the_batch_in_hand_be_finished_committed_and_the_stream_left():
+    """At the end nothing more is handed out, and the last commit comes before leaving."""
+    core = opened(CommitPolicy(seconds=100))
+    core.received(line("0", [0]), 0.0)
+    core.received(line("0", [1]), 0.0)
+    batch = next_batch(core)
+    core.stop()
+    assert isinstance(core.commit_step(0.0), Wait)
+    core.handled(batch, 0.0)
+    assert next_batch(core) == End()
+    assert core.commit_step(0.0) == Commit("s", (batch.cursor,))
+    core.committed(Answer(204), 0.0)
+    assert core.commit_step(0.0) == Leave("s")
+    core.left(Answer(204))
+    assert core.lost_stream() == "s"
+    core.closed(0.0)
+    assert core.connection_step(0.0) == End()
+    assert core.commit_step(0.0) == End()
+
+
+def test_a_commit_by_hand_waits_for_done():
+    """By hand, the order of marks does not matter: the latest batch of a partition counts."""
+    core = opened(BY_HAND)
+    core.received(line("0", [0]), 0.0)
+    core.received(line("0", [1]), 0.0)
+    first, second = next_batch(core), next_batch(core)
+    core.handled(second, 0.0)
+    core.handled(first, 0.0)
+    assert core.commit_step(1.0) == Commit("s", (second.cursor,))
+
+
+def test_a_window_that_is_full_of_handled_events_is_committed():
+    """A number of events that is greater than the window does not stop the stream."""
+    core = opened(CommitPolicy(events=1_000), max_uncommitted_events=4)
+    core.received(line("0", [0, 1]), 0.0)
+    core.handled(next_batch(core), 0.0)
+    assert isinstance(core.commit_step(0.0), Commit)
+
+
+def test_partitions_that_come_and_go_are_told():
+    """A partition is gained with its first line, and lost with its stream, or when it is silent while others speak."""
+    core = opened(batch_flush_timeout=1)
+    core.received(keep_alive("0", -1), 0.0)
+    core.received(keep_alive("1", -1), 0.0)
+    told = [core.work_step(0.0), core.work_step(0.0)]
+    assert [each.gained for each in told] == [{("t", "0")}, {("t", "1")}]
+    core.received(keep_alive("0", -1), 9.0)
+    step = core.work_step(9.0)
+    assert (step.lost, step.assigned) == ({("t", "1")}, {("t", "0")})
+    core.closed(10.0)
+    assert core.work_step(10.0).lost == {("t", "0")}
+
+
+@pytest.mark.parametrize(
+    ("answer", "pause"), [(Answer(409), 0.25), (Answer(503, retry_after=4.0), 4.0), (NoAnswer("down"), 0.05)]
+)
+def test_a_stream_that_cannot_be_opened_is_tried_again(answer, pause):
+    """Pauses depend on why it was refused."""
+    core = ConsumerCore(StreamOptions(), EACH_BATCH, lambda: 0.0)
+    core.connection_step(0.0)
+    core.refused(answer, 0.0)
+    assert core.connection_step(0.0) == Wait(pause)
+    assert core.connection_step(pause) == Open()
+
+
+def test_what_will_never_be_opened_ends_the_consumer():
+    """After some refusals in a row the consumer ends, with the broker's words."""
+    core = ConsumerCore(StreamOptions(), EACH_BATCH, lambda: 0.0)
+    for now in (0.0, 10.0, 20.0):
+        core.connection_step(now)
+        core.refused(Answer(403, b'{"detail":"denied"}'), now)
+    step = core.work_step(20.0)
+    assert isinstance(step, End)
+    assert isinstance(step.error, Refused)
+
+
+def test_a_problem_in_the_stream_ends_it():
+    """A line without a cursor is no batch."""
+    core = opened()
+    with pytest.raises(NakadiError, match="went wrong"):
+        core.received(b'{"detail":"went wrong"}', 0.0)
+    with pytest.raises(NakadiError, match="no line"):
+        core.received(b"<html>", 0.0)

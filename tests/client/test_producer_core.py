@@ -1,0 +1,299 @@
+"""What a producer decides: in every order of answers and faults, no event is lost or overtaken."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nakadi_client.answers import Answer
+from nakadi_client.deliveries import Delivered, Delivery, Lane
+from nakadi_client.errors import EventRefused, NoAnswer, NotDelivered, Refused
+from nakadi_client.producer_core import Batch, Limits, ProducerCore, Wait
+
+PARTITIONS = 3
+
+
+class Broker:
+    """A broker as the contract has it: partitions fail as a whole, and a refused batch is refused as a whole."""
+
+    def __init__(self, draw) -> None:
+        self._draw = draw
+        self.stored = []
+        # Copies that were made because no clear answer came.
+        self.excused = Counter()
+
+    def take(self, deliveries):
+        """Answer a batch, in a way that is drawn."""
+        events = [(each.key, each.eid) for each in deliveries]
+        fault = self._draw()
+        if fault == "lost request":
+            return NoAnswer("lost", sent=self._draw() == "sent")
+        if fault in (503, 429):
+            return Answer(fault, retry_after=2.0 if self._draw() == "good" else None)
+        return self._refusal(events) or self._write(events, fault)
+
+    def _refusal(self, events):
+        if any(eid.startswith("unreadable") for _, eid in events):
+            return Answer(400, b'{"detail":"unreadable"}')
+        bad = next((place for place, (_, eid) in enumerate(events) if eid.startswith("bad")), None)
+        return None if bad is None else Answer(422, self._items(len(events), bad))
+
+    def _write(self, events, fault):
+        if fault == "lost answer":
+            self._store(events, range(PARTITIONS), excused=True)
+            return NoAnswer("lost")
+        if fault == 500:
+            self._store(events, range(PARTITIONS) if self._draw() == "stored" else (), excused=True)
+            return Answer(500)
+        good = [partition for partition in range(PARTITIONS) if fault != "partial" or self._draw() == "good"]
+        silent = {partition for partition in range(PARTITIONS) if fault == "partial" and self._draw() == "stored"}
+        self._store(events, good, excused=False)
+        self._store(events, silent - set(good), excused=True)
+        statuses = ["submitted" if partition_of(key) in good else "failed" for key, _ in events]
+        items = [{"publishing_status": status, "step": "publishing", "detail": "?"} for status in statuses]
+        return Answer(207, msgspec.json.encode(items)) if "failed" in statuses else Answer(200)
+
+    def _store(self, events, partitions, *, excused) -> None:
+        kept = [event for event in events if partition_of(event[0]) in partitions]
+        self.stored += kept
+        if excused:
+            self.excused.update(kept)
+
+    def _items(self, count, bad):
+        return msgspec.json.encode(
+            [
+                {"publishing_status": "failed" if place == bad else "aborted", "step": "validating", "detail": "bad"}
+                for place in range(count)
+            ]
+        )
+
+
+def partition_of(key):
+    return key % PARTITIONS
+
+
+FAULTS = ["lost request", 503, 429, "lost answer", 500, "partial", "partial", *["none"] * 6]
+WORDS = ["sent", "stored", "good", "no", "no"]
+
+
+@given(seed=st.integers(0, 2**32), in_flight=st.integers(1, 4), keys=st.integers(1, 6), quiet=st.booleans())
+def test_no_order_of_answers_loses_or_overtakes_an_event(seed, in_flight, keys, quiet):
+    """Whatever a broker answers, and in whichever order: what is acknowledged is stored, in the order of its key, and
+    twice only where an answer left it open."""
+    rng = random.Random(seed)
+    broker = Broker(lambda: "none" if quiet else rng.choice(FAULTS + WORDS))
+    limits = Limits(batch_events=7, batch_bytes=200, linger=0.5, in_flight=in_flight, delivery_timeout=1e9)
+    core = ProducerCore(limits, rng.random)
+    sent, on_their_way, settled = [], [], []
+    now = 100.0
+    for _ in range(20_000):
+        if len(sent) < 60 and rng.random() < 0.5:
+            number = len(sent)
+            kind = rng.choices(["good", "bad", "unreadable"], [20, 1, 1])[0]
+            delivery = Delivery(b'{"n":%d}' % number, eid=f"{kind}-{number:03d}", key=rng.randrange(keys))
+            sent.append(delivery)
+            core.add(delivery, now)
+        step = core.step(now)
+        if isinstance(step, Batch):
+            assert in_flight > len(on_their_way)
+            of_these = {each.key for each in step.deliveries}
+            assert not any(each.key in of_these for batch, _ in on_their_way for each in batch.deliveries)
+            # What it does with the batch and when its answer comes are two things.
+            on_their_way.append((step, broker.take(step.deliveries)))
+        elif on_their_way and rng.random() < 0.5:
+            batch, answer = on_their_way.pop(rng.randrange(len(on_their_way)))
+            settled += core.settle(batch, answer, now)
+        else:
+            # Time passes in small steps, or to the moment that the core waits for; not to the end of all deliveries.
+            now = step.until if step.until is not None and now < step.until < now + 100 else now + 0.1
+        if len(settled) == 60:
+            break
+    assert sorted(each.eid for each in settled) == sorted(each.eid for each in sent)
+    assert len(sent) == 60
+    check_outcomes(broker, sent)
+    check_order(broker)
+    assert core.kept_events == core.kept_bytes == 0
+
+
+def check_outcomes(broker, sent):
+    stored = Counter(broker.stored)
+    for each in sent:
+        copies = stored[each.key, each.eid]
+        if each.eid.startswith("good"):
+            assert isinstance(each.outcome, Delivered)
+            assert copies >= 1
+            assert copies <= 1 + broker.excused[each.key, each.eid]
+            assert copies == 1 or each.outcome.maybe_doubled
+        else:
+            assert isinstance(each.outcome, (EventRefused, Refused))
+            assert copies == 0
+
+
+def check_order(broker):
+    """Of each key, the first copies are in the order in which the events were sent."""
+    first = defaultdict(list)
+    for key, eid in broker.stored:
+        if eid not in first[key]:
+            first[key].append(eid)
+    for eids in first.values():
+        assert eids == sorted(eids)
+
+
+def core_with(count, **limits):
+    core = ProducerCore(Limits(**limits), lambda: 0.0)
+    deliveries = [Delivery(b'{"n":%d}' % n, eid=str(n)) for n in range(count)]
+    for each in deliveries:
+        core.add(each, 0.0)
+    return core, deliveries
+
+
+def test_a_batch_waits_for_its_linger_or_its_size():
+    """Few events wait for the linger, many go at once."""
+    core, _ = core_with(3, batch_events=5, linger=1.0)
+    assert core.step(0.5) == Wait(1.0)
+    batch = core.step(1.0)
+    assert isinstance(batch, Batch)
+    assert batch.body == b'[{"n":0},{"n":1},{"n":2}]'
+
+    core, _ = core_with(5, batch_events=5, linger=1.0)
+    assert isinstance(core.step(0.0), Batch)
+    core, _ = core_with(5, batch_bytes=20, linger=1.0)
+    assert isinstance(batch := core.step(0.0), Batch)
+    assert len(batch.deliveries) == 2
+
+
+def test_a_flush_waits_for_no_linger_and_for_nothing_later():
+    """A flush is over when what was there before it is settled."""
+    core, _ = core_with(1, linger=1_000.0)
+    flushed = core.flush()
+    core.add(Delivery(b"{}", key="later"), 0.0)
+    batch = core.step(0.0)
+    assert not core.is_flushed(flushed)
+    core.settle(batch, Answer(200), 0.0)
+    assert core.is_flushed(flushed)
+
+
+@pytest.mark.parametrize(
+    ("answer", "pause"),
+    [
+        (Answer(503, retry_after=7.0), 7.0),
+        (Answer(429, retry_after=3.0), 3.0),
+        (Answer(503), 0.05),
+        (NoAnswer(""), 0.05),
+    ],
+)
+def test_a_busy_broker_is_left_alone_for_as_long_as_it_asks(answer, pause):
+    """After 429 and 503 nothing is sent before `Retry-After`, or before a short pause."""
+    core, _ = core_with(3)
+    assert core.settle(core.step(1.0), answer, 1.0) == []
+    assert core.step(1.0) == Wait(1.0 + pause)
+    assert isinstance(core.step(1.0 + pause), Batch)
+
+
+def test_a_batch_that_is_too_large_is_halved_and_stays_smaller():
+    """After 413 the next batches have at most half of its bytes."""
+    core, _ = core_with(8, batch_events=8)
+    core.settle(core.step(1.0), Answer(413), 1.0)
+    sizes = []
+    while isinstance(batch := core.step(1.0), Batch):
+        sizes.append(len(batch.deliveries))
+        core.settle(batch, Answer(200), 1.0)
+    assert sizes == [4, 4]
+
+
+def test_bad_events_in_a_row_cost_a_request_each():
+    """A batch of nothing but bad events does not send all the others again for each of them."""
+    core, deliveries = core_with(100, batch_events=100)
+    requests = events = 0
+    while isinstance(batch := core.step(1.0), Batch):
+        requests += 1
+        events += len(batch.deliveries)
+        failed = [{"publishing_status": "failed", "step": "validating", "detail": "no"}]
+        rest = [{"publishing_status": "aborted", "step": "none", "detail": ""}] * (len(batch.deliveries) - 1)
+        core.settle(batch, Answer(422, msgspec.json.encode(failed + rest)), 1.0)
+    assert all(isinstance(each.outcome, EventRefused) for each in deliveries)
+    assert requests == 100
+    assert events < 300
+
+
+def test_a_resting_key_holds_up_no_other():
+    """While a key waits for its next attempt, new events of others go out."""
+    core = ProducerCore(Limits(linger=0, batch_events=10), lambda: 0.0)
+    core.add(Delivery(b"{}", eid="a1", key="a"), 0.0)
+    failed = msgspec.json.encode([{"publishing_status": "failed", "step": "publishing", "detail": "no"}])
+    core.settle(core.step(0.0), Answer(207, failed), 0.0)
+    for eid in ("a2", "b1"):
+        core.add(Delivery(b"{}", eid=eid, key=eid[0]), 0.0)
+    assert [each.eid for each in core.step(0.0).deliveries] == ["b1"]
+
+
+def test_a_new_event_wakes_a_sender_that_waits_for_a_resting_key():
+    """A sender that sleeps until a key has rested is woken for an event that can go earlier."""
+    core = ProducerCore(Limits(linger=0.01), lambda: 0.0)
+    core.add(Delivery(b"{}", key="a"), 0.0)
+    failed = msgspec.json.encode([{"publishing_status": "failed", "step": "publishing", "detail": "no"}])
+    core.settle(core.step(0.1), Answer(207, failed), 0.1)
+    assert isinstance(core.step(0.1), Wait)
+    assert core.add(Delivery(b"{}", key="b"), 0.1)
+    assert isinstance(core.step(0.1), Wait)
+    assert not core.add(Delivery(b"{}", key="b"), 0.1)
+
+
+def test_unordered_events_wait_for_nobody():
+    """Without an order, as many requests as are allowed are on their way."""
+    core = ProducerCore(Limits(batch_events=1, in_flight=2), lambda: 0.0)
+    for _ in range(3):
+        core.add(Delivery(b"{}", key=Lane.NONE), 0.0)
+    assert isinstance(core.step(0.0), Batch)
+    assert isinstance(core.step(0.0), Batch)
+    assert core.step(0.0) == Wait()
+
+
+def test_unordered_events_that_failed_are_not_sent_again_at_once():
+    """A partition that fails is given a pause, with an order and without."""
+    core = ProducerCore(Limits(batch_events=1), lambda: 0.0)
+    core.add(Delivery(b"{}", key=Lane.NONE), 0.0)
+    failed = msgspec.json.encode([{"publishing_status": "failed", "step": "publishing", "detail": "no"}])
+    core.settle(core.step(0.0), Answer(207, failed), 0.0)
+    assert isinstance(core.step(0.0), Wait)
+
+
+def test_old_events_are_given_up():
+    """What is not acknowledged in time is reported, and whether it may be stored."""
+    core, [delivery] = core_with(1, delivery_timeout=10.0)
+    core.settle(core.step(1.0), NoAnswer("lost"), 1.0)
+    assert core.expire(10.0) == [delivery]
+    assert isinstance(delivery.outcome, NotDelivered)
+    assert delivery.outcome.maybe_stored
+    assert core.step(11.0) == Wait()
+
+
+def test_the_buffer_has_two_limits():
+    """Events and bytes are limited; an event that is larger than the buffer passes through an empty one."""
+    core, _ = core_with(2, buffer_events=3, buffer_bytes=20)
+    assert core.has_room_for(1)
+    assert not core.has_room_for(10)
+    core, _ = core_with(3, buffer_events=3)
+    assert not core.has_room_for(1)
+    core, _ = core_with(0, buffer_bytes=20)
+    assert core.has_room_for(1_000)
+
+
+def test_an_impossible_limit_is_refused():
+    """A producer that could never send is not made."""
+    for bad in ({"batch_events": 0}, {"in_flight": 0}, {"linger": -1}, {"buffer_events": 0}):
+        with pytest.raises(ValueError, match="must be"):
+            Limits(**bad)
+
+
+def test_a_whole_refusal_is_told_to_each_event():
+    """403 and 404 concern every event of the batch, and are not tried again."""
+    core, deliveries = core_with(2)
+    settled = core.settle(core.step(1.0), Answer(403, b'{"detail":"Access denied"}', flow_id="f"), 1.0)
+    assert settled == deliveries
+    assert all("Access denied (403, flow id f)" in str(each.outcome) for each in deliveries)
