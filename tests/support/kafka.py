@@ -49,6 +49,8 @@ CHOSEN = frozenset(
         "test_events_are_counted_from_the_committed_offset",
         "test_events_arrive_in_order_while_they_are_published",
         "test_new_partitions_are_consumed_from_their_beginning",
+        "test_no_line_of_a_stream_can_be_torn",
+        "test_no_line_of_a_subscription_can_be_torn",
         "test_subscriptions_that_were_never_streamed_get_their_offsets",
         "test_the_next_stream_goes_on",
         "test_time_leads_to_what_was_published_since",

@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from nakadi.engines.archive.objects import decompress_members
 from nakadi.engines.archive.tiered_log import TieredLog
 from tests.support.api import created
 from tests.support.consumer import Consumer
@@ -86,6 +87,26 @@ def test_a_stream_crosses_from_the_archive_to_what_is_published_now(world: World
         assert numbers(stream, 25) == list(range(25))
         world.publish(25, 26)
         assert numbers(stream, 2) == [25, 26]
+
+
+def test_no_line_of_archived_events_can_be_torn(world: World):
+    """The archive keeps the three characters as they were published, and streams send them as escapes. (L71)"""
+    torn = "a \u2028 b \u2029 c \u0085 d"
+    body = json.dumps([{"number": 0, "text": torn}], ensure_ascii=False).encode()
+    answer = world.api.post(
+        f"/event-types/{world.name}/events", content=body, headers={"Content-Type": "application/json"}
+    )
+    assert answer.status_code == 200
+    world.publish(*range(1, 20))
+    assert world.archived() > 15
+    [archived] = [path.read_bytes() for path in world.folder.rglob("*.gz")]
+    assert torn.encode() in b"".join(decompress_members(archived))
+
+    with world.stream("stream_limit=1", "BEGIN") as stream:
+        text = stream.rest().decode()
+    [batch, *_] = [json.loads(line) for line in text.splitlines()]
+    assert batch["events"] == [{"number": 0, "text": torn}]
+    assert not set("\u2028\u2029\u0085").intersection(text)
 
 
 def test_cursors_are_reckoned_with_across_both(world: World):
