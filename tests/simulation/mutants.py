@@ -230,6 +230,27 @@ MUTANTS = (
         "        parked = frozenset[str]()\n",
     ),
     Mutant(
+        "leaving",
+        "a session whose client leaves goes on",
+        "subscriptions/stream/session.py",
+        "        if own.is_leaving:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "release",
+        "a session whose client wanted otherwise waits for commits after the end of its connection",
+        "subscriptions/stream/session.py",
+        "        if self._limits.releases_on_disconnect:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "extension",
+        "an extension promises time to a stream that closes before",
+        "subscriptions/stream/session.py",
+        "self._closed_by if self.closing else self._outbox.commit_by)",
+        "self._outbox.commit_by)",
+    ),
+    Mutant(
         "progress",
         "nobody removes dead sessions",
         "subscriptions/stream/leases.py",

@@ -18,6 +18,7 @@ from nakadi.subscriptions.api.fields import RetryPolicy
 from nakadi.subscriptions.api.parked_events import ParkedEventStore
 from nakadi.subscriptions.stream.actions import (
     ClosePartition,
+    GrantExtension,
     OpenPartition,
     ProcessLease,
     SendBatch,
@@ -71,6 +72,8 @@ class Stream:
         # Partitions that others wait for: since when the session knows, and since when it was late at a turn.
         self.wanted: dict[Place, float] = {}
         self.late: dict[Place, float] = {}
+        # Until when the client was promised time to commit.
+        self.granted_until = -inf
         self.left = False
 
     @property
@@ -89,6 +92,9 @@ class Stream:
         if now >= self.session.next_tick_at():
             self._carry_out_actions(self.session.tick(now))
         self._check_hand_overs(now)
+        if self.session.end and self.session.departure_record().has_timed_out:
+            early = self.granted_until - now
+            promise("extension", early <= 0, f"{self.session.id} ends {early:.1f} s before what it has granted")
 
     def _check_hand_overs(self, now: float) -> None:
         """Whatever the client commits, others get a partition after two commit timeouts, or the session is over."""
@@ -109,6 +115,8 @@ class Stream:
                 self.facts.append(lambda now: self._opened(call, beginning, now))
             else:
                 self.facts.append(self.executor.perform(call))
+            if isinstance(call, GrantExtension):
+                self.granted_until = call.commit_by
         except Unavailable:
             return
         finally:
@@ -131,6 +139,9 @@ class Stream:
         actions = self.session.handle_state(shared, now)
         # What is older than what the session has done since is not believed, and so not heard.
         if self.session._seen == shared.assignment.revision:
+            own = shared.assignment.session(self.session.id)
+            leaves = own is not None and own.is_leaving
+            promise("leaving", not leaves or self.session.end is not None, f"{self.session.id} was left, and goes on")
             self.process.history.was_told(self.session.id, shared.offsets)
             wanted = [
                 each.partition
@@ -139,6 +150,12 @@ class Stream:
             ]
             self.wanted = {place: self.wanted.get(place, now) for place in wanted}
             self.late = {place: since for place, since in self.late.items() if place in self.wanted}
+        return actions
+
+    def handle_disconnect(self, now: float) -> Sequence[SessionAction]:
+        actions = self.session.handle_disconnect(now)
+        released = self.session.end is not None or not self.limits.releases_on_disconnect
+        promise("release", released, f"{self.session.id} goes on without a client")
         return actions
 
     def _opened(self, opening: OpenPartition, beginning: PartitionStart, now: float) -> Sequence[SessionAction]:

@@ -16,7 +16,7 @@ SEEDS_IN_A_TEST = 50
 def test_worlds_keep_their_promises(first):
     """Whatever sessions, crashes, pauses, resets and lost answers there are: one owner, nothing lost, nothing out of
     order, nothing committed sent again, and everything comes to its end. (S168, S239, S245, S312, S313, S314, S315,
-    S316, S317, S318, S319, S206, S249)"""
+    S316, S317, S318, S319, S206, S249, S324, S329, S331)"""
     run_many(SEEDS_IN_A_TEST, first)
 
 
@@ -74,5 +74,8 @@ def test_every_promise_was_broken_once():
         "once committed",
         "parking",
         "progress",
+        "leaving",
+        "release",
+        "extension",
     }
     assert {each.breaks for each in MUTANTS} == promises

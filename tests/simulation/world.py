@@ -16,14 +16,14 @@ from typing import Any
 
 from nakadi.engines.memory.stores import MemoryCoordination
 from nakadi.model.event_type import Position
-from nakadi.model.outcomes import Unavailable
-from nakadi.model.subscription import CommitResult, ReadFrom
+from nakadi.model.outcomes import TryLater, Unavailable
+from nakadi.model.subscription import Assignment, CommitResult, ReadFrom
 from nakadi.subscriptions.api import assignments
 from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
 from nakadi.subscriptions.stream.actions import SubscriptionStreamLimits
 from tests.simulation.clocks import SkewedClock, Time
 from tests.simulation.history import Broken, Event, History, Place, promise
-from tests.simulation.operators import SUBSCRIPTION, Repartitioning, Resetting, Topic, a_subscription
+from tests.simulation.operators import SUBSCRIPTION, Repartitioning, Resetting, Topic, a_subscription, fulfilment
 from tests.simulation.processes import Process, Stream
 from tests.simulation.wire import Died, Faults, Wire
 
@@ -83,6 +83,8 @@ class World:
             self._tend: 6,
             self._pass_time: 6,
             self._client_goes: 2,
+            self._client_leaves: 1,
+            self._client_extends: 4,
         }
         seldom = {
             self._crash: 1,
@@ -229,7 +231,7 @@ class World:
         assignment = self.store.assignment(SUBSCRIPTION)
         balanced = assignments.with_rebalanced_partitions(assignment) == assignment
         settled = all(entry.next_owner is None for entry in assignment.entries)
-        alive = all(self._able(each.id) for each in assignment.sessions)
+        alive = all(self._able(each.id) and not each.is_leaving for each in assignment.sessions)
         return balanced and settled and alive
 
     @property
@@ -268,6 +270,7 @@ class World:
             flush_seconds=random.choice([1, 5, 30]),
             stream_seconds=random.choice([10, 60, 4000]),
             commit_seconds=random.choice([2, 5]),
+            releases_on_disconnect=random.random() < 0.3,
         )
         session_id = f"s{next(self._numbers):03d}"
         self._doing(session_id, lambda: self._opened(process, session_id, limits, requested))
@@ -361,7 +364,23 @@ class World:
     def _client_goes(self) -> None:
         stream = self._some_stream()
         if stream is not None:
-            stream.facts.append(stream.session.handle_disconnect)
+            stream.facts.append(stream.handle_disconnect)
+
+    def _client_leaves(self) -> None:
+        self._ask("leaves", assignments.with_session_leaving)
+
+    def _client_extends(self) -> None:
+        self._ask("asks for more time", assignments.with_extension_requested)
+
+    def _ask(self, what: str, request: Callable[[Assignment, str], Assignment]) -> None:
+        """A client asks something of a stream, wherever that is served, through any process."""
+        sessions = self.store.assignment(SUBSCRIPTION).sessions
+        if sessions:
+            session_id = self.random.choice(sessions).id
+            execution = fulfilment(self.clients, self._clock())
+            with contextlib.suppress(Unavailable, TryLater):
+                execution.change_assignment(SUBSCRIPTION, lambda old: request(old, session_id))
+                self._note(f"the client of {session_id} {what}")
 
     def _crash(self) -> None:
         process = self._some_process()

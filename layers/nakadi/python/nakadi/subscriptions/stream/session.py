@@ -415,14 +415,10 @@ class SubscriptionSession:
         return []
 
     def _grant_extension(self, number: int, now: float) -> SessionAction:
-        """Give the client its time to commit once more. A hand-over and a close that were announced before are not put
-        off, because others rely on them."""
+        """Give the client its time to commit once more. Others rely on the end of a close, which is not put off."""
         self._extensions_granted = number
         self._outbox.restart_commit_timeout(now)
-        if self.closing:
-            return GrantExtension(number, self._closed_by)
-        releases = [each.release_by for each in self._partitions.values() if each.uncommitted and each.release_by]
-        return GrantExtension(number, min([self._outbox.commit_by, *releases]))
+        return GrantExtension(number, self._closed_by if self.closing else self._outbox.commit_by)
 
     def _end_if_committed(self, now: float) -> None:
         if not self._totals.uncommitted or now >= self._closed_by:
