@@ -46,6 +46,7 @@ EVENT_LOGS: Mapping[str, str] = {
     **KINESALITE,
     **KAFKA,
 }
+DEDUPLICATING_LOGS = {name: EVENT_LOGS[name] for name in ("memory", "sqlite", "sqlite-shared", "tiered", "tiered-cold")}
 COMPACT_LATER = frozenset(KAFKA)
 """Event logs that are compacted by their store, at a time that the store chooses."""
 LOG_INDEXES = REGISTRIES
@@ -104,6 +105,9 @@ class LogUnderTest:
 
     def an_hour_passes(self) -> None:
         self._clock.move(3600)
+
+    def passes(self, time: timedelta) -> None:
+        self._clock.move(time.total_seconds())
 
     def an_hour_is_lost(self) -> None:
         """Someone puts the clock back."""

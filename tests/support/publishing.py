@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from nakadi.auth.permissions import Admins, Blacklist, Features, Permissions
 from nakadi.common.caching import Cache
+from nakadi.engines.common.callbacks import call_and_report
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
 from nakadi.model.event_type import Category, EnrichmentStrategy, EventType, Version
 from nakadi.model.events import AppendResult, Record, Refused
-from nakadi.ports.event_log import EventLog
+from nakadi.ports.deduplication import DeduplicatingLog, EventIds
+from nakadi.ports.event_log import AppendCallback, EventLog
 from nakadi.publishing.batch import BatchLimits, BatchOutcome, BatchStatus
 from nakadi.publishing.publisher import Publisher, ValidatorCache, run_appends
 from nakadi.publishing.system_events import KpiCollector, name_hasher
@@ -51,12 +54,31 @@ class UnreliableLog:
         self.appends: list[tuple[str, Mapping[int, Sequence[Record]]]] = []
 
     def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
+        return self._append(topic, batches, self._log.append)
+
+    def append_once(
+        self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds
+    ) -> Mapping[int, AppendResult]:
+        assert isinstance(self._log, DeduplicatingLog)
+        return self._append(topic, batches, partial(self._log.append_once, ids=ids))
+
+    def begin_append_once(
+        self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds, done: AppendCallback
+    ) -> None:
+        call_and_report(partial(self.append_once, topic, batches, ids), done)
+
+    def _append(
+        self,
+        topic: str,
+        batches: Mapping[int, Sequence[Record]],
+        append: Callable[[str, Mapping[int, Sequence[Record]]], Mapping[int, AppendResult]],
+    ) -> Mapping[int, AppendResult]:
         if self.troubles:
             raise self.troubles.pop(0)
         self.appends.append((topic, batches))
         accepted = {partition: each for partition, each in batches.items() if partition not in self.refusing}
         refused = {partition: Refused(self.refusing[partition]) for partition in batches if partition in self.refusing}
-        return {**self._log.append(topic, accepted), **refused}
+        return {**append(topic, accepted), **refused}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)

@@ -23,6 +23,7 @@ from tests.support.processes import ENVIRONMENT, running
 ALL = os.environ.get("TWO_WORKERS") == "all"
 CHOSEN = frozenset(
     {
+        "test_a_batch_that_is_sent_again_is_stored_once",
         "test_a_changed_event_type_is_published_to_as_it_is_now",
         "test_a_client_that_comes_back_misses_nothing",
         "test_a_client_that_leaves_can_still_commit",
@@ -34,6 +35,7 @@ CHOSEN = frozenset(
         "test_a_new_one_with_the_same_key_begins_anew",
         "test_a_partition_changes_hands_when_it_is_committed",
         "test_a_reset_ends_streams",
+        "test_a_second_attempt_may_meet_another_partition",
         "test_a_second_stream_gets_its_share",
         "test_a_stream_follows_into_a_new_timeline",
         "test_adding_a_schema_makes_it_current",

@@ -265,6 +265,7 @@ class EventTypeServices(ABC):
             event_types=self.event_types,
             permissions=self.permissions,
             features=self.features,
+            logs=self.logs,
             clock=self.clock,
             limits=self.event_type_limits,
             long_work_queue=self.schema_work_queue,

@@ -122,6 +122,11 @@ class Metrics:
             "Events not stored, by the step that rejected their batch or, for `publishing`, failed to store them.",
             ("event_type", "reason"),
         )
+        self.event_duplicates = self._add_counter(
+            "nakadi_event_duplicates_total",
+            "Events not stored again, because one with the same eid was stored within the window of deduplication.",
+            ("event_type",),
+        )
         self.batches_refused = self._add_counter(
             "nakadi_batches_refused_total",
             "Batches that the broker rejected as a whole before it looked at their events, by reason.",

@@ -16,6 +16,7 @@ from uuid import uuid4
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nakadi.event_types.deduplication import check_storage_deduplicates
 from nakadi.event_types.deletion import DeletedEventTypeCleanup, GetDependents
 from nakadi.event_types.repository import EventTypes, cleanup_note
 from nakadi.event_types.timelines import Timelines
@@ -58,6 +59,7 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
         self.timelines.require_may_switch(name, subject)
         event_type = self.event_types.get(name)
         storage_conditions = self.timelines.write_conditions_on_storage(storage_id)
+        check_storage_deduplicates(event_type, str(storage_id), self.logs)
         self._require_no_events(event_type)
         adopted = self._timelines_of_drafts(event_type, str(storage_id), drafts)
         announce = partial(self.timelines.announce_switch, name, event_type.timeline.storage_id)
@@ -80,7 +82,8 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
         try:
             self.timelines.seal_topic(event_type.timeline)
             self._require_no_events(event_type)
-        except Conflict:
+            check_storage_deduplicates(event_type, adopted[-1].storage_id, self.logs)
+        except (Conflict, Invalid):
             self.timelines.complete_switch(announced)
             raise
         note = cleanup_note(following.id, (*event_type.timelines, following))

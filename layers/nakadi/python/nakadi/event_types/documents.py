@@ -16,6 +16,8 @@ from nakadi.auth.permissions import check_no_duplicates_in_lists
 from nakadi.common.converting import Converter
 from nakadi.model.authorization import Attribute, AttributeDraft, Authorization, AuthorizationDraft
 from nakadi.model.event_type import (
+    Deduplication,
+    DeduplicationDraft,
     EventType,
     EventTypeDraft,
     OwnerSelector,
@@ -173,6 +175,13 @@ def fields_stored_as_sent(draft: EventTypeDraft) -> dict[str, Any]:
     }
 
 
+def deduplication_from_draft(draft: DeduplicationDraft | None) -> Deduplication | None:
+    if draft is None:
+        return None
+    assert draft.window_seconds is not None
+    return Deduplication(window_seconds=draft.window_seconds)
+
+
 def statistics_from_draft(draft: StatisticsDraft | None) -> Statistics | None:
     return None if draft is None else Statistics(**asdict(draft))
 
@@ -230,6 +239,7 @@ def _body_from_draft(draft: EventTypeDraft) -> dict[str, Any]:
         "default_statistic": None if statistic is None else asdict(statistic),
         "authorization": permissions.authorization_body(draft.authorization),
         "event_owner_selector": None if selector is None else asdict(selector),
+        "deduplication": asdict(draft.deduplication) if draft.deduplication else None,
     }
 
 

@@ -7,13 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
 from uuid import uuid4
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, field
 from msgspec.structs import replace
 
 from nakadi.auth import permissions
 from nakadi.auth.permissions import Features, Permissions, permission_denied_error
 from nakadi.common.work import LongWorkQueue
 from nakadi.event_types import documents, rules
+from nakadi.event_types.deduplication import check_deduplication
 from nakadi.event_types.deletion import GetDependents
 from nakadi.event_types.documents import now_in_milliseconds, rule_violations
 from nakadi.event_types.forecast import ChangeForecast, RefusalCollector, forecast_schema
@@ -107,7 +108,9 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
             raise Invalid(documents.AUTHORIZATION_MANDATORY_MESSAGE)
         documents.check_no_duplicate_attributes(draft.authorization)
         rules.check_owner_selector(draft.event_owner_selector)
-        return self._event_type_from_draft(draft, text, strategy)
+        event_type = self._event_type_from_draft(draft, text, strategy)
+        check_deduplication(event_type, self.logs)
+        return event_type
 
     def _from_system_draft(self, draft: EventTypeDraft) -> EventType:
         assert draft.schema is not None
@@ -126,6 +129,7 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
             partition_strategy=strategy,
             default_statistic=statistic,
             retention_time=draft.retention_time or self.limits.retention_default,
+            deduplication=documents.deduplication_from_draft(draft.deduplication or None),
             annotations=draft.annotations or {},
             labels=draft.labels or {},
             created_at=now,
@@ -176,6 +180,7 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
     event_types: EventTypes
     permissions: Permissions
     features: Features
+    logs: EventLogs
     clock: Clock
     limits: EventTypeLimits
     long_work_queue: LongWorkQueue = field(default_factory=LongWorkQueue)
@@ -265,6 +270,8 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
             strategy = rules.partition_strategy(draft.partition_strategy, draft.partition_key_fields, draft.category)
         new = self._updated_from_draft(old, draft, strategy)
         with rule:
+            check_deduplication(new, self.logs)
+        with rule:
             rules.check_mode_strategy_and_category_changes(
                 old,
                 new,
@@ -288,6 +295,9 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
             partition_strategy=strategy,
             default_statistic=documents.statistics_from_draft(draft.default_statistic) or old.default_statistic,
             retention_time=retention,
+            deduplication=old.deduplication
+            if draft.deduplication is UNSET
+            else documents.deduplication_from_draft(draft.deduplication or None),
             annotations=old.annotations if draft.annotations is None else draft.annotations,
             labels=old.labels if draft.labels is None else draft.labels,
             updated_at=_time_of_next_change(now_in_milliseconds(self.clock), old.updated_at),

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from nakadi.auth.permissions import Features, Permissions, permission_denied_error
 from nakadi.common.work import run_and_log_failure
+from nakadi.event_types.deduplication import check_storage_deduplicates
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.storages import Storages
 from nakadi.model.authorization import Operation, Resource, ResourceType, Subject
@@ -92,6 +93,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
             self.finish_abandoned_switch(event_type)
             raise Conflict(f"Timeline is already being created for: {name}")
         following = next_timeline(event_type, str(storage_id), self.clock.now())
+        check_storage_deduplicates(event_type, following.storage_id, self.logs)
         new_log = self.logs.for_storage(following.storage_id)
         new_log.create_topic(following.topic, following.partitions)
         try:

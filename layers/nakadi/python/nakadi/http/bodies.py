@@ -15,6 +15,7 @@ from math import isfinite
 from typing import Any, TypeVar
 
 import orjson
+from msgspec import UNSET
 
 from nakadi.auth.permissions import authorization_body
 from nakadi.event_types.documents import attributes_from_drafts
@@ -26,6 +27,7 @@ from nakadi.model.event_type import (
     Category,
     CleanupPolicy,
     CompatibilityMode,
+    DeduplicationDraft,
     EnrichmentStrategy,
     EventTypeDraft,
     OwnerSelectorDraft,
@@ -289,10 +291,18 @@ def event_type_draft(body: ObjectReader) -> EventTypeDraft:
         authorization=None if authorization is None else authorization_draft(authorization),
         audience=body.exact_enum_value("audience", Audience),
         event_owner_selector=None if selector is None else _owner_selector_draft(selector),
+        deduplication=_deduplication_draft(body) if "deduplication" in body else UNSET,
         annotations=body.text_mapping("annotations"),
         labels=body.text_mapping("labels"),
         **_defaultable_fields(body),
     )
+
+
+def _deduplication_draft(body: ObjectReader) -> DeduplicationDraft | None:
+    deduplication = body.object("deduplication")
+    if deduplication is None:
+        return None
+    return DeduplicationDraft(window_seconds=deduplication.integer("window_seconds", bits=32))
 
 
 def _schema_field_paths(body: ObjectReader, name: str) -> tuple[str, ...]:

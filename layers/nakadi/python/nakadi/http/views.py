@@ -105,11 +105,13 @@ def event_type_view(event_type: EventType) -> View:
     }
     if warnings := annotation_warnings(event_type.annotations, EVENT_TYPE_ANNOTATIONS):
         view["warnings"] = warnings
-    # These two are left out when they are not set; a null would look like a change to some clients.
+    # These three are left out when they are not set; a null would look like a change to some clients.
     if event_type.audience is not None:
         view["audience"] = event_type.audience
     if event_type.event_owner_selector is not None:
         view["event_owner_selector"] = asdict(event_type.event_owner_selector)
+    if event_type.deduplication is not None:
+        view["deduplication"] = asdict(event_type.deduplication)
     return view | {
         "updated_at": timestamp(event_type.updated_at),
         "created_at": timestamp(event_type.created_at),

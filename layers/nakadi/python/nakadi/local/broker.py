@@ -20,7 +20,14 @@ from nakadi.http.console import with_console
 from nakadi.local.serving import Housekeeper, ServerThread
 from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, Refused
 from nakadi.model.outcomes import BadSetting, Unavailable
-from nakadi.ports.event_log import AppendCallback, EventLog, TopicAdoptingLog, UnknownTopic
+from nakadi.ports.deduplication import DeduplicatingLog, EventIds
+from nakadi.ports.event_log import (
+    AppendCallback,
+    AppendResultByPartition,
+    EventLog,
+    TopicAdoptingLog,
+    UnknownTopic,
+)
 
 # Faults on demand -----------------------------------------------------------------------------------------------------
 
@@ -162,18 +169,41 @@ class FaultyLog:
     def __init__(self, log: EventLog, faults: Faults) -> None:
         self._log = log
         self._faults = faults
+        if isinstance(log, DeduplicatingLog):
+            self.append_once = partial(self._append_once, log)
+            self.begin_append_once = partial(self._begin_append_once, log)
 
     def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
-        return self._append(topic, batches, self._orders_for(topic, batches))
+        return self._append(batches, self._orders_for(topic, batches), partial(self._log.append, topic))
 
     def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
         orders = self._orders_for(topic, batches)
         if orders or self._faults.are_stopped:
             # They may let it wait, and the log behind is asked in between: on a thread of its own, for they are few.
-            append = partial(self._append, topic, batches, orders)
+            append = partial(self._append, batches, orders, partial(self._log.append, topic))
             threading.Thread(target=call_and_report, args=(append, done), name="nakadi-faulty-append").start()
         else:
             self._log.begin_append(topic, batches, done)
+
+    def _append_once(
+        self, log: DeduplicatingLog, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds
+    ) -> Mapping[int, AppendResult]:
+        return self._append(batches, self._orders_for(topic, batches), partial(log.append_once, topic, ids=ids))
+
+    def _begin_append_once(
+        self,
+        log: DeduplicatingLog,
+        topic: str,
+        batches: Mapping[int, Sequence[Record]],
+        ids: EventIds,
+        done: AppendCallback,
+    ) -> None:
+        orders = self._orders_for(topic, batches)
+        if orders or self._faults.are_stopped:
+            append = partial(self._append, batches, orders, partial(log.append_once, topic, ids=ids))
+            threading.Thread(target=call_and_report, args=(append, done), name="nakadi-faulty-append").start()
+        else:
+            log.begin_append_once(topic, batches, ids, done)
 
     def _orders_for(self, topic: str, partitions: Collection[int]) -> Mapping[int, _FaultOrder]:
         if self._faults.are_stopped:
@@ -183,7 +213,10 @@ class FaultyLog:
         return {partition: order for partition, order in found.items() if order is not None}
 
     def _append(
-        self, topic: str, batches: Mapping[int, Sequence[Record]], orders: Mapping[int, _FaultOrder]
+        self,
+        batches: Mapping[int, Sequence[Record]],
+        orders: Mapping[int, _FaultOrder],
+        append: Callable[[Mapping[int, Sequence[Record]]], AppendResultByPartition],
     ) -> Mapping[int, AppendResult]:
         self._faults.require_running()
         if any(order.kind is _FaultKind.THROTTLE for order in orders.values()):
@@ -191,7 +224,7 @@ class FaultyLog:
         self._faults.wait_unless_cleared(sum(order.delay_seconds for order in orders.values()))
         refused = {partition for partition, order in orders.items() if order.kind is _FaultKind.REFUSE}
         stored = {partition: records for partition, records in batches.items() if partition not in refused}
-        fates = dict(self._log.append(topic, stored))
+        fates = dict(append(stored))
         failed = {partition: Refused(order.reason) for partition, order in orders.items() if order.reason}
         return {partition: failed.get(partition) or fates[partition] for partition in batches}
 

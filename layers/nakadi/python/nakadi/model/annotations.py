@@ -19,12 +19,16 @@ RETENTION_ANNOTATION = "datalake.zalando.org/retention-period"
 RETENTION_REASON_ANNOTATION = "datalake.zalando.org/retention-period-reason"
 PARTITION_BY_ANNOTATION = "nakadi.io/table-partition-by"
 SORT_BY_ANNOTATION = "nakadi.io/table-sort-by"
+DEDUPLICATION_ANNOTATION = "nakadi.io/deduplication-window-seconds"
+"""Says the same as the field `deduplication`, for clients that cannot send fields which they do not know."""
+
 EVENT_TYPE_ANNOTATIONS = (
     MATERIALIZE_ANNOTATION,
     RETENTION_ANNOTATION,
     RETENTION_REASON_ANNOTATION,
     PARTITION_BY_ANNOTATION,
     SORT_BY_ANNOTATION,
+    DEDUPLICATION_ANNOTATION,
 )
 
 SEND_COUNT_ANNOTATION = "nakadi.zalando.org/subscription-max-event-send-count"

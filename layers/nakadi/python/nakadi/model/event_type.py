@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from functools import cached_property
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
+from nakadi.model.annotations import DEDUPLICATION_ANNOTATION
 from nakadi.model.authorization import Authorization, AuthorizationDraft, Resource, ResourceType
 
 
@@ -168,6 +169,24 @@ class Position(Struct, frozen=True, order=True):
 # Event types ----------------------------------------------------------------------------------------------------------
 
 
+MAX_DEDUPLICATION_SECONDS = 7 * 24 * 3600
+WINDOW_PATTERN = re.compile("[1-9][0-9]{0,5}")
+
+
+class Deduplication(Struct, frozen=True, kw_only=True):
+    """For how long an event with the id of an earlier one is not stored again."""
+
+    window_seconds: int
+
+
+def deduplication_seconds_in_annotation(annotations: Mapping[str, str | None]) -> int | None:
+    """The seconds that an annotation says; None without one, and 0 for one that says none that are allowed."""
+    text = annotations.get(DEDUPLICATION_ANNOTATION)
+    if text is None:
+        return None
+    return int(text) if WINDOW_PATTERN.fullmatch(text) and int(text) <= MAX_DEDUPLICATION_SECONDS else 0
+
+
 class Category(StrEnum):
     UNDEFINED = "undefined"
     DATA = "data"
@@ -259,6 +278,7 @@ class EventType(Struct, frozen=True, kw_only=True, dict=True):
     authorization: Authorization | None = None
     audience: Audience | None = None
     event_owner_selector: OwnerSelector | None = None
+    deduplication: Deduplication | None = None
     annotations: Mapping[str, str | None] = field(default_factory=dict)
     labels: Mapping[str, str | None] = field(default_factory=dict)
     created_at: datetime
@@ -275,6 +295,14 @@ class EventType(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def partitions(self) -> tuple[str, ...]:
         return tuple(str(number) for number in range(self.timeline.partitions))
+
+    @cached_property
+    def deduplication_window(self) -> timedelta | None:
+        """How long ids of events are remembered; None if they are not. The field counts before the annotation."""
+        if self.deduplication is not None:
+            return timedelta(seconds=self.deduplication.window_seconds)
+        seconds = deduplication_seconds_in_annotation(self.annotations)
+        return timedelta(seconds=seconds) if seconds else None
 
     @cached_property
     def resource(self) -> Resource:
@@ -294,11 +322,16 @@ class OwnerSelectorDraft(Struct, frozen=True, kw_only=True):
     value: str | None = None
 
 
+class DeduplicationDraft(Struct, frozen=True, kw_only=True):
+    window_seconds: int | None = None
+
+
 class EventTypeDraft(Struct, frozen=True, kw_only=True):
     """An event type as a client sends it.
 
     A field that the request leaves out has its default here; None says that it was null, or missing without a default.
-    For `annotations`, `labels`, `retention_time` and `default_statistic`, None means: as it was.
+    For `annotations`, `labels`, `retention_time` and `default_statistic`, None means: as it was. Where `deduplication`
+    is left out it stays as it was, too, for clients that do not know it must not end it; null ends it.
     """
 
     name: str | None = None
@@ -317,5 +350,6 @@ class EventTypeDraft(Struct, frozen=True, kw_only=True):
     authorization: AuthorizationDraft | None = None
     audience: Audience | None = None
     event_owner_selector: OwnerSelectorDraft | None = None
+    deduplication: DeduplicationDraft | UnsetType | None = UNSET
     annotations: Mapping[str, str | None] | None = None
     labels: Mapping[str, str | None] | None = None

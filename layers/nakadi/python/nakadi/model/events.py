@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, count, repeat
@@ -240,4 +241,44 @@ class Refused(Struct, frozen=True):
     reason: str
 
 
-AppendResult = Stored | Refused
+class EventPlace(Struct, frozen=True, array_like=True):
+    """Where an event of an event type is: the order of its timeline, its partition and its offset."""
+
+    timeline: int
+    partition: int
+    offset: int
+
+
+class Duplicate(Struct, frozen=True):
+    """The fate of an event that is not stored again, because one with its id is stored in this place."""
+
+    first: EventPlace
+
+
+class StoredExcept(Struct, frozen=True):
+    """The fate of a partition's part of an append: it is durable, except for these of its events, by their index."""
+
+    exceptions: Mapping[int, Duplicate | Refused]
+
+
+AppendResult = Stored | Refused | StoredExcept
+
+
+def indices_within_partitions(partitions: Sequence[int]) -> Iterator[int]:
+    """The index of each event of a batch among the events of its partition."""
+    counts: Counter[int] = Counter()
+    for partition in partitions:
+        yield counts[partition]
+        counts[partition] += 1
+
+
+def fates_of_events(
+    partitions: Sequence[int], fates: Mapping[int, AppendResult]
+) -> Iterator[Duplicate | Refused | None]:
+    """The fate of each event of a batch; None for one that is stored."""
+    for partition, index in zip(partitions, indices_within_partitions(partitions), strict=True):
+        fate = fates[partition]
+        if isinstance(fate, StoredExcept):
+            yield fate.exceptions.get(index)
+        else:
+            yield fate if isinstance(fate, Refused) else None

@@ -31,6 +31,7 @@ MESSAGES_BY_FIELD_AND_RULE: Mapping[tuple[str, str], str] = {
     ("default_statistic.message_size", "minimum"): "can't be less then 1",
     ("default_statistic.read_parallelism", "minimum"): "at least one reader expected",
     ("default_statistic.write_parallelism", "minimum"): "at least one writer expected",
+    **{("deduplication.window_seconds", rule): "must be between 1 and 604800" for rule in ("minimum", "maximum")},
     **{("id", rule): STORAGE_ID_MESSAGE for rule in ("pattern", "minLength", "maxLength")},
     ("event_types", "minItems"): "must contain at least one element",
     **{

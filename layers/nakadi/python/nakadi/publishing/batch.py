@@ -24,7 +24,7 @@ import orjson
 from msgspec import Struct
 
 from nakadi.common.work import WORK_ABANDONED_MESSAGE, LongWorkQueue
-from nakadi.model.events import AppendResult, Refused
+from nakadi.model.events import AppendResult, Duplicate, EventPlace, Refused, fates_of_events
 from nakadi.model.outcomes import TooLarge, TryLater
 from nakadi.schemas import strict_json
 from nakadi.schemas.strict_json import (
@@ -366,13 +366,14 @@ class PublishingStatus(StrEnum):
 
 
 class ItemResult(Struct, frozen=True, kw_only=True):
-    """The members have the names, and the order, that clients know."""
+    """The members have the names, and the order, that clients know. `first` is of a duplicate: where the event is."""
 
     publishing_status: PublishingStatus
     detail: str = ""
     step: PublishingStep
     eid: str
     partition: str | None = None
+    first: EventPlace | None = None
 
 
 class BatchStatus(Enum):
@@ -382,8 +383,8 @@ class BatchStatus(Enum):
 
 
 class BatchOutcome(Struct, frozen=True):
-    """`items` are empty when everything is stored: then there is nothing to tell about them but their number. `step` is
-    the one that refused the batch."""
+    """`items` are empty when everything is stored: then there is nothing to tell about them but their number. Of a
+    stored batch they say which of its events were there before. `step` is the one that refused the batch."""
 
     status: BatchStatus
     items: tuple[ItemResult, ...] = ()
@@ -435,23 +436,26 @@ def outcome_of_rejection(events: Sequence[Mapping[str, Any]], rejection: BatchRe
 def outcome_of_partial_append(
     events: Sequence[Mapping[str, Any]], partitions: Sequence[int], append_results: Mapping[int, AppendResult]
 ) -> BatchOutcome:
-    refused: dict[int, str] = {}
-    for partition, fate in append_results.items():
-        if isinstance(fate, Refused):
-            refused[partition] = fate.reason
-    items: list[ItemResult] = []
-    for event, partition in zip(events, partitions, strict=True):
-        failed = partition in refused
-        items.append(
-            ItemResult(
-                eid=eid_of(event),
-                partition=str(partition),
-                publishing_status=PublishingStatus.FAILED if failed else PublishingStatus.SUBMITTED,
-                step=PublishingStep.PUBLISHING,
-                detail=refused.get(partition, ""),
-            )
-        )
-    return BatchOutcome(BatchStatus.NOT_ALL_STORED, tuple(items))
+    """The outcome of a batch of which not all events were stored by this append: some failed, or are duplicates."""
+    items = tuple(
+        _item_of_append(eid_of(event), partition, fate)
+        for event, partition, fate in zip(events, partitions, fates_of_events(partitions, append_results), strict=True)
+    )
+    failed = any(each.publishing_status is PublishingStatus.FAILED for each in items)
+    stored = sum(each.publishing_status is PublishingStatus.SUBMITTED and each.first is None for each in items)
+    return BatchOutcome(BatchStatus.NOT_ALL_STORED if failed else BatchStatus.STORED, items, stored)
+
+
+def _item_of_append(eid: str, partition: int, fate: Duplicate | Refused | None) -> ItemResult:
+    first = fate.first if isinstance(fate, Duplicate) else None
+    return ItemResult(
+        eid=eid,
+        partition=str(partition if first is None else first.partition),
+        publishing_status=PublishingStatus.FAILED if isinstance(fate, Refused) else PublishingStatus.SUBMITTED,
+        step=PublishingStep.PUBLISHING,
+        detail=fate.reason if isinstance(fate, Refused) else "",
+        first=first,
+    )
 
 
 def eid_of(event: Mapping[str, Any]) -> str:

@@ -37,6 +37,7 @@ from nakadi.model.event_type import (
 from nakadi.model.events import Record, Refused, Stored
 from nakadi.model.outcomes import Fault, NotPermitted, Outcome, TryLater, Unavailable
 from nakadi.ports.clock import Clock
+from nakadi.ports.deduplication import EventIds
 from nakadi.ports.event_log import (
     AppendCallback,
     AppendResultByPartition,
@@ -60,6 +61,7 @@ from nakadi.publishing.batch import (
     outcome_of_rejection,
     oversized_event_sizes,
 )
+from nakadi.publishing.deduplication import ids_for_append, require_deduplicating_log
 from nakadi.publishing.enrichment import (
     BatchOrigin,
     DrawRandomNumber,
@@ -93,15 +95,24 @@ TIMELINE_POLL_INTERVAL_SECONDS = 0.05
 
 
 class Append(Struct, frozen=True):
+    """An append to be made. With `ids`, events whose ids are known already are left out."""
+
     event_log: EventLog
     topic: str
     batches: Mapping[int, Sequence[Record]]
+    ids: EventIds | None = None
 
     def run(self) -> AppendResultByPartition:
-        return self.event_log.append(self.topic, self.batches)
+        if self.ids is None:
+            return self.event_log.append(self.topic, self.batches)
+        return require_deduplicating_log(self.event_log).append_once(self.topic, self.batches, self.ids)
 
     def begin(self, done: AppendCallback) -> None:
-        self.event_log.begin_append(self.topic, self.batches, done)
+        if self.ids is None:
+            self.event_log.begin_append(self.topic, self.batches, done)
+        else:
+            log = require_deduplicating_log(self.event_log)
+            log.begin_append_once(self.topic, self.batches, self.ids, done)
 
     def is_success(self, outcome: AppendResultByPartition) -> bool:
         """Whether everything is stored."""
@@ -225,7 +236,9 @@ class Publisher(Struct, frozen=True, kw_only=True):
                 timeline, fates = event_type.timeline, NO_APPEND_RESULTS
                 if by_partition:
                     try:
-                        fates = yield Append(self.logs.for_storage(timeline.storage_id), timeline.topic, by_partition)
+                        ids = ids_for_append(event_type, partitions, by_partition, sender.directed_to)
+                        event_log = self.logs.for_storage(timeline.storage_id)
+                        fates = yield Append(event_log, timeline.topic, by_partition, ids)
                     except Unavailable:
                         log.warning("Append to %s failed, outcome unknown", timeline.topic, exc_info=True)
                         fates = dict.fromkeys(by_partition, Refused("internal error"))
@@ -237,7 +250,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
                     return self._rejection_outcome(name, sent, refusal)
                 event_type = newer
             else:
-                if Refused not in map(type, fates.values()):
+                if set(map(type, fates.values())) <= {Stored}:
                     count(name, len(partitions), len(body))
                     return BatchOutcome(BatchStatus.STORED, stored_count=len(partitions))
                 return self._partial_outcome(name, sent, partitions, fates, count)
@@ -251,10 +264,14 @@ class Publisher(Struct, frozen=True, kw_only=True):
         count: CountEvents,
     ) -> BatchOutcome:
         outcome = outcome_of_partial_append(sent.read_batch().events, partitions, append_results)
-        stored = sum(each.publishing_status is PublishingStatus.SUBMITTED for each in outcome.items)
-        self.metrics.events_refused.add(len(outcome.items) - stored, name, outcome.step)
-        if stored:
-            count(name, stored, len(sent.body))
+        failed = sum(each.publishing_status is PublishingStatus.FAILED for each in outcome.items)
+        duplicates = len(outcome.items) - failed - outcome.stored_count
+        if failed:
+            self.metrics.events_refused.add(failed, name, outcome.step)
+        if duplicates:
+            self.metrics.event_duplicates.add(duplicates, name)
+        if outcome.stored_count:
+            count(name, outcome.stored_count, len(sent.body))
         return outcome
 
     def _rejection_outcome(self, name: str, sent: RequestBody, refusal: NotPermitted | BatchRejected) -> BatchOutcome:

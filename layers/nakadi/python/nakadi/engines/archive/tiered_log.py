@@ -31,6 +31,7 @@ from nakadi.model.log_index import Topic
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
+from nakadi.ports.deduplication import DeduplicatingLog, EventIds
 from nakadi.ports.event_log import AppendCallback, AppendResultByPartition, EventLog, OffsetUnavailable, UnknownTopic
 from nakadi.ports.log_index import LogIndex
 
@@ -57,6 +58,10 @@ class TieredLog:
         self._hot = hot
         self.create_topic, self.add_partitions, self.seal_topic = hot.create_topic, hot.add_partitions, hot.seal_topic
         self.add_change_listener = hot.add_change_listener
+        if isinstance(hot, DeduplicatingLog):
+            # Only then: a log is asked by its methods whether it knows events by their ids.
+            self.append_once = partial(self._append_once, hot)
+            self.begin_append_once = partial(self._begin_append_once, hot)
         self._index = index
         self._store = store
         self._archive = ArchiveReader(index, SegmentCache(store, metrics=metrics))
@@ -84,12 +89,34 @@ class TieredLog:
         return fates
 
     def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
+        self._hot.begin_append(topic, batches, self._after_scheduling(topic, batches, done))
+
+    def _append_once(
+        self, hot: DeduplicatingLog, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds
+    ) -> Mapping[int, AppendResult]:
+        fates = hot.append_once(topic, batches, ids)
+        self._worker.schedule_archiving(topic, batches)
+        return fates
+
+    def _begin_append_once(
+        self,
+        hot: DeduplicatingLog,
+        topic: str,
+        batches: Mapping[int, Sequence[Record]],
+        ids: EventIds,
+        done: AppendCallback,
+    ) -> None:
+        hot.begin_append_once(topic, batches, ids, self._after_scheduling(topic, batches, done))
+
+    def _after_scheduling(self, topic: str, partitions: Iterable[int], done: AppendCallback) -> AppendCallback:
+        """Pass an outcome on once the archiving of what is stored is scheduled."""
+
         def note_and_pass_on(outcome: AppendResultByPartition | Exception) -> None:
             if not isinstance(outcome, Exception):
-                self._worker.schedule_archiving(topic, batches)
+                self._worker.schedule_archiving(topic, partitions)
             done(outcome)
 
-        self._hot.begin_append(topic, batches, note_and_pass_on)
+        return note_and_pass_on
 
     # Events out
 

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from itertools import takewhile
 from operator import attrgetter
 
 from msgspec import Struct, field
 
 from nakadi.engines.common.callbacks import PartitionListeners, call_and_report
-from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, Stored, StoredEvent
+from nakadi.engines.common.duplicates import (
+    PlacesByPartition,
+    fates_with_duplicates,
+    without_duplicates,
+)
+from nakadi.model.events import (
+    AppendResult,
+    EventPlace,
+    EventSlice,
+    OffsetBounds,
+    Record,
+    Stored,
+    StoredEvent,
+    indices_within_partitions,
+)
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
+from nakadi.ports.deduplication import EventIds
 from nakadi.ports.event_log import AppendCallback, OffsetUnavailable, SealedTopic, UnknownTopic
 
 _GET_OFFSET = attrgetter("offset")
@@ -75,6 +91,12 @@ class _PartitionEvents(Struct):
         self.events[: len(before)] = filter(stays, before)
 
 
+class _RememberedEid(Struct, frozen=True):
+    place: EventPlace
+    stored_at: datetime
+    expires_at: datetime
+
+
 class _MemoryTopic(Struct):
     partitions: list[_PartitionEvents]
     sealed: bool = False
@@ -87,6 +109,8 @@ class MemoryLog:
         self._clock = clock
         self._lock = threading.Lock()
         self._topics: dict[str, _MemoryTopic] = {}
+        # By scope, each in the order of the appends.
+        self._eids: dict[str, dict[bytes, _RememberedEid]] = {}
         self._announcements = PartitionListeners()
         self._closed = False
 
@@ -112,20 +136,32 @@ class MemoryLog:
 
     def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
         with self._lock:
-            found = self._topics.get(topic)
-            if found is None or found.sealed or self._closed:
-                raise self._append_refusal_error(topic)
-            # All partitions are looked for before anything is stored in one of them.
-            for number in batches:
-                if not 0 <= number < len(found.partitions):
-                    raise _unknown_partition_error(topic, number)
-            now = self._clock.now()
+            found, now = self._require_open_partitions(topic, batches), self._clock.now()
             for number, records in batches.items():
                 found.partitions[number].append(records, now)
         # Not under the lock, for listeners may read.
         for number in batches:
             self._announcements.announce_events(topic, number)
         return dict.fromkeys(batches, Stored())
+
+    def append_once(
+        self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds
+    ) -> Mapping[int, AppendResult]:
+        with self._lock:
+            found, now = self._require_open_partitions(topic, batches), self._clock.now()
+            next_offsets = {number: found.partitions[number].next_offset for number in batches}
+            duplicates = self._remember_eids(ids, next_offsets, now)
+            stored = without_duplicates(batches, duplicates)
+            for number, records in stored.items():
+                found.partitions[number].append(records, now)
+        for number in stored:
+            self._announcements.announce_events(topic, number)
+        return fates_with_duplicates(batches, duplicates)
+
+    def begin_append_once(
+        self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds, done: AppendCallback
+    ) -> None:
+        call_and_report(partial(self.append_once, topic, batches, ids), done)
 
     def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
         call_and_report(partial(self.append, topic, batches), done)
@@ -179,6 +215,43 @@ class MemoryLog:
         self._announcements.wake_waiting_readers()
 
     # With the lock held
+
+    def _require_open_partitions(self, topic: str, partitions: Iterable[int]) -> _MemoryTopic:
+        found = self._topics.get(topic)
+        if found is None or found.sealed or self._closed:
+            raise self._append_refusal_error(topic)
+        # All partitions are looked for before anything is stored in one of them.
+        for number in partitions:
+            if not 0 <= number < len(found.partitions):
+                raise _unknown_partition_error(topic, number)
+        return found
+
+    def _remember_eids(self, ids: EventIds, next_offsets: dict[int, int], now: datetime) -> PlacesByPartition:
+        """Remember the ids that are new, each with the offset that its event will get; the places of the others."""
+        self._forget_expired_eids(now)
+        remembered = self._eids.setdefault(ids.scope, {})
+        duplicates: dict[int, dict[int, EventPlace]] = {}
+        for eid, partition, index in zip(
+            ids.eids, ids.partitions, indices_within_partitions(ids.partitions), strict=True
+        ):
+            if partition not in next_offsets:
+                continue
+            first = remembered.get(eid)
+            if first is not None and now - first.stored_at < ids.window:
+                duplicates.setdefault(partition, {})[index] = first.place
+                continue
+            place = EventPlace(ids.timeline, partition, next_offsets[partition])
+            remembered.pop(eid, None)  # so that the newest stands last
+            remembered[eid] = _RememberedEid(place, now, now + ids.window)
+            next_offsets[partition] += 1
+        return duplicates
+
+    def _forget_expired_eids(self, now: datetime) -> None:
+        for scope, remembered in tuple(self._eids.items()):
+            for eid in tuple(takewhile(lambda eid: remembered[eid].expires_at <= now, remembered)):  # noqa: B023
+                del remembered[eid]
+            if not remembered:
+                del self._eids[scope]
 
     def _check_open(self) -> None:
         if self._closed:

@@ -26,7 +26,9 @@ from nakadi.common.metrics import Metrics
 from nakadi.common.work import run_and_log_failure
 from nakadi.engines.common import frames
 from nakadi.engines.common.callbacks import PartitionListeners
+from nakadi.engines.common.duplicates import PlacesByPartition, fates_with_duplicates
 from nakadi.engines.sqlite.changes import AppendPoller, AppendReporter
+from nakadi.engines.sqlite.eids import has_expired_eids, prune_expired_eids
 from nakadi.engines.sqlite.file import WRITE_TIMEOUT_SECONDS, SqliteFile
 from nakadi.engines.sqlite.reading import (
     ROW_HEAD_FORMAT,
@@ -50,6 +52,7 @@ from nakadi.engines.sqlite.writing import (
 from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, Stored, microseconds_since_epoch
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
+from nakadi.ports.deduplication import EventIds
 from nakadi.ports.event_log import AppendCallback, OffsetUnavailable, UnknownTopic
 
 # The log --------------------------------------------------------------------------------------------------------------
@@ -89,7 +92,7 @@ class SqliteLog:
             self._writer = self._appends_by_others = RemoteWriter(
                 committer, self._file, self._announcements.announce_events
             )
-        self._cleaner = LogCleaner(self._file, self._writer)
+        self._cleaner = LogCleaner(self._file, self._writer, clock)
 
     def create_topic(self, topic: str, partitions: int) -> None:
         self._writer.run(lambda connection: insert_topic(connection, topic, partitions))
@@ -104,19 +107,39 @@ class SqliteLog:
         self._cleaner.delete_topic(topic)
 
     def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
-        waiting: SimpleQueue[Exception | None] = SimpleQueue()
-        self._writer.append(topic, batches, waiting.put)
-        error = waiting.get()
-        if error is not None:
-            raise error
-        return dict.fromkeys(batches, STORED_RESULT)
+        return self._append(topic, batches, None)
+
+    def append_once(
+        self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds
+    ) -> Mapping[int, AppendResult]:
+        return self._append(topic, batches, ids)
+
+    def _append(
+        self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds | None
+    ) -> Mapping[int, AppendResult]:
+        waiting: SimpleQueue[Exception | PlacesByPartition] = SimpleQueue()
+        self._writer.append(topic, batches, waiting.put, ids)
+        outcome = waiting.get()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return _fates(batches, outcome)
 
     def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
-        def pass_on(error: Exception | None) -> None:
-            done(dict.fromkeys(batches, STORED_RESULT) if error is None else error)
+        self._begin_append(topic, batches, None, done)
+
+    def begin_append_once(
+        self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds, done: AppendCallback
+    ) -> None:
+        self._begin_append(topic, batches, ids, done)
+
+    def _begin_append(
+        self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds | None, done: AppendCallback
+    ) -> None:
+        def pass_on(outcome: Exception | PlacesByPartition) -> None:
+            done(outcome if isinstance(outcome, Exception) else _fates(batches, outcome))
 
         try:
-            self._writer.append(topic, batches, pass_on)
+            self._writer.append(topic, batches, pass_on, ids)
         except Exception as error:  # noqa: BLE001  # it is for the one who is called
             done(error)
 
@@ -186,6 +209,10 @@ class SqliteLog:
         self._announcements.wake_waiting_readers()
 
 
+def _fates(batches: Mapping[int, Sequence[Record]], duplicates: PlacesByPartition) -> Mapping[int, AppendResult]:
+    return fates_with_duplicates(batches, duplicates) if duplicates else dict.fromkeys(batches, STORED_RESULT)
+
+
 # Removal --------------------------------------------------------------------------------------------------------------
 
 
@@ -207,15 +234,18 @@ DELETE_SOME_FRAMES = """
         WHERE coalesce(bytes, 0) < :bytes)
 """
 
+EID_PRUNING_INTERVAL_SECONDS = 60.0
+
 OFFSET_AFTER_ALL = (1 << 63) - 1
 
 
 class LogCleaner:
-    """Trims logs, and removes what is left of deleted topics in a thread of its own."""
+    """Trims logs, and removes what is left of deleted topics, and ids of events, in a thread of its own."""
 
-    def __init__(self, file: SqliteFile, writer: SqliteWriter) -> None:
+    def __init__(self, file: SqliteFile, writer: SqliteWriter, clock: Clock) -> None:
         self._file = file
         self._writer = writer
+        self._clock = clock
         self._closing = threading.Event()
         self._has_deleted_topics = threading.Event()
         self._thread = threading.Thread(target=self._remove_topics_until_closed, name="event-log-cleaner", daemon=True)
@@ -252,11 +282,20 @@ class LogCleaner:
 
     def _remove_topics_until_closed(self) -> None:
         while True:
-            self._has_deleted_topics.wait()
+            self._has_deleted_topics.wait(EID_PRUNING_INTERVAL_SECONDS)
             self._has_deleted_topics.clear()
             if self._closing.is_set():
                 return
             run_and_log_failure("removal of deleted topics", "the event log", self._remove_deleted_topics)
+            run_and_log_failure("removal of expired eids", "the event log", self.prune_eids)
+
+    def prune_eids(self) -> None:
+        """Remove the ids of events whose windows have passed."""
+        now = microseconds_since_epoch(self._clock.now())
+        with self._file.read_connection() as connection:
+            has_expired = has_expired_eids(connection, now)
+        if has_expired:
+            self.run_steps_until_done(partial(prune_expired_eids, now=now))
 
     def _remove_deleted_topics(self) -> None:
         """What fails is tried again after the next deletion, or the next start: nothing hangs on it."""

@@ -21,7 +21,7 @@ SqlValue = str | int | float | bytes | None
 
 SCHEME = "sqlite:///"
 APPLICATION_ID = 0x4E4B4449  # "NKDI"
-FILE_VERSION = 3
+FILE_VERSION = 4
 
 WRITE_TIMEOUT_SECONDS = 5.0
 """How many seconds a writer waits for its turn before it gives up."""
@@ -85,13 +85,20 @@ TABLES_ADDED_BY_VERSION = {
             parked_at INTEGER NOT NULL, replay TEXT, owner_type TEXT, owner_value TEXT, value BLOB NOT NULL)""",
         "CREATE UNIQUE INDEX parked_by_place ON parked (subscription, event_type, partition, timeline, position)",
     ),
+    # Ids of events: how they lie in here is told in `eids`. No number of a run is ever given again.
+    4: (
+        "CREATE TABLE eid_journal (id INTEGER PRIMARY KEY, expires_at INTEGER NOT NULL, body BLOB NOT NULL)",
+        "CREATE TABLE eid_runs (id INTEGER PRIMARY KEY AUTOINCREMENT, expires_at INTEGER NOT NULL)",
+        "CREATE TABLE eid_pages (run INTEGER NOT NULL, first BLOB NOT NULL, body BLOB NOT NULL)",
+        "CREATE UNIQUE INDEX eid_pages_by_run ON eid_pages (run, first)",
+    ),
 }
 """What a version has and the one before it had not."""
 
 TABLE_NAMES = (
     *("documents", "topics", "logs", "frames", "assignments", "offsets", "leases", "coordination_news"),
     *("log_index", "log_index_topics", "log_index_heads", "log_index_segments"),
-    *("log_index_claims", "log_index_progress", "parked"),
+    *("log_index_claims", "log_index_progress", "parked", "eid_journal", "eid_runs", "eid_pages"),
 )
 
 CONNECTION_PRAGMAS = (

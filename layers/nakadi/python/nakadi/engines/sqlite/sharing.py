@@ -25,11 +25,13 @@ from typing import TypeVar, cast
 import msgspec
 from msgspec import Struct
 
+from nakadi.engines.common.duplicates import PlacesByPartition
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.reading import Chunk, ChunkedRecords
 from nakadi.engines.sqlite.writing import MAX_WAITING_APPENDS, MAX_WAITING_BYTES, OnAppendDone, chunks_of
-from nakadi.model.events import Record, Stored, TopicPartition
+from nakadi.model.events import Duplicate, EventPlace, Record, Refused, StoredExcept, TopicPartition
 from nakadi.model.outcomes import Unavailable
+from nakadi.ports.deduplication import DeduplicatingLog, EventIds
 from nakadi.ports.event_log import AppendResultByPartition, EventLog, SealedTopic, UnknownTopic
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ class _AppendRequest(Struct, frozen=True, array_like=True, tag=1):
     request_number: int
     topic: str
     batches: dict[int, list[Chunk]]
+    ids: EventIds | None = None
 
 
 class _WatchRequest(Struct, frozen=True, array_like=True, tag=2):
@@ -58,11 +61,12 @@ class _WatchRequest(Struct, frozen=True, array_like=True, tag=2):
 
 class _AppendOutcomes(Struct, frozen=True, array_like=True, tag=3):
     """Partitions that grew, and appends that have ended since the last message. A failure is a number, the index of
-    its kind in `FAILURE_TYPES`, and its text."""
+    its kind in `FAILURE_TYPES`, and its text. Some that are stored had duplicates, which were left out."""
 
     grown_partitions: list[TopicPartition]
     stored_requests: list[int]
     failures: list[tuple[int, int, str]]
+    duplicates: dict[int, dict[int, dict[int, EventPlace]]]
 
 
 class _WatchConfirmation(Struct, frozen=True, array_like=True, tag=4):
@@ -113,7 +117,9 @@ class RemoteWriter:
         self._thread = threading.Thread(target=self._receive_messages, name="event-log-outcomes", daemon=True)
         self._thread.start()
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnAppendDone) -> None:
+    def append(
+        self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnAppendDone, ids: EventIds | None = None
+    ) -> None:
         chunks = {
             partition: [_without_redundant_records(chunk) for chunk in chunks_of(each)]
             for partition, each in batches.items()
@@ -128,7 +134,7 @@ class RemoteWriter:
             # Before it is sent: the outcome may arrive before `send` returns.
             self._waiting[number] = done, size
             self._waiting_bytes += size
-        self._outbox.send(encode_length_prefixed(_AppendRequest(number, topic, chunks)))
+        self._outbox.send(encode_length_prefixed(_AppendRequest(number, topic, chunks, ids)))
 
     def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._changed:
@@ -191,23 +197,23 @@ class RemoteWriter:
             return
         for topic, partition in answer.grown_partitions:
             self._announce(topic, partition)
-        self._finish_appends([(number, None) for number in answer.stored_requests])
+        self._finish_appends([(number, answer.duplicates.get(number, {})) for number in answer.stored_requests])
         self._finish_appends([(number, FAILURE_TYPES[kind](text)) for number, kind, text in answer.failures])
 
-    def _finish_appends(self, outcomes: Sequence[tuple[int, Exception | None]]) -> None:
-        finished: list[tuple[OnAppendDone, Exception | None]] = []
+    def _finish_appends(self, outcomes: Sequence[tuple[int, Exception | PlacesByPartition]]) -> None:
+        finished: list[tuple[OnAppendDone, Exception | PlacesByPartition]] = []
         # Only the thread that receives comes here, also at the end of the connection: each append ends once.
         with self._changed:
-            for number, error in outcomes:
+            for number, outcome in outcomes:
                 done, size = self._waiting.pop(number)
                 self._waiting_bytes -= size
-                finished.append((done, error))
+                finished.append((done, outcome))
             if not self._waiting:
                 self._changed.notify_all()
         # Without the lock: `done` may append again.
-        for done, error in finished:
+        for done, outcome in finished:
             try:
-                done(error)
+                done(outcome)
             except Exception:
                 # It must not end the thread that all other appends wait for.
                 log.exception("Passing on the outcome of an append failed")
@@ -373,7 +379,11 @@ class _WorkerConnection(asyncio.Protocol):
             request = _REQUEST_DECODER.decode(message)
             if isinstance(request, _AppendRequest):
                 batches = {partition: ChunkedRecords(chunks) for partition, chunks in request.batches.items()}
-                self._log.begin_append(request.topic, batches, partial(self._queue_outcome, request.request_number))
+                done = partial(self._queue_outcome, request.request_number)
+                if request.ids is None:
+                    self._log.begin_append(request.topic, batches, done)
+                elif isinstance(self._log, DeduplicatingLog):
+                    self._log.begin_append_once(request.topic, batches, request.ids, done)
             else:
                 # First the place that reports are put into, then the watch, and then the answer that relies on both.
                 self.is_watching = True
@@ -395,15 +405,18 @@ class _WorkerConnection(asyncio.Protocol):
         if self._is_paused or not (self._outcomes or self._grown):
             return
         stored: list[int] = []
+        duplicates: dict[int, dict[int, dict[int, EventPlace]]] = {}
         failed: list[tuple[int, int, str]] = []
         while self._outcomes:
             number, outcome = self._outcomes.popleft()
             if (failure := _failure_message(outcome)) is None:
                 stored.append(number)
+                if found := _duplicates_among_fates(outcome):
+                    duplicates[number] = found
             else:
                 failed.append((number, *failure))
         grown, self._grown = list(self._grown), {}
-        self._write(_AppendOutcomes(grown, stored, failed))
+        self._write(_AppendOutcomes(grown, stored, failed, duplicates))
 
     def _queue_outcome(self, request_number: int, outcome: AppendResultByPartition | Exception) -> None:
         # Called in threads of the log. First what is to be sent, then the request to send it.
@@ -421,5 +434,16 @@ def _failure_message(outcome: AppendResultByPartition | Exception) -> tuple[int,
     if isinstance(outcome, Exception):
         kind = next((index for index, each in enumerate(FAILURE_TYPES) if isinstance(outcome, each)), 0)
         return kind, str(outcome)
-    refused = [str(fate) for fate in outcome.values() if not isinstance(fate, Stored)]
+    refused = [str(fate) for fate in outcome.values() if isinstance(fate, Refused)]
     return (0, refused[0]) if refused else None
+
+
+def _duplicates_among_fates(outcome: AppendResultByPartition | Exception) -> dict[int, dict[int, EventPlace]]:
+    """The places of the first events with the ids of duplicates."""
+    if isinstance(outcome, Exception):
+        return {}
+    return {
+        partition: {index: each.first for index, each in fate.exceptions.items() if isinstance(each, Duplicate)}
+        for partition, fate in outcome.items()
+        if isinstance(fate, StoredExcept)
+    }

@@ -21,6 +21,8 @@ from msgspec import Struct
 
 from nakadi.common.metrics import Metrics
 from nakadi.engines.common import frames
+from nakadi.engines.common.duplicates import PlacesByPartition, without_indices
+from nakadi.engines.sqlite.eids import EidMemory
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.reading import (
     MAX_RECORD_BYTES_TO_JOIN,
@@ -33,13 +35,17 @@ from nakadi.engines.sqlite.reading import (
 from nakadi.model.events import Record, RecordLines, TopicPartition, microseconds_since_epoch
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
+from nakadi.ports.deduplication import EventIds
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-OnAppendDone = Callable[[Exception | None], None]
+OnAppendDone = Callable[[Exception | PlacesByPartition], None]
+"""Called with the events that were left out as duplicates, or with the reason why nothing is stored."""
 FrameRowValues = tuple[int, int, int, int, int, bytes]
+
+NO_DUPLICATES: PlacesByPartition = {}
 
 MAX_WAITING_APPENDS = 20_000
 MAX_WAITING_BYTES = 128_000_000
@@ -78,19 +84,22 @@ class _PartitionEnd(Struct):
 
 
 class _PendingAppend:
-    """An append that waits for the writer, which calls `done` with its error, if there is one."""
+    """An append that waits for the writer, which calls `done` with what became of it."""
 
-    def __init__(self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnAppendDone) -> None:
+    def __init__(
+        self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnAppendDone, ids: EventIds | None
+    ) -> None:
         self.topic = topic
+        self.ids = ids
         self.done = done
         self.partitions = [(topic, partition) for partition in batches]
         # Checked before the writer has them: what is wrong with a record must not fail the commit of the others.
         self.chunks = {(topic, partition): chunks_of(records) for partition, records in batches.items()}
         self.size = sum(chunk.size for chunks in self.chunks.values() for chunk in chunks)
 
-    def finish(self, error: Exception | None) -> None:
+    def finish(self, outcome: Exception | PlacesByPartition) -> None:
         try:
-            self.done(error)
+            self.done(outcome)
         except Exception:
             # It must not end the thread that all other appends wait for.
             log.exception("Passing on the outcome of an append to %s failed", self.topic)
@@ -143,8 +152,13 @@ class _WriterTask(Generic[T]):
 class SqliteWriter(Protocol):
     """What writes the events of a process, and does the small steps of looking after them."""
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnAppendDone) -> None:
-        """Have `done` called when the records are durable, or with the reason why they are not. Waits for nothing."""
+    def append(
+        self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnAppendDone, ids: EventIds | None = None
+    ) -> None:
+        """Have `done` called when the records are durable, or with the reason why they are not. Waits for nothing.
+
+        With `ids`, records whose ids are known are left out.
+        """
 
     def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Have work done in a transaction of its own. It delays every append: it must take milliseconds."""
@@ -165,6 +179,7 @@ class LogWriter:
         self._appends: deque[_PendingAppend] = deque()
         self._steps: deque[_WriterTask[Any]] = deque()
         self._ends = PartitionEnds()
+        self._eids = EidMemory()
         self._waiting_bytes = 0
         self._closing = False
         # Read in other threads without the lock: each is one step, and a moment later it would be another value anyway.
@@ -173,9 +188,11 @@ class LogWriter:
         self._thread = threading.Thread(target=self._write_until_closed, name="event-log-writer", daemon=True)
         self._thread.start()
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnAppendDone) -> None:
+    def append(
+        self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnAppendDone, ids: EventIds | None = None
+    ) -> None:
         # Its chunks are made in this thread and without the lock, so that others append meanwhile.
-        append = _PendingAppend(topic, batches, done)
+        append = _PendingAppend(topic, batches, done, ids)
         with self._changed:
             # Under the lock of the writer's last look: nothing gets into the queue once the writer has found it empty.
             self._refuse_if_closing()
@@ -236,12 +253,13 @@ class LogWriter:
     def _commit_appends(self, appends: Sequence[_PendingAppend]) -> None:
         began = time.perf_counter()
         try:
-            refusals, arrivals = _store_appends(
-                self._file, self._ends, appends, microseconds_since_epoch(self._clock.now())
+            outcomes, arrivals = _store_appends(
+                self._file, self._ends, self._eids, appends, microseconds_since_epoch(self._clock.now())
             )
         except Exception as error:  # noqa: BLE001  # it is for those who wait
             # They were moved on for rows that are not in the file after all.
             self._ends.forget_all()
+            self._eids.forget_all()
             self._metrics.log_commit_failures.add()
             for append in appends:
                 append.finish(error)
@@ -251,8 +269,8 @@ class LogWriter:
         # Behind the commit, so that readers who are woken find the events; and outside of it, so that neither they nor
         # those who wait for the outcome hold up other writers of the file.
         self._stored(arrivals)
-        for append, refusal in zip(appends, refusals, strict=True):
-            append.finish(refusal)
+        for append, outcome in zip(appends, outcomes, strict=True):
+            append.finish(outcome)
 
 
 class PartitionEnds:
@@ -299,29 +317,73 @@ class PartitionEnds:
 
 
 def _store_appends(
-    file: SqliteFile, partition_ends: PartitionEnds, appends: Sequence[_PendingAppend], now: int
-) -> tuple[list[Exception | None], list[CommittedAppend]]:
+    file: SqliteFile, partition_ends: PartitionEnds, eids: EidMemory, appends: Sequence[_PendingAppend], now: int
+) -> tuple[list[Exception | PlacesByPartition], list[CommittedAppend]]:
     partitions = list(dict.fromkeys([partition for append in appends for partition in append.partitions]))
-    refusals: list[Exception | None] = [None] * len(appends)
+    has_ids = any(append.ids for append in appends)
     with file.write_connection() as connection:
-        ends = partition_ends.known_ends(connection, partitions)
-        if ends is not None:
+        if has_ids:
+            # Mostly for the first of them: what there is to be read for long is read before others have to wait.
+            eids.catch_up(connection)
+        elif (ends := partition_ends.known_ends(connection, partitions)) is not None:
             # In one statement, which looks at the version when it has the turn to write: so what was remembered is
             # either still true or nothing is stored.
-            if _insert_unless_file_changed(
-                file, connection, _frame_rows_of_appends(appends, ends, now), partition_ends.version
-            ):
-                return refusals, _committed_appends(partitions, ends)
+            rows = _frame_rows_of_appends([append.chunks for append in appends], ends, now)
+            if _insert_unless_file_changed(file, connection, rows, partition_ends.version):
+                return [NO_DUPLICATES] * len(appends), _committed_appends(partitions, ends)
             # They have been moved on, though nothing is stored.
             partition_ends.forget_all()
         with file.transaction(connection):
             ends = partition_ends.read_ends(connection, partitions)
-            refusals = [append.refusal_error(ends) for append in appends]
-            accepted = [append for append, refusal in zip(appends, refusals, strict=True) if refusal is None]
-            _insert_frames(connection, _frame_rows_of_appends(accepted, ends, now))
-    return refusals, _committed_appends(
-        dict.fromkeys(partition for append in accepted for partition in append.partitions), ends
+            outcomes = [append.refusal_error(ends) or NO_DUPLICATES for append in appends]
+            accepted = [index for index, outcome in enumerate(outcomes) if not isinstance(outcome, Exception)]
+            chunks: dict[int, Mapping[TopicPartition, Sequence[Chunk]]] = {
+                index: appends[index].chunks for index in accepted
+            }
+            next_offsets = {partition: ends[partition].next_offset for partition in partitions if partition in ends}
+            if has_ids:
+                eids.catch_up(connection)
+            for index in accepted:
+                append = appends[index]
+                if append.ids is not None:
+                    outcomes[index] = duplicates = _remember_eids(
+                        connection, eids, append, append.ids, next_offsets, now
+                    )
+                    chunks[index] = _chunks_without_duplicates(append, duplicates)
+                else:
+                    for partition, some in append.chunks.items():
+                        next_offsets[partition] += sum(chunk.count for chunk in some)
+            if has_ids:
+                eids.make_run_if_due(connection)
+            _insert_frames(connection, _frame_rows_of_appends(chunks.values(), ends, now))
+    return outcomes, _committed_appends(
+        dict.fromkeys(partition for index in accepted for partition in appends[index].partitions), ends
     )
+
+
+def _remember_eids(
+    connection: sqlite3.Connection,
+    eids: EidMemory,
+    append: _PendingAppend,
+    ids: EventIds,
+    next_offsets: dict[TopicPartition, int],
+    now: int,
+) -> PlacesByPartition:
+    """Remember the ids of an append; its duplicates. Offsets are moved on behind the events that are not."""
+    own = {number: next_offsets[append.topic, number] for _, number in append.partitions}
+    duplicates = eids.remember(connection, ids, own, now)
+    next_offsets.update({(append.topic, number): offset for number, offset in own.items()})
+    return duplicates
+
+
+def _chunks_without_duplicates(
+    append: _PendingAppend, duplicates: PlacesByPartition
+) -> Mapping[TopicPartition, Sequence[Chunk]]:
+    chunks = dict(append.chunks)
+    for number, places in duplicates.items():
+        partition = append.topic, number
+        chunks[partition] = chunks_of(without_indices(ChunkedRecords(chunks[partition]), places))
+    return chunks
 
 
 def _committed_appends(
@@ -333,12 +395,14 @@ def _committed_appends(
 
 
 def _frame_rows_of_appends(
-    appends: Sequence[_PendingAppend], ends: Mapping[TopicPartition, _PartitionEnd], now: int
+    chunks_of_appends: Iterable[Mapping[TopicPartition, Sequence[Chunk]]],
+    ends: Mapping[TopicPartition, _PartitionEnd],
+    now: int,
 ) -> list[FrameRowValues]:
     """The rows of appends, which move the ends of their partitions on."""
     by_partition: dict[TopicPartition, list[Chunk]] = {}
-    for append in appends:
-        for partition, chunks in append.chunks.items():
+    for chunks_of_append in chunks_of_appends:
+        for partition, chunks in chunks_of_append.items():
             by_partition.setdefault(partition, []).extend(chunks)
     return [row for partition, chunks in by_partition.items() for row in _frame_rows(ends[partition], chunks, now)]
 

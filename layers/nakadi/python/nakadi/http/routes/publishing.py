@@ -15,10 +15,12 @@ from nakadi.http.message import JSON_MEDIA_TYPE, Request, Response, json_respons
 from nakadi.http.negotiation import MAX_DECOMPRESSED_BYTES
 from nakadi.http.parameters import Header, Parameter
 from nakadi.http.problem import UnsupportedMediaType
+from nakadi.http.views import View
+from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Fault, Invalid, Malformed, Outcome
 from nakadi.ports.event_log import AppendResultByPartition
 from nakadi.publishing.at_once import estimate_batch_memory
-from nakadi.publishing.batch import BatchOutcome, BatchStatus
+from nakadi.publishing.batch import BatchOutcome, BatchStatus, ItemResult
 from nakadi.publishing.publisher import Append, Publisher
 from nakadi.publishing.system_events import KpiCollector
 
@@ -109,7 +111,7 @@ class _PublishingHandlers(Struct, frozen=True):
 
     def _publication_response(self, request: Request, outcome: BatchOutcome, began: float) -> Response:
         if outcome.status is not BatchStatus.STORED:
-            items = [asdict(each) for each in outcome.items]
+            items = [_item_view(each) for each in outcome.items]
             return json_response(items, 422 if outcome.status is BatchStatus.REJECTED else 207)
         self.kpi_collector.record_batch(
             request.path_parameters["name"],
@@ -119,7 +121,16 @@ class _PublishingHandlers(Struct, frozen=True):
             seconds=time.perf_counter() - began,
             size=len(request.body),
         )
-        return Response()
+        # A body only where there is something to say: clients may take any for a failure of a part.
+        return json_response([_item_view(each) for each in outcome.items]) if outcome.items else Response()
+
+
+def _item_view(item: ItemResult) -> View:
+    view = {name: value for name, value in asdict(item).items() if name != "first"}
+    if item.first is not None:
+        offset = str(Position(item.first.timeline, item.first.offset))
+        view |= {"duplicate": True, "cursor": {"partition": str(item.first.partition), "offset": offset}}
+    return view
 
 
 # The header by which a producer directs a batch to one subscription ---------------------------------------------------

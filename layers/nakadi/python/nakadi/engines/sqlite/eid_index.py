@@ -1,0 +1,99 @@
+"""Says in which runs an id may be: a few bytes for each, in tables of fixed size.
+
+    >>> index = EidIndex()
+    >>> index.add_run(7, [b"a", b"b"])
+    >>> list(index.find_candidates([b"a", b"c"]))
+    [(b'a', [7])]
+
+It is never wrong about an id that is there, and about one in a hundred thousand that is not. A table takes in the runs
+of a time, until it is full; the next one is as large as all before it, so that there are few, and a table goes when all
+its runs have. Hashes are those of this process, which nobody can choose ids for.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+MIN_SLOTS = 1 << 20
+"""Slots of the first table, which is enough for 400,000 ids: each further table costs each lookup."""
+
+MAX_SLOTS = 1 << 24
+"""Slots of all tables, of four bytes each. The ids beyond them are looked up in each of their runs."""
+
+MAX_LOAD_PERCENT = 40
+MAX_RUNS_PER_TABLE = 4095
+
+_FINGERPRINT_BITS = 20
+_FINGERPRINT_MASK = (1 << _FINGERPRINT_BITS) - 1
+_FINGERPRINT_SHIFT = 40
+
+
+class _RunTable:
+    """A hash table whose entries are 20 bits of an id's hash and the index of a run; 0 is an empty slot."""
+
+    def __init__(self, slot_count: int) -> None:
+        self.runs: list[int] = []
+        self.slots = array("I", bytes(4 * slot_count))
+        self._left = slot_count * MAX_LOAD_PERCENT // 100
+
+    def has_room_for(self, key_count: int) -> bool:
+        return key_count <= self._left and len(self.runs) < MAX_RUNS_PER_TABLE
+
+    def add_run(self, run: int, keys: Iterable[bytes]) -> None:
+        self.runs.append(run)
+        slots, mask, marked = self.slots, len(self.slots) - 1, len(self.runs) << _FINGERPRINT_BITS
+        for key in keys:
+            hashed = hash(key)
+            slot = hashed & mask
+            while slots[slot]:
+                slot = (slot + 1) & mask
+            slots[slot] = marked | (hashed >> _FINGERPRINT_SHIFT & _FINGERPRINT_MASK)
+            self._left -= 1
+
+    def find_candidates(self, keys: Sequence[bytes]) -> Iterator[tuple[bytes, int]]:
+        slots, mask = self.slots, len(self.slots) - 1
+        # Most keys are new, and most of these find an empty slot at once: they are sorted out in half of the time.
+        for key in [key for key in keys if slots[hash(key) & mask]]:
+            hashed = hash(key)
+            slot = hashed & mask
+            while entry := slots[slot]:
+                if entry & _FINGERPRINT_MASK == hashed >> _FINGERPRINT_SHIFT & _FINGERPRINT_MASK:
+                    yield key, self.runs[(entry >> _FINGERPRINT_BITS) - 1]
+                slot = (slot + 1) & mask
+
+
+class EidIndex:
+    def __init__(self, max_slots: int = MAX_SLOTS) -> None:
+        self._max_slots = max_slots
+        self._tables: list[_RunTable] = []
+        self._runs_without_table: list[int] = []
+
+    def add_run(self, run: int, keys: Collection[bytes]) -> None:
+        """Take in a run, which is newer than all others."""
+        if not self._tables or not self._tables[-1].has_room_for(len(keys)):
+            self._add_table(len(keys))
+        self._tables[-1].add_run(run, keys)
+
+    def keep_runs(self, runs: Iterable[int]) -> None:
+        """Forget what has none of these runs."""
+        live = set(runs)
+        self._tables = [table for table in self._tables if not live.isdisjoint(table.runs)]
+        self._runs_without_table = [run for run in self._runs_without_table if run in live]
+
+    def find_candidates(self, keys: Sequence[bytes]) -> Iterator[tuple[bytes, list[int]]]:
+        """The runs in which keys may be, for those of which there are any."""
+        found: dict[bytes, list[int]] = {}
+        for table in self._tables:
+            for key, run in table.find_candidates(keys):
+                found.setdefault(key, []).append(run)
+        if self._runs_without_table:
+            found = {key: [*self._runs_without_table, *found.get(key, ())] for key in keys}
+        return iter(found.items())
+
+    def _add_table(self, key_count: int) -> None:
+        wanted = max(MIN_SLOTS, sum(len(table.slots) for table in self._tables), 100 * key_count // MAX_LOAD_PERCENT)
+        slot_count = 1 << (wanted - 1).bit_length()
+        self._tables.append(_RunTable(min(slot_count, max(MIN_SLOTS, self._max_slots // 2))))
+        while sum(len(table.slots) for table in self._tables) > self._max_slots and len(self._tables) > 1:
+            self._runs_without_table += self._tables.pop(0).runs

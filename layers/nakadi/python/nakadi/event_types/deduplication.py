@@ -1,0 +1,37 @@
+"""Which event types may have their events stored once: those whose events have ids, in logs that know them again."""
+
+from __future__ import annotations
+
+from nakadi.model.annotations import DEDUPLICATION_ANNOTATION
+from nakadi.model.event_type import (
+    MAX_DEDUPLICATION_SECONDS,
+    Category,
+    EventType,
+    deduplication_seconds_in_annotation,
+)
+from nakadi.model.outcomes import Invalid
+from nakadi.ports.deduplication import DeduplicatingLog
+from nakadi.ports.event_log import EventLogs
+
+UNDEFINED_CATEGORY_MESSAGE = "deduplication is not available for 'undefined' event type category"
+
+
+def check_deduplication(event_type: EventType, logs: EventLogs) -> None:
+    if deduplication_seconds_in_annotation(event_type.annotations) == 0:
+        raise Invalid(
+            f"Annotation {DEDUPLICATION_ANNOTATION} is not valid. "
+            f'Provided value: "{event_type.annotations[DEDUPLICATION_ANNOTATION]}". '
+            f"Possible values are whole numbers from 1 to {MAX_DEDUPLICATION_SECONDS}."
+        )
+    if event_type.deduplication_window is not None and event_type.category is Category.UNDEFINED:
+        raise Invalid(UNDEFINED_CATEGORY_MESSAGE)
+    for timeline in filter(None, (event_type.timeline, event_type.switching_to)):
+        check_storage_deduplicates(event_type, timeline.storage_id, logs)
+
+
+def check_storage_deduplicates(event_type: EventType, storage_id: str, logs: EventLogs) -> None:
+    """Refuse a storage that an event type which deduplicates cannot be in."""
+    if event_type.deduplication_window is None:
+        return
+    if not isinstance(logs.for_storage(storage_id), DeduplicatingLog):
+        raise Invalid(f"deduplication is not available in storage {storage_id}: it does not know events by their eid")

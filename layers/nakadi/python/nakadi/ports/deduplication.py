@@ -1,0 +1,52 @@
+"""Event logs that store an event once, however often it is appended: they know events by their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Protocol, runtime_checkable
+
+from msgspec import Struct
+
+from nakadi.model.events import Record
+from nakadi.ports.event_log import AppendCallback, AppendResultByPartition
+
+
+class EventIds(Struct, frozen=True, kw_only=True):
+    """The ids of a batch's events, in the order of the batch, and the partition of each.
+
+    Ids count within their `scope`, which is never used for anything else again. `timeline` is the order of the
+    timeline that the batch is for: it is noted with each id. An id is a duplicate for as long as `window`.
+    """
+
+    scope: str
+    timeline: int
+    window: timedelta
+    eids: Sequence[bytes]
+    partitions: Sequence[int]
+
+
+@runtime_checkable
+class DeduplicatingLog(Protocol):
+    """An event log that remembers the ids of events.
+
+    * An event whose id was stored in the same scope less than `window` ago is not stored again, whichever partition,
+      topic or process the first one came through, and also if that one is further ahead in the same batch. Its fate is
+      `Duplicate`, with the place of the first.
+    * Ids are remembered in the same step that stores the events: what is not stored is not remembered, and what was
+      stored before the process died is remembered.
+    * For the others everything holds that `EventLog.append` promises.
+    """
+
+    def append_once(
+        self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds
+    ) -> AppendResultByPartition:
+        """Store the records whose ids are new, and return each partition's fate.
+
+        Ids of partitions that are missing in `batches` are passed over.
+        """
+
+    def begin_append_once(
+        self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds, done: AppendCallback
+    ) -> None:
+        """Begin such an append, as `EventLog.begin_append` does."""

@@ -1,0 +1,257 @@
+"""What every log promises that knows events by their ids: the sentences of `nakadi.ports.deduplication`."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from datetime import timedelta
+
+import pytest
+
+from nakadi.model.events import Duplicate, EventPlace, OffsetBounds, Record, RecordLines, Stored, StoredExcept
+from nakadi.ports.deduplication import DeduplicatingLog, EventIds
+from nakadi.ports.event_log import AppendResultByPartition, SealedTopic, UnknownTopic
+from tests.support.engines import DEDUPLICATING_LOGS, LogUnderTest, a_log, a_record
+from tests.support.patience import PATIENCE, in_threads
+
+WINDOW = timedelta(minutes=30)
+
+
+@pytest.fixture(params=DEDUPLICATING_LOGS)
+def log(request, tmp_path):
+    with a_log(DEDUPLICATING_LOGS[request.param], tmp_path) as opened:
+        yield opened
+
+
+def eid_of(name: str) -> bytes:
+    return uuid.uuid5(uuid.NAMESPACE_OID, name).bytes
+
+
+def ids_of(
+    *names: str,
+    partitions: Sequence[int] | None = None,
+    scope: str = "a type",
+    timeline: int = 1,
+    window: timedelta = WINDOW,
+) -> EventIds:
+    partitions = partitions or [0] * len(names)
+    eids = [eid_of(name) for name in names]
+    return EventIds(scope=scope, timeline=timeline, window=window, eids=eids, partitions=partitions)
+
+
+def once(
+    log: LogUnderTest, topic: str, *names: str, only: Sequence[int] | None = None, **how: object
+) -> AppendResultByPartition:
+    """Append events whose texts are the names of their ids."""
+    assert isinstance(log.log, DeduplicatingLog)
+    ids = ids_of(*names, **how)  # type: ignore[arg-type]
+    return log.log.append_once(topic, records_of(names, ids.partitions, only), ids)
+
+
+def records_of(
+    names: Sequence[str], partitions: Sequence[int], only: Sequence[int] | None = None
+) -> Mapping[int, Sequence[Record]]:
+    batches: dict[int, list[Record]] = {}
+    for name, partition in zip(names, partitions, strict=True):
+        if only is None or partition in only:
+            batches.setdefault(partition, []).append(a_record(name))
+    return batches
+
+
+def duplicates(**places: tuple[int, int, int]) -> StoredExcept:
+    """`_0=(1, 0, 7)`: the first event is a duplicate of the one at offset 7."""
+    return StoredExcept({int(index[1:]): Duplicate(EventPlace(*place)) for index, place in places.items()})
+
+
+def test_stores_what_is_new(log):
+    """Events with ids that were never seen are stored in their order."""
+    topic = log.a_topic(partitions=2)
+    assert once(log, topic, "a", "b", "c", partitions=[1, 0, 1]) == {1: Stored(), 0: Stored()}
+    assert [log.values(topic, partition) for partition in range(2)] == [["b"], ["a", "c"]]
+
+
+def test_leaves_out_what_is_there(log):
+    """An event whose id was stored is not stored again, and its fate has the place of the first. (P157)"""
+    topic = log.a_topic()
+    log.store(topic, "without an id")
+    once(log, topic, "a", "b")
+    assert once(log, topic, "c", "b", "d", "a") == {0: duplicates(_1=(1, 0, 2), _3=(1, 0, 1))}
+    assert log.values(topic) == ["without an id", "a", "b", "c", "d"]
+
+
+def test_leaves_out_a_whole_batch(log):
+    """A batch that is sent again as a whole stores nothing."""
+    topic = log.a_topic(partitions=2)
+    once(log, topic, "a", "b", partitions=[0, 1])
+    again = once(log, topic, "a", "b", partitions=[0, 1])
+    assert again == {0: duplicates(_0=(1, 0, 0)), 1: duplicates(_0=(1, 1, 0))}
+    assert log.log.bounds(topic, [0, 1]) == {0: OffsetBounds(0, 1), 1: OffsetBounds(0, 1)}
+
+
+def test_finds_the_first_in_another_partition(log):
+    """A second attempt may choose another partition. (P158)"""
+    topic = log.a_topic(partitions=3)
+    once(log, topic, "a", "b", partitions=[0, 2])
+    assert once(log, topic, "b", "a", "c", partitions=[1, 1, 1]) == {1: duplicates(_0=(1, 2, 0), _1=(1, 0, 0))}
+    assert [log.values(topic, partition) for partition in range(3)] == [["a"], ["c"], ["b"]]
+
+
+def test_finds_the_first_in_the_same_batch(log):
+    """Of events with one id in a batch, the first is stored, whatever their partitions. (P157)"""
+    topic = log.a_topic(partitions=2)
+    fates = once(log, topic, "a", "a", "b", "a", partitions=[1, 0, 0, 1])
+    assert fates == {1: duplicates(_1=(1, 1, 0)), 0: duplicates(_0=(1, 1, 0))}
+    assert [log.values(topic, partition) for partition in range(2)] == [["b"], ["a"]]
+
+
+def test_finds_the_first_in_another_topic(log):
+    """Ids hold for the event type: those of the timeline before count as well. (P158)"""
+    before, after = log.a_topic(), log.a_topic()
+    once(log, before, "a")
+    log.log.seal_topic(before)
+    assert once(log, after, "a", "b", timeline=2) == {0: duplicates(_0=(1, 0, 0))}
+    assert once(log, after, "b", timeline=2) == {0: duplicates(_0=(2, 0, 0))}
+    assert log.values(after) == ["b"]
+
+
+def test_keeps_scopes_apart(log):
+    """Event types know nothing of each other's ids."""
+    topic = log.a_topic()
+    once(log, topic, "a", scope="one")
+    assert once(log, topic, "a", scope="another") == {0: Stored()}
+    assert log.values(topic) == ["a", "a"]
+
+
+def test_ends_with_the_window(log):
+    """When the window has passed, an id is new, and what is stored then begins a window of its own. (P158)"""
+    topic = log.a_topic()
+    once(log, topic, "a")
+    log.passes(WINDOW - timedelta(seconds=1))
+    assert once(log, topic, "a") == {0: duplicates(_0=(1, 0, 0))}
+    log.passes(timedelta(seconds=1))
+    assert once(log, topic, "a") == {0: Stored()}
+    log.passes(WINDOW - timedelta(seconds=1))
+    assert once(log, topic, "a") == {0: duplicates(_0=(1, 0, 1))}
+
+
+def test_goes_by_the_window_of_now(log):
+    """A window that was made shorter counts for events that are there already. (P158)"""
+    topic = log.a_topic()
+    once(log, topic, "a")
+    log.passes(timedelta(minutes=2))
+    assert once(log, topic, "a", window=timedelta(minutes=1)) == {0: Stored()}
+    assert log.values(topic) == ["a", "a"]
+
+
+def test_remembers_nothing_of_a_refused_append(log):
+    """What was not stored is not remembered. (P159)"""
+    topic, sealed = log.a_topic(), log.a_topic()
+    log.log.seal_topic(sealed)
+    with pytest.raises(SealedTopic):
+        once(log, sealed, "a")
+    with pytest.raises(UnknownTopic):
+        once(log, topic, "a", "b", partitions=[0, 1])
+    assert once(log, topic, "a", "b") == {0: Stored()}
+
+
+def test_passes_over_ids_of_partitions_that_are_missing(log):
+    """Ids of partitions that are not appended to are neither looked up nor remembered."""
+    topic = log.a_topic(partitions=2)
+    assert once(log, topic, "a", "b", partitions=[0, 1], only=[1]) == {1: Stored()}
+    assert once(log, topic, "a", "b", partitions=[0, 1]) == {0: Stored(), 1: duplicates(_0=(1, 1, 0))}
+
+
+def test_takes_lines_of_text(log):
+    """Records that were never made one by one lose their duplicates as well."""
+    topic = log.a_topic()
+    once(log, topic, "b")
+    assert isinstance(log.log, DeduplicatingLog)
+    fates = log.log.append_once(topic, {0: RecordLines(b'"a"\n"b"\n"c"', 3)}, ids_of("a", "b", "c"))
+    assert fates == {0: duplicates(_1=(1, 0, 0))}
+    assert log.values(topic) == ["b", "a", "c"]
+
+
+def test_takes_long_records(log):
+    """Batches that are stored in several frames lose their duplicates as well."""
+    topic = log.a_topic()
+    names = [f"{number:05}" for number in range(40)]
+    once(log, topic, names[3], names[30])
+    records = [Record(b'"%s%s"' % (name.encode(), b"x" * 5_000)) for name in names]
+    assert isinstance(log.log, DeduplicatingLog)
+    fates = log.log.append_once(topic, {0: records}, ids_of(*names))
+    assert fates == {0: duplicates(_3=(1, 0, 0), _30=(1, 0, 1))}
+    assert [str(value)[:5] for value in log.values(topic)] == [
+        names[3],
+        names[30],
+        *names[:3],
+        *names[4:30],
+        *names[31:],
+    ]
+
+
+def test_stores_once_what_many_append(log):
+    """Of many that append the same events at once, one stores each. (P158)"""
+    topic = log.a_topic(partitions=4)
+    names = [f"event {number}" for number in range(60)]
+
+    def publish(thread: int) -> int:
+        stored = 0
+        for start in range(0, 60, 10):
+            fates = once(log, topic, *names[start : start + 10], partitions=[(thread + n) % 4 for n in range(10)])
+            stored += sum(
+                10 // 4
+                + (1 if (partition - thread) % 4 < 10 % 4 else 0)
+                - (len(fate.exceptions) if isinstance(fate, StoredExcept) else 0)
+                for partition, fate in fates.items()
+            )
+        return stored
+
+    assert sum(in_threads(publish, 6)) == 60
+    found = [value for partition in range(4) for value in log.values(topic, partition)]
+    assert sorted(found) == sorted(names)
+
+
+def test_mixes_with_appends_without_ids(log):
+    """The places that are told are right whatever else is appended at the same time."""
+    topic = log.a_topic()
+
+    def publish(thread: int) -> None:
+        for number in range(20):
+            if thread % 2:
+                log.store(topic, "other", "other")
+            else:
+                once(log, topic, f"{thread}/{number}/a", f"{thread}/{number}/b")
+
+    in_threads(publish, 6)
+    found = log.values(topic)
+    for thread in range(0, 6, 2):
+        for number in range(20):
+            [fate] = once(log, topic, f"{thread}/{number}/b").values()
+            assert isinstance(fate, StoredExcept)
+            [duplicate] = fate.exceptions.values()
+            assert isinstance(duplicate, Duplicate)
+            assert found[duplicate.first.offset] == f"{thread}/{number}/b"
+
+
+def test_begins_without_waiting(log):
+    """An append that is not waited for has the same fates, and the same errors."""
+    topic = log.a_topic()
+    once(log, topic, "a")
+    assert begun(log, topic, "a", "b").result(PATIENCE) == {0: duplicates(_0=(1, 0, 0))}
+    with pytest.raises(UnknownTopic):
+        begun(log, "nowhere", "c").result(PATIENCE)
+
+
+def begun(log: LogUnderTest, topic: str, *names: str) -> Future[AppendResultByPartition]:
+    outcome: Future[AppendResultByPartition] = Future()
+
+    def done(found: AppendResultByPartition | Exception) -> None:
+        if isinstance(found, Exception):
+            outcome.set_exception(found)
+        else:
+            outcome.set_result(found)
+
+    assert isinstance(log.log, DeduplicatingLog)
+    log.log.begin_append_once(topic, {0: [a_record(name) for name in names]}, ids_of(*names), done)
+    return outcome

@@ -1,0 +1,280 @@
+"""Publishing once: what clients see of events that they publish again."""
+
+import uuid
+
+import httpx
+import pytest
+
+from nakadi.local import Broker
+from tests.e2e.publishing.test_publishing import delivered, events_in, publish
+from tests.support.api import a_business_definition, a_definition, created, problem, violations
+from tests.support.http import described
+from tests.support.metrics import scraped, value
+from tests.support.publishing import metadata
+
+ONCE = {"deduplication": {"window_seconds": 300}}
+ANNOTATION = "nakadi.io/deduplication-window-seconds"
+FOUR_PARTITIONS = {
+    "default_statistic": {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 4, "write_parallelism": 4}
+}
+
+
+@pytest.fixture
+def once(api):
+    """An event type that deduplicates; in storages that cannot, there is nothing to be seen."""
+    definition = a_business_definition(**ONCE)
+    if "does not know events by their eid" in api.post("/event-types", json=definition).text:
+        pytest.skip("this storage does not know events by their eid")
+    return definition["name"]
+
+
+def an_event(eid=None, **members):
+    return {"metadata": metadata(eid=eid or str(uuid.uuid4())), **members}
+
+
+def stored(api, name):
+    partitions = api.get(f"/event-types/{name}/partitions").json()
+    return sum(int(each["newest_available_offset"].split("-", 2)[2]) + 1 for each in partitions)
+
+
+def test_a_batch_that_is_sent_again_is_stored_once(api, once):
+    """The first answer has no body; the second says of each event that it is there, and where. (P110, P157)"""
+    events = [an_event(number=number) for number in range(3)]
+    first = publish(api, once, events)
+    assert (first.status_code, first.content) == (200, b"")
+    again = publish(api, once, events)
+    assert again.status_code == 200
+    assert again.json() == [
+        {
+            "eid": event["metadata"]["eid"],
+            "partition": "0",
+            "publishing_status": "submitted",
+            "step": "publishing",
+            "detail": "",
+            "duplicate": True,
+            "cursor": {"partition": "0", "offset": f"001-0001-{number:018}"},
+        }
+        for number, event in enumerate(events)
+    ]
+    assert stored(api, once) == 3
+    assert [each["number"] for each in events_in(delivered(api, once, 3))] == [0, 1, 2]
+
+
+def test_only_duplicates_say_so(api, once):
+    """New events beside duplicates are stored, and their items are as ever. (P117, P157)"""
+    old, new = an_event(), an_event()
+    publish(api, once, [old])
+    items = publish(api, once, [new, old, new]).json()
+    assert [item.get("duplicate") for item in items] == [None, True, True]
+    assert [item["cursor"]["offset"][-1] for item in items[1:]] == ["0", "1"]
+    assert set(items[0]) == {"eid", "partition", "publishing_status", "step", "detail"}
+    assert stored(api, once) == 2
+
+
+def test_the_case_of_an_eid_does_not_matter(api, once):
+    """The same id in capital letters is the same id. (P157)"""
+    eid = str(uuid.uuid4())
+    publish(api, once, [an_event(eid)])
+    [item] = publish(api, once, [an_event(eid.upper())]).json()
+    assert (item["eid"], item["duplicate"]) == (eid.upper(), True)
+
+
+@pytest.mark.usefixtures("once")
+def test_a_second_attempt_may_meet_another_partition(api):
+    """Events without a key of their own are spread at random, and still known again. (P158)"""
+    name = created(api, a_business_definition(**ONCE, **FOUR_PARTITIONS))["name"]
+    events = [an_event() for _ in range(40)]
+    assert publish(api, name, events).content == b""
+    for _ in range(3):
+        assert all(item["duplicate"] for item in publish(api, name, events).json())
+    assert stored(api, name) == 40
+
+
+def test_more_partitions_and_another_timeline_change_nothing(api, once):
+    """The window holds over more partitions and over a new timeline; the cursor is the first event's. (P158)"""
+    event = an_event()
+    publish(api, once, [event])
+    assert api.put(f"/event-types/{once}/partition-count", json={"partition_count": 3}).status_code == 204
+    storage = api.get("/storages/default").json()["id"]
+    assert api.post(f"/event-types/{once}/timelines", json={"storage_id": storage}).status_code == 201
+    [item] = publish(api, once, [event]).json()
+    assert item["cursor"] == {"partition": "0", "offset": "001-0001-000000000000000000"}
+    new = an_event()
+    publish(api, once, [new])
+    [item] = publish(api, once, [new]).json()
+    assert item["cursor"]["offset"].startswith("001-0002-")
+
+
+def test_a_refused_batch_claims_nothing(api, once):
+    """After a 422, the good events of the batch are new. (P159)"""
+    good, bad = an_event(), {"metadata": metadata(eid="none")}
+    assert publish(api, once, [good, bad]).status_code == 422
+    assert publish(api, once, [good]).content == b""
+    assert stored(api, once) == 1
+
+
+def test_directed_events_are_apart(api, once):
+    """What is sent once more to one subscription is stored, and once for each of them. (P160)"""
+    event, tags = an_event(), [f"CONSUMER_SUBSCRIPTION_ID={uuid.uuid4()}" for _ in range(2)]
+    publish(api, once, [event])
+    for tag in tags:
+        assert publish(api, once, [event], X_CONSUMER_TAG=tag).content == b""
+        assert publish(api, once, [event], X_CONSUMER_TAG=tag).json()[0]["duplicate"] is True
+    assert stored(api, once) == 3
+
+
+@pytest.mark.usefixtures("once")
+def test_deletions_are_never_duplicates(api):
+    """A tombstone is stored each time, and an event whose key was deleted is still a duplicate. (P160)"""
+    name = created(api, a_business_definition(**ONCE, cleanup_policy="compact"))["name"]
+    event = {"metadata": metadata(partition_compaction_key="k")}
+    publish(api, name, [event])
+    for _ in range(2):
+        assert publish(api, name, [event], to="deleted-events").content == b""
+    assert publish(api, name, [event]).json()[0]["duplicate"] is True
+    assert stored(api, name) == 3
+
+
+def test_without_it_events_are_stored_each_time(api):
+    """An event type that does not ask for it stores what it is sent, as often as it is sent. (P77)"""
+    name = created(api, a_business_definition())["name"]
+    event = an_event()
+    assert [publish(api, name, [event, event]).content for _ in range(2)] == [b"", b""]
+    assert stored(api, name) == 4
+
+
+def test_what_is_shown_and_changed(api, once):
+    """The field is shown if it is set; PUT changes it, keeps what is left out, and removes it for null. (P156)"""
+    path = f"/event-types/{once}"
+    shown = api.get(path).json()
+    assert shown["deduplication"] == {"window_seconds": 300}
+    kept = {name: value for name, value in shown.items() if name != "deduplication"}
+    assert api.put(path, json=kept).status_code == 200
+    assert api.get(path).json()["deduplication"] == {"window_seconds": 300}
+    assert api.put(path, json=kept | {"deduplication": {"window_seconds": 604_800}}).status_code == 200
+    assert api.get(path).json()["deduplication"] == {"window_seconds": 604_800}
+    event = an_event()
+    publish(api, once, [event])
+    assert api.put(path, json=kept | {"deduplication": None}).status_code == 200
+    assert "deduplication" not in api.get(path).json()
+    assert publish(api, once, [event]).content == b""
+
+
+@pytest.mark.usefixtures("once")
+def test_an_annotation_says_the_same(api):
+    """Clients that cannot send the field set an annotation; no warning says that it means nothing. (P156)"""
+    definition = a_business_definition(annotations={ANNOTATION: "300"})
+    answer = api.post("/event-types", json=definition)
+    assert ANNOTATION not in answer.headers["warning"]
+    event = an_event()
+    publish(api, definition["name"], [event])
+    assert publish(api, definition["name"], [event]).json()[0]["duplicate"] is True
+    definition["annotations"] = {}
+    assert api.put(f"/event-types/{definition['name']}", json=definition).status_code == 200
+    assert publish(api, definition["name"], [event]).content == b""
+
+
+@pytest.mark.usefixtures("once")
+@pytest.mark.parametrize("seconds", [0, -1, 604_801, None])
+def test_the_window_has_limits(api, seconds):
+    """From a second to seven days. (P156)"""
+    answer = api.post("/event-types", json=a_business_definition(deduplication={"window_seconds": seconds}))
+    expected = "must not be null" if seconds is None else "must be between 1 and 604800"
+    assert violations(answer) == {f'Field "deduplication.window_seconds" {expected}'}
+
+
+@pytest.mark.usefixtures("once")
+@pytest.mark.parametrize("text", ["0", "604801", "1e3", "5 minutes", "", None])
+def test_an_annotation_has_limits(api, text):
+    """The annotation is a number within the same limits. (P156)"""
+    answer = api.post("/event-types", json=a_business_definition(annotations={ANNOTATION: text}))
+    if text is None:
+        assert answer.status_code == 201
+    else:
+        assert problem(answer, 422).startswith(f"Annotation {ANNOTATION} is not valid.")
+
+
+@pytest.mark.parametrize("how", [ONCE, {"annotations": {ANNOTATION: "300"}}])
+def test_events_need_an_eid(api, how):
+    """Events of the category undefined have none. (P156)"""
+    answer = api.post("/event-types", json=a_definition(**how))
+    assert problem(answer, 422) == "deduplication is not available for 'undefined' event type category"
+
+
+def test_duplicates_are_counted(api, once):
+    """Metrics count duplicates, and do not count them as published."""
+
+    def counted(name):
+        return value(scraped(api), name, event_type=once)
+
+    event = an_event()
+    publish(api, once, [event])
+    publish(api, once, [event, an_event(), event])
+    assert counted("nakadi_event_duplicates_total") == 2
+    assert counted("nakadi_events_published_total") == 2
+
+
+class TestFaults:
+    @pytest.fixture
+    def broker(self):
+        with Broker(event_log="memory:") as broker:
+            yield broker
+
+    @pytest.fixture
+    def client(self, broker):
+        with described(httpx.Client(base_url=broker.url)) as client:
+            yield client
+
+    @pytest.fixture
+    def name(self, client):
+        by_key = {"partition_strategy": "hash", "partition_key_fields": ["a"]}
+        schema = {"properties": {"a": {"type": "string"}}}
+        two = FOUR_PARTITIONS["default_statistic"] | {"read_parallelism": 2, "write_parallelism": 2}
+        definition = a_business_definition(**ONCE, **by_key, schema=schema, default_statistic=two)
+        return created(client, definition)["name"]
+
+    def test_a_partial_append_remembers_what_was_stored(self, broker, client, name):
+        """After a 207, events that failed are new and those that were stored are duplicates. (P157, P159)"""
+        events = [an_event(a="a"), an_event(a="b")]
+        broker.faults.refuse(event_type=name, partition="0", times=1)
+        first = publish(client, name, events)
+        assert first.status_code == 207
+        failed = [item["publishing_status"] == "failed" for item in first.json()]
+        assert sorted(failed) == [False, True]
+        again = publish(client, name, events)
+        assert again.status_code == 200
+        assert [item.get("duplicate", False) for item in again.json()] == [not each for each in failed]
+        assert stored(client, name) == 2
+
+    def test_an_answer_that_was_lost_is_made_good(self, broker, client, name):
+        """What was stored although the log gave no answer in time is a duplicate when it is sent again. (P158)"""
+        events = [an_event(a="a"), an_event(a="b")]
+        broker.faults.time_out(event_type=name, times=2)
+        first = publish(client, name, events)
+        assert (first.status_code, {item["detail"] for item in first.json()}) == (207, {"timed out"})
+        assert all(item["duplicate"] for item in publish(client, name, events).json())
+        assert stored(client, name) == 2
+
+
+def test_ids_survive_a_restart(tmp_path):
+    """What was stored before the broker ended is known to the next one. (P158)"""
+    settings = {"registry": f"sqlite:///{tmp_path}/nakadi.db", "event_log": f"sqlite:///{tmp_path}/nakadi.db"}
+    event = an_event()
+    definition = a_business_definition(**ONCE)
+    for attempt in range(2):
+        with Broker(**settings) as broker, httpx.Client(base_url=broker.url) as client:
+            if attempt == 0:
+                created(client, definition)
+            answer = publish(client, definition["name"], [event])
+            assert answer.status_code == 200
+            assert (answer.content == b"") == (attempt == 0)
+            assert stored(client, definition["name"]) == 1
+
+
+def test_one_line_for_each_event(api, once):
+    """A batch whose duplicates lie between new events stores these in their order. (P108, P157)"""
+    events = [an_event(number=number) for number in range(30)]
+    publish(api, once, events[::3])
+    assert publish(api, once, events).status_code == 200
+    numbers = [each["number"] for each in events_in(delivered(api, once, 30))]
+    assert numbers == [*range(0, 30, 3), *(number for number in range(30) if number % 3)]

@@ -1,0 +1,69 @@
+"""The index over runs of ids: it never misses one that is there, and is bounded."""
+
+import os
+import random
+
+import pytest
+
+from nakadi.engines.sqlite import eid_index
+from nakadi.engines.sqlite.eid_index import EidIndex
+
+MIN_SLOTS = 1 << 16
+
+
+@pytest.fixture(autouse=True)
+def _small_tables(monkeypatch):
+    monkeypatch.setattr(eid_index, "MIN_SLOTS", MIN_SLOTS)
+
+
+def keys(number: int) -> list[bytes]:
+    return [os.urandom(32) for _ in range(number)]
+
+
+def test_finds_every_key_in_its_runs():
+    """Each key is found in each run that it was put into, over many tables."""
+    index = EidIndex()
+    runs = {run: keys(4_000) for run in range(1, 31)}
+    shared = keys(10)
+    for run, own in runs.items():
+        index.add_run(run, [*own, *shared])
+    for run, own in runs.items():
+        found = dict(index.find_candidates(own))
+        assert all(run in found[key] for key in own)
+    assert all(set(found) == set(runs) for _, found in index.find_candidates(shared))
+
+
+def test_finds_hardly_anything_else():
+    """Of keys that are in no run, fewer than one in a thousand seems to be."""
+    index = EidIndex()
+    for run in range(1, 31):
+        index.add_run(run, keys(4_000))
+    assert len(list(index.find_candidates(keys(20_000)))) < 20
+
+
+def test_forgets_runs_that_are_gone():
+    """Tables go with the last of their runs, and what is left is still found."""
+    index = EidIndex()
+    runs = {run: keys(4_000) for run in range(1, 31)}
+    for run, own in runs.items():
+        index.add_run(run, own)
+    before = len(index._tables)
+    index.keep_runs(range(25, 31))
+    assert len(index._tables) < before
+    assert all(run in found for run in range(25, 31) for _, found in index.find_candidates(runs[run]))
+    assert all(len(list(index.find_candidates(runs[run]))) == len(runs[run]) for run in range(25, 31))
+
+
+def test_is_bounded():
+    """Beyond its slots, runs are looked up without a table: each key may be in each of them, and none is missed."""
+    index = EidIndex(max_slots=2 * MIN_SLOTS)
+    runs = {run: keys(9_000) for run in range(1, 16)}
+    for run, own in runs.items():
+        index.add_run(run, own)
+    assert sum(len(table.slots) for table in index._tables) <= 2 * MIN_SLOTS
+    for run, own in runs.items():
+        key = random.choice(own)
+        assert run in dict(index.find_candidates([key]))[key]
+    index.keep_runs([1, 15])
+    [(_, found)] = index.find_candidates([runs[1][0]])
+    assert set(found) <= {1, 15}
