@@ -174,6 +174,7 @@ def _event_type(spec: Mapping[str, Any]) -> dict[str, Any]:
         "authorization": _authorization(spec.get("auth"), ("admins", "readers", "writers")),
         "enrichment_strategies": [] if spec["category"] == "undefined" else ["metadata_enrichment"],
         "event_owner_selector": spec.get("eventOwnerSelector"),
+        "deduplication": {"window_seconds": seconds} if (seconds := spec.get("deduplicationSeconds")) else None,
         "annotations": spec.get("annotations") or {},
         "labels": spec.get("labels"),
     }

@@ -8,7 +8,7 @@ const OF_SCHEMA = /schema|json|root element|property is reserved|\$ref/i;
 const FIELDS = [
   "name", "owning_application", "category", "partition_strategy", "partition_key_fields", "cleanup_policy",
   "compatibility_mode", "default_statistic", "options", "authorization", "audience", "labels", "annotations", "schema",
-  "ordering_key_fields", "ordering_instance_ids", "event_owner_selector",
+  "ordering_key_fields", "ordering_instance_ids", "event_owner_selector", "deduplication",
 ] as const;
 
 /** The reasons by field. What speaks of no field stands under an empty name. */

@@ -194,6 +194,20 @@ def test_files_are_applied_twice_the_second_time_without_a_change(run, empty, fo
     assert after.code == 0
 
 
+def test_events_can_be_published_once(run, empty, folder):
+    """A manifest may give a window of deduplication; one that gives none leaves the event type's as it is."""
+    arguments = ("-f", str(folder), "--env", "staging", "-o", "json")
+    order = folder / "definitions/order.yaml"
+    order.write_text(EVENT_TYPE.replace("category: business", "category: business\n  deduplicationSeconds: 300"))
+    assert run("apply", *arguments, url=empty.url).code == 0
+    assert run("diff", *arguments, url=empty.url).code == 0
+    order.write_text(EVENT_TYPE.replace("retentionTimeDays: 2", "retentionTimeDays: 3"))
+    assert ("event-type", "change") in actions(run("apply", *arguments, url=empty.url))
+    [shown] = [each for each in everything(run, empty.url)[0] if each["name"].startswith("shop.order")]
+    assert shown["deduplication"] == {"window_seconds": 300}
+    assert shown["options"]["retention_time"] == 3 * 24 * 3600 * 1000
+
+
 def test_the_result_is_the_same_as_with_clin(run, empty, folder):
     """What clin creates from the files needs no change, and what this creates is the same and needs none of clin's."""
     arguments = ("-f", str(folder / "shop.clin.yaml"), "--env", "live", "-o", "json")

@@ -10,6 +10,7 @@ test("an event type is created from a sample event, with a schema that is propos
   await page.getByLabel("Owner").fill("shop");
   await page.getByLabel("Labels").fill("team=orders");
   await page.getByLabel("Retention in hours").fill("24");
+  await page.getByLabel("Publish once within, in seconds").fill("300");
   await page.getByLabel("Read", { exact: true }).fill("*");
   await page.getByLabel("Publish", { exact: true }).fill("service:till");
   await page.getByLabel("Change and delete", { exact: true }).fill("user:unauthenticated\nuser:ann");
@@ -35,6 +36,7 @@ test("an event type is created from a sample event, with a schema that is propos
   await page.getByText("order.sampled is created").waitFor();
   const type = await call("GET", "/event-types/order.sampled");
   assert.equal(type.options.retention_time, 86_400_000);
+  assert.deepEqual(type.deduplication, { window_seconds: 300 });
   assert.deepEqual(type.labels, { team: "orders" });
   assert.deepEqual(type.authorization.readers, [{ data_type: "*", value: "*" }]);
   assert.deepEqual(JSON.parse(type.schema.schema).required, ["items"]);

@@ -36,6 +36,7 @@ function factsOf(type: EventType): [string, preact.ComponentChildren][] {
     ["Owner", type.owning_application],
     ["Category", type.category],
     ["Retention", kept],
+    ["Published once within", type.deduplication && duration(1000 * type.deduplication.window_seconds)],
     ["Cleanup policy", type.cleanup_policy],
     ["Compatibility", type.compatibility_mode],
     ["Partition strategy", type.partition_strategy],

@@ -16,6 +16,7 @@ export type Fields = {
   retention: string;
   partitions: string;
   audience: string;
+  deduplication: string;
   labels: string;
   annotations: string;
   readers: string;
@@ -35,6 +36,7 @@ export const EMPTY: Fields = {
   retention: "",
   partitions: "1",
   audience: "",
+  deduplication: "",
   labels: "",
   annotations: "",
   readers: "",
@@ -63,6 +65,7 @@ export function fieldsOf(type: EventType): Fields {
     retention: retention ? String(retention / HOUR) : "",
     partitions: String(statistic ? Math.max(statistic.read_parallelism, statistic.write_parallelism) : 1),
     audience: type.audience ?? "",
+    deduplication: type.deduplication ? String(type.deduplication.window_seconds) : "",
     labels: pairs(type.labels),
     annotations: pairs(type.annotations),
     readers: who(type.authorization?.readers),
@@ -108,6 +111,8 @@ export function draftOf(fields: Fields, before?: EventType): Draft {
     cleanup_policy: fields.cleanup_policy as Draft["cleanup_policy"],
     compatibility_mode: fields.compatibility_mode as Draft["compatibility_mode"],
     ...(fields.retention.trim() && { options: { retention_time: Math.round(Number(fields.retention) * HOUR) } }),
+    // Left out, it would stay as it was; null ends it.
+    deduplication: fields.deduplication.trim() ? { window_seconds: Number(fields.deduplication) } : null,
     ...(fields.audience && { audience: fields.audience as Draft["audience"] }),
     labels: mapOf(fields.labels),
     annotations: mapOf(fields.annotations),

@@ -88,6 +88,7 @@ function Form({ before }: { before?: EventType }) {
             {text("partition_key_fields", "Partition keys", "For hash: fields as dotted paths, commas between them")}
             {text("partitions", "Partitions", before ? "Fixed here; an administrator adds some" : undefined, { type: "number", min: 1, readOnly: !!before })}
             {text("retention", "Retention in hours", "Empty: as the broker has it", { inputMode: "decimal" })}
+            {text("deduplication", "Publish once within, in seconds", "Empty: events are stored each time they are sent", { inputMode: "numeric" })}
             {choice("cleanup_policy", "Cleanup policy", ["delete", "compact", "compact_and_delete"])}
             {choice("compatibility_mode", "Compatibility", ["forward", "compatible", "none"])}
             {choice("audience", "Audience", ["", "component-internal", "business-unit-internal", "company-internal", "external-partner", "external-public"])}
