@@ -62,6 +62,7 @@ EVENT_TYPE = {
     "authorization": AUTHORIZATION,
     "audience": "external-public",
     "event_owner_selector": {"type": "path", "name": "n", "value": "v"},
+    "deduplication": {"window_seconds": 300},
     "annotations": {"a": "1", "b": None},
     "labels": {"c": "2"},
     "created_at": NOON,

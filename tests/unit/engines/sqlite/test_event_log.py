@@ -423,7 +423,7 @@ class Parts:
     def __init__(self, path: Path, clock: HandMovedClock) -> None:
         self.file = SqliteFile(path)
         self.writer = SteppedWriter(self.file, clock)
-        self.cleaner = LogCleaner(self.file, self.writer)
+        self.cleaner = LogCleaner(self.file, self.writer, clock)
 
     def close(self) -> None:
         self.cleaner.stop()

@@ -34,9 +34,10 @@ MAX_RUNS_PRUNED_AT_ONCE = 2
 
 SELECT_PAGE = "SELECT body FROM eid_pages WHERE run = ? AND first <= ? ORDER BY first DESC LIMIT 1"
 SELECT_LAST_RUN = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'eid_runs'"
-EXPIRED_ROWS = """
-    SELECT 1 FROM eid_runs WHERE expires_at <= :now
-    UNION ALL SELECT 1 FROM eid_journal WHERE expires_at <= :now AND id < (SELECT max(id) FROM eid_journal) LIMIT 1
+SELECT_NEXT_EXPIRY = """
+    SELECT min(expires_at) FROM (
+        SELECT expires_at FROM eid_runs
+        UNION ALL SELECT expires_at FROM eid_journal WHERE id < (SELECT max(id) FROM eid_journal))
 """
 
 
@@ -166,8 +167,10 @@ def prune_expired_eids(connection: sqlite3.Connection, now: int) -> bool:
     return bool(runs) or removed.rowcount > 0
 
 
-def has_expired_eids(connection: sqlite3.Connection, now: int) -> bool:
-    return connection.execute(EXPIRED_ROWS, {"now": now}).fetchone() is not None
+def next_expiry(connection: sqlite3.Connection) -> int | None:
+    """When there will be something to prune; None if there is nothing."""
+    (moment,) = connection.execute(SELECT_NEXT_EXPIRY).fetchone()
+    return None if moment is None else int(moment)
 
 
 def _live_runs(connection: sqlite3.Connection) -> list[int]:
