@@ -50,7 +50,7 @@ def test_worlds_in_dynamodb_keep_their_promises(tmp_path):
 def test_broken_promises_are_found(monkeypatch):
     """A session that goes on without a lease is found, and its seed is reported with what happened before. (S318)"""
     monkeypatch.setattr(SubscriptionSession, "_is_over", lambda self, _: self.end is not None)
-    with pytest.raises(Broken, match=r"(?s)seed (\d+): I[17]: .* SEEDS=1 FIRST=\1$"):
+    with pytest.raises(Broken, match=r"(?s)seed (\d+): (?:I[17]|hand-over): .* SEEDS=1 FIRST=\1$"):
         run_many(500)
 
 
