@@ -33,7 +33,7 @@ from nakadi_client.consumer_core import (
     StreamOptions,
     Wait,
 )
-from nakadi_client.consuming import LOGGER, OnPoison, Park, Requests, lag_of, stop_at, tell
+from nakadi_client.consuming import LOGGER, OnPoison, Park, Requests, is_parked, lag_of, skip, stop_at, tell
 from nakadi_client.decoding import PoisonEvent
 from nakadi_client.errors import Closed, NakadiError, NoAnswer
 from nakadi_client.lines import LineSplitter
@@ -181,7 +181,8 @@ class Consumer(Generic[Event]):
                     raise step.error
                 return None
             step.when_done(self._handled)
-            self._treat_poison(step)
+            for poison in step.poison:
+                self._treat(poison, step)
             if step.events:
                 return step
             self._handled(step)
@@ -191,30 +192,19 @@ class Consumer(Generic[Event]):
             self._core.handled(batch, time.monotonic())
             self._todo.notify_all()
 
-    def _treat_poison(self, batch: Batch[Any]) -> None:
-        for poison in batch.poison:
-            self._treat(poison, batch)
-
     def _treat(self, poison: PoisonEvent, batch: Batch[Any]) -> None:
         if self._on_poison == "stop":
             raise stop_at(poison, batch)
         if self._on_poison == "skip":
-            LOGGER.warning("Skipped an event up to %s of %s: %s", batch.offset, batch.event_type, poison.error)
+            skip(poison, batch)
         elif isinstance(self._on_poison, Park):
             self._park(self._on_poison, poison, batch)
         else:
             self._on_poison(poison, batch)
 
     def _park(self, park: Park, poison: PoisonEvent, batch: Batch[Any]) -> None:
-        pauses = Pauses()
-        request = self._requests.park(park, poison, batch)
-        failures = 0
-        while True:
-            answer = self._api.send(request)
-            if isinstance(answer, Answer) and answer.status == 200:
-                return
-            if isinstance(answer, Answer) and answer.status < 500 and answer.status not in (207, 408, 429):
-                raise answer.refusal()
+        request, pauses, failures = self._requests.park(park, poison, batch), Pauses(), 0
+        while not is_parked(self._api.send(request)):
             failures += 1
             time.sleep(pauses.after(failures, random.random))
 

@@ -32,13 +32,6 @@ class Park(msgspec.Struct, frozen=True):
     event_type: str
 
 
-class Retry(msgspec.Struct, frozen=True):
-    """What `run` does with an event that the handler fails at: so many attempts, and then as `then` says."""
-
-    attempts: int = 3
-    first_pause: float = 0.1
-
-
 OnPoison = Literal["stop", "skip"] | Park | Callable[[PoisonEvent, Batch[Any]], None]
 
 
@@ -116,9 +109,18 @@ def tell(core: ConsumerCore, action: Action, answer: Answer | NoAnswer, now: flo
         core.left(answer)
 
 
-def poison_of(raw: bytes, error: BaseException) -> PoisonEvent:
-    """Describe an event that a handler failed at."""
-    return PoisonEvent(raw, f"{type(error).__name__}: {error}")
+def skip(poison: PoisonEvent, batch: Batch[Any]) -> None:
+    """Log an event that is passed over."""
+    LOGGER.warning("Skipped an event up to %s of %s: %s", batch.offset, batch.event_type, poison.error)
+
+
+def is_parked(answer: Answer | NoAnswer) -> bool:
+    """Whether a parked event is stored; if not, it is worth another attempt. Raises `Refused` if it is not."""
+    if isinstance(answer, NoAnswer) or answer.status in (207, 408, 429) or answer.status >= 500:
+        return False
+    if answer.status != 200:
+        raise answer.refusal()
+    return True
 
 
 def stop_at(poison: PoisonEvent, batch: Batch[Any]) -> Poison:

@@ -1,0 +1,284 @@
+"""The consumer for asyncio: the same core as that for threads, carried out by tasks of one loop."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Generic, TypeVar, overload
+
+from nakadi_client.aio.changes import Changes
+from nakadi_client.answers import Answer
+from nakadi_client.batches import Batch
+from nakadi_client.connections import AsyncApi, Connection, connection_of, no_answer
+from nakadi_client.consumer_core import (
+    EACH_BATCH,
+    CommitPolicy,
+    ConsumerCore,
+    End,
+    Health,
+    Place,
+    Rebalance,
+    StreamOptions,
+    Wait,
+)
+from nakadi_client.consuming import LOGGER, OnPoison, Park, Requests, is_parked, lag_of, skip, stop_at, tell
+from nakadi_client.decoding import PoisonEvent
+from nakadi_client.errors import Closed, NakadiError, NoAnswer
+from nakadi_client.lines import LineSplitter
+from nakadi_client.pauses import Pauses
+from nakadi_client.tokens import Token
+
+Event = TypeVar("Event")
+
+_SECONDS_TO_END = 10.0
+
+
+class Consumer(Generic[Event]):
+    """Reads one subscription, from one stream after the other, and commits what the loop is done with.
+
+        async with Consumer(url, subscription=ID, model=OrderPlaced) as consumer:
+            async for batch in consumer:
+                await handle(batch.events)
+
+    What is said of `nakadi_client.Consumer` holds here too. With `stop_on_signals`, the loop handles SIGTERM while it
+    runs, unless something else does.
+    """
+
+    def __init__(
+        self,
+        broker: str | Connection,
+        subscription: str,
+        *,
+        model: Any = None,
+        token: Token = None,
+        commit: CommitPolicy = EACH_BATCH,
+        options: StreamOptions = StreamOptions(),  # noqa: B008  # it is frozen
+        on_poison: OnPoison = "stop",
+        on_rebalance: Callable[[Rebalance], Awaitable[None] | None] | None = None,
+        compressed: bool = False,
+        stop_on_signals: bool = True,
+    ) -> None:
+        self._requests = Requests(subscription, options, compressed)
+        self._connection = connection_of(broker, token)
+        self._api = AsyncApi(self._connection)
+        self._core = ConsumerCore(options, commit, random.random, model)
+        self._commits_by_hand = commit.by_hand
+        self._on_poison = on_poison
+        self._on_rebalance = on_rebalance
+        self._stops_on_signals = stop_on_signals
+        self._changes = Changes()
+        self._reading: asyncio.Task[Any] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._finished = False
+
+    async def __aiter__(self) -> AsyncIterator[Batch[Event]]:
+        self._start()
+        try:
+            while (batch := await self._next()) is not None:
+                yield batch
+                if not self._commits_by_hand:
+                    self._handled(batch)
+        finally:
+            await self._finish()
+
+    def stop(self) -> None:
+        """End the loop when the batch in hand is done. Call it on the loop's thread."""
+        self._core.stop()
+        self._changes.tell()
+
+    async def close(self) -> None:
+        """Stop, commit what is done, and give the partitions and connections back."""
+        await self._finish()
+        await self._api.close()
+
+    def health(self) -> Health:
+        """Return numbers for a health check: what state the stream is in, and when the last line came."""
+        return self._core.health(time.monotonic())
+
+    async def lag(self) -> Mapping[Place, int]:
+        """Ask the broker how many events are not committed, by event type and partition."""
+        answer = await self._api.send(self._requests.stats())
+        if isinstance(answer, NoAnswer):
+            raise answer
+        if answer.status != 200:
+            raise answer.refusal()
+        return lag_of(answer)
+
+    async def __aenter__(self) -> Consumer[Event]:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<Consumer of {self._requests.subscription}, {self._core.state.name.lower()}>"
+
+    # The loop ---------------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self._tasks or self._finished:
+            raise Closed("A consumer is read once.")
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._commit())]
+        if self._stops_on_signals and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            # Not in the main thread, or not on this system.
+            with suppress(NotImplementedError, RuntimeError, ValueError):
+                asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stop)
+                return
+        self._stops_on_signals = False
+
+    async def _next(self) -> Batch[Event] | None:
+        """Wait for the next batch; None at the end that was asked for."""
+        while True:
+            now = time.monotonic()
+            step = self._core.work_step(now)
+            if isinstance(step, Wait):
+                await self._changes.wait(step.until, now)
+            elif isinstance(step, Rebalance):
+                if self._on_rebalance and (told := self._on_rebalance(step)) is not None:
+                    await told
+            elif isinstance(step, End):
+                if step.error:
+                    raise step.error
+                return None
+            else:
+                step.when_done(self._handled)
+                for poison in step.poison:
+                    await self._treat(poison, step)
+                if step.events:
+                    return step
+                self._handled(step)
+
+    def _handled(self, batch: Batch[Any]) -> None:
+        self._core.handled(batch, time.monotonic())
+        self._changes.tell()
+
+    async def _treat(self, poison: PoisonEvent, batch: Batch[Any]) -> None:
+        if self._on_poison == "stop":
+            raise stop_at(poison, batch)
+        if self._on_poison == "skip":
+            skip(poison, batch)
+        elif isinstance(self._on_poison, Park):
+            await self._park(self._on_poison, poison, batch)
+        else:
+            self._on_poison(poison, batch)
+
+    async def _park(self, park: Park, poison: PoisonEvent, batch: Batch[Any]) -> None:
+        request, pauses, failures = self._requests.park(park, poison, batch), Pauses(), 0
+        while not is_parked(await self._api.send(request)):
+            failures += 1
+            await asyncio.sleep(pauses.after(failures, random.random))
+
+    async def _finish(self) -> None:
+        if self._finished:
+            return
+        self._finished = True
+        self._core.let_go()
+        self.stop()
+        if self._tasks:
+            reading, committing = self._tasks
+            await asyncio.wait({committing}, timeout=_SECONDS_TO_END)
+            reading.cancel()
+            committing.cancel()
+            await asyncio.gather(reading, committing, return_exceptions=True)
+        if self._stops_on_signals and self._tasks:
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+
+    # The reader's task ------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        while True:
+            now = time.monotonic()
+            step = self._core.connection_step(now)
+            if isinstance(step, Wait):
+                await self._changes.wait(step.until, now)
+                continue
+            if isinstance(step, End):
+                self._changes.tell()
+                return
+            self._reading = asyncio.create_task(self._read_stream())
+            try:
+                # The committer cancels a stream that takes no more commits; and this task may be cancelled itself.
+                await asyncio.wait({self._reading})
+            finally:
+                self._reading.cancel()
+            error = NoAnswer("The stream was ended here.") if self._reading.cancelled() else self._reading.result()
+            self._core.closed(time.monotonic(), error)
+            self._changes.tell()
+
+    async def _read_stream(self) -> NakadiError | None:
+        """Read one stream to its end. Returns what ended it, unless it was the broker's will."""
+        is_open = False
+        try:
+            async with self._api.stream(self._requests.open(), self._requests.silence) as response:
+                if isinstance(response, Answer):
+                    self._refused(response)
+                    return None
+                if self._core.is_stopping:
+                    return Closed("The consumer was stopped.")
+                self._core.opened(response.headers["X-Nakadi-StreamId"], time.monotonic())
+                is_open = True
+                self._changes.tell()
+                splitter = LineSplitter()
+                async for chunk in response.aiter_bytes():
+                    now = time.monotonic()
+                    for line in splitter.feed(chunk):
+                        self._core.received(line, now)
+                    self._changes.tell()
+        except NakadiError as error:
+            return error
+        except Exception as error:  # noqa: BLE001  # an application's source of tokens may raise anything
+            found = no_answer(self._connection, error)
+            if not is_open:
+                self._refused(found)
+            return found
+        return None
+
+    def _refused(self, answer: Answer | NoAnswer) -> None:
+        told = answer if isinstance(answer, NoAnswer) else answer.refusal()
+        LOGGER.info("No stream of subscription %s: %s", self._requests.subscription, told)
+        self._core.refused(answer, time.monotonic())
+        self._changes.tell()
+
+    # The committer's task ---------------------------------------------------------------------------------------------
+
+    async def _commit(self) -> None:
+        while True:
+            now = time.monotonic()
+            step = self._core.commit_step(now)
+            if self._core.lost_stream() and self._reading:
+                self._reading.cancel()
+            if isinstance(step, End):
+                return
+            if isinstance(step, Wait):
+                await self._changes.wait(step.until, now)
+                continue
+            answer = await self._api.send(self._requests.of(step))
+            tell(self._core, step, answer, time.monotonic())
+            self._changes.tell()
+
+
+@overload
+def consume(
+    broker: str | Connection, subscription: str, *, model: type[Event], **options: Any
+) -> AsyncIterator[Batch[Event]]: ...
+
+
+@overload
+def consume(broker: str | Connection, subscription: str, **options: Any) -> AsyncIterator[Batch[dict[str, Any]]]: ...
+
+
+async def consume(broker: str | Connection, subscription: str, **options: Any) -> AsyncIterator[Batch[Any]]:
+    """Read a subscription: an iterator over its batches, which commits each when the next is asked for.
+
+    The keywords are those of `Consumer`, which has `stop()`, `health()` and `lag()` besides.
+    """
+    async with Consumer[Any](broker, subscription, **options) as consumer:
+        async for batch in consumer:
+            yield batch

@@ -1,0 +1,193 @@
+"""The consumer for asyncio keeps the promises of the one for threads."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from nakadi_client import Park, Poison, Producer, Refused, StreamOptions
+from nakadi_client.aio import Consumer, consume
+from tests.support.environment import plain_environment
+from tests.support.patience import PATIENCE, until, until_on_the_loop
+
+ROOT = Path(__file__).parents[3]
+QUICK = StreamOptions(commit_timeout=2, batch_limit=20, max_uncommitted_events=100)
+
+
+class Order(msgspec.Struct):
+    n: int
+
+
+@pytest.fixture
+def orders(nakadi):
+    """The id of a subscription with 300 events in three partitions."""
+    nakadi.create_event_type("order", partitions=3)
+    publish(nakadi, range(300))
+    return nakadi.subscribe("order")
+
+
+def publish(nakadi, numbers):
+    with Producer(nakadi.url, "order", stop_on_signals=False) as producer:
+        producer.send_all({"n": n} for n in numbers)
+
+
+async def read(consumer, count, seen):
+    async for batch in consumer:
+        seen.update(event["n"] if isinstance(event, dict) else event.n for event in batch.events)
+        if len(seen) >= count:
+            batch.done()
+            break
+
+
+def test_everything_is_read_once_and_committed(nakadi, orders):
+    """A loop gets every event once, as the model wants it, and what it is done with is committed when it ends."""
+    seen = Counter()
+
+    async def work():
+        async with Consumer(nakadi.url, orders, model=Order) as consumer:
+            await read(consumer, 300, seen)
+            assert consumer.health().events_handled == 300
+            assert set(await consumer.lag()) == {("order", partition) for partition in "012"}
+
+    asyncio.run(work())
+    assert seen == Counter(range(300))
+    assert nakadi.unconsumed(orders) == 0
+
+
+def test_a_connection_that_breaks_within_a_line_loses_nothing(nakadi, network, orders):
+    """Torn lines are not taken, and their events come again with the next stream."""
+    seen = Counter()
+
+    async def work():
+        async with Consumer(network.url, orders, options=QUICK) as consumer:
+            async for batch in consumer:
+                seen.update(event["n"] for event in batch)
+                if len(seen) == 300:
+                    batch.done()
+                    break
+                network.cut_after(700 + 1_300 * len(seen) % 2_000)
+            assert consumer.health().reconnects >= 1
+
+    asyncio.run(work())
+    assert set(seen) == set(range(300))
+    until(lambda: nakadi.unconsumed(orders) == 0)
+
+
+def test_two_consumers_of_one_loop_share_the_partitions(nakadi, orders):
+    """Several consumers in one loop get disjoint partitions, and nothing is lost or read twice."""
+    seen = Counter()
+    told = [], []
+
+    async def work():
+        consumers = [
+            Consumer(nakadi.url, orders, options=QUICK, on_rebalance=each.append, stop_on_signals=False)
+            for each in told
+        ]
+
+        async def drain(consumer):
+            async for batch in consumer:
+                seen.update(event["n"] for event in batch)
+
+        tasks = [asyncio.create_task(drain(consumer)) for consumer in consumers]
+        await until_on_the_loop(lambda: len(seen) == 300 and all(told))
+        for consumer in consumers:
+            consumer.stop()
+        await asyncio.gather(*tasks)
+        for consumer in consumers:
+            await consumer.close()
+
+    asyncio.run(work())
+    assert set(seen.values()) == {1}
+    assert nakadi.unconsumed(orders) == 0
+
+
+def test_slow_work_keeps_its_partitions(nakadi, orders):
+    """Work that takes longer than the commit timeout is not repeated."""
+    seen = Counter()
+
+    async def work():
+        options = StreamOptions(commit_timeout=1, batch_limit=100)
+        async with Consumer(nakadi.url, orders, options=options) as consumer:
+            async for batch in consumer:
+                await asyncio.sleep(1.5)
+                seen.update(event["n"] for event in batch)
+                if len(seen) == 300:
+                    batch.done()
+                    break
+            assert consumer.health().commits_lost == 0
+
+    asyncio.run(work())
+    assert set(seen.values()) == {1}
+
+
+@pytest.mark.parametrize("policy", ["stop", "skip", "park"])
+def test_events_that_do_not_fit_are_treated_as_asked(nakadi, orders, policy):
+    """Poison events end the loop, are skipped, or are parked in another event type."""
+    nakadi.create_event_type("parked")
+    publish(nakadi, ["bad", 300])
+    seen = Counter()
+
+    async def work():
+        on_poison = Park("parked") if policy == "park" else policy
+        async with Consumer(nakadi.url, orders, model=Order, on_poison=on_poison) as consumer:
+            await read(consumer, 301, seen)
+
+    if policy == "stop":
+        with pytest.raises(Poison):
+            asyncio.run(work())
+        return
+    asyncio.run(work())
+    assert seen == Counter(range(301))
+    assert [event["event"]["n"] for event in nakadi.events("parked")] == (["bad"] if policy == "park" else [])
+
+
+def test_a_consumer_of_nothing_says_so(nakadi):
+    """A subscription that does not exist ends the consumer with the broker's words."""
+
+    async def work():
+        async for _ in consume(nakadi.url, "no-such-id"):
+            pass
+
+    with pytest.raises(Refused, match="does not exist"):
+        asyncio.run(work())
+
+
+PROGRAM = """
+import asyncio, sys
+from nakadi_client import StreamOptions, aio
+
+async def main():
+    async for batch in aio.consume(sys.argv[1], sys.argv[2], options=StreamOptions(batch_limit=10)):
+        print(len(batch), flush=True)
+        await asyncio.sleep(0.5)
+        print("done", flush=True)
+    print("ended", flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_a_program_that_is_ended_finishes_its_batch_and_commits_it(nakadi, orders):
+    """At SIGTERM the batch in hand is worked through and committed, and nothing else is taken."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, nakadi.url, orders],
+        cwd=ROOT,
+        env=plain_environment(PYTHONPATH=str(ROOT)),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with program:
+        assert program.stdout is not None
+        handled = int(program.stdout.readline())
+        os.kill(program.pid, signal.SIGTERM)
+        assert program.stdout.read() == "done\nended\n"
+        assert program.wait(PATIENCE) == 0
+    assert nakadi.unconsumed(orders) == 300 - handled
