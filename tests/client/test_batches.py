@@ -1,0 +1,38 @@
+"""What is committed in part covers no event that the loop is not done with."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nakadi_client.batches import Batch
+from nakadi_client.decoding import Cursor
+
+
+def offset(number, timeline=1):
+    return f"001-{timeline:04x}-{number:018d}" if number >= 0 else f"001-{timeline:04x}--1"
+
+
+@given(
+    numbers=st.lists(st.integers(0, 60), min_size=1, unique=True).map(sorted),
+    data=st.data(),
+)
+def test_a_part_of_a_batch_covers_only_what_is_done(numbers, data):
+    """Wherever numbers are missing, and whichever place before the batch is known."""
+    before = data.draw(st.integers(-1, numbers[0] - 1))
+    batch = Batch(numbers, Cursor("t", "0", offset(numbers[-1])), "s", before=offset(before))
+    loop = iter(batch)
+    finished = []
+    for number in loop:
+        cursor = batch.cursor_of_progress()
+        if cursor is not None:
+            assert all(other in finished for other in numbers if offset(other) <= cursor.offset)
+        finished.append(number)
+    assert batch.cursor_of_progress().offset <= batch.offset
+
+
+@pytest.mark.parametrize("before", [None, "", "BEGIN", offset(1, timeline=2), "5"])
+def test_nothing_is_said_where_the_place_before_is_unknown(before):
+    """Another timeline counts its own numbers."""
+    batch = Batch([1, 2], Cursor("t", "0", offset(9)), "s", before=before)
+    for _ in batch:
+        assert batch.cursor_of_progress() is None

@@ -1,0 +1,173 @@
+"""Requests end in a value, with the token of the moment, over pools, proxies and TLS."""
+
+import asyncio
+import socket
+import ssl
+import subprocess
+import threading
+from contextlib import suppress
+
+import httpx
+import pytest
+
+from nakadi_client import Connection, Producer, Refused
+from nakadi_client.aio import Producer as AsyncProducer
+from nakadi_client.answers import Answer
+from nakadi_client.connections import Api, AsyncApi, Request, compressor, connection_of
+from nakadi_client.errors import NoAnswer
+from tests.support.patience import PATIENCE
+
+
+class Tokens:
+    """Gives the next token after one was refused."""
+
+    def __init__(self, *tokens):
+        self._tokens = list(tokens)
+        self.refused = 0
+
+    def get(self):
+        return self._tokens[0]
+
+    def refuse(self):
+        self.refused += 1
+        self._tokens.append(self._tokens.pop(0))
+
+
+def broker(request):
+    return httpx.Response(200 if request.headers["Authorization"] == "Bearer good" else 401)
+
+
+def send(connection, *, in_loop):
+    """Send a request with threads or on a loop."""
+    request = Request("GET", "/health")
+    if not in_loop:
+        return Api(connection).send(request)
+    return asyncio.run(AsyncApi(connection).send(request))
+
+
+def connection(tokens, answer=broker):
+    transport = httpx.MockTransport(answer)
+    return Connection("http://broker.test", token=tokens, transport=transport, async_transport=transport)
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_a_refused_token_is_replaced_once(in_loop):
+    """After 401 the source is asked for another token, and the request is made once more."""
+    assert send(connection(Tokens("bad", "good")), in_loop=in_loop).status == 200
+    tokens = Tokens("bad", "worse")
+    assert send(connection(tokens), in_loop=in_loop).status == 401
+    assert tokens.refused == 1
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+@pytest.mark.parametrize(
+    ("fault", "sent"), [(httpx.ConnectError, False), (httpx.ReadTimeout, True), (httpx.RemoteProtocolError, True)]
+)
+def test_what_keeps_an_answer_away_is_a_value(in_loop, fault, sent):
+    """It says whether the request may have reached the broker."""
+
+    def fail(request):
+        raise fault("on purpose", request=request)
+
+    answer = send(connection("good", fail), in_loop=in_loop)
+    assert isinstance(answer, NoAnswer)
+    assert answer.sent is sent
+    assert "good" not in str(answer)
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_a_source_of_tokens_that_fails_is_no_end(in_loop):
+    """The request is as if it had got no answer, and will be made again."""
+
+    def fail():
+        raise RuntimeError("the vault is closed")
+
+    assert isinstance(send(connection(fail), in_loop=in_loop), NoAnswer)
+
+
+def test_a_url_without_a_host_is_refused():
+    for url in ("broker", "ftp://broker", "http://"):
+        with pytest.raises(ValueError, match="URL"):
+            Connection(url)
+    with pytest.raises(ValueError, match="token"):
+        connection_of(Connection("http://broker"), "token")
+
+
+def test_an_unknown_compression_is_refused():
+    assert compressor(None) is None
+    assert len(compressor("gzip")(b"a" * 10_000)) < 200
+
+
+class Proxy:
+    """A proxy for plain HTTP that remembers what it was asked."""
+
+    def __init__(self):
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self.asked = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        with suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                with client:
+                    self.asked.append(client.recv(65_536).split(b"\r\n")[0])
+                    client.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    def close(self):
+        self._listening.close()
+
+
+def test_requests_go_through_a_proxy():
+    """The proxy gets the whole URL."""
+    proxy = Proxy()
+    with Producer(Connection("http://broker.test", proxy=proxy.url), "sent") as producer:
+        delivery = producer.send({"n": 1})
+    proxy.close()
+    with pytest.raises(Refused, match="404"):
+        delivery.result(PATIENCE)
+    assert proxy.asked[0] == b"POST http://broker.test/event-types/sent/events HTTP/1.1"
+
+
+def test_a_certificate_is_checked_against_the_authorities_that_are_given(tmp_path):
+    """A broker with an unknown certificate gets nothing; with its authority it does, and so does the loop."""
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    names = ["-addext", "subjectAltName=DNS:localhost", "-keyout", tmp_path / "key", "-out", tmp_path / "certificate"]
+    try:
+        subprocess.run([*command, *names], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("there is no openssl")
+    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    served.load_cert_chain(tmp_path / "certificate", tmp_path / "key")
+    with TlsServer(served) as url:
+        trusting = ssl.create_default_context(cafile=str(tmp_path / "certificate"))
+        assert isinstance(send(Connection(url), in_loop=False), NoAnswer)
+        assert send(Connection(url, verify=trusting), in_loop=False) == Answer(200)
+        assert send(Connection(url, verify=trusting), in_loop=True) == Answer(200)
+        assert AsyncProducer(Connection(url, verify=trusting), "t").waiting == 0
+
+
+class TlsServer:
+    """Answers each connection once."""
+
+    def __init__(self, context):
+        self._context = context
+        self._listening = socket.create_server(("127.0.0.1", 0))
+
+    def __enter__(self):
+        threading.Thread(target=self._serve, daemon=True).start()
+        return f"https://localhost:{self._listening.getsockname()[1]}"
+
+    def __exit__(self, *_):
+        self._listening.close()
+
+    def _serve(self):
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            with suppress(OSError), self._context.wrap_socket(client, server_side=True) as safe:
+                safe.recv(65_536)
+                safe.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")

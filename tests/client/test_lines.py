@@ -1,0 +1,28 @@
+"""Lines end at a line feed, and nowhere else."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nakadi_client.lines import LineSplitter
+
+TEXTS = st.lists(st.text(alphabet="a\u2028\u2029\u0085\r\x0b é", min_size=1), max_size=6)
+
+
+@given(texts=TEXTS, rest=st.text(alphabet="ab"), cuts=st.lists(st.integers(0, 60)))
+def test_lines_are_the_same_however_they_arrive(texts, rest, cuts):
+    """Chunks may end anywhere, within a letter too; what looks like a separator to others is part of a line."""
+    whole = b"".join(text.encode() + b"\n" for text in texts) + rest.encode()
+    splitter = LineSplitter()
+    places = [0, *sorted(cut for cut in cuts if cut < len(whole)), len(whole)]
+    lines = [line for begin, end in pairwise(places) for line in splitter.feed(whole[begin:end])]
+    # Bytes know of no U+2028; lines of nothing but blanks are none.
+    assert lines == [encoded for text in texts if not (encoded := text.encode()).isspace()]
+
+
+def test_a_torn_line_is_no_line():
+    """What follows the last line feed is not taken for a line."""
+    splitter = LineSplitter()
+    assert splitter.feed(b'{"a":1}\n{"b"') == [b'{"a":1}']
+    assert splitter.feed(b":2") == []

@@ -1,0 +1,53 @@
+"""SIGTERM is handled for consumers and producers, and never taken from an application."""
+
+import signal
+import threading
+
+from nakadi_client import stopping
+
+
+def test_a_handler_of_the_application_stays():
+    """Who handles SIGTERM keeps doing so."""
+
+    def own(_number, _frame):
+        """Nothing."""
+
+    before = signal.signal(signal.SIGTERM, own)
+    try:
+        withdraw = stopping.register(lambda: None)
+        assert signal.getsignal(signal.SIGTERM) is own
+        assert not stopping.listen()
+        withdraw()
+        assert signal.getsignal(signal.SIGTERM) is own
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_signal_stops_consumers_before_producers():
+    """While there are consumers, they end, and the program with them: producers are closed by its end."""
+    stopped = threading.Event()
+    closed = threading.Event()
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    withdraw = [stopping.register(closed.set), stopping.register(stopped.set, is_consumer=True)]
+    try:
+        signal.raise_signal(signal.SIGTERM)
+        assert stopped.wait(30)
+        assert not closed.is_set()
+        # The next one would end the process at once.
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        for each in withdraw:
+            each()
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_nothing_is_left_behind():
+    """When the last is withdrawn, the signal does what it did before."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        withdraw = stopping.register(lambda: None)
+        assert stopping.listen()
+        withdraw()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,90 @@
+"""Tokens come from where they are kept, are fetched again in time, and are shown nowhere."""
+
+import base64
+from urllib.parse import parse_qs
+
+import httpx
+import msgspec
+import pytest
+
+from nakadi_client import ClientCredentials, NakadiError, TokenFile
+from nakadi_client.tokens import token_source
+
+SECRET = "hush-hush"
+
+
+class Provider:
+    """An identity provider that counts what it gives out."""
+
+    def __init__(self, *, expires_in=None, status=200):
+        self.requests = []
+        self._expires_in = expires_in
+        self._status = status
+
+    def client(self):
+        return httpx.Client(transport=httpx.MockTransport(self._answer))
+
+    def _answer(self, request):
+        self.requests.append(request)
+        body = {"access_token": f"token-{len(self.requests)}", "expires_in": self._expires_in}
+        return httpx.Response(self._status, content=msgspec.json.encode(body))
+
+
+def source(provider, **more):
+    return ClientCredentials("https://idp.test/token", "me", SECRET, client=provider.client(), **more)
+
+
+def test_client_credentials_are_exchanged_for_a_token_which_is_kept():
+    """One request serves until the token gets old."""
+    provider = Provider(expires_in=3_600)
+    tokens = source(provider, scope="nakadi.event_stream.write")
+    assert [tokens.get(), tokens.get()] == ["token-1", "token-1"]
+    [request] = provider.requests
+    form = {"grant_type": ["client_credentials"], "scope": ["nakadi.event_stream.write"]}
+    assert parse_qs(request.content.decode()) == form
+    assert base64.b64decode(request.headers["Authorization"].removeprefix("Basic ")) == f"me:{SECRET}".encode()
+
+
+def test_an_old_or_refused_token_is_fetched_again():
+    """Before it expires, and when the broker says no."""
+    provider = Provider(expires_in=1e-9)
+    tokens = source(provider)
+    assert tokens.get() != tokens.get()
+    provider = Provider(expires_in=3_600)
+    tokens = source(provider)
+    tokens.get()
+    tokens.refuse()
+    assert tokens.get() == "token-2"
+
+
+def test_a_provider_that_fails_is_named_without_the_secret():
+    with pytest.raises(NakadiError, match=r"idp\.test") as failed:
+        source(Provider(status=500)).get()
+    error = failed.value
+    assert SECRET not in f"{error!r} {error.__cause__!r} {source(Provider())!r}"
+    assert error.__suppress_context__
+
+
+def test_a_token_file_is_read_again_when_it_changes(tmp_path):
+    """Who rotates the token replaces the file, or writes into it."""
+    file = tmp_path / "token"
+    file.write_text("one\n")
+    tokens = TokenFile(file)
+    assert tokens.get() == "one"
+    (tmp_path / "new").write_text("two\n")
+    (tmp_path / "new").replace(file)
+    assert tokens.get() == "two"
+    file.unlink()
+    with pytest.raises(NakadiError, match="No such file"):
+        tokens.get()
+    assert "two" not in repr(tokens)
+
+
+def test_strings_and_functions_are_sources():
+    """What an application passes as `token` becomes a source that shows nothing."""
+    fresh = iter(["a", "b"])
+    assert token_source(None).get() is None
+    assert token_source(SECRET).get() == SECRET
+    called = token_source(lambda: next(fresh))
+    assert [called.get(), called.get()] == ["a", "b"]
+    assert SECRET not in repr(token_source(SECRET))
