@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import click
 
-from nakadi_cli.api import Api
+from nakadi_cli.api import Api, Connection
 from nakadi_cli.failures import BadInput
 from nakadi_cli.output import FORMATS, Format, show_value
 
@@ -94,16 +94,20 @@ def member(group: click.Group, name: str, *examples: str, **rest: Any) -> Callab
 
 
 def connect(context: str | None = None) -> Api:
-    """Return the way to the broker that the options, the environment and the contexts name, in this order.
+    """Return the way to the broker that is meant; `context` is as in `chosen_connection`."""
+    api = Api(chosen_connection(context))
+    click.get_current_context().call_on_close(api.close)
+    return api
+
+
+def chosen_connection(context: str | None = None) -> Connection:
+    """Decide which broker the options, the environment and the contexts name, in this order.
 
     `context` is what a command proposes where the options and the environment say nothing.
     """
     from nakadi_cli.contexts import connection
 
-    chosen = _meta(CONTEXT) or (None if _meta(URL) else context)
-    api = Api(connection(context=chosen, url=_meta(URL)))
-    click.get_current_context().call_on_close(api.close)
-    return api
+    return connection(context=_meta(CONTEXT) or (None if _meta(URL) else context), url=_meta(URL))
 
 
 def chosen_format(default: Format) -> Format:

@@ -20,6 +20,10 @@ _COMMANDS = {
         "List, show, create, change, delete and reset subscriptions; see how far behind they are.",
     ),
     "consume": ("nakadi_cli.consuming:consume", "Consume the events of a subscription, and commit them."),
+    "relay": (
+        "nakadi_cli.relay_commands:relay",
+        "Publish events that an application wrote into its own PostgreSQL database.",
+    ),
     "apply": ("nakadi_cli.apply_commands:apply", "Create and change event types and subscriptions from files."),
     "diff": ("nakadi_cli.apply_commands:diff", "Show how event types and subscriptions differ from files."),
     "parked": (

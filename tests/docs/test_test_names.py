@@ -8,11 +8,12 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "layers/nakadi/python/nakadi"
 UNIT = ROOT / "tests/unit"
 CLIENT = ROOT / "nakadi_client"
+RELAY = ROOT / "nakadi_relay"
 
 RULE = (
     "A unit test module is tests/unit/<room>/test_<module>.py for <room>/<module>.py of the package, or"
     " test_<module>_<part>.py where a module has several; what tests a room's __init__.py has the room's name there."
-    " Likewise tests/client for nakadi_client."
+    " Likewise tests/client for nakadi_client, and tests/relay for nakadi_relay."
     " Rename these with `git mv` to begin with the name of the module that they test:"
 )
 
@@ -42,7 +43,7 @@ def misnamed(unit: Path, package: Path) -> list[str]:
 
 def test_unit_tests_are_named_after_modules():
     """Whoever changes a module of the package finds its tests by its name."""
-    names = misnamed(UNIT, PACKAGE) + misnamed(ROOT / "tests/client", CLIENT)
+    names = misnamed(UNIT, PACKAGE) + misnamed(ROOT / "tests/client", CLIENT) + misnamed(ROOT / "tests/relay", RELAY)
     assert not names, f"{RULE} {', '.join(names)}"
 
 

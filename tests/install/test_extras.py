@@ -72,5 +72,6 @@ def test_the_wheel_has_everything_once(wheel):
     assert len(large) == len(set(large))
     assert not [name for name in names if name.endswith(".pyc")]
     assert {
-        f"{each}/py.typed" for each in ("nakadi", "nakadi_cdk", "nakadi_cli", "nakadi_client", "nakadi_jobs")
+        f"{each}/py.typed"
+        for each in ("nakadi", "nakadi_cdk", "nakadi_cli", "nakadi_client", "nakadi_jobs", "nakadi_relay")
     } <= names

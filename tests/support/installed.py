@@ -25,7 +25,7 @@ from tests.support.functions import ROOT
 
 NAME = "nakadi-serverless"
 PLAIN = ""
-EXTRAS = ("local", "aws", "cdk", "kafka", "jobs", "cli")
+EXTRAS = ("local", "aws", "cdk", "kafka", "jobs", "cli", "relay")
 
 # Each is imported with all of its modules.
 PROMISES = {
@@ -36,6 +36,7 @@ PROMISES = {
     "kafka": ("nakadi.engines.kafka",),
     "jobs": ("nakadi_jobs",),
     "cli": ("nakadi_cli", "nakadi_client"),
+    "relay": ("nakadi_relay",),
 }
 
 NEEDS_AWS = (

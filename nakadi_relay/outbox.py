@@ -1,0 +1,157 @@
+"""The outbox in PostgreSQL: which rows wait, and what became of them.
+
+Several relays may work on one outbox. A relay locks slots (`FOR UPDATE SKIP LOCKED`) until its transaction ends, so no
+other one publishes rows of the same keys meanwhile. If it dies, PostgreSQL ends the transaction: the rows are as they
+were, and the next relay publishes them again, with the same `eid`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import class_row, tuple_row
+
+from nakadi_relay.rows import Row
+from nakadi_relay.schema import OutboxNames
+
+APPLICATION_NAME = "nakadi-relay"
+# A reason may quote an event.
+_MAX_REASON_CHARACTERS = 2_000
+
+
+class RefusedRow(msgspec.Struct, frozen=True):
+    """A row that the broker refused, and why."""
+
+    id: int
+    event_type: str
+    key: str | None
+    eid: UUID
+    written_at: datetime
+    refused_at: datetime
+    reason: str
+
+
+def check_dsn(dsn: str) -> None:
+    """Raise `ValueError` for what names no database. The library's own message would show it, password included."""
+    try:
+        conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        raise ValueError(
+            "The DSN is neither a URL such as postgresql://user@host/database nor key=value pairs."
+        ) from None
+
+
+class Outbox:
+    """One connection to an outbox. It is not shared by threads.
+
+    `keep` marks published rows instead of deleting them.
+    """
+
+    def __init__(self, dsn: str, names: OutboxNames, *, keep: bool = False) -> None:
+        check_dsn(dsn)
+        self._connection = psycopg.connect(dsn, autocommit=True, application_name=APPLICATION_NAME)
+        self._names = names
+        self._keep = keep
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def listen(self) -> None:
+        """Be notified of inserts from now on."""
+        self._connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._names.channel)))
+
+    def wait_for_insert(self, seconds: float) -> bool:
+        """Wait until rows were inserted, for this many seconds at most; whether some were."""
+        return any(True for _ in self._connection.notifies(timeout=seconds, stop_after=1))
+
+    @contextmanager
+    def locked_rows(self, slots: int, limit: int, paused: Collection[str]) -> Iterator[list[Row]]:
+        """Lock up to this many slots with rows, and give the oldest rows in them, until the block ends.
+
+        What is said of rows within the block holds when it has ended. Rows of paused event types are left out, and so
+        are those whose key waits behind a refused row.
+        """
+        with self._connection.transaction():
+            locked = self._lock_slots(slots, paused)
+            yield self._oldest_rows(locked, limit, paused) if locked else []
+
+    def _lock_slots(self, limit: int, paused: Collection[str]) -> list[int]:
+        query = f"""
+            SELECT slot FROM {self._names.slots} AS slots WHERE EXISTS (
+                SELECT 1 FROM {self._names.quoted} AS waiting
+                WHERE waiting.slot = slots.slot AND {self._is_ready("waiting")}
+            ) ORDER BY random() LIMIT %(limit)s FOR UPDATE SKIP LOCKED"""
+        found = self._connection.execute(query, {"limit": limit, "paused": list(paused)})
+        return [slot for (slot,) in found]
+
+    def _oldest_rows(self, slots: Sequence[int], limit: int, paused: Collection[str]) -> list[Row]:
+        # This statement sees what the last holder of the locks has committed; the one that took them may not have.
+        query = f"""
+            SELECT id, event_type, key, event::text AS event, eid, written_at FROM {self._names.quoted} AS waiting
+            WHERE slot = ANY(%(slots)s) AND {self._is_ready("waiting")} ORDER BY id LIMIT %(limit)s"""
+        with self._connection.cursor(row_factory=class_row(Row)) as cursor:
+            return cursor.execute(query, {"slots": slots, "limit": limit, "paused": list(paused)}).fetchall()
+
+    def _is_ready(self, row: str) -> str:
+        return f"""{row}.published_at IS NULL AND {row}.event_type <> ALL(%(paused)s) AND NOT EXISTS (
+            SELECT 1 FROM {self._names.refused} AS refused
+            WHERE refused.event_type = {row}.event_type AND refused.key = {row}.key AND refused.id < {row}.id)"""
+
+    def mark_published(self, rows: Sequence[Row]) -> None:
+        """Delete rows that the broker has acknowledged, or mark them."""
+        change = "UPDATE {} SET published_at = clock_timestamp()" if self._keep else "DELETE FROM {}"
+        query = change.format(self._names.quoted) + " WHERE id = ANY(%s)"
+        self._connection.execute(query, [[row.id for row in rows]])
+
+    def mark_refused(self, row: Row, reason: str) -> None:
+        """Move a row to those that were refused. Later rows with its key wait from now on."""
+        # PostgreSQL stores no NUL in a text.
+        shown = reason.replace("\x00", "")[:_MAX_REASON_CHARACTERS]
+        self._connection.execute(
+            f"""WITH gone AS (DELETE FROM {self._names.quoted} WHERE id = %(id)s RETURNING *)
+            INSERT INTO {self._names.refused} (id, event_type, key, event, eid, written_at, reason)
+            SELECT id, event_type, key, event, eid, written_at, %(reason)s FROM gone""",
+            {"id": row.id, "reason": shown},
+        )
+
+    def refused_rows(self, limit: int = 1_000) -> list[RefusedRow]:
+        """The rows that were refused, oldest first."""
+        query = f"""SELECT id, event_type, key, eid, written_at, refused_at, reason FROM {self._names.refused}
+            ORDER BY id LIMIT %s"""
+        with self._connection.cursor(row_factory=class_row(RefusedRow)) as cursor:
+            return cursor.execute(query, [limit]).fetchall()
+
+    def retry(self, row_id: int) -> bool:
+        """Put a refused row back in its place; whether it was there."""
+        return self._resolve(
+            f"""WITH gone AS (DELETE FROM {self._names.refused} WHERE id = %s RETURNING *)
+            INSERT INTO {self._names.quoted} (id, event_type, key, event, eid, written_at) OVERRIDING SYSTEM VALUE
+            SELECT id, event_type, key, event, eid, written_at FROM gone RETURNING id""",
+            row_id,
+        )
+
+    def skip(self, row_id: int) -> bool:
+        """Forget a refused row, so that later ones with its key go on; whether it was there."""
+        resolved = self._resolve(f"DELETE FROM {self._names.refused} WHERE id = %s RETURNING id", row_id)
+        # The rows that waited behind it are in the table already, so no insert wakes a relay.
+        self._connection.execute("SELECT pg_notify(%s, '')", [self._names.channel])
+        return resolved
+
+    def _resolve(self, query: str, row_id: int) -> bool:
+        return self._connection.execute(query, [row_id]).fetchone() is not None
+
+    def waiting(self) -> tuple[int, float]:
+        """How many rows wait, and for how many seconds the oldest one has."""
+        query = f"""SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(written_at)), 0)::float
+            FROM {self._names.quoted} WHERE published_at IS NULL"""
+        with self._connection.cursor(row_factory=tuple_row) as cursor:
+            found = cursor.execute(query).fetchone()
+        assert found is not None
+        return int(found[0]), float(found[1])

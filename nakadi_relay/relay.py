@@ -1,0 +1,286 @@
+"""The relay: takes rows from the outbox, publishes them, and says in the outbox what became of them.
+
+A round locks some slots, publishes their oldest rows, and deletes what the broker has acknowledged, in one transaction
+of the database. If the relay dies between the broker's answer and the end of the transaction, the rows are published
+again with the same `eid`: at least once, and once where the event type deduplicates.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import psycopg
+
+from nakadi_client.answers import Answer
+from nakadi_client.connections import Api, Connection, Request, connection_of, path
+from nakadi_client.errors import NoAnswer
+from nakadi_client.pauses import Pauses
+from nakadi_client.tokens import Token
+from nakadi_relay.outbox import Outbox, check_dsn
+from nakadi_relay.rows import Row, RowKey, batch_body, event_text
+from nakadi_relay.schema import OutboxNames
+from nakadi_relay.verdicts import Verdict, judge
+
+log = logging.getLogger("nakadi_relay")
+
+# The broker takes more; smaller batches are deleted sooner, so less is sent again after a crash.
+MAX_ROWS = 500
+MAX_BATCH_BYTES = 2 * 1024 * 1024
+SLOTS_A_ROUND = 16
+# An insert wakes the relay; this finds rows whose notification was lost with a connection.
+POLL_SECONDS = 5.0
+# An event type may change its category once, from `undefined`.
+CATEGORY_SECONDS = 60.0
+_STOP_CHECK_SECONDS = 0.5
+
+
+class Status(msgspec.Struct, frozen=True):
+    """Numbers since the relay began. `failures` are rounds that the broker or the database ended."""
+
+    published: int = 0
+    refused: int = 0
+    failures: int = 0
+
+
+class RoundOutcome(msgspec.Struct, frozen=True):
+    """What a round did. `failures` says for each event type why its rows wait, and for how long at least."""
+
+    published: int = 0
+    refused: int = 0
+    failures: Mapping[str, tuple[str, float | None]] = {}
+
+    @property
+    def has_moved(self) -> bool:
+        return bool(self.published or self.refused)
+
+
+class Relay:
+    """Publishes the rows of an outbox.
+
+    dsn      How to reach the database, as psycopg reads it.
+    broker   The broker's URL, or a `nakadi_client.connections.Connection`.
+    token    The broker's token: a string, a function, or a source of `nakadi_client.tokens`.
+    table    The outbox, perhaps with a schema in front. Default: nakadi_outbox.
+    workers  How many threads publish, each with a connection of its own. Default: 2.
+    keep     Mark published rows (`published_at`) instead of deleting them. Default: false.
+
+    Several relays may share an outbox, in one process or in many.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        broker: str | Connection,
+        *,
+        token: Token = None,
+        table: str = "nakadi_outbox",
+        workers: int = 2,
+        keep: bool = False,
+    ) -> None:
+        if workers < 1:
+            raise ValueError("A relay has at least one worker.")
+        check_dsn(dsn)
+        self._dsn = dsn
+        self._names = OutboxNames(table)
+        self._keep = keep
+        self._worker_count = workers
+        self._api = Api(connection_of(broker, token))
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._status = Status()
+        self._has_metadata: dict[str, tuple[float, bool]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        # The DSN may have a password in it.
+        return f"Relay(table={self._names.table!r})"
+
+    @property
+    def status(self) -> Status:
+        return self._status
+
+    def run(self) -> None:
+        """Publish rows as they come, until `stop` is called. Faults of the database and the broker are waited out."""
+        threads = [
+            threading.Thread(target=self._work, name=f"nakadi-relay-{number}", daemon=True)
+            for number in range(self._worker_count)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            # A thread that is joined without a limit would keep signals waiting.
+            while thread.is_alive():
+                thread.join(_STOP_CHECK_SECONDS)
+
+    def run_once(self) -> Status:
+        """Publish the rows that wait, and return. Raises `psycopg.Error` if the database fails.
+
+        Rows that have to wait, because of a refused one or of the broker, are left.
+        """
+        outbox = self._open_outbox()
+        try:
+            paused: set[str] = set()
+            while True:
+                outcome = self._run_round(outbox, paused)
+                paused |= outcome.failures.keys()
+                if not outcome.has_moved and not outcome.failures:
+                    return self._status
+        finally:
+            outbox.close()
+
+    def stop(self) -> None:
+        """Let `run` end after the rounds under way. It can be called by any thread, and by a signal's handler."""
+        self._stopping.set()
+
+    def close(self) -> None:
+        self.stop()
+        self._api.close()
+
+    def _open_outbox(self) -> Outbox:
+        return Outbox(self._dsn, self._names, keep=self._keep)
+
+    def _work(self) -> None:
+        """One worker: rounds, and waiting for inserts, over connections that may break."""
+        pauses, failures = Pauses(), 0
+        while not self._stopping.is_set():
+            outbox: Outbox | None = None
+            try:
+                outbox = self._open_outbox()
+                outbox.listen()
+                failures = 0
+                self._work_on(outbox)
+            except psycopg.Error as error:
+                failures += 1
+                self._count(failures=1)
+                log.warning("The database failed, it is tried again: %s", error)
+                self._stopping.wait(pauses.after(failures, random.random))
+            finally:
+                if outbox is not None:
+                    outbox.close()
+
+    def _work_on(self, outbox: Outbox) -> None:
+        pauses, failures = Pauses(), dict[str, int]()
+        paused_until: dict[str, float] = {}
+        while not self._stopping.is_set():
+            now = time.monotonic()
+            paused = {name for name, until in paused_until.items() if until > now}
+            outcome = self._run_round(outbox, paused)
+            for name, (reason, pause) in outcome.failures.items():
+                failures[name] = failures.get(name, 0) + 1
+                wait = pauses.after(failures[name], random.random, pause)
+                paused_until[name] = time.monotonic() + wait
+                log.warning("Events of %s wait %.1f s: %s", name, wait, reason)
+            if outcome.has_moved:
+                failures = {name: number for name, number in failures.items() if name in outcome.failures}
+            elif not outcome.failures:
+                self._wait_for_rows(outbox, paused_until)
+
+    def _wait_for_rows(self, outbox: Outbox, paused_until: Mapping[str, float]) -> None:
+        """Wait for an insert, for the end of a pause, or for a lost notification."""
+        now = time.monotonic()
+        ends = [until for until in paused_until.values() if until > now]
+        deadline = min([now + POLL_SECONDS, *ends])
+        while not self._stopping.is_set() and (left := deadline - time.monotonic()) > 0:
+            if outbox.wait_for_insert(min(left, _STOP_CHECK_SECONDS)):
+                return
+
+    def _run_round(self, outbox: Outbox, paused: set[str]) -> RoundOutcome:
+        with outbox.locked_rows(SLOTS_A_ROUND, MAX_ROWS, paused) as rows:
+            published, refused, failures = 0, 0, {}
+            for event_type, group in _grouped_by_event_type(rows).items():
+                verdict = self._publish_group(event_type, group)
+                if verdict.stored:
+                    outbox.mark_published(verdict.stored)
+                for row, reason in verdict.refused:
+                    outbox.mark_refused(row, reason)
+                    log.warning("The broker refused row %d (%s): %s", row.id, event_type, reason)
+                published += len(verdict.stored)
+                refused += len(verdict.refused)
+                if verdict.failure is not None:
+                    failures[event_type] = (verdict.failure, verdict.pause)
+        # Only now the outbox has it: what was counted before a failed commit would be counted twice.
+        self._count(published=published, refused=refused, failures=len(failures))
+        return RoundOutcome(published, refused, failures)
+
+    def _publish_group(self, event_type: str, rows: Sequence[Row]) -> Verdict:
+        """Publish rows of one event type: those of a key in their order, and none after one that was refused."""
+        has_metadata = self._event_type_has_metadata(event_type)
+        if isinstance(has_metadata, Verdict):
+            return has_metadata
+        stored: list[Row] = []
+        refused: list[tuple[Row, str]] = []
+        first_refused: dict[RowKey, int] = {}
+        texts = {row.id: event_text(row, has_metadata=has_metadata) for row in rows}
+        batches = deque(_batches(rows, texts))
+        while batches:
+            batch = [row for row in batches.popleft() if row.id < first_refused.get(row.order_key, row.id + 1)]
+            if not batch:
+                continue
+            body = batch_body([texts[row.id] for row in batch])
+            verdict = judge(batch, self._send(path("event-types", event_type, "events"), body))
+            stored += verdict.stored
+            refused += verdict.refused
+            for row, _ in verdict.refused:
+                first_refused[row.order_key] = min(row.id, first_refused.get(row.order_key, row.id))
+            batches.extendleft(reversed(verdict.again))
+            if verdict.failure is not None:
+                return Verdict(stored=stored, refused=refused, failure=verdict.failure, pause=verdict.pause)
+        return Verdict(stored=stored, refused=refused)
+
+    def _event_type_has_metadata(self, event_type: str) -> bool | Verdict:
+        """Whether events of this type have metadata, or why that is not known."""
+        # Workers may ask for the same event type at once, and then learn the same.
+        known_until, has_metadata = self._has_metadata.get(event_type, (0.0, False))
+        if time.monotonic() < known_until:
+            return has_metadata
+        answer = self._api.send(Request("GET", path("event-types", event_type)))
+        if isinstance(answer, NoAnswer):
+            return Verdict(failure=str(answer))
+        if answer.status != 200:
+            return Verdict(failure=str(answer.refusal()), pause=answer.retry_after)
+        has_metadata = bool(msgspec.json.decode(answer.body)["category"] != "undefined")
+        self._has_metadata[event_type] = (time.monotonic() + CATEGORY_SECONDS, has_metadata)
+        return has_metadata
+
+    def _send(self, where: str, body: bytes) -> Answer | NoAnswer:
+        return self._api.send(Request("POST", where, body, {"Content-Type": "application/json"}))
+
+    def _count(self, *, published: int = 0, refused: int = 0, failures: int = 0) -> None:
+        with self._lock:
+            old = self._status
+            self._status = Status(old.published + published, old.refused + refused, old.failures + failures)
+
+
+def _grouped_by_event_type(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.event_type, []).append(row)
+    return groups
+
+
+def _batches(rows: Sequence[Row], texts: Mapping[int, bytes]) -> list[list[Row]]:
+    """The rows in their order, in batches that are not too long for one request."""
+    batches: list[list[Row]] = []
+    size = 0
+    for row in rows:
+        if not batches or size + len(texts[row.id]) > MAX_BATCH_BYTES:
+            batches.append([])
+            size = 0
+        batches[-1].append(row)
+        size += len(texts[row.id])
+    return batches

@@ -1,0 +1,79 @@
+"""`nakadi relay`."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from tests.support.api import created
+from tests.support.postgres import running_server
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+@pytest.fixture(scope="module")
+def server():
+    yield from running_server()
+
+
+@pytest.fixture
+def database(run, server, monkeypatch):
+    """A database with an empty outbox, which the environment names."""
+    monkeypatch.setenv("NAKADI_RELAY_DSN", server.dsn)
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute("DROP TABLE IF EXISTS nakadi_outbox, nakadi_outbox_slots, nakadi_outbox_refused")
+        connection.execute(run("relay", "schema").out)
+        yield connection
+
+
+def insert(database, event_type: str, key: str, event: str) -> None:
+    database.execute("INSERT INTO nakadi_outbox (event_type, key, event) VALUES (%s, %s, %s)", [event_type, key, event])
+
+
+def test_rows_are_published_once(run, api, database):
+    """`--once` publishes what waits; what the broker refuses is listed, and can be tried again or skipped."""
+    name = created(api, schema=SCHEMA)["name"]
+    insert(database, name, "A", '{"n": 1}')
+    insert(database, name, "A", '{"n": "two"}')
+    insert(database, name, "A", '{"n": 3}')
+
+    done = run("relay", "postgres", "--once")
+    assert done.code == 1
+    assert "Published 1 event, and 1 were refused." in done.err
+
+    [refused] = run("relay", "refused", "-o", "json").json
+    assert (refused["event_type"], refused["key"]) == (name, "A")
+    assert "found: String" in refused["reason"]
+    assert run("relay", "refused").out.split()[:2] == ["ID", "EVENT"]
+
+    assert run("relay", "retry", str(refused["id"])).code == 0
+    assert run("relay", "refused", "-o", "json").json == []
+    assert run("relay", "postgres", "--once").code == 1
+    assert run("relay", "skip", str(refused["id"])).code == 0
+    assert run("relay", "skip", str(refused["id"])).code == 5
+    done = run("relay", "postgres", "--once")
+    assert (done.code, "Published 1 event" in done.err) == (0, True)
+
+
+def test_a_table_that_is_missing_is_named(run, server):
+    """What the database says is a sentence, with exit code 1."""
+    done = run("relay", "refused", "--dsn", server.dsn, "--table", "no_such")
+    assert done.code == 1
+    assert "no_such_refused" in done.err
+
+
+@pytest.mark.parametrize("options", [["--dsn", "postgresql//u:secret@h"], ["--table", "a;b"], []])
+def test_what_names_no_outbox_is_refused(run, server, options):
+    """A DSN or a table that cannot be is exit code 2, and no password is shown."""
+    dsn = ["--dsn", server.dsn] if options and "--dsn" not in options else []
+    done = run("relay", "refused", *dsn, *options)
+    assert done.code == 2
+    assert "secret" not in done.err
+
+
+def test_a_database_that_does_not_answer_is_named(run):
+    """The command says that the database failed."""
+    done = run("relay", "refused", "--dsn", "host=127.0.0.1 port=1 user=x password=secret connect_timeout=5")
+    assert done.code == 1
+    assert "The database" in done.err
+    assert "secret" not in done.err

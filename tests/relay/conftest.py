@@ -1,0 +1,104 @@
+"""A database with an outbox, and a broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import count
+
+import httpx
+import psycopg
+import pytest
+
+from nakadi.local import Broker
+from nakadi_relay import OutboxNames, outbox_schema
+from tests.support.postgres import PostgresServer, running_server
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[PostgresServer]:
+    yield from running_server()
+
+
+@pytest.fixture
+def table() -> str:
+    return f"outbox_{next(_numbers)}"
+
+
+@pytest.fixture
+def database(server, table) -> Iterator[psycopg.Connection]:
+    """A connection to a database with an empty outbox."""
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute(outbox_schema(OutboxNames(table)))
+        yield connection
+
+
+@pytest.fixture
+def write(database, table):
+    """Write rows into the outbox: `write("order.placed", [{"n": 1}], key="A")`."""
+
+    def insert(event_type: str, events: list[object], key: str | None = None) -> None:
+        for event in events:
+            database.execute(
+                f"INSERT INTO {table} (event_type, key, event) VALUES (%s, %s, %s)",
+                [event_type, key, json.dumps(event)],
+            )
+
+    return insert
+
+
+@pytest.fixture
+def waiting(database, table):
+    def count_rows() -> int:
+        return database.execute(f"SELECT count(*) FROM {table} WHERE published_at IS NULL").fetchone()[0]
+
+    return count_rows
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def api(broker) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=broker.url) as client:
+        yield client
+
+
+@pytest.fixture
+def event_type(api):
+    """Create an event type for numbered events, and give its name."""
+
+    def create(name: str = "order.placed", **changes: object) -> str:
+        schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+        definition = {
+            "name": name,
+            "owning_application": "shop",
+            "category": "undefined",
+            "schema": {"type": "json_schema", "schema": json.dumps(schema)},
+        }
+        assert api.post("/event-types", json=definition | changes).status_code == 201
+        return name
+
+    return create
+
+
+@pytest.fixture
+def stored(api):
+    """The events of an event type, in the order of its only partition."""
+
+    def read(name: str, number: int) -> list[dict[str, object]]:
+        cursors = json.dumps([{"partition": "0", "offset": "BEGIN"}])
+        limits = {"batch_limit": 1, "stream_limit": number, "stream_timeout": 30, "batch_flush_timeout": 1}
+        if not number:
+            return []
+        answer = api.get(
+            f"/event-types/{name}/events", params=limits, headers={"X-Nakadi-Cursors": cursors}, timeout=60
+        )
+        return [event for line in answer.content.split(b"\n") if line for event in json.loads(line).get("events", [])]
+
+    return read

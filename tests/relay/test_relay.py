@@ -1,0 +1,220 @@
+"""The relay, between a PostgreSQL and a broker."""
+
+import threading
+
+import psycopg
+import pytest
+
+from nakadi_relay import OutboxNames, Relay, outbox_schema
+from nakadi_relay.outbox import Outbox
+from tests.support.patience import until
+
+
+@pytest.fixture
+def relay(server, database, table, broker):  # noqa: ARG001  # it makes the table
+    with Relay(server.dsn, broker.url, table=table) as relay:
+        yield relay
+
+
+@pytest.fixture
+def running(relay):
+    """The same, publishing as rows come."""
+    thread = threading.Thread(target=relay.run)
+    thread.start()
+    yield relay
+    relay.stop()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_rows_are_published_in_order_and_deleted(relay, write, waiting, event_type, stored):
+    """What an application wrote is in the log, and no longer in the outbox."""
+    name = event_type()
+    write(name, [{"n": number} for number in range(1200)], key="A")
+
+    status = relay.run_once()
+
+    assert (status.published, status.refused) == (1200, 0)
+    assert waiting() == 0
+    assert [event["n"] for event in stored(name, 1200)] == list(range(1200))
+
+
+@pytest.mark.usefixtures("running")
+def test_rows_are_published_as_they_come(write, waiting, event_type, stored):
+    """An insert wakes the relay."""
+    name = event_type()
+    for number in range(5):
+        write(name, [{"n": number}], key="A")
+        until(lambda: waiting() == 0)
+    assert [event["n"] for event in stored(name, 5)] == [0, 1, 2, 3, 4]
+
+
+def test_business_events_get_metadata(relay, write, event_type, stored, database, table):
+    """Events of a category with metadata have the row's eid."""
+    name = event_type(category="business", enrichment_strategies=["metadata_enrichment"])
+    write(name, [{"n": 1}])
+    [(eid,)] = database.execute(f"SELECT eid FROM {table}").fetchall()
+
+    relay.run_once()
+
+    assert stored(name, 1)[0]["metadata"]["eid"] == str(eid)
+
+
+def test_published_rows_can_be_kept(server, database, table, broker, write, waiting, event_type):
+    """With `keep`, rows are marked, and not published again."""
+    write(event_type(), [{"n": 1}, {"n": 2}])
+    with Relay(server.dsn, broker.url, table=table, keep=True) as relay:
+        assert relay.run_once().published == 2
+        assert relay.run_once().published == 2
+    assert waiting() == 0
+    assert database.execute(f"SELECT count(*) FROM {table}").fetchone() == (2,)
+
+
+def test_a_refused_row_stops_its_own_key_alone(server, relay, write, waiting, event_type, stored, table):
+    """It is kept with the reason; later rows of its key wait until it is resolved, and all others are published."""
+    name = event_type()
+    write(name, [{"n": 1}, {"n": "two"}, {"n": 3}], key="A")
+    write(name, [{"n": 10}, {"n": 11}], key="B")
+    write(name, [{"n": 20}])
+
+    status = relay.run_once()
+
+    assert (status.published, status.refused) == (4, 1)
+    assert waiting() == 1
+    assert {event["n"] for event in stored(name, 4)} == {1, 10, 11, 20}
+    outbox = Outbox(server.dsn, OutboxNames(table))
+    [refused] = outbox.refused_rows()
+    assert (refused.event_type, refused.key) == (name, "A")
+    assert refused.reason == "validating: #/n: expected type: Number, found: String"
+
+    assert relay.run_once().published == 4
+    assert outbox.skip(refused.id)
+    assert not outbox.skip(refused.id)
+    assert relay.run_once().published == 5
+    assert [event["n"] for event in stored(name, 5)][-1] == 3
+    outbox.close()
+
+
+def test_a_refused_row_can_be_tried_again(server, relay, write, event_type, stored, table, api):
+    """After its cause is gone, the row goes in its place, before the later ones of its key."""
+    name = event_type()
+    write(name, [{"n": None}, {"n": 2}], key="A")
+    relay.run_once()
+    definition = api.get(f"/event-types/{name}").json()
+    definition["compatibility_mode"] = "none"
+    api.put(f"/event-types/{name}", json=definition).raise_for_status()
+    definition["schema"] = {"type": "json_schema", "schema": "{}"}
+    api.put(f"/event-types/{name}", json=definition).raise_for_status()
+
+    outbox = Outbox(server.dsn, OutboxNames(table))
+    assert outbox.retry(outbox.refused_rows()[0].id)
+    outbox.close()
+
+    assert relay.run_once().published == 2
+    assert [event["n"] for event in stored(name, 2)] == [None, 2]
+
+
+def test_an_unknown_event_type_stops_no_other(relay, write, waiting, event_type):
+    """Its rows wait, and nothing is refused."""
+    name = event_type()
+    write("no.such", [{"n": 1}, {"n": 2}], key="A")
+    write(name, [{"n": 1}], key="A")
+
+    status = relay.run_once()
+
+    assert (status.published, status.refused) == (1, 0)
+    assert waiting() == 2
+
+
+def test_events_that_are_too_large_are_found(relay, write, event_type):
+    """Whatever the broker refuses a batch for, the row at fault is found."""
+    name = event_type()
+    write(name, [{"n": number} for number in range(7)])
+    write(name, [{"n": 7, "text": "x" * 1_100_000}])
+
+    status = relay.run_once()
+
+    assert (status.published, status.refused) == (7, 1)
+
+
+@pytest.mark.usefixtures("database")
+def test_several_relays_share_the_keys(server, table, broker, write, event_type, stored):
+    """Each event is published once, and those of a key in their order, however many relays there are."""
+    name = event_type()
+    for number in range(40):
+        for key in range(12):
+            write(name, [{"n": number, "key": key}], key=str(key))
+    relays = [Relay(server.dsn, broker.url, table=table) for _ in range(4)]
+    threads = [threading.Thread(target=relay.run_once) for relay in relays]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    # A relay ends when it finds no slot that is free: the last rows may be another one's.
+    relays[0].run_once()
+
+    events = stored(name, 480)
+    assert len(events) == 480
+    for key in range(12):
+        assert [event["n"] for event in events if event["key"] == key] == list(range(40))
+    assert sum(relay.status.published for relay in relays) == 480
+    for relay in relays:
+        relay.close()
+
+
+def test_nothing_is_lost_when_the_log_fails(running, broker, write, waiting, event_type, stored):
+    """Rows that the log did not take are published later."""
+    name = event_type()
+    broker.faults.refuse(event_type=name, times=2)
+    write(name, [{"n": number} for number in range(3)], key="A")
+
+    until(lambda: waiting() == 0)
+
+    assert [event["n"] for event in stored(name, 3)] == [0, 1, 2]
+    assert running.status.failures >= 1
+
+
+def test_a_database_that_restarts_is_waited_for(running, server, write, waiting, event_type, stored, table):
+    """The relay connects again, and goes on."""
+    name = event_type()
+    write(name, [{"n": 1}], key="A")
+    until(lambda: waiting() == 0)
+    assert running.status.published == 1
+
+    server.stop()
+    server.start()
+
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute(f"INSERT INTO {table} (event_type, key, event) VALUES (%s, 'A', '{{\"n\": 2}}')", [name])
+        until(lambda: connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,))
+    assert [event["n"] for event in stored(name, 2)] == [1, 2]
+
+
+def test_an_outbox_may_be_in_a_schema(server, broker, event_type):
+    """The name of the table may have a schema in front, and its statements can be run again."""
+    name = event_type()
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA shop")
+        for _ in range(2):
+            connection.execute(outbox_schema(OutboxNames("shop.outbox")))
+        connection.execute("INSERT INTO shop.outbox (event_type, event) VALUES (%s, '{\"n\": 1}')", [name])
+    with Relay(server.dsn, broker.url, table="shop.outbox") as relay:
+        assert relay.run_once().published == 1
+
+
+@pytest.mark.parametrize("name", ["", "a;b", 'a"', "a.b.c", "1a", "a b", "x" * 60])
+def test_other_names_are_refused(name):
+    """What cannot be the name of an outbox never gets into a statement."""
+    with pytest.raises(ValueError, match="cannot be the name"):
+        OutboxNames(name)
+
+
+def test_a_password_is_not_shown():
+    """The relay shows neither its DSN nor its token, nor a DSN that it cannot use."""
+    with pytest.raises(ValueError, match="neither a URL") as refused:
+        Relay("postgresql//app:secret@localhost/shop", "http://127.0.0.1:1")
+    assert "secret" not in str(refused.value)
+    relay = Relay("postgresql://app:secret@localhost/shop", "http://127.0.0.1:1", token="hidden")
+    assert "secret" not in repr(relay)
+    assert "hidden" not in repr(relay)
+    relay.close()

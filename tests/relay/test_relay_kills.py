@@ -1,0 +1,81 @@
+"""Relays that are killed, as the command line starts them."""
+
+import itertools
+import json
+import random
+import subprocess
+import sys
+import threading
+
+import psycopg
+
+from tests.support.environment import plain_environment
+from tests.support.everything import times
+from tests.support.pages import ROOT
+from tests.support.patience import until
+
+KEYS = 8
+
+
+def command(*arguments: str, **variables: str) -> subprocess.Popen[bytes]:
+    environment = plain_environment(PYTHONPATH=f"{ROOT}/layers/nakadi/python:{ROOT}", **variables)
+    return subprocess.Popen(
+        [sys.executable, "-m", "nakadi_cli", "relay", *arguments],
+        env=environment,
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def test_nothing_is_lost_when_relays_are_killed(server, database, table, broker, api, event_type, waiting, stored):
+    """However often relays are killed, each event is published, and the first copies of a key are in their order."""
+    name, draw, kills = event_type(), random.Random(27), times(5, 200)
+    database.execute(f"ALTER TABLE {table} ADD COLUMN ignored int")  # a table may have columns of the application's own
+    done = threading.Event()
+    written: list[int] = []
+
+    def keep_writing() -> None:
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            for number in itertools.count():
+                event = json.dumps({"n": number})
+                connection.execute(
+                    f"INSERT INTO {table} (event_type, key, event) VALUES (%s, %s, %s)",
+                    [name, str(number % KEYS), event],
+                )
+                written.append(number)
+                if done.wait(0.002):
+                    return
+
+    writer = threading.Thread(target=keep_writing)
+    writer.start()
+    options = ("postgres", "--table", table, "--workers", "2", "--url", broker.url)
+    try:
+        for _ in range(kills):
+            relay = command(*options, NAKADI_RELAY_DSN=server.dsn)
+            before = len(written)
+            # It is killed in the midst of its work: it has begun when the outbox is nearly empty.
+            until(lambda: waiting() < 20 and len(written) > before + 20)  # noqa: B023
+            done.wait(draw.random() / 20)
+            relay.kill()
+            relay.wait()
+    finally:
+        done.set()
+        writer.join()
+    last = command(*options, NAKADI_RELAY_DSN=server.dsn)
+    until(lambda: waiting() == 0)
+    last.terminate()
+    assert last.wait(60) == 0
+
+    # What was published right before a kill is published again: the number of copies is known only by counting.
+    numbers = [event["n"] for event in stored(name, count_stored(api, name))]
+    first_copies = list(dict.fromkeys(numbers))
+    assert sorted(first_copies) == written
+    for key in range(KEYS):
+        of_key = [number for number in first_copies if number % KEYS == key]
+        assert of_key == sorted(of_key)
+
+
+def count_stored(api, name: str) -> int:
+    [partition] = api.get(f"/event-types/{name}/partitions").json()
+    return int(partition["newest_available_offset"].rpartition("-")[2]) + 1

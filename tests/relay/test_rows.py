@@ -1,0 +1,54 @@
+"""Rows as events."""
+
+import json
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+
+from nakadi_relay.rows import Row, event_text
+
+EID, MOMENT = UUID(int=7), datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def text(event: str, *, has_metadata: bool = True) -> bytes:
+    return event_text(Row(1, "order.placed", "A", event, EID, MOMENT), has_metadata=has_metadata)
+
+
+def test_an_event_without_metadata_goes_as_it_is():
+    """An event type without metadata gets what the application wrote, to the letter."""
+    assert text('{"price": 1.10, "n": 12345678901234567890}', has_metadata=False) == (
+        b'{"price": 1.10, "n": 12345678901234567890}'
+    )
+
+
+def test_missing_metadata_come_from_the_row():
+    """`eid` and `occurred_at` are the row's, so each attempt has the same; numbers keep their spelling."""
+    published = text('{"price": 1.10}')
+    assert json.loads(published)["metadata"] == {"eid": str(EID), "occurred_at": "2026-11-21T12:00:00+00:00"}
+    assert b"1.10" in published
+
+
+def test_the_application_goes_first():
+    """What it wrote into the metadata stays, except for nulls."""
+    event = '{"n": 1, "metadata": {"eid": "mine", "occurred_at": null, "flow_id": "f"}}'
+    assert json.loads(text(event))["metadata"] == {
+        "eid": "mine",
+        "occurred_at": "2026-11-21T12:00:00+00:00",
+        "flow_id": "f",
+    }
+
+
+@pytest.mark.parametrize("metadata", ["1", '"x"', "[]", "null"])
+def test_metadata_that_are_none_are_the_brokers_to_refuse(metadata):
+    """They are published as they are, and the broker says what is wrong."""
+    event = f'{{"metadata": {metadata}}}'
+    assert text(event) == event.encode()
+
+
+def test_rows_without_a_key_have_no_order():
+    """Each has a key of its own."""
+    first, second = (Row(number, "t", None, "{}", EID, MOMENT) for number in (1, 2))
+    assert first.order_key != second.order_key
+    # A key that looks like an id is another key.
+    assert Row(3, "t", "1", "{}", EID, MOMENT).order_key != first.order_key
