@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -127,6 +128,30 @@ def test_events_can_be_published_and_streamed(ask: Ask) -> None:
     assert [each["events"] for each in batches] == [[{"n": 0}], [{"n": 1}]]
     [partition] = ask("list_partitions", name).parsed
     assert partition.newest_available_offset == batches[-1]["cursor"]["offset"]
+
+
+def test_the_example_of_a_generated_client_reads_on(ask: Ask) -> None:
+    """The loop of docs/reading-streams.md begins each response behind the last one, and misses nothing."""
+    page = (Path(__file__).parents[2] / "docs/reading-streams.md").read_text("utf-8")
+    source = page.split("<!-- run: generated -->\n```python\n")[1].split("```")[0]
+    example: dict[str, Any] = {}
+    exec(compile(source, "generated", "exec"), example)
+    name, responses = a_name(), []
+    assert ask("create_event_type", body=a_draft(name)).status_code == 201
+    publish(ask, name, 2)
+
+    def sync_detailed(*arguments: Any, **options: Any) -> Any:
+        """The generated function, with the client that `ask` has."""
+        del options["client"]
+        responses.append(ask("stream_events", *arguments, **options))
+        return responses[-1]
+
+    module = SimpleNamespace(sync_detailed=sync_detailed)
+    events = example["read"](module, None, name, {"0": "BEGIN"})
+    assert [next(events) for _ in range(2)] == [{"n": 0}, {"n": 1}]
+    publish(ask, name, 1)
+    assert next(events) == {"n": 0}
+    assert len(responses) == 2
 
 
 def test_subscriptions_can_be_consumed(ask: Ask) -> None:

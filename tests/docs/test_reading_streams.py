@@ -2,26 +2,38 @@
 
 import ast
 import asyncio
+import json
 import re
-from importlib.util import find_spec
+import shutil
+import subprocess
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import httpx
 import pytest
 
 from nakadi.local import Broker
+from tests.support import everything
+from tests.support.environment import plain_environment
+from tests.support.patience import PATIENCE
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reading-streams.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "reading-streams.md").read_text("utf-8")
 EVENTS = [{"n": 1, "text": "a \u2028 b \u2029 c \u0085 d"}, {"n": 2, "text": "é" * 300_000}, {"n": 3, "text": ""}]
 EVENT_TYPE = {"name": "read", "category": "undefined", "owning_application": "a"}
 SCHEMA = {"schema": {"type": "json_schema", "schema": "{}"}}
 
 
+def source_of(name, language):
+    """The block behind a mark."""
+    return re.search(rf"<!-- run: {name} -->\n```{language}\n(.*?)```", PAGE, re.DOTALL)[1]
+
+
 def example(name):
     """What the Python block behind a mark defines."""
-    source = re.search(rf"<!-- (?:run: )?{name} -->\n```python\n(.*?)```", PAGE, re.DOTALL)[1]
     defined = {}
-    exec(compile(ast.parse(source), name, "exec"), defined)
+    exec(compile(ast.parse(source_of(name, "python")), name, "exec"), defined)
     return defined
 
 
@@ -53,14 +65,12 @@ def test_the_example_of_httpx_consumes_a_subscription(url):
     assert seen == EVENTS
 
 
-@pytest.mark.skipif(find_spec("requests") is None, reason="requests is not installed")
 def test_the_example_of_requests_reads_an_event_type(url):
     """Every event comes, whatever characters it has."""
     begin = [{"partition": "0", "offset": "BEGIN"}]
     assert list(example("requests")["read"](url, "read", len(EVENTS), begin)) == EVENTS
 
 
-@pytest.mark.skipif(find_spec("aiohttp") is None, reason="aiohttp is not installed")
 def test_the_example_of_aiohttp_reads_long_lines(url):
     """A line may be longer than aiohttp's buffer."""
 
@@ -76,3 +86,108 @@ def test_the_example_of_aiohttp_reads_long_lines(url):
         return waiting.result()
 
     assert asyncio.run(first_event()) == EVENTS[1]
+
+
+GO_PROGRAM = """package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+)
+
+EXAMPLE
+
+func main() {
+	err := read(os.Args[1], os.Args[2], os.Args[3], func(batch Batch) {
+		for _, event := range batch.Events {
+			fmt.Println(string(event))
+		}
+	})
+	if err != io.EOF {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+"""
+
+JAVA_PROGRAM = """
+import java.io.IOException;
+import java.io.PrintStream;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.util.function.Consumer;
+
+class Reading {
+    EXAMPLE
+
+    public static void main(String[] arguments) throws Exception {
+        var out = new PrintStream(System.out, true, "UTF-8");
+        read(arguments[0], arguments[1], arguments[2], out::println);
+    }
+}
+"""
+
+BEGIN = json.dumps([{"partition": "0", "offset": "BEGIN"}])
+
+
+def lines_of_program(program, url, *command, **environment):
+    """What a program prints that reads the event type to its third event."""
+    arguments = [*command, str(program), url, "read", BEGIN]
+    told = subprocess.run(
+        arguments,
+        env=plain_environment(**environment),
+        capture_output=True,
+        timeout=PATIENCE * 10,
+        check=False,
+        cwd=program.parent,
+    )
+    assert told.returncode == 0, told.stderr.decode()
+    return [json.loads(line) for line in told.stdout.split(b"\n") if line]
+
+
+@pytest.fixture
+def url_of_ended_streams(url):
+    """The address of a server that passes streams of the broker on, each to its third event."""
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_GET(self):
+            headers = {"X-Nakadi-Cursors": self.headers["X-Nakadi-Cursors"], "Accept-Encoding": "identity"}
+            answer = httpx.get(f"{url}{self.path}", params={"stream_limit": len(EVENTS)}, headers=headers)
+            self.send_response(answer.status_code)
+            self.end_headers()
+            self.wfile.write(answer.content)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.skipif(not everything.WANTED, reason="compiling Go's library takes half a minute: `make test-all`")
+@pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go")
+def test_the_example_in_go_reads_long_lines(url_of_ended_streams, tmp_path):
+    """Every event comes, whatever characters it has, until the stream ends."""
+    program = tmp_path / "reading.go"
+    program.write_text(GO_PROGRAM.replace("EXAMPLE", source_of("go", "go")), "utf-8")
+    # What is compiled serves later runs.
+    folders = {"GOCACHE": str(ROOT / ".cache" / "go"), "GOPATH": str(tmp_path / "go"), "GOTOOLCHAIN": "local"}
+    assert lines_of_program(program, url_of_ended_streams, "go", "run", **folders) == EVENTS
+
+
+@pytest.mark.skipif(shutil.which("java") is None, reason="there is no Java")
+def test_the_example_in_java_reads_long_lines(url_of_ended_streams, tmp_path):
+    """Every event comes, whatever characters it has, until the stream ends."""
+    program = tmp_path / "Reading.java"
+    program.write_text(JAVA_PROGRAM.replace("EXAMPLE", source_of("java", "java")), "utf-8")
+    lines = lines_of_program(program, url_of_ended_streams, "java")
+    assert [event for line in lines for event in line.get("events", [])] == EVENTS
