@@ -91,7 +91,7 @@ function SignIn({ why }: { why: string }) {
   const [given, setGiven] = useState("");
   const at = useLoad(issuer, []);
   if (at.loading) return null;
-  const reason = why || (token() ? "The broker refuses the token: it may have expired." : "This broker asks for a token.");
+  const reason = why || (token() ? "The broker rejects the token: it may have expired." : "This broker requires a token.");
   if (at.data) {
     const chosen = at.data;
     return (
@@ -111,7 +111,7 @@ function SignIn({ why }: { why: string }) {
         <textarea rows={4} required autocomplete="off" spellcheck={false} value={given}
           onInput={(event) => setGiven(event.currentTarget.value)} />
       </Labelled>
-      <p class="faint">It is kept in this tab and sent to this broker only.</p>
+      <p class="faint">This tab keeps it, and sends it only to this broker.</p>
       <button type="submit">Sign in</button>
     </form>
   );

@@ -51,12 +51,12 @@ export async function finish(): Promise<string> {
   sessionStorage.removeItem(UNDER_WAY);
   history.replaceState(null, "", here() + (begun.hash ?? ""));
   // Without this another page could have a user signed in as somebody else.
-  if (!begun.state || begun.state !== query.get("state")) return "The sign-in was not begun in this tab.";
+  if (!begun.state || begun.state !== query.get("state")) return "The sign-in began in another tab.";
   const code = query.get("code");
   if (!code) return query.get("error_description") ?? query.get("error") ?? "The issuer sent no code.";
   try {
     const at = await issuer();
-    if (!at) return "No issuer is set up.";
+    if (!at) return "No issuer is configured.";
     await exchange(at, { grant_type: "authorization_code", code, redirect_uri: here(), code_verifier: begun.verifier ?? "" });
     return "";
   } catch (error) {

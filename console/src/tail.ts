@@ -29,7 +29,7 @@ export async function read(eventType: string, stream: Stream, signal: AbortSigna
   for (;;) {
     const { value, done } = await reader.read().catch((error: unknown) => {
       if (signal.aborted) throw error;
-      throw new Problem(0, "The stream has broken off", "The connection to the broker was lost.", "");
+      throw new Problem(0, "The stream broke off", "The connection to the broker was lost.", "");
     });
     if (done) return;
     const blocks = (rest + value).split("\n\n");

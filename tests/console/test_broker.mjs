@@ -5,7 +5,7 @@ test("metrics are shown as they are counted, and kept while other pages are seen
   await page.clock.install();
   await open(page, "#/broker");
   await page.getByText("Up for").waitFor();
-  await page.getByRole("heading", { name: "Nothing was refused" }).waitFor();
+  await page.getByRole("heading", { name: "No refused events" }).waitFor();
   await call("POST", "/event-types/metrics.seen/events", Array.from({ length: 100 }, (_, n) => ({ n })));
   await call("POST", "/event-types/metrics.seen/events", [{}]).catch(() => undefined);
   await page.getByRole("link", { name: "Features" }).click();
@@ -135,7 +135,7 @@ test("dead letters are searched, looked at and sent once more", async (page) => 
   await open(page, "#/dead-letters");
   await page.getByRole("heading", { name: "There are no dead letters here" }).waitFor();
   await accessible(page);
-  // A number that JavaScript has no room for is sent once more as it came.
+  // The page redrives a number that JavaScript cannot represent unchanged.
   const exact = '"big":1234567890123456789';
   const letters = JSON.stringify([letter(1, "too long"), letter(2, "too heavy")]).replaceAll('"n":2', `"n":2,${exact}`);
   const headers = { "content-type": "application/json" };
@@ -145,7 +145,7 @@ test("dead letters are searched, looked at and sent once more", async (page) => 
   await page.getByText("1 of 2 dead letters").waitFor();
   await accessible(page);
   await picture(page, "dead-letters");
-  await page.getByRole("button", { name: /^Look at dead\.one/ }).click();
+  await page.getByRole("button", { name: /^Show dead\.one/ }).click();
   const dialog = page.getByRole("dialog");
   await dialog.getByText("too heavy").waitFor();
   await dialog.getByText("1234567890123456789", { exact: true }).waitFor();

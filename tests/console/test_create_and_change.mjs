@@ -73,7 +73,7 @@ test("a schema change is explained before it is made, by rule and path", async (
   await page.getByRole("link", { name: "Change", exact: true }).click();
   const text = page.getByLabel("JSON schema");
   await text.fill(JSON.stringify({ type: "object", properties: { a: { type: "integer" } } }));
-  const meaning = page.getByRole("region", { name: "What the change means" });
+  const meaning = page.getByRole("region", { name: "The effect of the change" });
   await meaning.getByText("Mode forward does not allow it after version 1.0.0").waitFor();
   await meaning.getByText("The type of the schema at #/properties/a changed").waitFor();
   await meaning.getByText("The property `b` was removed").waitFor();
@@ -99,7 +99,7 @@ test("a refused schema change comes with one that is accepted", async (page) => 
   await page.getByRole("link", { name: "Change", exact: true }).click();
   const text = page.getByLabel("JSON schema");
   await text.fill(JSON.stringify({ type: "object", properties: { a: { type: "integer" } } }));
-  const meaning = page.getByRole("region", { name: "What the change means" });
+  const meaning = page.getByRole("region", { name: "The effect of the change" });
   await meaning.getByText("A schema that would be accepted").click();
   await accessible(page);
   await picture(page, "change-proposed");

@@ -94,7 +94,7 @@ test("a pause keeps what comes, and what there is no room for is counted", async
   await page.getByText("Paused. 0 events received").waitFor();
   await page.getByRole("button", { name: "Go on" }).click();
   await page.getByText("8,001 events received, 5,000 shown").waitFor();
-  await page.getByText("3,001 passed over: the newest 5,000 are kept").waitFor();
+  await page.getByText("3,001 skipped: the newest 5,000 are kept").waitFor();
   await rows(page).nth(1).getByText('{"n":7999}').waitFor();
   assert.ok((await rows(page).count()) < 60);
   await accessible(page);
@@ -110,7 +110,7 @@ test("a thousand events a second are kept up with, and none is missing", async (
     await new Promise((done) => setTimeout(done, 100));
   }
   await page.getByText("4,000 events received, 4,000 shown").waitFor();
-  assert.equal(await page.getByText("passed over").count(), 0);
+  assert.equal(await page.getByText("skipped").count(), 0);
 });
 
 test("a test event is published, and the answer for each event is shown", async (page) => {
@@ -129,7 +129,7 @@ test("a test event is published, and the answer for each event is shown", async 
   await picture(page, "publish");
   await page.getByLabel("Events").fill("{ no JSON");
   await page.getByRole("button", { name: "Publish", exact: true }).click();
-  await page.getByRole("alert").getByText(/This is no JSON/).waitFor();
+  await page.getByRole("alert").getByText(/This is not JSON/).waitFor();
 });
 
 test("the list and the tail can be looked at on a phone", async (page) => {

@@ -131,7 +131,7 @@ test("parked events are chosen, looked at and left by keyboard alone", async (pa
   await walkTo(page, "Choose 000-0");
   await page.keyboard.press("Space");
   await page.getByRole("button", { name: "Skip 1 chosen…" }).waitFor();
-  await walkTo(page, "Look at 000-0");
+  await walkTo(page, "Show 000-0");
   await page.keyboard.press("Enter");
   await page.getByRole("dialog").getByRole("heading", { name: "Parked event" }).waitFor();
   await page.keyboard.press("Escape");

@@ -22,7 +22,7 @@ test("a user signs in at the issuer, comes back to the same page, and signs out"
 test("a sign-in that was begun elsewhere is refused", async (page) => {
   page.expectErrors(/401/);
   await page.goto(`${broker}/console/?code=code-0&state=another#/event-types`);
-  await page.getByText("The sign-in was not begun in this tab.").waitFor();
+  await page.getByText("The sign-in began in another tab.").waitFor();
   assert.equal(await page.evaluate(() => sessionStorage.length), 0);
 });
 
@@ -32,7 +32,7 @@ test("without an issuer a token is entered, and a refused one is asked for again
   await open(page, "#/event-types");
   await page.getByLabel("Token").fill("no.such.token");
   await page.getByRole("button", { name: "Sign in" }).click();
-  await page.getByText("The broker refuses the token: it may have expired.").waitFor();
+  await page.getByText("The broker rejects the token: it may have expired.").waitFor();
   await accessible(page);
   await page.getByLabel("Token").fill(`Bearer ${token}`);
   await page.getByRole("button", { name: "Sign in" }).click();

@@ -205,7 +205,7 @@ test("a reset shows how many events will wait before it is made", async (page) =
   await dialog.getByLabel("A time").check();
   await dialog.locator("input[type=datetime-local]").fill("2020-01-01T00:00:00");
   await dialog.getByText("1 event more than now: they come again.").waitFor();
-  await dialog.getByLabel("What is published from now on").check();
+  await dialog.getByLabel("Events published from now on").check();
   await dialog.getByText("19 events fewer than now: they are skipped.").waitFor();
   await dialog.getByRole("button", { name: "Reset", exact: true }).click();
   await dialog.waitFor({ state: "detached" });
@@ -218,7 +218,7 @@ test("a place that the broker refuses is explained where it was chosen", async (
   await page.getByRole("button", { name: "Reset…" }).click();
   const dialog = page.getByRole("dialog");
   await dialog.getByLabel("Behind an offset of one partition").check();
-  await dialog.getByText("Say where the subscription is to go on.").waitFor();
+  await dialog.getByText("Choose where the subscription continues.").waitFor();
   assert.ok(await dialog.getByRole("button", { name: "Reset", exact: true }).isDisabled());
   await page.keyboard.press("Escape");
   await dialog.waitFor({ state: "detached" });
@@ -257,9 +257,9 @@ test("a partition is taken from a stream, its event looked at and committed, and
   await dialog.getByText('"the first"').waitFor();
   await picture(page, "subscription-take");
   reading.end();
-  await dialog.getByRole("button", { name: "Commit it, and go on" }).click();
+  await dialog.getByRole("button", { name: "Commit it and continue" }).click();
   await dialog.getByText('"the second"').waitFor();
-  await dialog.getByRole("button", { name: "Commit it, and go on" }).click();
+  await dialog.getByRole("button", { name: "Commit it and continue" }).click();
   await dialog.getByRole("heading", { name: "The partition is taken; no event waits" }).waitFor();
   await accessible(page);
   await dialog.getByRole("button", { name: "Give it back" }).click();
@@ -290,7 +290,7 @@ test("parked events are browsed by key, looked at, sent once more, and skipped",
   await page.getByRole("row").nth(2).getByText("waits behind another one").waitFor();
   await accessible(page);
   await picture(page, "parked");
-  await first.getByRole("button", { name: /^Look at/ }).click();
+  await first.getByRole("button", { name: /^Show/ }).click();
   await page.getByRole("dialog").getByText('"a1"').waitFor();
   await accessible(page);
   await page.keyboard.press("Escape");
@@ -305,7 +305,7 @@ test("parked events are browsed by key, looked at, sent once more, and skipped",
   await page.getByText("1 event, 1 key").waitFor();
   await page.getByRole("row").nth(1).getByRole("checkbox").check();
   await page.getByRole("button", { name: "Redrive the keys of 1 chosen" }).click();
-  await page.getByText("is sent once more").waitFor();
+  await page.getByText("is being redriven").waitFor();
   const again = await consume(id, { batch_limit: 1 }, ({ length }) => length > 0);
   again.end();
   assert.equal(again.events[0].event, "a1");
@@ -323,7 +323,7 @@ test("all parked events are sent once more at once, and what stayed behind them 
   await open(page, `#/subscriptions/${id}?tab=parked`);
   await page.getByText("3 events, 2 keys").waitFor();
   await page.getByRole("button", { name: "Redrive all" }).click();
-  await page.getByText("is sent once more").nth(2).waitFor();
+  await page.getByText("is being redriven").nth(2).waitFor();
   const again = await consume(id, { batch_limit: 1, max_uncommitted_events: 10 }, ({ length }) => length >= 2);
   again.end();
   assert.deepEqual(new Set(again.events.map((each) => each.key)), new Set(["a", "b"]));
@@ -332,7 +332,7 @@ test("all parked events are sent once more at once, and what stayed behind them 
 test("a subscription without a policy says how its events are parked", async (page) => {
   const { items } = await call("GET", "/subscriptions?owning_application=taking");
   await open(page, `#/subscriptions/${items[0].id}?tab=parked`);
-  await page.getByRole("heading", { name: "An event that fails comes again and again" }).waitFor();
+  await page.getByRole("heading", { name: "A failed event comes again and again" }).waitFor();
   await page.getByText("subscription-unprocessable-event-policy=PARK_KEY").waitFor();
   await accessible(page);
 });

@@ -6,7 +6,7 @@ const laidOut = (value: unknown) => JSON.stringify(value, null, 2);
 
 export function Difference({ before, after }: { before: unknown; after: unknown }) {
   const found = changes(before, after);
-  if (!found.length) return <p class="faint">They are the same.</p>;
+  if (!found.length) return <p class="faint">They are identical.</p>;
   return (
     <>
       <ul class="changes">

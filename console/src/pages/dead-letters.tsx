@@ -78,7 +78,7 @@ export function DeadLetters({ query }: PageProps) {
       title: "",
       width: "6rem",
       cell: (each) => (
-        <button type="button" class="quiet" aria-label={`Look at ${each.event_type}:${each.partition}:${each.offset}`}
+        <button type="button" class="quiet" aria-label={`Show ${each.event_type}:${each.partition}:${each.offset}`}
           onClick={() => setLooking(each)}>
           Look
         </button>
@@ -96,7 +96,7 @@ export function DeadLetters({ query }: PageProps) {
         )}
         <span class="faint" role="status">
           {`${count(rows.length)} of ${plural(letters.length, "dead letter")}`}
-          {passedOver > 0 && `, ${plural(passedOver, "older one")} passed over`}
+          {passedOver > 0 && `, ${plural(passedOver, "older one")} skipped`}
         </span>
       </div>
       {rows.length ? (
@@ -120,7 +120,7 @@ function Look({ letter, onClose }: { letter: Letter; onClose: () => void }) {
     const tag = { "X-CONSUMER-TAG": `CONSUMER_SUBSCRIPTION_ID=${letter.subscription_id}` };
     try {
       await api.POST("/event-types/{name}/events", { params: { path: { name: REDRIVE }, header: tag }, body: [event] });
-      toast("The subscription gets the event once more, within a minute");
+      toast("The subscription gets the event again within a minute");
       onClose();
     } catch (error) {
       setProblem(problemFrom(error));

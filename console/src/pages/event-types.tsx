@@ -67,7 +67,7 @@ function Size({ name }: { name: string }) {
 }
 
 function NotMeasured() {
-  return <span class="faint" title="The statistics job has not measured it, or only its readers may see it">–</span>;
+  return <span class="faint" title="The statistics job has not measured it, or you may not read it">–</span>;
 }
 
 export function EventTypes({ query }: PageProps) {

@@ -32,7 +32,7 @@ export function MetricsTab() {
         {refused.length ? (
           <Plot title="Refused" shown={perSecond} {...between} lines={refused.slice(0, 4).map((name) => of(name, name.slice(8)))} />
         ) : (
-          <EmptyState title="Nothing was refused">Refused events appear here by their reasons.</EmptyState>
+          <EmptyState title="No refused events">Refused events appear here, by reason.</EmptyState>
         )}
         <Plot title="Mean time" shown={milliseconds} {...between} lines={[
           { name: "Publishing", points: meanOf("publishing") },

@@ -42,7 +42,7 @@ export function FeaturesTab() {
               ),
             },
           ]} />
-          <p class="faint">What each does stands in the <a class="underlined" href="../docs">API reference</a>. A change works within moments.</p>
+          <p class="faint">Read what each one does in the <a class="underlined" href="../docs">API reference</a>. A change takes effect within moments.</p>
           {asked && (
             <ConfirmByName name={asked} title="Switch it on" action="Switch on" onClose={() => setAsked(undefined)}
               onConfirm={async () => {
@@ -51,7 +51,7 @@ export function FeaturesTab() {
                 setAsked(undefined);
                 features.reload();
               }}>
-              <p>Requests of clients that were fine so far may be refused from then on.</p>
+              <p>The broker may then reject client requests that worked before.</p>
             </ConfirmByName>
           )}
         </>
@@ -60,8 +60,8 @@ export function FeaturesTab() {
   );
 }
 
-const KINDS: [Kind, string][] = [["PRODUCER_APP", "An application publishes nothing"], ["PRODUCER_ET", "Nothing is published to an event type"],
-  ["CONSUMER_APP", "An application reads nothing"], ["CONSUMER_ET", "Nothing is read of an event type"]];
+const KINDS: [Kind, string][] = [["PRODUCER_APP", "An application may not publish"], ["PRODUCER_ET", "Nobody may publish to an event type"],
+  ["CONSUMER_APP", "An application may not read"], ["CONSUMER_ET", "Nobody may read an event type"]];
 
 export function BlockedTab() {
   const blocked = useLoad((signal) => body(api.GET("/settings/blacklist", { signal })), []);
@@ -95,7 +95,7 @@ export function BlockedTab() {
             ...consumers.apps.map((name) => ({ kind: "CONSUMER_APP" as const, name })),
             ...consumers.event_types.map((name) => ({ kind: "CONSUMER_ET" as const, name })),
           ];
-          if (!rows.length) return <EmptyState title="Nothing is blocked">Block an application or an event type that does harm: its requests get 403, and its streams end.</EmptyState>;
+          if (!rows.length) return <EmptyState title="Nothing is blocked">Block a harmful application or event type: its requests get 403, and its streams end.</EmptyState>;
           return (
             <Table label="Blocked" rows={rows} columns={[
               { title: "Name", cell: (each) => each.name },
@@ -113,7 +113,7 @@ export function BlockedTab() {
 }
 
 const ROLES: [Role, string][] = [["admins", "change these lists"], ["writers", "change settings, storages, timelines and event types"],
-  ["readers", "look at settings, storages and timelines"]];
+  ["readers", "view settings, storages and timelines"]];
 
 export function AdminsTab() {
   const admins = useLoad((signal) => body(api.GET("/settings/admins", { signal })), []);

@@ -54,7 +54,7 @@ export function StoragesTab() {
       {removing && (
         <ConfirmByName name={removing} title={`Remove storage ${removing}`} action="Remove"
           onConfirm={() => remove(removing)} onClose={() => setRemoving(undefined)}>
-          <p>Only the broker's knowledge of it goes. One that a timeline lives in cannot be removed.</p>
+          <p>The broker only forgets the storage. You cannot remove a storage with a timeline.</p>
         </ConfirmByName>
       )}
     </>
@@ -122,10 +122,10 @@ export function TimelinesTab({ name }: { name: string }) {
               onChange={(event) => replaceQuery({ type: event.currentTarget.value })} />
           </Labelled>
           <datalist id="names">{all.map((each) => <option key={each.name} value={each.name} />)}</datalist>
-          {name ? <Timelines key={name} name={name} /> : <EmptyState title="No event type is chosen">Choose the one whose timelines are to be seen.</EmptyState>}
+          {name ? <Timelines key={name} name={name} /> : <EmptyState title="No event type is chosen">Choose one to see its timelines.</EmptyState>}
         </>
       ) : (
-        <EmptyState title="There is no event type yet">Timelines come with <a href="#/event-types">event types</a>.</EmptyState>
+        <EmptyState title="There is no event type yet">Timelines belong to <a href="#/event-types">event types</a>.</EmptyState>
       )}
     </Await>
   );
@@ -156,8 +156,8 @@ function Timelines({ name }: { name: string }) {
               {
                 title: "State",
                 cell: (each) => each === current ? <span class="good">events go here</span>
-                  : each.cleaned_up_at ? `closed; its events go ${moment(each.cleaned_up_at)}`
-                  : each.switched_at ? "closed" : <span class="warn">is being prepared</span>,
+                  : each.cleaned_up_at ? `closed; its events expire ${moment(each.cleaned_up_at)}`
+                  : each.switched_at ? "closed" : <span class="warn">in preparation</span>,
               },
               { title: "Since", wide: true, cell: (each) => moment(each.switched_at) },
               { title: "Topic", wide: true, cell: (each) => <code>{each.topic}</code> },

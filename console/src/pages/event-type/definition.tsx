@@ -31,7 +31,7 @@ export function Definition({ names: [name = ""] }: PageProps) {
 
 function factsOf(type: EventType): [string, preact.ComponentChildren][] {
   const retention = type.options?.retention_time;
-  const kept = type.cleanup_policy === "compact" ? "The newest event of each key, for ever" : retention && duration(retention);
+  const kept = type.cleanup_policy === "compact" ? "The newest event with each key, forever" : retention && duration(retention);
   return [
     ["Owner", type.owning_application],
     ["Category", type.category],
@@ -56,7 +56,7 @@ function factsOf(type: EventType): [string, preact.ComponentChildren][] {
 }
 
 function Authorization({ of: section }: { of: Schemas["EventTypeAuthorization"] }) {
-  if (!section) return <p>Open to everyone: it has no section about authorization.</p>;
+  if (!section) return <p>Open to everyone: it has no authorization section.</p>;
   const rows: [string, Schemas["AuthorizationAttribute"][]][] = [
     ["Read", section.readers],
     ["Publish", section.writers],
@@ -79,14 +79,14 @@ function Load({ type }: { type: EventType }) {
   const measured = type.measured_statistic;
   const expected = type.default_statistic;
   if (!measured && !expected) {
-    return <p>Nothing is known: no load was named, and none has been measured. <code>make jobs</code> measures it.</p>;
+    return <p>Unknown: the owner stated no load, and no job has measured it. <code>make jobs</code> measures it.</p>;
   }
   const rows: [string, string, string][] = [
     ["Events a minute", shown(expected?.messages_per_minute), shown(measured?.messages_per_minute)],
-    ["Bytes of an event", size(expected?.message_size), size(measured?.message_size)],
+    ["Bytes per event", size(expected?.message_size), size(measured?.message_size)],
     ["Consumers side by side", shown(expected?.read_parallelism), shown(measured?.read_parallelism)],
     ["Producers side by side", shown(expected?.write_parallelism), shown(measured?.write_parallelism)],
-    ["Partitions recommended", "", shown(measured?.recommended_partitions)],
+    ["Recommended partitions", "", shown(measured?.recommended_partitions)],
   ];
   return (
     <Table label="Load" rows={rows} columns={[

@@ -79,28 +79,28 @@ function Form({ before }: { before?: EventType }) {
     <form onSubmit={(event) => (event.preventDefault(), void save())} noValidate>
       <div class="cards">
         <section class="card">
-          <h2>What it is</h2>
-          {text("name", "Name", "Words with dots between them, such as order.created", { readOnly: !!before, required: true })}
-          {text("owning_application", "Owner", "The application that answers for these events")}
-          {choice("category", "Category", ["business", "data", "undefined"], "business: something happened; data: something changed; undefined: the schema alone")}
+          <h2>Basics</h2>
+          {text("name", "Name", "Words separated by dots, such as order.created", { readOnly: !!before, required: true })}
+          {text("owning_application", "Owner", "The application that is responsible for these events")}
+          {choice("category", "Category", ["business", "data", "undefined"], "business: something happened; data: something changed; undefined: only the schema")}
           <div class="fields">
             {choice("partition_strategy", "Partition strategy", ["random", "hash", "user_defined"])}
-            {text("partition_key_fields", "Partition keys", "For hash: fields as dotted paths, commas between them")}
-            {text("partitions", "Partitions", before ? "Fixed here; an administrator adds some" : undefined, { type: "number", min: 1, readOnly: !!before })}
-            {text("retention", "Retention in hours", "Empty: as the broker has it", { inputMode: "decimal" })}
+            {text("partition_key_fields", "Partition keys", "For hash: fields as dotted paths, separated by commas")}
+            {text("partitions", "Partitions", before ? "Fixed here; an administrator can add some" : undefined, { type: "number", min: 1, readOnly: !!before })}
+            {text("retention", "Retention in hours", "Empty: the broker's default", { inputMode: "decimal" })}
             {text("deduplication", "Publish once within, in seconds", "Empty: events are stored each time they are sent", { inputMode: "numeric" })}
             {choice("cleanup_policy", "Cleanup policy", ["delete", "compact", "compact_and_delete"])}
             {choice("compatibility_mode", "Compatibility", ["forward", "compatible", "none"])}
             {choice("audience", "Audience", ["", "component-internal", "business-unit-internal", "company-internal", "external-partner", "external-public"])}
           </div>
           <div class="fields">
-            {area("labels", "Labels", "key=value, one a line")}
-            {area("annotations", "Annotations", "key=value, one a line")}
+            {area("labels", "Labels", "key=value, one on each line")}
+            {area("annotations", "Annotations", "key=value, one on each line")}
           </div>
           <h3>Who may do what</h3>
           {reasons.has("authorization") && <p class="error lines" role="alert">{reasons.get("authorization")}</p>}
           <div class="fields">
-            {area("readers", "Read", "user:ann or service:till, one a line; * is everyone")}
+            {area("readers", "Read", "user:ann or service:till, one on each line; * is everyone")}
             {area("writers", "Publish")}
             {area("admins", "Change and delete")}
           </div>
@@ -144,12 +144,12 @@ function Sample({ category, onSchema }: { category: string; onSchema: (schema: s
       onSchema(JSON.stringify(schemaOf(eventsIn(sample).map((event) => contentOf(event, category))), null, 2));
       setError("");
     } catch (wrong) {
-      setError(`This is no JSON: ${(wrong as Error).message}`);
+      setError(`This is not JSON: ${(wrong as Error).message}`);
     }
   };
   return (
     <>
-      <Labelled text="Sample events" error={error} hint="One event, an array of them, or one a line: a schema is proposed that they fit.">
+      <Labelled text="Sample events" error={error} hint="One event, an array of events, or one on each line. The console proposes a schema that they fit.">
         <textarea rows={6} spellcheck={false} value={sample} placeholder='{"order": {"number": "17"}}'
           onInput={(event) => setSample(event.currentTarget.value)} />
       </Labelled>
@@ -208,8 +208,8 @@ function Meaning({ type, schema, onSchema }: { type: EventType; schema: string; 
   }, [schema, same, type]);
   if (same) return <p class="faint">It is version {type.schema.version}. Change it, and what that means is explained here.</p>;
   return (
-    <section aria-live="polite" aria-label="What the change means">
-      <h3>What the change means</h3>
+    <section aria-live="polite" aria-label="The effect of the change">
+      <h3>The effect of the change</h3>
       {problem && <p class="error lines">{problem.detail || problem.title}</p>}
       {verdict?.compatible && (
         <p class="good">

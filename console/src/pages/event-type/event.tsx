@@ -40,7 +40,7 @@ export function EventDetails({ name, received, onClose }: { name: string; receiv
         <button type="button" class="quiet" onClick={() => copy(JSON.stringify(event, null, 2))}>Copy</button>
         <button type="button" class="quiet" onClick={() => copy(link)}>Copy link</button>
         <a href={addressOf(name, received)}>Open alone</a>
-        <a href={tabOf(name, "events", { from: received.offset, partition: received.partition })}>Read on from here</a>
+        <a href={tabOf(name, "events", { from: received.offset, partition: received.partition })}>Continue from here</a>
         {onClose && <button type="button" class="quiet" onClick={onClose}>Close</button>}
       </div>
       <Tree value={event} open={4} />
@@ -56,10 +56,10 @@ export function SingleEvent({ names: [name = "", partition = "", offset = ""] }:
       {() => (
         <Await of={event}>
           {(found) => found.event?.offset === offset ? <EventDetails name={name} received={found.event} /> : (
-            <EmptyState title="The event is not there any more">
+            <EmptyState title="The event no longer exists">
               <p>
                 Its time may be over, or a newer one of its key has taken its place.{" "}
-                <a href={tabOf(name, "events", { from: "begin", partition })}>Read what is there</a>.
+                <a href={tabOf(name, "events", { from: "begin", partition })}>Read the available events</a>.
               </p>
             </EmptyState>
           )}

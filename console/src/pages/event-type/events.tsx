@@ -240,7 +240,7 @@ function Status({ state, shown, paused, again }: { state: State; shown: number; 
         {plural(state.received, "event")} received, {count(shown)} shown
       </span>
       {state.passedOver > 0 && (
-        <span class="warn">{count(state.passedOver)} passed over: the newest {count(MOST)} are kept</span>
+        <span class="warn">{count(state.passedOver)} skipped: the newest {count(MOST)} are kept</span>
       )}
       {state.live === "ended" && <button type="button" onClick={again}>Read on</button>}
     </>
@@ -249,9 +249,9 @@ function Status({ state, shown, paused, again }: { state: State; shown: number; 
 
 function Waiting({ name, from }: { name: string; from: string }) {
   return (
-    <EmptyState title={from === "end" || from === "recent" ? "Waiting for events" : "There are no events from there on yet"}>
+    <EmptyState title={from === "end" || from === "recent" ? "Waiting for events" : "No events from there on yet"}>
       {from === "end" && (
-        <p>New ones are shown as they come. <a href={tabOf(name, "events", { from: "begin" })}>Read from the beginning</a>, or</p>
+        <p>New ones appear as they arrive. <a href={tabOf(name, "events", { from: "begin" })}>Read from the beginning</a>, or</p>
       )}
       <p><a href={tabOf(name, "publish")}>publish a test event</a>.</p>
     </EmptyState>

@@ -54,7 +54,7 @@ function Delete({ name, onClose }: { name: string; onClose: () => void }) {
   };
   return (
     <ConfirmByName name={name} title={`Delete ${name}?`} action="Delete" onConfirm={remove} onClose={onClose}>
-      <p>The event type, its schemas and all of its events are deleted. This cannot be undone.</p>
+      <p>This deletes the event type, its schemas and all its events. You cannot undo it.</p>
     </ConfirmByName>
   );
 }

@@ -37,7 +37,7 @@ function Form({ type }: { type: EventType }) {
       events = eventsIn(text, exactly);
       setError("");
     } catch (wrong) {
-      return setError(`This is no JSON: ${(wrong as Error).message}`);
+      return setError(`This is not JSON: ${(wrong as Error).message}`);
     }
     setBusy(true);
     try {
@@ -52,13 +52,13 @@ function Form({ type }: { type: EventType }) {
   return (
     <section class="card">
       <form onSubmit={(event) => (event.preventDefault(), void publish())}>
-        <Labelled text="Events" error={error} hint="One event, an array of events, or one event a line.">
+        <Labelled text="Events" error={error} hint="One event, an array of events, or one event on each line.">
           <textarea rows={16} spellcheck={false} value={text} onInput={(event) => setText(event.currentTarget.value)} />
         </Labelled>
         <div class="actions">
           <button type="submit" disabled={busy}>Publish</button>
           <button type="button" class="quiet" onClick={() => setText(fresh())}>New sample</button>
-          <a href={tabOf(type.name, "events")}>Watch events come</a>
+          <a href={tabOf(type.name, "events")}>Watch events arrive</a>
         </div>
       </form>
       <div aria-live="polite">

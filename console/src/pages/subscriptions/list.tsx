@@ -63,7 +63,7 @@ function useLatest(id: string) {
 function State({ id }: { id: string }) {
   const { lag, problem } = useLatest(id);
   if (!lag) return problem ? <span class="error" title={problem.message}>not known</span> : <span class="faint">…</span>;
-  if (lag.stalled) return <span class="error" title="Partitions that a stream reads, and does not commit">{count(lag.stalled)} stalled</span>;
+  if (lag.stalled) return <span class="error" title="Partitions that a stream reads but does not commit">{count(lag.stalled)} stalled</span>;
   if (!lag.streams) return <span class="faint">not read</span>;
   return <span class="good">{plural(lag.streams, "stream")}</span>;
 }
@@ -108,7 +108,7 @@ export function Subscriptions({ query }: PageProps) {
 function None() {
   return (
     <EmptyState title="There is no subscription yet">
-      <p>A subscription keeps for a consumer how far it has read. Create the first one with the command line:</p>
+      <p>A subscription remembers how far its consumers have read. Create the first one with the command line:</p>
       <p><code>nakadi subscriptions create order.placed --owner shipping --from begin</code></p>
       <p>or with <code>POST /subscriptions</code>, as the <a href="../docs#tag/Subscriptions">reference</a> shows.</p>
     </EmptyState>

@@ -50,7 +50,7 @@ function Page({ subscription, tab, query }: { subscription: Subscription; tab: s
       {deleting && (
         <ConfirmByName name={nameOf(subscription)} title="Delete the subscription" action="Delete" onConfirm={remove}
           onClose={() => setDeleting(false)}>
-          <p>What it has committed is gone with it, and its streams end. Events stay. Nothing brings the cursors back.</p>
+          <p>This deletes its cursors and ends its streams. Events stay. You cannot restore the cursors.</p>
         </ConfirmByName>
       )}
     </>
@@ -91,7 +91,7 @@ function Partitions({ subscription: { id } }: { subscription: Subscription }) {
             {found.length ? (
               <Table label="Partitions" rows={found} columns={columns} />
             ) : (
-              <EmptyState title="There are no partitions">Its event types do not exist any more; delete it.</EmptyState>
+              <EmptyState title="There are no partitions">Its event types no longer exist; delete it.</EmptyState>
             )}
           </>
         )}
@@ -113,11 +113,11 @@ function Summary({ id, partitions }: { id: string; partitions: Partition[] }) {
   return (
     <section class="card" aria-label="Summary">
       <Facts facts={[
-        ["Waiting", lag.events === undefined ? "not read yet: the first stream fixes where it begins" : plural(lag.events, "event")],
+        ["Waiting", lag.events === undefined ? "not read yet: the first stream determines where it begins" : plural(lag.events, "event")],
         ["The first for", lag.seconds ? duration(lag.seconds * 1000) : ""],
         ["Trend", <Trend id={id} />],
-        ["Read by", lag.streams ? `${plural(lag.streams, "stream")}, ${read} of ${plural(partitions.length, "partition")}` : "no stream: start a consumer, and its partitions appear here with it"],
-        ["Stalled", lag.stalled ? <span class="error">{plural(lag.stalled, "partition")}: a stream reads, and does not commit</span> : ""],
+        ["Read by", lag.streams ? `${plural(lag.streams, "stream")}, ${read} of ${plural(partitions.length, "partition")}` : "no stream: start a consumer, and its partitions appear here"],
+        ["Stalled", lag.stalled ? <span class="error">{plural(lag.stalled, "partition")}: a stream reads but does not commit</span> : ""],
       ]} />
     </section>
   );
@@ -126,7 +126,7 @@ function Summary({ id, partitions }: { id: string; partitions: Partition[] }) {
 function State({ partition }: { partition: Partition }) {
   if (partition.stalled) return <span class="error">stalled</span>;
   if (partition.state === "unassigned") return <span class="faint">not read</span>;
-  const how = partition.assignment_type === "direct" ? ", asked for by name" : "";
+  const how = partition.assignment_type === "direct" ? ", requested by name" : "";
   return <span class="good">{partition.state === "reassigning" ? "handed over" : "read"}{how}</span>;
 }
 

@@ -26,14 +26,14 @@ export function ParkedEvents({ subscription, query }: { subscription: Subscripti
   if (policy === "DEAD_LETTER_QUEUE") {
     return (
       <EmptyState title="This subscription has dead letters">
-        <p>Events that fail are published to <code>nakadi.dead.letter.queue</code>.</p>
+        <p>The broker publishes failed events to <code>nakadi.dead.letter.queue</code>.</p>
         <a class="button" href={href(["dead-letters"], { subscription: subscription.id })}>Show its dead letters</a>
       </EmptyState>
     );
   }
   return (
-    <EmptyState title={policy ? "Events that fail are skipped" : "An event that fails comes again and again"}>
-      <p>To park them with the later ones of their key, change the annotations of the subscription:</p>
+    <EmptyState title={policy ? "The broker skips failed events" : "A failed event comes again and again"}>
+      <p>To park them, together with later events with the same key, change the annotations of the subscription:</p>
       <p><code>{POLICY}=PARK_KEY</code></p>
       <p><code>{SENDS}=3</code></p>
     </EmptyState>
@@ -71,7 +71,7 @@ function Lot({ subscription: { id }, wanted }: { subscription: Subscription; wan
         }
       }
     };
-    await attempt(work, "The next streams are sent the events");
+    await attempt(work, "The next streams get the events");
     setBusy(false);
     done();
   }
@@ -100,7 +100,7 @@ function Lot({ subscription: { id }, wanted }: { subscription: Subscription; wan
             <>
               <div class="actions">
                 <span class="faint" role="status">
-                  {busy && "Streams are asked to end, which may take a minute. "}
+                  {busy && "Open streams end first, which may take a minute. "}
                   {plural(events.length, "event")}{more && ", and more"}, {plural(new Set(events.map(keyOf)).size, "key")}
                 </span>
                 <button type="button" disabled={busy || !marked.length} onClick={() => void redrive(marked)}>
@@ -123,7 +123,7 @@ function Lot({ subscription: { id }, wanted }: { subscription: Subscription; wan
       {skipping && (
         <ConfirmByName name={String(skipping.length)} title={`Skip ${plural(skipping.length, "event")}`} action="Skip"
           onConfirm={() => skip(skipping)} onClose={() => setSkipping(undefined)}>
-          <p>They are gone for good. When the last one of a key is gone, later events of that key are sent as ever.</p>
+          <p>This removes them permanently. After the last one with a key, later events with that key flow again.</p>
         </ConfirmByName>
       )}
     </>
@@ -131,7 +131,7 @@ function Lot({ subscription: { id }, wanted }: { subscription: Subscription; wan
 }
 
 function Nothing({ wanted }: { wanted: string }) {
-  if (!wanted) return <EmptyState title="No event is parked">Consumers could process everything so far; there is nothing to do.</EmptyState>;
+  if (!wanted) return <EmptyState title="No event is parked">Consumers could process everything so far.</EmptyState>;
   return (
     <EmptyState title="No parked event has this key">
       <button type="button" onClick={() => replaceQuery({ key: "" })}>Show all keys</button>
@@ -159,7 +159,7 @@ function columnsOf(
     { title: "Event", wide: true, cell: (each) => <code>{each.id}</code> },
     {
       title: "Why",
-      cell: (each) => each.state === "redriving" ? <span class="warn">is sent once more</span>
+      cell: (each) => each.state === "redriving" ? <span class="warn">is being redriven</span>
         : each.failed_commits ? <span class="error">failed {plural(each.failed_commits, "time")}</span>
         : "waits behind another one",
     },
@@ -168,7 +168,7 @@ function columnsOf(
     {
       title: "",
       cell: (each) => (
-        <button type="button" class="quiet" aria-label={`Look at ${each.id}`} onClick={() => look(each)}>Look</button>
+        <button type="button" class="quiet" aria-label={`Show ${each.id}`} onClick={() => look(each)}>Look</button>
       ),
     },
   ];

@@ -68,13 +68,13 @@ export function Reset({ subscription, onClose }: { subscription: Subscription; o
     setBusy(false);
   }
 
-  const places: [Place, string][] = [["begin", "The oldest event that is there"], ["end", "What is published from now on"],
+  const places: [Place, string][] = [["begin", "The oldest available event"], ["end", "Events published from now on"],
     ["time", "A time"], ["offset", "Behind an offset of one partition"]];
   return (
     <Dialog title="Reset the subscription" onClose={onClose}>
       <form onSubmit={(event) => (event.preventDefault(), void reset(moves.data ?? []))}>
         <fieldset class="plain">
-          <legend>Where it is to go on</legend>
+          <legend>Continue from</legend>
           {places.map(([key, text]) => (
             <label key={key} class="choice">
               <input type="radio" name="place" checked={place === key} onChange={() => setPlace(key)} /> {text}
@@ -82,7 +82,7 @@ export function Reset({ subscription, onClose }: { subscription: Subscription; o
           ))}
         </fieldset>
         {place === "time" && (
-          <Labelled text="Time" hint="In the zone of this browser. What was published from then on comes again.">
+          <Labelled text="Time" hint="In the browser's time zone. Events published from then on come again.">
             <input type="datetime-local" step="1" required value={time} onInput={(event) => setTime(event.currentTarget.value)} />
           </Labelled>
         )}
@@ -94,13 +94,13 @@ export function Reset({ subscription, onClose }: { subscription: Subscription; o
                 {(partitions.data ?? []).map((each) => <option key={keyOf(each)}>{keyOf(each)}</option>)}
               </select>
             </Labelled>
-            <Labelled text="Offset" hint="The last event that is done; the next one is the first to come.">
+            <Labelled text="Offset" hint="The last event that is done; the next one comes first.">
               <input required spellcheck={false} value={offset} onInput={(event) => setOffset(event.currentTarget.value)} />
             </Labelled>
           </>
         )}
         <Await of={moves}>{(found) => (found.length ? <Preview moves={found} /> : <Missing />)}</Await>
-        <p class="faint">Streams that run are asked to end, and new ones begin there. Until they have ended this may take a minute.</p>
+        <p class="faint">Open streams end, and new ones begin there. This may take a minute.</p>
         {problem && <ProblemNotice problem={problem} />}
         <div class="actions">
           <button type="button" class="quiet" onClick={onClose}>Cancel</button>
@@ -114,7 +114,7 @@ export function Reset({ subscription, onClose }: { subscription: Subscription; o
 const keyOf = (each: { event_type: string; partition: string }): string => `${each.event_type} ${each.partition}`;
 
 function Missing() {
-  return <EmptyState title="Nothing to show yet">Say where the subscription is to go on.</EmptyState>;
+  return <EmptyState title="Nothing to show yet">Choose where the subscription continues.</EmptyState>;
 }
 
 function Preview({ moves }: { moves: Move[] }) {
@@ -124,9 +124,9 @@ function Preview({ moves }: { moves: Move[] }) {
     ? `${plural(then - now, "event")} more than now: they come again.`
     : then < now ? `${plural(now - then, "event")} fewer than now: they are skipped.` : "As many as now.";
   return (
-    <section aria-label="What it means">
+    <section aria-label="The effect">
       <p class="notice" role="status"><strong>{plural(then, "event")} will wait.</strong> {change}</p>
-      <Table label="Where partitions go" rows={moves} columns={[
+      <Table label="New cursors" rows={moves} columns={[
         { title: "Partition", cell: keyOf },
         { title: "To", wide: true, cell: (each) => <code>{each.offset}</code> },
         { title: "Now", right: true, cell: (each) => (each.now === undefined ? "–" : count(each.now)) },

@@ -108,19 +108,19 @@ export function Take({ subscription, partition: { event_type, partition }, onClo
       {over && <p class="notice">The stream has ended: an event has to be committed within {SECONDS} seconds. Consumers have the partition again.</p>}
       {asked && !problem && !over && (
         batch ? (
-          <section aria-label="The event that it is at">
+          <section aria-label="The current event">
             <p><code>{batch.cursor.offset}</code></p>
             <Tree value={batch.events?.[0]} />
           </section>
         ) : (
           <EmptyState title={stream ? "The partition is taken; no event waits" : "Waiting for the partition…"}>
-            {stream && <>Stream <code>{stream}</code>. An event that comes is shown here.</>}
+            {stream && <>Stream <code>{stream}</code>. The next event appears here.</>}
           </EmptyState>
         )
       )}
       {asked && (
         <div class="actions">
-          {batch && !over && <button type="button" class="danger" onClick={() => void commit()}>Commit it, and go on</button>}
+          {batch && !over && <button type="button" class="danger" onClick={() => void commit()}>Commit it and continue</button>}
           {batch && !over && <button type="button" class="quiet" onClick={() => void extend()}>More time</button>}
           <button type="button" class="quiet" onClick={() => void giveBack()}>{problem || over ? "Close" : "Give it back"}</button>
         </div>
