@@ -80,7 +80,7 @@ export function DeadLetters({ query }: PageProps) {
       cell: (each) => (
         <button type="button" class="quiet" aria-label={`Show ${each.event_type}:${each.partition}:${each.offset}`}
           onClick={() => setLooking(each)}>
-          Look
+          Show
         </button>
       ),
     },

@@ -168,7 +168,7 @@ function columnsOf(
     {
       title: "",
       cell: (each) => (
-        <button type="button" class="quiet" aria-label={`Show ${each.id}`} onClick={() => look(each)}>Look</button>
+        <button type="button" class="quiet" aria-label={`Show ${each.id}`} onClick={() => look(each)}>Show</button>
       ),
     },
   ];
