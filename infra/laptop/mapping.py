@@ -111,7 +111,7 @@ class EventSource:
             if self._closing.is_set():
                 return Plan()
             log.warning(
-                "%s cannot do with %d records of %s: %s", self._function_name, len(batch.records), shard_id, error
+                "%s cannot process %d records of %s: %s", self._function_name, len(batch.records), shard_id, error
             )
             return plan_after_failure(batch, self._rules)
 

@@ -156,7 +156,7 @@ test("dead letters are searched, looked at and sent once more", async (page) => 
   await eventType("nakadi.dead.letter.redrive");
   const again = page.waitForRequest(/redrive\/events$/);
   await dialog.getByRole("button", { name: "Redrive" }).click();
-  await page.getByText("The subscription gets the event once more").waitFor();
+  await page.getByText("The subscription gets the event again").waitFor();
   const [{ newest_available_offset: newest }] = await call("GET", "/event-types/nakadi.dead.letter.redrive/partitions");
   assert.match(newest, /0$/);
   assert.ok((await again).postData().includes(exact));

@@ -136,5 +136,5 @@ test("parked events are chosen, looked at and left by keyboard alone", async (pa
   await page.getByRole("dialog").getByRole("heading", { name: "Parked event" }).waitFor();
   await page.keyboard.press("Escape");
   await page.locator("dialog").waitFor({ state: "detached" });
-  assert.equal(await focused(page), "Look");
+  assert.equal(await focused(page), "Show");
 });

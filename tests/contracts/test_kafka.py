@@ -326,7 +326,7 @@ class TestTopics:
         for _ in range(2):
             log.compact("t", 0, stored_before=now, tombstones_before=now)
         assert asked == ["t"]
-        assert "does not let the topic t be compacted" in caplog.text
+        assert "refuses to compact the topic t" in caplog.text
         assert values(log, "t") == ["a", "b"]
 
     def test_have_a_latest_time_in_clusters_that_do_not_know_it(self, log):

@@ -128,7 +128,7 @@ class BrokerServices(EventTypeServices):
         try:
             self.system_event_types.create_missing()
         except Unavailable:
-            log.warning("The event types of the broker's own could not be looked for", exc_info=True)
+            log.warning("Looking up the broker's own event types failed", exc_info=True)
 
     def close(self) -> None:
         """Give everything back, in the order in which the parts lean on each other."""
@@ -234,7 +234,7 @@ class BrokerServices(EventTypeServices):
                 if isinstance(event_log, PushConsumerLog):
                     event_log.remove_orphaned_consumers()
             except Unavailable:
-                log.warning("Consumers of storage %s could not be looked at", storage.id, exc_info=True)
+                log.warning("Listing the consumers of storage %s failed", storage.id, exc_info=True)
 
     def run_housekeeping(self) -> timedelta | None:
         """A round of housekeeping; then how late the log indexers are, as `measure_index_lag` says."""
@@ -269,7 +269,7 @@ class BrokerServices(EventTypeServices):
                 if isinstance(event_log, DelayedIndexLog):
                     lags.append(event_log.measure_index_lag())
             except Unavailable:
-                log.warning("How late the indexer of storage %s is could not be measured", storage.id, exc_info=True)
+                log.warning("Measuring the lag of the indexer for storage %s failed", storage.id, exc_info=True)
                 return None
         latest = max(lags, default=None)
         if latest is not None:

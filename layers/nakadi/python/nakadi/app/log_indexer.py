@@ -81,7 +81,7 @@ def index_batch(indexer: Indexer, event: Mapping[str, Any]) -> dict[str, Any]:
             _write_indexing_metrics(indexer.index(shard, records))
         except Exception:  # whatever it was: the other shards have been, or will be, indexed, and this one comes again
             first = _first_unindexed_record(indexer, shard, records)
-            log.warning("Indexing of %s failed, it is tried again from record %s on", shard, first, exc_info=True)
+            log.warning("Indexing of %s failed, it resumes from record %s", shard, first, exc_info=True)
             failures.append(str(first))
     return {"batchItemFailures": [{"itemIdentifier": sequence} for sequence in failures]}
 

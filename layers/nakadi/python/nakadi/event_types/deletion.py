@@ -221,7 +221,7 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
             except UnknownTopic:
                 if self._exists(event_type):
                     raise
-                log.info("The %s of %s is not needed any more: the event type was deleted", operation, event_type.name)
+                log.info("The %s of %s is no longer needed: the event type was deleted", operation, event_type.name)
 
         self._attempt_and_log_failure(operation, event_type.name, unless_changed)
 

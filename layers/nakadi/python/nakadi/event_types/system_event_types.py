@@ -113,7 +113,7 @@ class SystemEventTypes(Struct, frozen=True, kw_only=True):
                 if _is_open_to_everyone(found.authorization)
                 else "open to administrators of the broker only"
             )
-            log.warning("System event type %s stays %s, since an operator has changed it", definition.name, state)
+            log.warning("System event type %s stays %s, because an operator has changed it", definition.name, state)
             return
         # `updated_at` is kept, so that the event type still counts as one that no operator has changed.
         self.event_types.replace(found, replace(found, authorization=wanted))

@@ -66,7 +66,7 @@ class ServerThread:
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join(self._grace_seconds + SERVER_CLOSE_TIMEOUT_SECONDS)
         if self._thread.is_alive():
-            log.warning("The server is left behind, for it does not end. %s", describe_busy_threads())
+            log.warning("The server does not end and is left behind. %s", describe_busy_threads())
 
     def __enter__(self) -> Self:
         return self
@@ -120,7 +120,7 @@ class Housekeeper:
         self._stop()
         self._thread.join(LAST_CHORE_TIMEOUT_SECONDS)
         if self._thread.is_alive():
-            log.warning("The housekeeping is left behind, for it does not end")
+            log.warning("Housekeeping does not end and is left behind")
 
     def _run_chores_until_closed(self) -> None:
         while not self._closing.wait(self._every_seconds):

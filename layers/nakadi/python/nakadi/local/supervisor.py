@@ -250,13 +250,13 @@ class Supervisor:
             if self._over.is_set():
                 return
             if not has_ever_served:
-                log.error("Worker %s could not start, the broker ends", number)
+                log.error("Worker %s could not start, the broker exits", number)
                 self._stop_as_failed()
             elif not self._restarts.allows_restart(self._clock.monotonic()):
-                log.error("Worker %s ended with %s, and workers did so too often: the broker ends", number, code)
+                log.error("Worker %s ended with %s, and workers have ended too often: the broker exits", number, code)
                 self._stop_as_failed()
             else:
-                log.warning("Worker %s ended with %s, it is started again", number, code)
+                log.warning("Worker %s ended with %s, it is restarted", number, code)
 
     def _stop_as_failed(self) -> None:
         self._code = EXIT_CODE_WORKERS_FAILED

@@ -196,9 +196,9 @@ class StreamAccessMonitor:
             self._access.refresh_features()
             return [self._access_change_of(each) for each in checked]
         except Unavailable as error:
-            log.warning("Checking the access of open streams failed, they go on unchecked: %s", error)
+            log.warning("Checking the access of open streams failed, they continue unchecked: %s", error)
         except Exception:  # whatever it is, later checks must take place
-            log.exception("Checking the access of open streams failed, they go on unchecked")
+            log.exception("Checking the access of open streams failed, they continue unchecked")
         return [None for _ in checked]
 
     def _access_change_of(self, readers: MonitoredReaders) -> AccessChange:

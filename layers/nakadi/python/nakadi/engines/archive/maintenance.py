@@ -75,7 +75,7 @@ class ArchiveSweep(Struct, frozen=True):
             ):
                 gone += some
         if gone:
-            log.info("%s archive objects that are not needed any more are gone", len(gone))
+            log.info("Removed %s unneeded archive objects", len(gone))
         return SweepResult(len(found), len(gone), sum(each.size for each in gone))
 
     def _without_references(self, found: Sequence[StoredObject]) -> Sequence[StoredObject]:

@@ -164,7 +164,7 @@ class KafkaLog:
             if KafkaError.MSG_SIZE_TOO_LARGE in codes and self._cluster.is_sealed(topic) and all_failed:
                 raise SealedTopic(topic)
         except Unavailable as error:
-            _log.warning("The Kafka topic %s could not be looked for: %s", topic, error)
+            _log.warning("Looking up the Kafka topic %s failed: %s", topic, error)
         if KafkaError._MSG_TIMED_OUT in codes:  # noqa: SLF001  # the library's own name
             self._check_topic_in_background(topic)
         _log.warning("Append to the Kafka topic %s failed, outcome unknown: %s", topic, failures[0].str())
@@ -183,7 +183,7 @@ class KafkaLog:
             with self._looking_lock:
                 self._looking_for.remove(topic)
             if isinstance(outcome, Exception):
-                _log.warning("The Kafka topic %s could not be looked for: %s", topic, outcome)
+                _log.warning("Looking up the Kafka topic %s failed: %s", topic, outcome)
 
         self._append_threads.call(partial(self._cluster.drop_cached_topic_if_deleted, topic), found)
 
@@ -288,7 +288,7 @@ class KafkaLog:
         except Unavailable as error:
             if not is_refused_setting(error):
                 raise
-            _log.warning("The Kafka cluster does not let the topic %s be compacted: %s", topic, error)
+            _log.warning("The Kafka cluster refuses to compact the topic %s: %s", topic, error)
 
     def _oldest_events_have_keys(self, topic: str) -> bool:
         """Whether the oldest events have keys. Where compaction began late, there are older events without a key in

@@ -189,7 +189,7 @@ class TailReader:
         consumer.close()
 
     def _restart_consumer(self) -> Consumer:
-        _log.warning("Events in Kafka did not come in time, another consumer follows partitions from now on")
+        _log.warning("Events from Kafka did not arrive in time, a new consumer follows the partitions")
         with self._arrived:
             self._drop_all_windows()
             self._assignment_changes.clear()

@@ -94,7 +94,7 @@ class _PendingBatch(Struct, eq=False):
         try:
             self.on_completed(outcome)
         except Exception:  # noqa: BLE001  # what it calls is code of other batches, and the thread serves others too
-            _log.exception("What follows an append to Kafka failed: %s/%s", *self.partition)
+            _log.exception("Work after an append to Kafka failed: %s/%s", *self.partition)
 
 
 class _PendingWrite:
@@ -294,7 +294,7 @@ class _ProducerThread:
         except KafkaException as error:
             # So the library reports a fatal error, as when the cluster lets this process write nothing at all. It may
             # not report the outcome of records any more.
-            _log.warning("Appends to Kafka failed, another producer is used from now on: %s", error)
+            _log.warning("Appends to Kafka failed, a new producer takes over: %s", error)
             producer.purge()
             if producer is self._producer:
                 self._producer = None

@@ -146,12 +146,12 @@ class FanOut:
         except NoSuchShard:
             # The consumer or the shard. A new consumer helps in the first case; in the second the watcher, who asks
             # now, finds out.
-            log.info("Kinesis knows consumer %s or shard %s no more", consumer, shard)
+            log.info("Kinesis no longer knows consumer %s or shard %s", consumer, shard)
             self._drop_consumer(consumer)
         except SequenceUnavailable:
             log.info("Shard %s cannot be pushed from record %s on", shard, sequence)
         except StreamCallFailed as trouble:
-            log.info("Shard %s is not pushed at the moment, it is asked instead: %s", shard, trouble)
+            log.info("Shard %s is not pushed at the moment, it is polled instead: %s", shard, trouble)
 
     def remove_orphaned_consumers(self, now: datetime) -> None:
         """Take away what processes registered that were killed."""
@@ -195,7 +195,7 @@ class FanOut:
                 self._activate_if_ready(now)
         except Unavailable as trouble:
             # Limits are as likely as anything: twenty consumers for each stream, five registered in a second.
-            log.warning("No consumer of its own for this process, shards are asked instead: %s", trouble)
+            log.warning("No consumer of its own for this process, shards are polled instead: %s", trouble)
             self._next_step_at = now + random.uniform(0.5, 1.5) * REGISTRATION_RETRY_INTERVAL_SECONDS  # noqa: S311  # nothing to guess
 
     def _register(self, now: float) -> None:

@@ -361,7 +361,7 @@ class Indexer:
         digest = hashlib.sha256(content).hexdigest()[:16]
         key = f"set-aside/{self._stream.name}/{position.shard}/{position.sequence}-{digest}"
         outcome.set_aside_keys.append(key)
-        log.error("What cannot be read is set aside as %s", key)
+        log.error("Unreadable records are set aside as %s", key)
         if self._archive is not None:
             self._archive.put(key, content)
 

@@ -343,7 +343,7 @@ class RestartingReader:
         try:
             return call(reader)
         except ShardPositionLost as asleep:
-            log.info("Shard %s was not read for long: beginning anew where the index ends", asleep)
+            log.info("Shard %s was not read for a long time: reading resumes where the index ends", asleep)
         try:
             return call(self._replace_reader(reader))
         except ShardPositionLost as asleep:
@@ -435,12 +435,12 @@ class ShardWatch:
                 log.warning("Watching waits: %s", busy)
                 self._ended.wait(busy.retry_after_seconds)
             except Unavailable:
-                log.warning("Shard %s is asked again", shard, exc_info=True)
+                log.warning("Shard %s is polled again", shard, exc_info=True)
                 if self._is_gone_from_stream(shard):
                     self._start_threads_of_leaves()
                     return
             except Exception:  # as above
-                log.exception("Shard %s is asked again", shard)
+                log.exception("Shard %s is polled again", shard)
             self._ended.wait(self._interval)
 
     def _is_gone_from_stream(self, shard: str) -> bool:

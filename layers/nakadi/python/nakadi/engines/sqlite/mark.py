@@ -100,7 +100,7 @@ def check_against_mark(path: Path, *, accept_loss: bool) -> int:
     try:
         mark = _read_mark(mark_path(path))
     except DamagedMark as damage:
-        log.warning("The mark %s cannot be read (%s): the data file is taken as it is", mark_path(path), damage)
+        log.warning("The mark %s cannot be read (%s): the data file is accepted as it is", mark_path(path), damage)
         mark = None
     loss = _describe_missing(path, mark)
     if loss is None:
@@ -212,7 +212,7 @@ def _describe_cut_log(path: Path, connection: sqlite3.Connection) -> str | None:
             )
         before = found
         time.sleep(SECONDS_BETWEEN_CHECKS)
-    log.warning("The log %s ends in a transaction that is not whole, and that is left out", wal)
+    log.warning("The log %s ends in an incomplete transaction, which is ignored", wal)
     return None
 
 
@@ -277,7 +277,7 @@ class Marker:
         try:
             self._mark_if_changed()
         except (sqlite3.Error, OSError):
-            log.warning("The data file %s could not be marked", self._path, exc_info=True)
+            log.warning("Marking the data file %s failed", self._path, exc_info=True)
 
     def close(self) -> None:
         """Mark what there is at the end. Doing it again changes nothing."""

@@ -188,7 +188,7 @@ class RemoteWriter:
         except OSError as error:
             log.warning("The connection to the process that commits events is broken: %s", error)
         except Exception:
-            log.exception("An outcome of the process that commits events cannot be understood")
+            log.exception("An outcome from the process that commits events cannot be parsed")
         self._fail_waiting_appends()
 
     def _handle_message(self, answer: _AppendOutcomes | _WatchConfirmation) -> None:

@@ -280,7 +280,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
                 return
             if not rest:
                 break
-        log.info("The reset %s of %s is carried out: %s partitions", reset.id, subscription_id, len(changes))
+        log.info("The reset %s of %s is executed: %s partitions", reset.id, subscription_id, len(changes))
 
     def _write_part(
         self, subscription_id: str, reset: Reset, part: PartitionChangeByPartition, *, is_last: bool

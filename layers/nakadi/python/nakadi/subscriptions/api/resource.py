@@ -274,7 +274,7 @@ class DeletedSubscriptionCleanup(Struct, frozen=True):
         try:
             self.clean_up_all()
         except Fault:
-            log.warning("What deleted subscriptions left is still to be cleared away", exc_info=True)
+            log.warning("Cleaning up deleted subscriptions failed, housekeeping will retry", exc_info=True)
 
 
 # What happens to subscriptions when an event type is deleted, or gets more partitions ---------------------------------

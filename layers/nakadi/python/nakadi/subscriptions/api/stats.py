@@ -210,7 +210,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         try:
             return self._stored_at_of_next_event(event_type, partition, committed)
         except (CursorError, Unavailable, UnknownTopic, OffsetUnavailable):
-            log.info("The age of the next event of %s, partition %s is not known", event_type.name, partition)
+            log.info("The age of the next event in %s, partition %s, is unknown", event_type.name, partition)
             return None
 
     def _stored_at_of_next_event(self, event_type: EventType, partition: str, position: Position) -> datetime | None:

@@ -203,7 +203,7 @@ class SubscriptionDriver(StreamDriver):
                     await self._flush_before_deadline()
                 moved = await self._pass_on_next_run(each, source) or moved
         except Outcome as outcome:
-            log.info("The stream %s cannot go on: %s", self._session.id, outcome)
+            log.info("The stream %s cannot continue: %s", self._session.id, outcome)
             self._carry_out_actions(self._session.handle_refusal(outcome))
         return moved
 
