@@ -1,4 +1,4 @@
-"""The application: settings in, a wired broker out, and the programs and functions that run it.
+"""The application: it wires a broker from settings, and contains the programs and functions that run it.
 
-It knows every other room, and none of them knows it. Begin reading with `engines`, then the broker.
+It knows every other room except `local`, and only `local` knows it. Begin reading with `engines`, then the broker.
 """

@@ -1,5 +1,6 @@
 """Authentication and authorization: who sends a request, and what the sender may do.
 
-This package knows tokens, the registry's settings documents and the model, and nothing of event types or HTTP. Begin
-with `permissions`, which also has what administrators decide. `tokens` is imported only where tokens are checked.
+This package knows tokens, the registry's settings documents and the model, but neither event types nor HTTP. Begin
+reading with `permissions`, which also has the decisions of administrators. Only code that checks tokens imports
+`tokens`.
 """

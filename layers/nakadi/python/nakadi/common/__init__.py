@@ -1,4 +1,4 @@
-"""Parts without knowledge of events: caches, chores, turns at long work, and metrics.
+"""Shared parts that know nothing about events: caches, chores, turns at long work, and metrics.
 
-They know the model and the ports only. Begin reading with `caching`.
+They know only the model and the ports. Begin reading with `caching`.
 """

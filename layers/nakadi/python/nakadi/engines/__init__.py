@@ -1,1 +1,1 @@
-"""Engines: one folder for each technology, with all that it needs, whatever port it serves."""
+"""Engines: one folder for each technology, with everything that it needs for all the ports that it serves."""

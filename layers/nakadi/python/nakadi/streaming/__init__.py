@@ -1,5 +1,5 @@
 """The streaming core: reading partitions once for all streams, limits, lines, access checks, and the low-level stream.
 
-Knows event types and the event log; knows no subscription. Begin reading with `streams.py`, then `session.py` for what
-is sent and when, and `feeds.py` for where events come from.
+It knows event types and the event log, but no subscriptions. Begin reading with `streams.py`, then `session.py`, which
+decides what to send and when, and `feeds.py`, which provides the events.
 """

@@ -1,4 +1,4 @@
-"""What engines have in common: frames of records, listeners, and documents as text.
+"""Parts that engines share: frames of records, listeners, and documents as text.
 
-It knows the model and the ports, and no technology but AWS sessions. Begin reading with `frames`.
+It knows the model and the ports, and no technology except AWS sessions. Begin reading with `frames`.
 """

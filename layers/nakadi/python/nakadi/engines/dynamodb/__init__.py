@@ -1,4 +1,5 @@
 """Engines in DynamoDB: registry, log index and coordination, for as many processes as needed.
 
-They know the model, the ports, and what engines have in common. Begin reading with `client`, where calls are judged.
+They know the model, the ports, and the shared parts of engines. Begin reading with `client`, which judges the
+outcomes of calls.
 """

@@ -1,4 +1,4 @@
 """Engines in one SQLite file, for as many processes on one machine as needed.
 
-They know the model, the ports, and what engines have in common. Begin reading with `file`, which holds all tables.
+They know the model, the ports, and the shared parts of engines. Begin reading with `file`, which defines all tables.
 """

@@ -1,4 +1,4 @@
-"""The description of the API as one page for a browser, which loads nothing from anywhere."""
+"""The description of the API as one page for a browser, which loads nothing from other hosts."""
 
 from __future__ import annotations
 

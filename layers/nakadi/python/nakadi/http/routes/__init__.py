@@ -1,1 +1,1 @@
-"""The routes, one module per area: each offers its `routes`, and every handler is a doorway of a few lines."""
+"""The routes, one module for each area: each defines its `routes`, and every handler has only a few lines."""

@@ -1,5 +1,6 @@
-"""The subscription resource: creating and listing, cursors and commits, statistics, resets, and parked events.
+"""The subscription resource: it creates and lists subscriptions, and handles cursors, commits, statistics, resets and
+parked events.
 
-Also the rules that streams and requests share: how partitions are assigned to sessions, and when a lease has run out.
-Knows event types, the registry and coordination; knows no stream. Begin reading with `resource.py` and `cursors.py`.
+It also has the rules that streams and requests share: how sessions get partitions, and when a lease has expired. It
+knows event types, the registry and coordination, but no streams. Begin reading with `resource.py` and `cursors.py`.
 """
