@@ -1,7 +1,7 @@
 """The audit log: who changed what, from what to what.
 
-An operation that changes something is wrapped: its resource is looked at before and after, and the difference is
-published. The operations themselves know nothing of it.
+It wraps each operation that changes something, reads the resource before and after, and publishes the difference. The
+operations themselves do not know about it.
 """
 
 from __future__ import annotations

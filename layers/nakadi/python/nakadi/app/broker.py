@@ -1,4 +1,4 @@
-"""The one place that knows everyone: settings in, a wired broker out.
+"""The one place that knows every room: it wires a broker from settings.
 
 Parts are imported when they are first asked for, so that a process loads only what it does.
 """

@@ -1,15 +1,15 @@
 """The log indexer: archives events for all processes, from a Kinesis stream or from Kafka's topics.
 
 Behind a Kinesis event source mapping, it takes a batch of one shard's records, and returns what failed. The
-mapping has a parallelization factor of 1 and reports batch item failures. A batch that cannot be indexed now is
-reported from its first record on that is not indexed yet, and comes again; what can never be read is set aside, and
-does not come again.
+mapping has a parallelization factor of 1 and reports batch item failures. If a batch
+cannot be indexed now, the function reports its first unindexed record, and the rest comes again. It sets aside records
+that can never be read, and they do not come again.
 
-The event is read as it is: the library for batches looks at one record at a time, and takes long to load.
+The function reads the event directly: the library for batches handles one record at a time, and takes long to load.
 
 Logs that number events themselves, such as Kafka, have no such mapping: one for MSK reads one topic, and there is a
-topic for each timeline. There the clock starts the function, and it reads for itself: of each topic, from where the
-archive ends. Two that run at the same time do no harm: of two that archive the same events one finds the work done.
+topic for each timeline. There, a clock starts the function, and it reads each topic from where the archive ends.
+Two of them can run at the same time: if both archive the same events, one finds the work done.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a process serves, and to whom: its routes, by areas that load what they need, and who may ask for them."""
+"""The routes of a process, by areas that load only what they need, and who may use them."""
 
 from __future__ import annotations
 

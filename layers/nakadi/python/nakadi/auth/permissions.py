@@ -1,4 +1,4 @@
-"""Permissions, and what administrators decide while the broker runs: features, administrators, and the blacklist."""
+"""Permissions, and the decisions of administrators at runtime: features, administrators, and the blacklist."""
 
 from __future__ import annotations
 

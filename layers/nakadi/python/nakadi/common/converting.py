@@ -1,9 +1,9 @@
-"""Values of the model from what JSON has.
+"""Values of the model from JSON.
 
-`msgspec` prepares a type when it is first converted to. It keeps in the class what it finds, bit by bit, and does not
-wait for another thread that is about to prepare the same class: that thread reads what is not there yet, and the
-process crashes. So types are prepared where modules begin, and nothing else in the package converts to types that
-threads share.
+`msgspec` prepares a type at the first conversion to it. It stores its findings in the class bit by bit, and does not
+wait for another thread that prepares the same class: that thread then reads an incomplete state, and the process
+crashes. So this module prepares types at import, and no other code in the package converts to types that threads
+share.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """How a process counts and times: values by labels, which are added up or read when metrics are read.
 
-Counting costs well under a microsecond, for it happens in the middle of publishing: what is counted together for every
-batch or request shares one row and one lock. Threads count at the same time, and `+=` alone would lose what two of them
-add at once. So each kind has a lock, which is held for a few steps, and never while values are read that others keep.
+Counting takes well under a microsecond, because it happens in the middle of publishing: values that are counted
+together for every batch or request share one row and one lock. Threads count at the same time, and `+=` alone would
+lose what two of them add at once. So each kind has a lock, which is held for a few steps, and never while values are
+read that others keep.
 
-No label has more values than there is room for: names that clients choose are bounded, and the rest is `other`.
+No label has unlimited values: the number of names that clients choose is bounded, and `other` counts the rest.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Metrics: what a process counts and times, in one object that is handed to everything that counts.
+"""Metrics: the counts and times of a process, in one object that everything that counts receives.
 
-Counting does not depend on the reader: `http/routes/monitoring.py` writes it as JSON and as Prometheus' text, and what
-runs on AWS tells CloudWatch of it. Whatever can be asked for, such as the length of a queue, is followed, and read only
-when metrics are read. `counting` has how that is done, and docs/metrics.md explains each metric.
+Counting does not depend on the reader: `http/routes/monitoring.py` writes metrics as JSON and in Prometheus' format,
+and processes on AWS send them to CloudWatch. A source provides values that can be read at any time, such as the length
+of a queue, only when somebody reads metrics. `counting` implements this, and docs/metrics.md explains each metric.
 """
 
 from __future__ import annotations

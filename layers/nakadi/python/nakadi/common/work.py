@@ -1,11 +1,11 @@
-"""Long work, and chores: maintenance that runs on a schedule, for one thing after the other.
+"""Long work, and chores: maintenance that runs on a schedule, for one object after the other.
 
-Python lets one thread compute at a time. Several that compute for seconds would only take longer each, and every other
-request has to get a word in between them. So long work is done by one thread after the other, and there is always room
-for what is short.
+Python lets one thread compute at a time. If several computed for seconds, each would only take longer, and
+every other request would have to squeeze in between. So threads take turns at long work, and there is always room for
+short work.
 
-A chore that fails for one thing goes on with the others. It has no caller that could get an answer, so each failure is
-logged with the operation, the thing and the cause; and counted.
+If a chore fails for one object, it continues with the others. It has no caller that could get an answer, so it logs
+each failure with the operation, the object and the cause, and counts it.
 """
 
 from __future__ import annotations

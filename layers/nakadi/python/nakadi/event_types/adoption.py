@@ -1,4 +1,4 @@
-"""Adoption: an event type takes over topics that another broker with the Nakadi API has written.
+"""Adoption: an event type takes over topics of another broker with the Nakadi API.
 
 The timelines of the event type give way to those of the other broker, with their orders, so that cursors of the other
 broker stay valid here. The topics remain the property of the other broker: they are read and written, and events older

@@ -1,6 +1,6 @@
-"""What a change of an event type would do: the rules that refuse it, the changes of its schema, and the new version.
+"""The effect of a change of an event type: the rules that reject it, the changes of its schema, and the new version.
 
-Where a schema is refused, a proposal says how to alter it so that it is accepted.
+If a schema is rejected, a proposal says how to alter it so that the broker accepts it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The partitions of an event type at one moment: where they begin and end, and what position a cursor stands for."""
+"""The partitions of an event type at one moment: where they begin and end, and which position a cursor denotes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Storages: where event logs are kept, and which of them new event types use.
+"""Storages: places for event logs, and the one for new event types.
 
 The storage `default` is built in: it is the event log that the broker was started with. The broker tries to reach
 another one when it is added and when it is chosen for new event types, so that administrators see their mistakes.

@@ -1,10 +1,10 @@
-"""The tables that jobs make of the archive: what annotations say of them, how far they are, and what waits for them.
+"""The tables that jobs write from the archive: their annotations, their progress, and the events that wait for them.
 
     datalake.zalando.org/materialize-events: "on"
     nakadi.io/table-partition-by: "day(metadata.occurred_at), bucket(16, customer.id)"
     nakadi.io/table-sort-by: "customer.id, nakadi_time desc"
 
-Annotations are read from text, without a table: whether there are such columns is known to the job that keeps it.
+The broker reads annotations without a table: only the job that writes the table knows whether it has such columns.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The application: what happens to every request, in the order in which clients can see it.
 
 URL, token, scope, route, then the body: its size, its content encoding, its media type; handler, and the answer's media
-type. What stands before the body is judged before the body is read. Whatever goes wrong becomes a Problem here, and
-nothing that a request does can raise beyond this module.
+type. Everything before the body is checked before the body is read. Every error becomes a Problem here, and no request
+can raise beyond this module.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Reads JSON bodies leniently, and makes drafts of them: what a request asks for, field by field.
+"""Reads JSON bodies leniently, and makes drafts of them, field by field.
 
-Unknown members are ignored, and scalars are converted to the type that is expected. What cannot be read is `Malformed`,
-with the place where it stands: `authorization.readers[0].value`. Whether what was read makes sense is for the rooms
-inside to say.
+Unknown members are ignored, and scalars are converted to the type that is expected. Unreadable values are
+`Malformed`, with their place: `authorization.readers[0].value`. The inner rooms decide whether the values make sense.
 """
 
 from __future__ import annotations

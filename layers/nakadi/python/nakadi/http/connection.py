@@ -1,7 +1,7 @@
-"""The connection of a client: what arrives is parsed, and becomes requests that are answered in their order.
+"""The connection of a client: it parses incoming bytes, and answers the requests in order.
 
 The parser is httptools. A small request that has arrived as a whole is answered directly; any other has a task, in
-which the edge speaks ASGI. What is here beyond a simple server is for real clients: docs/decisions/0002-http-server.md.
+which the edge speaks ASGI. Everything beyond a simple server is for real clients: docs/decisions/0002-http-server.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The console: the files of a web page that stands in front of the API, and calls it as every other client does.
+"""The console: the files of a web page that calls the API like every other client.
 
-`console/` of the checkout has its sources. They are built into a folder of static files, which is all that is served
-here; on AWS the gateway answers with the same files.
+`console/` of the checkout has its sources. The build turns them into a folder of static files, which this module
+serves; on AWS, the gateway serves the same files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Small requests with quick handlers: answered on the event loop, without a task, a thread or messages of ASGI.
 
-Nothing waits for an append or a commit here. Its outcome comes from another thread, and the request goes on where it
-was. What turns out to need more than a moment is not done: then the server takes the usual way, from the beginning.
+Nothing waits for an append or a commit here. Its outcome comes from another thread, and the request continues where it
+was. If a request turns out to need more than a moment, the server starts it again in the usual way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A request and its answer, between the connection that they pass through and an application of ASGI."""
+"""A request and its answer, between the connection and an ASGI application."""
 
 from __future__ import annotations
 

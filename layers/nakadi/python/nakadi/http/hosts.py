@@ -1,11 +1,11 @@
 """The names under which a broker without authentication is served on its own machine.
 
-A page of any web site can have its name lead to 127.0.0.1 (DNS rebinding). For the browser the broker then belongs to
-that site, and the page may use the whole API. But the browser says which name it was: requests for a name that is not
-the broker's are refused.
+Any web site can point its name to 127.0.0.1 (DNS rebinding). For the browser, the broker then belongs to that site, and
+its pages may use the whole API. But the browser sends the name: the broker rejects requests for a name that is not its
+own.
 
-Browsers also send some requests of pages without asking the broker first, such as forms, and say from which page they
-are. Those of pages of other hosts are refused, too.
+Browsers also send some requests from pages, such as forms, without asking the broker first, and name the page. The
+broker rejects those from pages of other hosts too.
 """
 
 from __future__ import annotations

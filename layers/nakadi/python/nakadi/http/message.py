@@ -1,4 +1,4 @@
-"""Request and response, the only words that routes and edges exchange; the memory of requests, and their URLs."""
+"""Request and response, the only types that routes and edges exchange; the memory of requests, and their URLs."""
 
 from __future__ import annotations
 

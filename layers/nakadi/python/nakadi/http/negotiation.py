@@ -1,4 +1,4 @@
-"""What bodies are made of, as client and server agree on it: their media types, and how they are compressed."""
+"""Content negotiation: the media types and the compression of bodies."""
 
 from __future__ import annotations
 

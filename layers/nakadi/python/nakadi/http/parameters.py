@@ -7,8 +7,8 @@
     def list_things(request: Request) -> Response:
         limit = LIMIT.read(request)
 
-A request knows what its route declares. Whoever reads something else meets `UndeclaredParameter`, and the description
-of the API is held against the declarations.
+A request knows the declarations of its route. Reading anything else raises `UndeclaredParameter`, and a test compares
+the description of the API with the declarations.
 """
 
 from __future__ import annotations

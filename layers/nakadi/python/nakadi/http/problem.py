@@ -1,4 +1,4 @@
-"""Problems (RFC 7807): the only place that knows which outcome is which status."""
+"""Problems (RFC 7807): the only place that maps outcomes to statuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the nouns look in JSON, and the links between pages of them."""
+"""The nouns as JSON, and the links between pages."""
 
 from __future__ import annotations
 

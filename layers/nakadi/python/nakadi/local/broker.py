@@ -1,4 +1,4 @@
-"""A whole broker inside another program, and the faults that it has on demand."""
+"""A whole broker inside another program, with faults on demand."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What workers and the supervisor tell each other of themselves: what they have counted, and the leases they have.
+"""Reports between workers and the supervisor: their counts, and their leases.
 
-Whichever process is asked for metrics answers for all. A worker asks the supervisor, which asks every worker for what
-it has counted. What a worker had counted when it was last asked stays in the sums after its end, so that no counter
-goes back. The supervisor releases the lease of a worker that has died, so that its partitions are free at once.
+The process that is asked for metrics answers for all. A worker asks the supervisor, which asks every worker for its
+counts. The last known counts of a worker stay in the sums after its end, so that no counter goes back. The supervisor
+releases the lease of a worker that has died, so that its partitions are free at once.
 """
 
 from __future__ import annotations

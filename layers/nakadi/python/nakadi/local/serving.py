@@ -1,4 +1,4 @@
-"""What serves a broker in this process: a thread with a server, and one that does its chores."""
+"""The threads that serve a broker in this process: one runs the server, and one does the chores."""
 
 from __future__ import annotations
 

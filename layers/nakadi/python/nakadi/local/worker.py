@@ -1,7 +1,7 @@
 """A worker: `python -m nakadi.local.worker`, which the supervisor starts.
 
-It serves the connections that the supervisor accepts and hands over, reads the data file by itself, and has the
-supervisor commit events. It ends when the supervisor closes its end of the connection, or has died.
+It serves the connections that the supervisor accepts and hands over, reads the data file itself, and sends events
+to the supervisor to commit. It ends when the supervisor closes its end of the connection, or has died.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The annotations that mean something to the broker, and warnings about those that look as if they did.
+"""The annotations that the broker knows, and warnings about those that look similar.
 
     >>> annotation_warnings({"nakadi.io/table-sort-bye": "id"}, EVENT_TYPE_ANNOTATIONS)
     ['The annotation nakadi.io/table-sort-bye means nothing to the broker; the nearest is nakadi.io/table-sort-by']
 
-Everybody may set annotations of their own, so a misspelt one is not refused. The prefixes below belong to the broker:
-what is not known under them is most likely a mistake, whose effect is seen only when it is missed.
+Everybody may set their own annotations, so the broker does not reject a misspelled one. The prefixes below belong to
+the broker: an unknown name under them is most likely a mistake, which nobody notices until its effect is missed.
 """
 
 from __future__ import annotations

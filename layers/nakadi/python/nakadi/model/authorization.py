@@ -1,4 +1,4 @@
-"""Who asks, what the lists of a resource say about it, and what administrators decide."""
+"""Subjects, the authorization lists of a resource, and the decisions of administrators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Event types: what is known of a kind of event, its schema, and where its events are kept."""
+"""Event types: their definitions, their schemas, and the places of their events."""
 
 from __future__ import annotations
 

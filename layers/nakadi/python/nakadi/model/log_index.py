@@ -1,4 +1,4 @@
-"""What the log index knows of a log: records of a stream in the order of their numbers, and archived segments."""
+"""The log index's information about a log: records of a stream in the order of their numbers, and archived segments."""
 
 from __future__ import annotations
 

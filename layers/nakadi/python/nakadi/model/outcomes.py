@@ -1,4 +1,4 @@
-"""Outcomes: answers that are not the wished-for one.
+"""Outcomes: answers that are not the desired one.
 
     Outcome
     ├── Malformed              the request cannot be understood
@@ -17,7 +17,7 @@
         └── StillRunning       ... for it goes on, longer than its caller may wait
 
 An outcome is part of the conversation with a client: its `detail` is written for that client. A *fault* is not:
-it says that a part of the broker did not work, and is kept apart from outcomes everywhere.
+it says that a part of the broker failed. The whole package keeps faults apart from outcomes.
 
     Fault
     └── Unavailable            a store or a log did not answer; nothing is known to be lost

@@ -1,7 +1,7 @@
 """Checks bodies against the description of the API. Its schemas are compiled by fastjsonschema.
 
-The description is the only place that says which fields must be there, how long texts and lists may be, and how names
-are spelled. Rules that relate fields to each other, or to what is stored, stand with what they protect.
+Only the description says which fields are required, how long texts and lists may be, and how names are spelled. Rules
+that relate fields to each other, or to stored data, are in the code that they protect.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The coordination: what the streams of a subscription share, and its parked events."""
+"""The coordination: the shared state of a subscription's streams, and its parked events."""
 
 from __future__ import annotations
 

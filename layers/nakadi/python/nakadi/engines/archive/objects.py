@@ -1,6 +1,6 @@
-"""Archive objects: what is in them, their keys, and the segments of the log index that refer to them.
+"""Archive objects: their contents, their keys, and the segments of the log index that refer to them.
 
-An object has gzip members one after the other, one or a few for each partition, of one JSON object a line.
+An object is a sequence of gzip members, one or a few for each partition, with one JSON object on each line.
 """
 
 from __future__ import annotations

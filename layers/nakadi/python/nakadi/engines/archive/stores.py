@@ -1,4 +1,4 @@
-"""Where archive objects are kept, chosen by URL."""
+"""Stores for archive objects, chosen by URL."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A log whose older half is in the archive: one cursor leads from the oldest archived event to the newest.
 
-Events are appended to the hot half and archived from there; the hot half removes what is archived when it has kept it
-for some time. A read is answered by the hot half as long as it has what is asked for, else by the archive, which
-reaches at least to where the hot half begins. What passes the retention of the event type is removed from both.
+Publishers append to the hot half, and the archiver reads from there. The hot half removes archived events after some
+time. It answers a read as long as it has the events; otherwise the archive does, which reaches at least to the
+beginning of the hot half. Both remove events beyond the retention of the event type.
 
 One thread archives, removes and cleans up, in small steps so that no request waits for it.
 """

@@ -1,4 +1,4 @@
-"""What engines of coordination have in common: assignments as JSON text, and what a write does to the offsets."""
+"""Shared parts of coordination engines: assignments as JSON text, and the effect of a write on the offsets."""
 
 from __future__ import annotations
 

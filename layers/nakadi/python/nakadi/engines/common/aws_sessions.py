@@ -1,8 +1,8 @@
-"""Sessions of botocore that share what takes long: its descriptions of services and endpoints, and its own handlers.
+"""botocore sessions that share everything slow: its descriptions of services and endpoints, and its own handlers.
 
-And signing in to Amazon MSK by IAM. A token is the URL of a request to connect, signed with the credentials of the
-process, and never sent as a request. The library asks for one before it connects, and for the next one when four fifths
-of its time are over.
+This module also signs in to Amazon MSK with IAM. A token is the URL of a request to connect, signed with the
+credentials of the process, and never sent as a request. The library asks for one before it connects, and for the next
+one when four fifths of its time are over.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What registries and log indexes keep, as text, and what a `write` may ask for.
+"""The contents of registries and log indexes as text, and the permitted changes of a `write`.
 
 Sequence numbers have more digits than the numbers of most stores.
 """

@@ -1,10 +1,10 @@
-"""Frames: several records as one piece of bytes, stored or sent whole or not at all.
+"""Frames: several records in one block of bytes, which is stored or sent whole or not at all.
 
     magic 2 · version 1 · flags 1 · number of records 4 · length of the notes 4 · notes · lines
 
 The lines are the events as newline-delimited JSON, an empty one for a tombstone or a record that is gone. The notes are
-a JSON object with what the lines do not tell; a frame of plain events has none. Notes and lines are compressed together
-when that makes them smaller by a good part.
+a JSON object with everything that the lines do not contain; a frame of plain events has none. Notes and lines are
+compressed together if that makes them much smaller.
 """
 
 from __future__ import annotations

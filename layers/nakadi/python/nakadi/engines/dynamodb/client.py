@@ -1,4 +1,4 @@
-"""Calls to tables in DynamoDB, bounded in time and judged by what is known when they fail."""
+"""Calls to DynamoDB tables: each has a time limit, and a failure says whether the call may have succeeded."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Coordination in DynamoDB, for as many processes as you like.
+"""Coordination in DynamoDB, for any number of processes.
 
-An offset bears its owner, and owners change in the transaction that changes the assignment: so a commit is one update
-under a condition that a former owner does not meet.
+An offset's item has its owner, and the transaction that changes the assignment changes the owners: so a commit is one
+update under a condition that a former owner does not meet.
 
-The description of a parked event is an item, with the value in it if that is small. Of a larger one there are pieces in
-another place, so that listing parked events does not cost what is in them.
+The description of a parked event is an item, which includes the value if that is small. A larger value is in pieces
+elsewhere, so that listing parked events does not read their contents.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Clients of a Kafka cluster: how it is reached, what its errors mean here, and what is logged of the library."""
+"""Clients of a Kafka cluster: how they connect, what its errors mean, and which library messages are logged."""
 
 from __future__ import annotations
 

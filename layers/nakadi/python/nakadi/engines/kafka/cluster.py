@@ -1,4 +1,4 @@
-"""What is asked of a Kafka cluster beside writing and reading records: its topics, and the offsets in them."""
+"""Requests to a Kafka cluster beside writing and reading records: its topics, and their offsets."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Finding records again: at the end of a partition from memory, anywhere else from the cluster.
 
-Most readers are at the end. For them a process has one consumer, the *tail*: it follows each partition that was read
-up to its end, keeps what arrives in a window in memory, and announces it. Any number of readers share a window.
-A reader that is behind its window is served by a consumer of its own, which is kept for its next read.
+Most readers are at the end. For them, a process has one consumer, the *tail*: it follows each partition that was read
+to its end, keeps new records in a window in memory, and announces them. Any number of readers share a window. A reader
+that is behind its window gets a consumer of its own, which is kept for its next read.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Storing records: the events of one append and partition travel in one record batch, which Kafka stores whole.
 
-The library collects records and decides by itself where a batch ends. It is kept from deciding here: a producer holds
-back what it is given until it is flushed, and a flush sends what waits for a partition as one batch, as long as it is
-smaller than the largest batch. So events that were appended together lie next to each other, whatever other processes
-append, and are stored together or not at all. Only an append of more than `MAX_BATCH_BYTES` to one partition is
-stored in several batches, each after the one in front of it was acknowledged.
+The library collects records and decides by itself where a batch ends. Here, it cannot: a producer holds back its
+records until a flush, which sends everything that waits for a partition as one batch, as long as it is smaller than the
+largest batch. So events that were appended together lie next to each other, whatever other processes append, and are
+stored together or not at all. Only an append of more than `MAX_BATCH_BYTES` to one partition is stored in several
+batches, each after the previous one was acknowledged.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Enhanced fan-out: Kinesis pushes the records of a shard to a registered consumer, which takes nothing from others.
 
-Readers of a shard that ask share two megabytes and five reads a second. A process with a consumer of its own has two
-megabytes a second of each shard for itself. It registers the consumer when it watches a stream for the first time, and
-takes it away when it ends. A process that is killed cannot do that, and what it registered is paid for: so consumers
-are replaced by new ones after some hours, and housekeeping removes those that are older than any live one can be.
+Readers that poll a shard share two megabytes and five reads a second. A process with its own consumer gets two
+megabytes a second from each shard. It registers the consumer when it first watches a stream, and removes it when it
+ends. A killed process cannot do that, and its consumer costs money: so processes replace their consumers after some
+hours, and housekeeping removes those that are older than any live one can be.
 
-Where nothing can be pushed, be it that the stream has all the consumers that it may have, the watcher goes on asking.
+If nothing can be pushed, for example because the stream has its maximum of consumers, the watcher keeps polling.
 """
 
 from __future__ import annotations

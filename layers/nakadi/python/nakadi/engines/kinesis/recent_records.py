@@ -1,4 +1,4 @@
-"""Numbering records by partition, and keeping the newest of all partitions in memory, up to so many bytes."""
+"""Numbering records by partition, and keeping the newest of all partitions in memory, up to a number of bytes."""
 
 from __future__ import annotations
 

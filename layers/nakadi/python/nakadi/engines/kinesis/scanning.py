@@ -1,4 +1,4 @@
-"""Reading a partition from a known position in the stream, for those who are behind what the process remembers."""
+"""Reading a partition from a known position in the stream, for readers behind the process's memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stream as its service shows it: shards and their parents, a few calls, and three kinds of failures."""
+"""The stream as Kinesis presents it: shards and their parents, a few calls, and three kinds of failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the index says of topics, as fresh as it has to be.
+"""The index's information about topics, as fresh as necessary.
 
 A publisher does not ask the index about every append. It relies for a while, its *lease*, on what it knows; a process
 that seals a topic says so first, waits until every lease has run out, and only then writes the seal into the log. So a

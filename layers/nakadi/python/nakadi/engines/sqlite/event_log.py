@@ -1,4 +1,4 @@
-"""The event log in a SQLite file: for one machine, and for as many processes on it as you like.
+"""The event log in a SQLite file: for one machine, and for any number of processes on it.
 
 A topic's partition is a *log* of rows, each a frame of events that were appended together. All writing of a process is
 done by one thread (`writing`), or by another process that commits for several (`sharing`), and reading by the calling

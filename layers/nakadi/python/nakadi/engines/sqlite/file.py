@@ -1,4 +1,4 @@
-"""One SQLite file: seeing that it is ours, and lending connections to it.
+"""One SQLite file: it checks that the file is ours, and lends connections to it.
 
 The registry, the event log and the coordination of the embedded engine share one file. Their tables are declared
 together here, because the version stamped into a file is the version of all of them.

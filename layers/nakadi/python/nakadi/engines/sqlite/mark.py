@@ -5,9 +5,9 @@ start with less than was acknowledged, and say nothing. So a `Marker` now and th
 commit of its own, and when that is durable it writes the number into the mark. Commits are durable in their order:
 where a number is there, all is there that was committed before it. `examine` compares the two at the next start.
 
-The mark never claims more than was committed, whatever the moment at which a process ends; and other commits pay
-nothing for it but that they wait for their turn once in a while. What was acknowledged behind the last mark may be gone
-without a trace, but for what the log of SQLite shows by itself.
+The mark never claims more than was committed, whenever a process ends. Other commits pay nothing for it, except that
+they occasionally wait for their turn. What was acknowledged after the last mark may be lost without a trace, unless
+SQLite's own log shows it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How records lie in the file, in rows of a frame each, and how they are read: one statement for each question."""
+"""How the file stores records, in rows with a frame each, and how to read them: one statement for each question."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
     done = DataFileWiper(path).run(patience_seconds=5.0)
 
 SQLite leaves copies of a deleted row in three places: in pages that nothing uses any more, in the free space of pages
-that are in use (a row leaves one there whenever its page is merged or split), and in the log. So a wipe writes every
-row with events anew, fills the free pages with zeros, and truncates the log.
+that are in use (a row leaves one there whenever its page is merged or split), and in the log. So a wipe rewrites every
+row with events, fills the free pages with zeros, and truncates the log.
 
 Any process may do it, whether the broker is running or not. A request is a note in the data file, which stays until the
 wipe is complete: if the first process is killed, or readers keep the log from being truncated, the housekeeping of the

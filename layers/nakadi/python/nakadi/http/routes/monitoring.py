@@ -1,4 +1,4 @@
-"""What the broker reports of itself: health, readiness, version, metrics, and the description of the API."""
+"""The broker's reports about itself: health, readiness, version, metrics, and the description of the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What administrators set: the broker's administrators, the blacklist, features, and storages."""
+"""The settings of administrators: the broker's administrators, the blacklist, features, and storages."""
 
 from __future__ import annotations
 

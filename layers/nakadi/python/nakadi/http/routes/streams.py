@@ -1,4 +1,4 @@
-"""Streams: the events of an event type or of a subscription, as they come."""
+"""Streams: the events of an event type or of a subscription, as they arrive."""
 
 from __future__ import annotations
 
