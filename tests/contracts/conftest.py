@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.support.engines import COORDINATIONS, EVENT_LOGS, a_coordination, a_log
+from tests.support.engines import COORDINATIONS, EVENT_LOGS, a_coordination, a_log, event_log_params
 
 
-@pytest.fixture(params=EVENT_LOGS)
+@pytest.fixture(params=event_log_params())
 def log(request, tmp_path):
     with a_log(EVENT_LOGS[request.param], tmp_path) as opened:
         yield opened

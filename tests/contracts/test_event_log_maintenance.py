@@ -6,7 +6,7 @@ import pytest
 
 from nakadi.model.events import OffsetBounds, Record
 from nakadi.ports.event_log import OffsetUnavailable
-from tests.support.engines import COMPACT_LATER, EVENT_LOGS, HOUR, LogUnderTest, a_log, a_record
+from tests.support.engines import COMPACT_LATER, EVENT_LOGS, HOUR, LogUnderTest, a_log, a_record, event_log_params
 from tests.support.patience import PATIENCE, in_threads
 
 
@@ -58,7 +58,7 @@ class TestTrim:
 
 
 class TestCompact:
-    @pytest.fixture(params=[name for name in EVENT_LOGS if name not in COMPACT_LATER])
+    @pytest.fixture(params=event_log_params(*COMPACT_LATER))
     def log(self, request, tmp_path):
         with a_log(EVENT_LOGS[request.param], tmp_path) as opened:
             yield opened

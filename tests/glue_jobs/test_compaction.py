@@ -189,6 +189,7 @@ def test_what_the_index_does_not_name_is_no_event(jobs, data):
     assert jobs.rows("page_viewed") == []
 
 
+@pytest.mark.long("tests/glue_jobs/test_reading.py::test_a_shared_object_is_read_once_for_all_event_types")
 def test_objects_with_many_event_types_are_read_once(jobs, data, monkeypatch):
     """An object is read once for all event types in it, their tables have each event once, and damage is reported."""
     event_types = [data.event_type(f"type.{name}", schema={}) for name in "abc"]

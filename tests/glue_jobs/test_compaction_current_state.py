@@ -24,6 +24,7 @@ def named(*names):
     return [None if name is None else {"metadata": {"eid": "e"}, "name": name} for name in names]
 
 
+@pytest.mark.long
 def test_an_older_event_that_comes_later_brings_nothing_back(jobs, data):
     """A key whose newest event is a deletion stays away, when an older event of it fills a gap or comes from another
     partition; one whose newest event is older still is there."""

@@ -301,6 +301,7 @@ def test_old_versions_that_stay_are_named(versioned, monkeypatch, tmp_path, refu
     assert with_text(NAME[:16], objects_in(s3, PREFIX)) == []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cut_short")
 def test_what_is_left_on_disk_is_found(jobs, monkeypatch):
     """The verification looks into files that no table refers to: nothing is called gone that is there."""

@@ -75,8 +75,8 @@ def from_a_bad_disk(*_):
     ("module", "name", "value"),
     [
         (file_counts, "WORTH_TASKS", 1),
-        (statistics, "folder_in", from_elsewhere),
-        (file_counts, "_count", from_a_bad_disk),
+        pytest.param(statistics, "folder_in", from_elsewhere, marks=pytest.mark.long),
+        pytest.param(file_counts, "_count", from_a_bad_disk, marks=pytest.mark.long),
     ],
 )
 def test_all_ways_count_alike(jobs, measured, known, monkeypatch, module, name, value):
@@ -92,6 +92,7 @@ def test_all_ways_count_alike(jobs, measured, known, monkeypatch, module, name, 
     assert windows_of(jobs) == figures
 
 
+@pytest.mark.long
 def test_a_file_is_read_once(jobs, data, orders, measured, known):
     """A run reads files that are new, and takes no job of Spark; what was merged, erased or made again is new."""
     assert jobs.spark_jobs(measured) == 0

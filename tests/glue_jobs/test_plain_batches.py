@@ -69,7 +69,7 @@ def events(seed, plain):
         yield ("{" + ",".join(members) + "}").encode()
 
 
-@pytest.mark.parametrize(("seed", "plain"), [(1, 0.0), (2, 0.9)])
+@pytest.mark.parametrize(("seed", "plain"), [pytest.param(1, 0.0, marks=pytest.mark.long), (2, 0.9)])
 def test_tables_are_as_spark_would_make_them(jobs, data, monkeypatch, seed, plain):
     """Whatever is published: each column of each row, but for texts of events that the columns hold anyway."""
     monkeypatch.setattr(plain_files, "MOST_DOUBTFUL", 1)

@@ -180,7 +180,13 @@ def test_many_small_segments_become_one(jobs, data):
     assert [offset for _, offset in jobs.rows("order_placed")] == list(range(21))
 
 
-@pytest.mark.parametrize("how", ["remove", "blank"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "remove",
+        pytest.param("blank", marks=pytest.mark.long("tests/glue_jobs/test_erasure.py::test_blanking_keeps_the_event")),
+    ],
+)
 def test_erasing(jobs, data, tmp_path, monkeypatch, how):
     """Events with the value are gone from archive, tables and old snapshots; the others keep their offsets."""
     if how == "remove":
@@ -237,6 +243,7 @@ def test_tables_are_made_after_an_erasure(jobs, data):
     assert jobs.rows("order_placed") == left
 
 
+@pytest.mark.long
 def test_erasing_from_the_newest(jobs, data):
     """The table of the newest events loses them too, and tombstones that are nothing but the value."""
     customers = data.event_type(

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from nakadi.app.engines import (
     NO_DEPENDENCIES,
     LogDependencies,
@@ -49,8 +51,16 @@ EVENT_LOGS: Mapping[str, str] = {
 DEDUPLICATING_LOGS = {name: EVENT_LOGS[name] for name in ("memory", "sqlite", "sqlite-shared", "tiered", "tiered-cold")}
 COMPACT_LATER = frozenset(KAFKA)
 """Event logs that are compacted by their store, at a time that the store chooses."""
+LONG = frozenset({"kinesis-local"})
+"""Event logs that `make test` leaves out: a second emulation for an engine that has its tests on another one."""
 LOG_INDEXES = REGISTRIES
 COORDINATIONS = REGISTRIES
+
+
+def event_log_params(*left_out: str) -> Sequence[object]:
+    """The event logs but for some, as parameters of a fixture."""
+    names = [name for name in EVENT_LOGS if name not in left_out]
+    return [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in names]
 
 
 @contextmanager

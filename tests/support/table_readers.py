@@ -8,8 +8,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import duckdb
-from pyiceberg.table import StaticTable
 from pyspark.sql import DataFrame, Row
 
 Rows = list[dict[str, Any]]
@@ -21,6 +19,8 @@ def by_spark(table: DataFrame) -> Rows:
 
 
 def by_duckdb(folder: Path) -> Rows:
+    import duckdb  # noqa: PLC0415  # every process of the tests imports this module, and few read a table
+
     with duckdb.connect() as database:
         for name in ("avro", "iceberg"):
             [extension] = files(f"duckdb_extension_{name}").joinpath("extensions").glob(f"*/{name}.duckdb_extension*")
@@ -30,6 +30,8 @@ def by_duckdb(folder: Path) -> Rows:
 
 
 def by_pyiceberg(folder: Path) -> Rows:
+    from pyiceberg.table import StaticTable  # noqa: PLC0415  # as above
+
     found = StaticTable.from_metadata(str(folder)).scan().to_arrow()
     return [_plain(row) for row in found.to_pylist(maps_as_pydicts="strict")]
 
