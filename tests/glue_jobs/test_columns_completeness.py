@@ -92,6 +92,7 @@ LISTS = [
 ]
 
 
+@pytest.mark.long
 def test_members_in_lists(jobs):
     """Members of objects in lists are counted, whatever is missing in one of them, and so in lists in lists."""
     columns = Struct((Field("items", Array(ITEM)), Field("parcels", Array(Struct((Field("items", Array(ITEM)),))))))
@@ -153,6 +154,7 @@ def test_schemas_that_would_be_too_much_for_spark(jobs, data):
     assert json.loads(inner) == reduce(lambda inner, _: [inner], range(40 - MOST_LEVELS // 2), 1.5)
 
 
+@pytest.mark.long("tests/glue_jobs/test_columns.py::test_a_very_wide_schema")
 def test_a_table_with_as_many_columns_as_there_may_be(jobs, data, monkeypatch):
     """The columns that a table has go on being written when later schemas ask for more than there may be."""
     monkeypatch.setattr(columns, "MOST_FIELDS", 4)

@@ -39,6 +39,7 @@ def test_events_become_rows(jobs, data):
     assert "nothing new" in jobs.compacted().told
 
 
+@pytest.mark.long
 def test_a_commit_is_at_most_one_job_of_spark_which_copies_lines_twice(jobs, data):
     """Lines become structures, these are judged, and become rows; nothing is said of files. Plain lines need no job."""
     orders = data.event_type("order.placed")
@@ -284,6 +285,7 @@ def test_a_line_that_is_no_event_is_kept_and_reported(jobs, data):
     assert rows == [(0, True, None), (1, True, True), (2, True, None)]
 
 
+@pytest.mark.long
 def test_an_object_with_too_few_events_is_noticed(jobs, data):
     """An object with fewer events than it is known to have is not taken for whole."""
     orders = data.event_type("order.placed")
@@ -338,6 +340,7 @@ def test_two_runs_at_once_double_nothing(jobs, data):
     assert table.progress() == '{"next":{"x/0":2},"gaps":{}}'
 
 
+@pytest.mark.long
 def test_tidying(jobs, data, monkeypatch):
     """Small files become large ones, and a run that was cut short leaves nothing to see."""
     monkeypatch.setattr("nakadi_jobs.tables.SMALL_FILES", 3)

@@ -40,6 +40,7 @@ ZONES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stack", ["data", "serving"])
 def test_its_templates_are_sound(msk, stack):
     """cfn-lint has nothing to say, and the reviewers had nothing either, or else there would be no template."""
