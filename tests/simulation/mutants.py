@@ -40,8 +40,8 @@ MUTANTS = (
         "I1",
         "events are sent of a partition that is being handed over",
         "subscriptions/stream/outbox.py",
-        "        if self.released or self.release_by is not None:\n",
-        "        if False:\n",
+        "return self.state is PartitionState.READING",
+        "return self.is_open and not self._parking and self.dropping is None",
     ),
     Mutant(
         "I1",
@@ -53,9 +53,9 @@ MUTANTS = (
     Mutant(
         "I1",
         "a partition that comes back during a hand-over is sent from at once",
-        "subscriptions/stream/session.py",
-        "        if not partition.handing_over:\n            partition.released = False\n",
-        "        partition.released = False\n",
+        "subscriptions/stream/partition_states.py",
+        "**{(state.HANDING_OVER, each): (state.HANDING_OVER,) for each in (fact.WANTED, fact.UNWANTED)},",
+        "(state.HANDING_OVER, fact.WANTED): (state.DRAINING,), (state.HANDING_OVER, fact.UNWANTED): AT_WORK,",
     ),
     Mutant(
         "I2",
@@ -97,9 +97,9 @@ MUTANTS = (
     Mutant(
         "I5",
         "a partition is let go although events of it are outstanding",
-        "subscriptions/stream/session.py",
-        "if not each.uncommitted and not each.is_parking_or_dropping]",
-        "if not each.is_parking_or_dropping]",
+        "subscriptions/stream/outbox.py",
+        "return not self.uncommitted and not self._parking and self.dropping is None",
+        "return not self._parking and self.dropping is None",
     ),
     Mutant(
         "hand-over",
@@ -218,9 +218,9 @@ MUTANTS = (
     Mutant(
         "at least once",
         "events are sent before those that follow others into the lot are there",
-        "subscriptions/stream/outbox.py",
-        "return self.open and not self._parking and self.dropping is None",
-        "return self.open and self.dropping is None",
+        "subscriptions/stream/partition_states.py",
+        "(state.PARKING,) for each in (state.READING, state.PARKING)},",
+        "(each,) for each in (state.READING, state.PARKING)},",
     ),
     Mutant(
         "parking",

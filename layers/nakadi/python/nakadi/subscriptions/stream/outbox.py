@@ -27,6 +27,7 @@ from nakadi.subscriptions.stream.actions import (
     SessionContext,
     SubscriptionStreamLimits,
 )
+from nakadi.subscriptions.stream.partition_states import PartitionFact, PartitionState, following_states
 
 _EMPTY_QUEUE: deque[Any] = deque()
 """Stands for every queue that never had anything in it, and is never added to: `queue or deque()` is one that can be. A
@@ -66,16 +67,14 @@ class PartitionProgress:
         "dropping",
         "failed_streams",
         "flushed_at",
-        "handing_over",
+        "is_open",
         "keep_alives",
         "keys_read_at",
         "lost_events",
-        "open",
         "opening_number",
         "parked_keys",
         "partition",
         "release_by",
-        "released",
         "replay",
         "replay_commit_requested",
         "runs",
@@ -83,6 +82,7 @@ class PartitionProgress:
         "sent",
         "size",
         "skipped",
+        "state",
         "stored",
         "taken",
         "totals",
@@ -112,13 +112,12 @@ class PartitionProgress:
         self.uncommitted = 0
         # How many events expired before they could be sent; reported once.
         self.lost_events = 0
-        self.open = False
+        self.state = PartitionState.OPENING
+        # Whether the last opening was answered, also while another session waits for the partition.
+        self.is_open = False
         self.opening_number = 0
         # Until when the client has time to commit what it got, because another session waits for the partition.
         self.release_by: float | None = None
-        # Whether nothing may be sent any more because it was handed over; and whether that is still under way.
-        self.released = False
-        self.handing_over = False
         # Where the event is that is being dropped or parked as the policy says.
         self.dropping: Position | None = None
         self.runs: deque[EventRun] = _EMPTY_QUEUE
@@ -138,14 +137,14 @@ class PartitionProgress:
     @property
     def may_send(self) -> bool:
         """Whether its events may be sent: not while another session waits for it, nor while one is being parked."""
-        if self.released or self.release_by is not None:
-            return False
-        return self.open and not self._parking and self.dropping is None
+        return self.state is PartitionState.READING
 
     @property
-    def is_parking_or_dropping(self) -> bool:
-        """Whether an event is being parked or dropped, which has to be finished before anything behind it is sent."""
-        return self.dropping is not None or bool(self._parking)
+    def is_drained(self) -> bool:
+        """Whether another session waits for it, and can have it: nothing is uncommitted, or being parked or dropped."""
+        if self.state is not PartitionState.DRAINING:
+            return False
+        return not self.uncommitted and not self._parking and self.dropping is None
 
     @property
     def replay_awaits_commit(self) -> bool:
@@ -158,7 +157,8 @@ class PartitionProgress:
 
     def begin_reading(self, start: Position, lost_events: int, measure_distance: MeasureDistance) -> None:
         """Reading goes on behind `start`."""
-        self.open = True
+        self.is_open = True
+        self._enter_state_after(PartitionFact.OPENED)
         self.lost_events = lost_events
         self.committed = max(self.committed, start)
         self.sent = max(self.sent, self.committed)
@@ -167,8 +167,9 @@ class PartitionProgress:
 
     def prepare_reopening(self) -> None:
         """What was read and not sent will be read again."""
-        self.open = False
+        self.is_open = False
         self._parking.clear()
+        self._enter_state_after(PartitionFact.REOPENED)
         self.skipped.clear()
         self.discard_waiting()
         self.taken = self.sent
@@ -190,6 +191,7 @@ class PartitionProgress:
 
     def receive_run(self, run: EventRun, is_deliverable: IsDeliverable, *, check_each: bool) -> Sequence[EventRun]:
         """Keep the events that are for the client, and skip the others. Returns those that have to be parked."""
+        assert self.is_open, self.state
         following = []
         before = self.size
         parts: Iterable[tuple[EventDisposition, EventRun]]
@@ -213,6 +215,7 @@ class PartitionProgress:
 
     def take_runs(self, count: int, measure_distance: MeasureDistance) -> tuple[EventRun, ...]:
         """The first `count` events that wait; they count as sent."""
+        assert self.state is PartitionState.READING, self.state
         taken, missing, before = [], count, self.size
         while missing:
             run = self.runs.popleft()
@@ -234,6 +237,7 @@ class PartitionProgress:
 
     def first_waiting_event(self) -> EventRun:
         """The first event that waits; it goes on waiting."""
+        assert self.state is PartitionState.READING, self.state
         return self.runs[0].split(1)[0]
 
     def events_due_by_timespan(self, seconds: float) -> int:
@@ -248,17 +252,44 @@ class PartitionProgress:
         older = sum(run.stored_at(index) < end for run in self.runs for index in range(run.count))
         return max(1, older)
 
-    # Parking
+    # Hand-over
+
+    def see_that_it_is_wanted(self, release_by: float) -> None:
+        """Another session waits for the partition. The time for it counts from when that was seen first."""
+        if self.release_by is None:
+            self.release_by = release_by
+        self._enter_state_after(PartitionFact.WANTED)
+
+    def see_that_it_is_unwanted(self) -> None:
+        """No other session waits for the partition."""
+        self.release_by = None
+        self._enter_state_after(PartitionFact.UNWANTED)
+
+    def begin_hand_over(self) -> None:
+        self._enter_state_after(PartitionFact.DRAINED)
+
+    def end_hand_over(self, *, still_ours: bool) -> None:
+        """The assignment was written; `still_ours` says that one which was read since shows the partition as ours."""
+        self._enter_state_after(PartitionFact.STILL_OURS if still_ours else PartitionFact.HANDED_OVER)
+
+    # Parking and dropping
+
+    def give_up(self, event: EventRun) -> None:
+        """Send nothing before this event counts as consumed."""
+        self.dropping = event.end
+        self._enter_state_after(PartitionFact.GIVEN_UP)
 
     def begin_parking(self, events: Sequence[EventRun]) -> None:
         """Send nothing before these are parked."""
         keys = frozenset(key for each in events if (key := each.chunk.records[each.first].key) is not None)
         self._parking = self._parking or deque()
         self._parking.append((events[0].end, keys))
+        self._enter_state_after(PartitionFact.PARKING_BEGAN)
 
     def end_parking(self) -> None:
         """The events for which parking began first are parked."""
         self._parking.popleft()
+        self._enter_state_after(PartitionFact.PARKED)
 
     def set_parked_keys(self, keys: frozenset[str]) -> None:
         """These keys were parked before what is being parked now."""
@@ -286,6 +317,7 @@ class PartitionProgress:
             self.skipped.popleft()
         if self.dropping is not None and self.dropping <= self.committed:
             self.dropping = None
+            self._enter_state_after(PartitionFact.PASSED)
         self._update_uncommitted(measure_distance)
         return measure_distance(self.partition, before, self.committed)
 
@@ -306,6 +338,20 @@ class PartitionProgress:
         return reached
 
     # Inside
+
+    def _enter_state_after(self, fact: PartitionFact) -> None:
+        following = following_states(self.state, fact)
+        self.state = following[0] if len(following) == 1 else self._state_by_what_is_under_way()
+        assert self.state in following, f"{self.state} does not follow from {fact}"
+
+    def _state_by_what_is_under_way(self) -> PartitionState:
+        if self.release_by is not None:
+            return PartitionState.DRAINING
+        if not self.is_open:
+            return PartitionState.OPENING
+        if self.dropping is not None:
+            return PartitionState.DROPPING
+        return PartitionState.PARKING if self._parking else PartitionState.READING
 
     def _disposition_of(self, is_deliverable: IsDeliverable, record: Record) -> EventDisposition:
         if not is_deliverable(self.partition, record):
@@ -387,7 +433,7 @@ class Outbox:
         limit = self._limits.keep_alive_limit
         if not limit:
             return False
-        opened = [each for each in self._partitions.values() if each.open]
+        opened = [each for each in self._partitions.values() if each.is_open]
         return bool(opened) and all(each.keep_alives >= limit for each in opened)
 
     def next_flush_at(self) -> float:
@@ -416,7 +462,7 @@ class Outbox:
             count = self._events_due(partition, flush=flush) if partition.count else 0
             if count and policy and partition.is_searching and partition.failed_streams >= policy.max_failed_streams:
                 event = partition.first_waiting_event()
-                partition.dropping = event.end
+                partition.give_up(event)
                 replay = None if partition.replay is None else partition.replay.id
                 actions.append(GiveUpOnEvent(partition.partition, event, partition.failed_streams, replay))
                 may_send = False

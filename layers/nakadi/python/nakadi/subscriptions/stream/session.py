@@ -145,15 +145,14 @@ class SubscriptionSession:
         self._revision = max(self._revision, revision)
         for partition in partitions:
             if partition in self._partitions:
-                self._partitions[partition].handing_over = False
                 # An assignment read since then and showing the partition as ours means that it was not handed over.
-                self._partitions[partition].released = self._seen < revision
+                self._partitions[partition].end_hand_over(still_ours=self._seen >= revision)
         return [] if self._is_over(now) else self._next_actions(now)
 
     def handle_events(self, partition: EventTypePartition, run: EventRun, now: float) -> list[SessionAction]:
         """Events of a partition were read, in order, none left out."""
         progress = self._partitions.get(partition)
-        if self._is_over(now) or self.closing or progress is None or not progress.open:
+        if self._is_over(now) or self.closing or progress is None or not progress.is_open:
             return []
         context = self._context
         check_each = context.reading_rules.skips_misplaced_events or partition.event_type == context.attached_event_type
@@ -198,7 +197,7 @@ class SubscriptionSession:
     def expects_opening(self, opening: OpenPartition) -> bool:
         """Whether this is the latest opening of the partition, and its outcome is awaited."""
         partition = self._partitions.get(opening.partition)
-        if partition is None or partition.open or self.closing:
+        if partition is None or partition.is_open or self.closing:
             return False
         return partition.opening_number == opening.opening_number
 
@@ -257,12 +256,10 @@ class SubscriptionSession:
             yield from self._open_or_search(partition)
         elif stored > partition.stored:
             yield from self._advance_committed(partition, stored, now)
-        if not partition.handing_over:
-            partition.released = False
         if entry.next_owner is None:
-            partition.release_by = None
-        elif partition.release_by is None:
-            partition.release_by = now + self._limits.commit_seconds
+            partition.see_that_it_is_unwanted()
+        else:
+            partition.see_that_it_is_wanted(now + self._limits.commit_seconds)
 
     def _open_or_search(self, partition: PartitionProgress) -> Iterator[SessionAction]:
         if self.closing:
@@ -383,11 +380,10 @@ class SubscriptionSession:
 
     def _hand_over_actions(self) -> Iterator[SessionAction]:
         """Hand over the partitions that other sessions wait for, once nothing of them is outstanding."""
-        waited_for = [each for each in self._partitions.values() if each.release_by is not None and not each.released]
-        drained = [each for each in waited_for if not each.uncommitted and not each.is_parking_or_dropping]
+        drained = [each for each in self._partitions.values() if each.is_drained]
         if drained:
             for each in drained:
-                each.released = each.handing_over = True
+                each.begin_hand_over()
             yield HandOverPartitions(
                 frozenset(each.partition for each in drained), self._committable_positions(drained)
             )

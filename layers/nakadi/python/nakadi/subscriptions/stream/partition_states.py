@@ -1,0 +1,106 @@
+"""The states of a partition in a stream, and which one follows from which fact.
+
+`TRANSITIONS` is all there is, and `docs/architecture.md` shows it as a diagram. A fact that a state has no place for is
+an error of the broker's authors: it raises `UnexpectedFact`, which ends the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+
+class PartitionState(Enum):
+    """Events are sent in `READING` alone."""
+
+    OPENING = "opening"
+    """The place where reading begins is not known yet."""
+    READING = "reading"
+    PARKING = "parking"
+    """Events are being parked; those behind them have to wait."""
+    DROPPING = "dropping"
+    """An event at which consumers fail is being given up; those behind it have to wait."""
+    DRAINING = "draining"
+    """Another session waits for the partition, and gets it once nothing is outstanding."""
+    HANDING_OVER = "handing_over"
+    """The other session is being written into the assignment."""
+    RELEASED = "released"
+    """It was written. The next assignment says whether the partition is gone, or nobody waited for it any more."""
+
+
+class PartitionFact(Enum):
+    """What a session learns of a partition, and what it begins itself."""
+
+    OPENED = "opened"
+    REOPENED = "reopened"
+    """What was read and not sent has to be read again."""
+    PARKING_BEGAN = "parking began"
+    PARKED = "parked"
+    GIVEN_UP = "given up"
+    PASSED = "passed"
+    """The event that was given up counts as consumed."""
+    WANTED = "wanted"
+    """An assignment shows another session that waits for the partition."""
+    UNWANTED = "unwanted"
+    """An assignment shows none."""
+    DRAINED = "drained"
+    HANDED_OVER = "handed over"
+    STILL_OURS = "still ours"
+    """The hand-over has ended, and an assignment that was read since shows the partition as ours."""
+
+
+class UnexpectedFact(Exception):
+    """Raised for a fact that the state of a partition has no place for."""
+
+    def __init__(self, state: PartitionState, fact: PartitionFact) -> None:
+        super().__init__(f"the fact {fact.value!r} came to a partition in the state {state.value!r}")
+
+
+Transitions = Mapping[tuple[PartitionState, PartitionFact], tuple[PartitionState, ...]]
+"""The states that may follow. If there are several, what is under way in the partition decides."""
+
+
+AT_WORK = (PartitionState.OPENING, PartitionState.READING, PartitionState.PARKING, PartitionState.DROPPING)
+"""The states of a partition that no other session waits for, and that was not handed over."""
+
+
+def _table() -> Transitions:
+    state, fact = PartitionState, PartitionFact
+    going = (state.DRAINING, state.HANDING_OVER, state.RELEASED)
+    going_on = (fact.OPENED, fact.REOPENED, fact.PARKING_BEGAN, fact.PARKED, fact.PASSED)
+    return {
+        (state.OPENING, fact.OPENED): (state.READING,),
+        # A commit beyond what was read, or a parked event whose key may have others behind it.
+        **{(each, fact.REOPENED): (state.OPENING,) for each in (state.OPENING, state.READING, state.PARKING)},
+        # Events that were on their way come to a partition that gives one up, too.
+        **{(each, fact.PARKING_BEGAN): (state.PARKING,) for each in (state.READING, state.PARKING)},
+        (state.DROPPING, fact.PARKING_BEGAN): (state.DROPPING,),
+        (state.PARKING, fact.PARKED): (state.PARKING, state.READING),
+        (state.DROPPING, fact.PARKED): (state.DROPPING,),
+        (state.READING, fact.GIVEN_UP): (state.DROPPING,),
+        (state.DROPPING, fact.PASSED): (state.PARKING, state.READING),
+        # Another session waits, or waits no more.
+        **{(each, fact.UNWANTED): (each,) for each in AT_WORK},
+        **{(each, fact.WANTED): (state.DRAINING,) for each in (*AT_WORK, state.DRAINING, state.RELEASED)},
+        **{(each, fact.UNWANTED): AT_WORK for each in (state.DRAINING, state.RELEASED)},
+        (state.DRAINING, fact.DRAINED): (state.HANDING_OVER,),
+        # Assignments that come during the hand-over may be from before it.
+        **{(state.HANDING_OVER, each): (state.HANDING_OVER,) for each in (fact.WANTED, fact.UNWANTED)},
+        (state.HANDING_OVER, fact.HANDED_OVER): (state.RELEASED,),
+        (state.HANDING_OVER, fact.STILL_OURS): (*AT_WORK, state.DRAINING),
+        # What was under way when somebody came to wait comes to its end.
+        **{(each, other): (each,) for each in going for other in going_on},
+        # The offset was set back during the hand-over, so that the partition began anew.
+        **{(each, fact.HANDED_OVER): (state.RELEASED,) for each in (*AT_WORK, state.DRAINING)},
+        **{(each, fact.STILL_OURS): (each,) for each in (*AT_WORK, state.DRAINING)},
+    }
+
+
+TRANSITIONS = _table()
+
+
+def following_states(state: PartitionState, fact: PartitionFact) -> tuple[PartitionState, ...]:
+    found = TRANSITIONS.get((state, fact))
+    if found is None:
+        raise UnexpectedFact(state, fact)
+    return found

@@ -1,0 +1,62 @@
+"""What may follow in the life of a partition, and what may not."""
+
+import pytest
+
+from nakadi.subscriptions.stream.partition_states import (
+    AT_WORK,
+    TRANSITIONS,
+    PartitionFact,
+    PartitionState,
+    UnexpectedFact,
+    following_states,
+)
+from tests.support.chunks import some_events
+from tests.support.consuming import Table
+from tests.support.coordination import a_place
+
+
+def test_every_state_can_be_reached():
+    """No state is without a way that leads to it from the first one."""
+    reached = {PartitionState.OPENING}
+    for _ in PartitionState:
+        reached |= {to for (state, _), following in TRANSITIONS.items() if state in reached for to in following}
+    assert reached == set(PartitionState)
+
+
+def test_every_fact_is_expected_somewhere():
+    """No fact is without a state that it may come in."""
+    assert {fact for _, fact in TRANSITIONS} == set(PartitionFact)
+
+
+def test_events_are_sent_again_only_after_somebody_said_that_nobody_waits():
+    """No way leads from a partition that another session waits for back to reading, but by an assignment that was read
+    since. (S312, S313)"""
+    ways_back = {
+        (state, fact)
+        for (state, fact), following in TRANSITIONS.items()
+        if state not in AT_WORK and set(following) & set(AT_WORK)
+    }
+    assert ways_back == {
+        (PartitionState.DRAINING, PartitionFact.UNWANTED),
+        (PartitionState.RELEASED, PartitionFact.UNWANTED),
+        (PartitionState.HANDING_OVER, PartitionFact.STILL_OURS),
+    }
+
+
+def test_what_a_state_does_not_expect_is_an_error():
+    """A fact without an entry in the table is refused with both names."""
+    with pytest.raises(UnexpectedFact, match="'drained' came to a partition in the state 'reading'"):
+        following_states(PartitionState.READING, PartitionFact.DRAINED)
+
+
+def test_a_method_refuses_a_state_that_it_does_not_expect():
+    """A partition that is not being read sends and receives nothing, whatever its caller believes."""
+    table = Table(0, opening=False)
+    partition = table.session._partitions[a_place(0)]
+    assert partition.state is PartitionState.OPENING
+    with pytest.raises(AssertionError):
+        partition.take_runs(1, lambda *_: 0)
+    with pytest.raises(AssertionError):
+        partition.receive_run(some_events(1, 0), lambda *_: True, check_each=False)
+    with pytest.raises(UnexpectedFact):
+        partition.begin_hand_over()
