@@ -190,5 +190,5 @@ def test_valid_ids_are_accepted(storages, storage_id):
 
 def test_an_embedded_storage_has_no_configuration(storages):
     """Where events of an embedded storage lie is not for clients to say. (R233)"""
-    with pytest.raises(Invalid, match="embedded_configuration has no members"):
+    with pytest.raises(Invalid, match="embedded_configuration must be empty"):
         storages.add(Storage(id="e", type=StorageType.EMBEDDED, configuration={"path": "/etc"}))

@@ -51,7 +51,7 @@ def test_partitions_and_order():
             ", ".join(f"a{number}" for number in range(MAX_TABLE_LAYOUT_COLUMNS + 1)),
             "it has 9 fields, and 8 are",
         ),
-        (SORT_BY_ANNOTATION, "a up", '"a up" is not a column, with asc or desc'),
+        (SORT_BY_ANNOTATION, "a up", '"a up" is not a column, optionally followed by asc or desc'),
         (SORT_BY_ANNOTATION, "a.b., c", '"a.b." is not a column'),
         (SORT_BY_ANNOTATION, "a, a desc", "a is there twice"),
     ],

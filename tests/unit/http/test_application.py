@@ -241,7 +241,7 @@ def test_a_body_is_as_long_as_its_route_reads():
     assert ask("POST", "/x", b"x" * 99, application=application).status == 200
     assert ask("POST", "/x", b"x" * 100, application=application).status == 413
     packed = ask("POST", "/x", gzip.compress(b"x" * 100), application=application, content_encoding="gzip")
-    assert problem(packed)["detail"] == "The body unpacks to more than 99 bytes"
+    assert problem(packed)["detail"] == "The body decompresses to more than 99 bytes"
 
 
 def test_a_body_has_as_many_values_as_its_route_reads():

@@ -109,7 +109,7 @@ def test_a_body_of_a_thousand_nothings_is_refused(pack):
     """Empty members cost time and make no bytes, so their number is bounded too."""
     encoding = "zstd" if pack is zstd else "gzip"
 
-    with pytest.raises(Malformed, match="packed members"):
+    with pytest.raises(Malformed, match="compressed members"):
         decompress_body(a_request(encoding, pack(b"") * (negotiation.MAX_COMPRESSED_MEMBERS + 1)))
 
 

@@ -22,7 +22,7 @@ def test_workers_that_die_again_and_again_are_given_up():
 
 @pytest.mark.parametrize("workers", [0, -1, 65])
 def test_a_number_of_workers_that_makes_no_sense(workers):
-    with pytest.raises(BadSetting, match=f"NAKADI_WORKERS is {workers}, and has to be from 1 to 64"):
+    with pytest.raises(BadSetting, match=f"NAKADI_WORKERS is {workers}, but must be from 1 to 64"):
         check_workers(Settings(registry=FILE, event_log=FILE, workers=workers))
 
 

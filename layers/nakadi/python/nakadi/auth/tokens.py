@@ -121,7 +121,7 @@ class TokenVerifier:
             key_id = header.get("kid")
             key = self._keys.find_key(key_id)
             if key is None:
-                raise NotAuthenticated("The token is signed with a key that is not known")
+                raise NotAuthenticated("The token is signed with an unknown key")
             try:
                 return key_id, key, self._decode_claims(token, key)
             except jwt.InvalidSignatureError:

@@ -181,7 +181,7 @@ def _check_drafts(drafts: Sequence[TimelineToAdopt]) -> None:
     before = 0
     for draft in drafts:
         if draft.order is None or not before < draft.order <= MAX_TIMELINE_ORDER:
-            raise Invalid(f"The orders of adopted timelines have to ascend, from 1 to {MAX_TIMELINE_ORDER} at most")
+            raise Invalid(f"The orders of adopted timelines must ascend, from 1 to {MAX_TIMELINE_ORDER} at most")
         before = draft.order
         if draft.topic is None or TOPIC_NAME_PATTERN.fullmatch(draft.topic) is None:
             raise Invalid(f"The timeline {draft.order} needs the name of a topic")

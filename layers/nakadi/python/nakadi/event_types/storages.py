@@ -195,7 +195,9 @@ def check_storage_fields(storage: Storage) -> None:
             '{"bootstrap_servers": "kafka-1:9092,kafka-2:9092", "topic_prefix": "nakadi-"}'
         )
     if storage.type is StorageType.EMBEDDED and storage.configuration:
-        raise Invalid("embedded_configuration has no members, for events lie where those of the built-in storage do")
+        raise Invalid(
+            "embedded_configuration must be empty: its events are in the same place as the built-in storage's"
+        )
 
 
 def _storage_body(storage: Storage) -> Mapping[str, Any]:

@@ -151,7 +151,7 @@ def _parse_partition_column(text: str) -> TablePartitionColumn:
 def _parse_sort_column(text: str) -> TableSortColumn:
     found = _SORT_PATTERN.fullmatch(text)
     if found is None:
-        raise BadTableLayout(f'"{text}" is not a column, with asc or desc behind it if at all')
+        raise BadTableLayout(f'"{text}" is not a column, optionally followed by asc or desc')
     return TableSortColumn(found["column"], (found["direction"] or "").lower() == "desc")
 
 

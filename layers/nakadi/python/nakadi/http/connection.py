@@ -80,7 +80,7 @@ UNREADABLE_REQUEST_REFUSAL = RequestRefusal(HTTPStatus.BAD_REQUEST, "The request
 UNKNOWN_VERSION_REFUSAL = RequestRefusal(HTTPStatus.BAD_REQUEST, "The request is neither HTTP/1.1 nor HTTP/1.0")
 BAD_HOST_REFUSAL = RequestRefusal(HTTPStatus.BAD_REQUEST, "The request does not have exactly one valid Host header")
 UNEXPECTED_CHUNKS_REFUSAL = RequestRefusal(HTTPStatus.BAD_REQUEST, "HTTP/1.0 has no Transfer-Encoding")
-UNKNOWN_METHOD_REFUSAL = RequestRefusal(HTTPStatus.NOT_IMPLEMENTED, "The request method is not known")
+UNKNOWN_METHOD_REFUSAL = RequestRefusal(HTTPStatus.NOT_IMPLEMENTED, "The request method is unknown")
 NOT_A_PROXY_REFUSAL = RequestRefusal(HTTPStatus.NOT_IMPLEMENTED, "The broker is not a proxy")
 
 

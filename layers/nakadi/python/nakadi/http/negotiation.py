@@ -207,7 +207,7 @@ def _join_bounded(pieces: Iterator[bytes], max_bytes: int, memory: MemoryShare) 
         memory.take(len(piece))
         whole += piece
         if len(whole) > max_bytes:
-            raise TooLarge(f"The body unpacks to more than {max_bytes} bytes")
+            raise TooLarge(f"The body decompresses to more than {max_bytes} bytes")
     return bytes(whole)
 
 
@@ -251,7 +251,7 @@ def _decompress_members(
                 made, member = made + 1, new_member()
             if made > MAX_COMPRESSED_MEMBERS:
                 raise Malformed(
-                    f"I/O error while reading input message: more than {MAX_COMPRESSED_MEMBERS} packed members"
+                    f"I/O error while reading input message: more than {MAX_COMPRESSED_MEMBERS} compressed members"
                 )
             try:
                 yield from decompressed(member, rest)
@@ -259,4 +259,4 @@ def _decompress_members(
                 raise Malformed(f"I/O error while reading input message: {error}") from error
             rest = member.unused_data
     if member is None or not member.eof:
-        raise Malformed("I/O error while reading input message: the packed body ends too early")
+        raise Malformed("I/O error while reading input message: the compressed body ends too early")

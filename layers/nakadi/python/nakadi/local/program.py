@@ -64,9 +64,7 @@ def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=int,
         help="how many processes answer requests, with one more that writes for them; default 1, which is one process",
     )
-    parser.add_argument(
-        "--accept-loss", action="store_true", help="go on with what is there if the data file has less than it had"
-    )
+    parser.add_argument("--accept-loss", action="store_true", help="start even if the data file has lost data")
     add_logging_options(parser)
     return parser.parse_args(arguments)
 
@@ -151,7 +149,7 @@ def _check_writable(folder: Path) -> None:
 
 def _open_socket(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
-        raise BadSetting(f"There is no port {port}: they go from 0 to 65535.")
+        raise BadSetting(f"There is no port {port}: ports go from 0 to 65535.")
     try:
         return open_listening_socket(host, port)
     except OSError as error:

@@ -61,13 +61,13 @@ ACCEPT_PAUSE_SECONDS = 0.1
 def check_workers(settings: Settings) -> None:
     """Raise `BadSetting` unless a broker with these settings can have several processes."""
     if not 1 <= settings.workers <= MAX_WORKERS:
-        raise BadSetting(f"NAKADI_WORKERS is {settings.workers}, and has to be from 1 to {MAX_WORKERS}.")
+        raise BadSetting(f"NAKADI_WORKERS is {settings.workers}, but must be from 1 to {MAX_WORKERS}.")
     stores = (settings.registry, settings.coordination or settings.registry)
     if not all(each.startswith(SCHEME) for each in stores) or not settings.event_log.startswith(
         (SCHEME, KAFKA_URL_PREFIX)
     ):
         raise BadSetting(
-            f"{settings.workers} workers need the embedded engine: everything has to be in a data file. "
+            f"{settings.workers} workers need the embedded engine: everything must be in a data file. "
             "Only events may be in Kafka."
         )
     if not hasattr(socket, "send_fds"):

@@ -97,7 +97,7 @@ def parse_options(name: str, url_options: Mapping[str, str]) -> KinesisOptions:
     kinds = {each: type(getattr(DEFAULT_OPTIONS, each)) for each in KinesisOptions.__struct_fields__}
     unknown = set(url_options) - set(kinds) - {"region", "endpoint", "reads_per_second"}
     if unknown:
-        raise ValueError(f"The URL of stream {name} says what is not understood: {', '.join(sorted(unknown))}")
+        raise ValueError(f"The URL of stream {name} has unknown parameters: {', '.join(sorted(unknown))}")
     return KinesisOptions(
         **{option: kind(url_options[option]) for option, kind in kinds.items() if option in url_options}
     )
