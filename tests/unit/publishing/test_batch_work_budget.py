@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from nakadi.common.work import LongWorkQueue, client_never_gone
 from nakadi.model.event_type import PartitionStrategy
 from nakadi.model.outcomes import TryLater
-from nakadi.publishing import at_once
 from nakadi.publishing import batch as batches
 from nakadi.publishing.batch import STEPS_WITHOUT_TURN, BatchLimits, BatchStatus, WorkBudget
 from nakadi.publishing.validation import LONG_BODY_BYTES
@@ -166,8 +165,7 @@ def test_a_long_explanation_takes_a_turn(house):
 
 def test_keys_are_part_of_the_work(house, monkeypatch):
     """The characters of keys that are hashed count, and too many of them are refused. (P84)"""
-    for module in (batches, at_once):
-        monkeypatch.setattr(module, "STEPS_WITHOUT_TURN", 1_000)
+    monkeypatch.setattr(batches, "STEPS_WITHOUT_TURN", 1_000)
     fields = {"partition_strategy": PartitionStrategy.HASH, "partition_key_fields": ("k",) * 10, "partitions": 2}
     event_type = limited(house, 5_000).add(a_business_type(**fields))
     event = {"metadata": metadata(), "k": "x" * 100}

@@ -5,7 +5,8 @@ import pytest
 
 from nakadi.model.event_type import EnrichmentStrategy, Version
 from nakadi.publishing.batch import BatchRejected, PublishingStep
-from nakadi.publishing.enrichment import BatchOrigin, enriched_texts, timestamp_text
+from nakadi.publishing.enrichment import BatchOrigin, timestamp_text
+from nakadi.publishing.records import RecordMaker, Stamps
 from nakadi.publishing.validation import read_batch
 from tests.support.builders import an_event_type
 from tests.support.publishing import metadata
@@ -21,7 +22,10 @@ ORIGIN = BatchOrigin(
 def enrich(*events, partitions=None, strategies=(EnrichmentStrategy.METADATA,)):
     event_type = an_event_type(name="order.created", partitions=12, enrichment_strategies=strategies)
     batch = read_batch(json.dumps(events).encode())
-    return [json.loads(text) for text in enriched_texts(event_type, batch, ORIGIN, partitions or [0] * len(events))]
+    partitions = partitions or [0] * len(events)
+    stamps = Stamps(event_type, ORIGIN) if strategies else None
+    records = RecordMaker(partitions=partitions, stamps=stamps).make_records(batch)
+    return [json.loads(each.value) for partition in dict.fromkeys(partitions) for each in records[partition]]
 
 
 def test_what_is_added():

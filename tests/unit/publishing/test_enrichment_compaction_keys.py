@@ -2,7 +2,7 @@ import pytest
 
 from nakadi.model.event_type import CleanupPolicy, PartitionStrategy
 from nakadi.model.outcomes import Malformed
-from nakadi.publishing.batch import BatchStatus
+from nakadi.publishing.batch import BatchPiece, BatchStatus
 from nakadi.publishing.enrichment import compaction_keys
 from tests.support.builders import an_event_type
 
@@ -44,5 +44,5 @@ def test_other_events_have_the_key_that_their_partition_was_chosen_by(house):
 def test_an_event_without_its_compaction_key(event, problem):
     """A missing key makes the request one that cannot be read. (P141)"""
     with pytest.raises(Malformed) as caught:
-        compaction_keys([EVENTS[0], event])
+        compaction_keys(BatchPiece([EVENTS[0], event], b"", b""))
     assert caught.value.detail == f"Error occurred when parsing event(s). {problem}"

@@ -5,7 +5,7 @@ import pytest
 
 from nakadi.common.work import LongWorkQueue, client_never_gone
 from nakadi.model.event_type import Category, PartitionStrategy
-from nakadi.publishing.batch import MAX_BATCH_STEPS, BatchRejected, PublishingStep, WorkBudget
+from nakadi.publishing.batch import MAX_BATCH_STEPS, BatchPiece, BatchRejected, PublishingStep, WorkBudget
 from nakadi.publishing.enrichment import choose_partitions
 from tests.support.builders import an_event_type
 
@@ -16,7 +16,7 @@ def nowhere() -> float:
 
 def partitions_of(events, draw=nowhere, **event_type):
     budget = WorkBudget(MAX_BATCH_STEPS, LongWorkQueue(), client_never_gone)
-    return choose_partitions(an_event_type(**event_type), events, draw, budget)[0]
+    return choose_partitions(an_event_type(**event_type), BatchPiece(events, b"", b""), draw, budget)[0]
 
 
 def by_hash(*fields, partitions, **more):

@@ -17,18 +17,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from enum import Enum, StrEnum, auto
+from itertools import islice
 from typing import Any, Protocol, overload
 
 import msgspec
 import orjson
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from nakadi.common.work import WORK_ABANDONED_MESSAGE, LongWorkQueue
 from nakadi.model.events import AppendResult, Duplicate, EventPlace, Refused, fates_of_events
 from nakadi.model.outcomes import TooLarge, TryLater
 from nakadi.schemas import strict_json
 from nakadi.schemas.strict_json import (
-    JSON_STRING_PATTERN,
     JsonText,
     count_colons,
     estimate_parsed_memory,
@@ -53,7 +53,6 @@ MAX_EVENT_MEMORY_BYTES = 16 * 1024 * 1024
 MAX_PARSED_EVENT_BYTES = 4 * 1024 * 1024
 
 ARRAY_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
-_OBJECT_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 # About two seconds and a half at worst. Ordinary events take between 0.1 and 3 steps a byte.
 MAX_BATCH_STEPS = 50_000_000
@@ -85,26 +84,69 @@ class BatchLimits(Struct, frozen=True, kw_only=True):
 DEFAULT_LIMITS = BatchLimits()
 
 
+Path = Sequence[str]
+"""The names of members that lead to a value."""
+
+EID_PATH: Path = ("metadata", "eid")
+
+Row = tuple[Any, ...]
+"""What an event has at some paths, `UNSET` where it has nothing."""
+
+
 class Batch(Protocol):
-    """The events of a request in their order."""
+    """The events of a request in their order, each an object."""
+
+    def __len__(self) -> int: ...
+
+    def rows_at(self, paths: Sequence[Path]) -> Iterable[Row]:
+        """What each event has at these paths. Objects are dicts, or structs with the same members."""
+
+    def in_pieces(self) -> Iterable[TextPiece]:
+        """All of them, some at a time."""
+
+
+class TextPiece(Batch, Protocol):
+    """Events that follow each other, and `text`, the array of them as it came, less the blanks."""
+
+    @property
+    def text(self) -> bytes: ...
+
+
+class ParsedBatch(Batch, Protocol):
+    """A batch whose events can be looked at as dicts."""
 
     @property
     def events(self) -> Sequence[Event]:
         """All of them."""
 
-    def in_pieces(self) -> Iterable[BatchPiece]:
-        """All of them, some at a time."""
-
-    def texts(self) -> list[bytes]:
-        """Each event as it came, less the blanks."""
+    def in_pieces(self) -> Iterable[BatchPiece]: ...
 
     def oversized_event_sizes(self, limit: int) -> Mapping[int, int]:
         """The sizes, as received, of the events that are larger than this."""
 
 
-MemberChange = tuple[bytes, bytes, bytes | None]
-"""How an object is changed: its text as orjson writes it, its new beginning in the place of its first brace, and what
-stands behind that. None leaves the rest of the object as the client sent it."""
+def row_of_event(batch: Batch, index: int, paths: Sequence[Path]) -> Row:
+    """What one event has at these paths."""
+    return next(islice(iter(batch.rows_at(paths)), index, None))
+
+
+def is_object(value: Any) -> bool:
+    return isinstance(value, dict | Struct)
+
+
+def value_text(value: Any) -> str:
+    """A value of a row as text."""
+    return value if type(value) is str else java_text(msgspec.to_builtins(value))
+
+
+def _row_of_dict(event: Event, paths: Sequence[Path]) -> Row:
+    row: list[Any] = []
+    for path in paths:
+        value: Any = event
+        for name in path:
+            value = value.get(name, UNSET) if type(value) is dict else UNSET
+        row.append(value)
+    return tuple(row)
 
 
 class BatchPiece(Struct, frozen=True):
@@ -117,34 +159,17 @@ class BatchPiece(Struct, frozen=True):
     text: bytes
     received: bytes
 
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def rows_at(self, paths: Sequence[Path]) -> Iterable[Row]:
+        return (_row_of_dict(event, paths) for event in self.events)
+
     def in_pieces(self) -> Iterable[BatchPiece]:
         return (self,)
 
     def oversized_event_sizes(self, limit: int) -> Mapping[int, int]:
         return oversized_event_sizes(self.received, limit)
-
-    def texts(self) -> list[bytes]:
-        """Each event as it came, less the blanks."""
-        if len(self.events) == 1:
-            return [self.text[1:-1]]
-        return list(map(bytes, ARRAY_DECODER.decode(self.text)))
-
-    def texts_adding_to_member(self, member: str, changes: Iterable[MemberChange]) -> list[bytes]:
-        """The same with additions at the beginning of an object that each event has as a member."""
-        first, later = b'{"%b":' % member.encode(), b',"%b":' % member.encode()
-        texts: list[bytes] = []
-        for text, (sent, beginning, rest) in zip(self.texts(), changes, strict=True):
-            # Most members are the first or the last one. Braces come in pairs, and no string has a quote behind a comma
-            # and goes on: so what stands in front of the brace that closes the event is no member of anything else.
-            if text.startswith(first + sent):
-                start, end = len(first), len(first) + len(sent)
-            elif text.endswith(later + sent + b"}"):
-                start, end = len(text) - len(sent) - 1, len(text) - 1
-            else:
-                start, end = _member_bounds(text, member)
-            ending = text[start + 1 :] if rest is None else rest + text[end:]
-            texts.append(b"".join((text[:start], beginning, ending)))
-        return texts
 
 
 class LongBatch:
@@ -163,11 +188,14 @@ class LongBatch:
         # Made anew each time: two that hold each other would keep the body in memory until garbage is collected.
         return _EventsOfLongBatch(self)
 
+    def __len__(self) -> int:
+        return len(self.received)
+
+    def rows_at(self, paths: Sequence[Path]) -> Iterable[Row]:
+        return (_row_of_dict(event, paths) for event in self.events)
+
     def in_pieces(self) -> Iterable[BatchPiece]:
         return map(parse_piece, self.piece_texts())
-
-    def texts(self) -> list[bytes]:
-        return [text for piece in self.in_pieces() for text in piece.texts()]
 
     def piece_texts(self) -> Iterator[bytes]:
         return (json_array_of(self.received[first:last]) for first, last in self._piece_bounds)
@@ -279,19 +307,6 @@ def oversized_event_sizes(body: bytes, limit: int) -> Mapping[int, int]:
 def _oversized_sizes(limit: int, texts: Iterable[JsonText | msgspec.Raw]) -> Mapping[int, int]:
     sizes = (memoryview(text).nbytes for text in texts)
     return {index: size for index, size in enumerate(sizes) if size > limit}
-
-
-def _member_bounds(text: bytes, name: str) -> tuple[int, int]:
-    """Where in the text of an object the value of a member begins and ends."""
-    end = 0
-    for key, value in _OBJECT_DECODER.decode(text).items():
-        string = JSON_STRING_PATTERN.match(text, end + 1)
-        assert string is not None
-        start = string.end() + 1
-        end = start + len(bytes(value))
-        if key == name:
-            return start, end
-    raise KeyError(name)
 
 
 class WorkBudget:

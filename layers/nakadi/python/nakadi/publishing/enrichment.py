@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-import orjson
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
-from nakadi.model.event_type import Category, EnrichmentStrategy, EventType, PartitionStrategy, Version
+from nakadi.model.event_type import Category, EventType, PartitionStrategy, Version
 from nakadi.model.outcomes import Malformed
-from nakadi.publishing.batch import Batch, BatchPiece, BatchRejected, MemberChange, PublishingStep, WorkBudget
-from nakadi.schemas.values import NoValueAtPath, StepsExhausted, java_text, path_segments, value_at_path
+from nakadi.publishing.batch import (
+    Batch,
+    BatchRejected,
+    Path,
+    PublishingStep,
+    WorkBudget,
+    is_object,
+    row_of_event,
+    value_text,
+)
+from nakadi.schemas.values import NoValueAtPath, StepsExhausted, path_segments
 
 # Partitions -----------------------------------------------------------------------------------------------------------
 
-
-Event = Mapping[str, Any]
 
 DrawRandomNumber = Callable[[], float]
 """Draws a number from 0 to below 1, each as likely as the other."""
@@ -28,88 +34,98 @@ KEYS_TOO_LONG_MESSAGE = (
     "The keys of this batch are too long to be hashed at once: publish fewer or smaller events at a time"
 )
 
-_PartitionChoice = tuple[int, str | None]
-"""A partition, and the key that it was chosen by if there is one."""
+_STEPS_TO_WRITE_CHARACTER = 5
+# Keys of so many characters are hashed before their work is counted.
+_STEPS_SPENT_AT_ONCE = 1_000
 
-
-class NoPartition(Exception):
-    """Raised when an event does not hold what its partition is chosen by."""
+NO_PARTITION_MESSAGE = "Failed to resolve partition. Failed to get partition from event metadata"
+INVALID_PARTITION_MESSAGE = "Failed to resolve partition. Invalid partition specified when publishing event: {}"
 
 
 def choose_partitions(
-    event_type: EventType, events: Sequence[Event], draw_random_number: DrawRandomNumber, budget: WorkBudget
-) -> tuple[list[int], list[str | None]]:
-    """The partition of each event, and the key that it was chosen by if it was chosen by one.
+    event_type: EventType, batch: Batch, draw_random_number: DrawRandomNumber, budget: WorkBudget
+) -> tuple[list[int], list[str] | None]:
+    """The partition of each event, and the key that it was chosen by if they were chosen by keys.
 
     Raises `BatchRejected` at the first event that has no partition, or at which the work becomes too much.
     """
-    partitions: list[int] = []
-    keys: list[str | None] = []
+    count, of = len(batch), event_type.timeline.partitions
     match event_type.partition_strategy:
         case PartitionStrategy.RANDOM:
             # Going through the events of a long batch parses them, so it is not done for nothing.
-            number, of = len(events), event_type.timeline.partitions
-            return [int(draw_random_number() * of) for _ in range(number)] if of > 1 else [0] * number, [None] * number
+            return [int(draw_random_number() * of) for _ in range(count)] if of > 1 else [0] * count, None
         case PartitionStrategy.USER_DEFINED:
-            choose = _partition_chooser_by_metadata(event_type.partitions)
+            return _wanted_partitions(event_type, batch), None
         case PartitionStrategy.HASH:
-            choose = _partition_chooser_by_hash(event_type, budget)
-    for event in events:
-        try:
-            partition, key = choose(event)
-        except (NoPartition, StepsExhausted) as error:
-            detail = str(error) if isinstance(error, NoPartition) else KEYS_TOO_LONG_MESSAGE
-            index = len(partitions)
-            raise BatchRejected(
-                PublishingStep.PARTITIONING, index, detail, prior_step=PublishingStep.VALIDATING, partitions=partitions
-            ) from error
-        partitions.append(partition)
-        keys.append(key)
-    return partitions, keys
+            return _partitions_by_hash(event_type, batch, budget)
 
 
-def _partition_chooser_by_metadata(partitions: tuple[str, ...]) -> Callable[[Event], _PartitionChoice]:
-    numbers = {name: int(name) for name in partitions}
+def _partitioning_rejection(detail: str, partitions: Sequence[int]) -> BatchRejected:
+    """The rejection of the event behind those whose partitions are chosen already."""
+    step, prior_step = PublishingStep.PARTITIONING, PublishingStep.VALIDATING
+    return BatchRejected(step, len(partitions), detail, prior_step=prior_step, partitions=partitions)
 
-    def choose(event: Event) -> _PartitionChoice:
-        metadata = event.get("metadata")
-        wanted = metadata.get("partition") if isinstance(metadata, dict) else None
+
+def _wanted_partitions(event_type: EventType, batch: Batch) -> list[int]:
+    """What the metadata of the events ask for."""
+    numbers = {name: int(name) for name in event_type.partitions}
+    partitions: list[int] = []
+    for (wanted,) in batch.rows_at((("metadata", "partition"),)):
         if not isinstance(wanted, str):
-            raise NoPartition("Failed to resolve partition. Failed to get partition from event metadata")
+            raise _partitioning_rejection(NO_PARTITION_MESSAGE, partitions)
         if wanted not in numbers:
-            raise NoPartition(
-                f"Failed to resolve partition. Invalid partition specified when publishing event: {wanted}"
-            )
-        return numbers[wanted], None
-
-    return choose
+            raise _partitioning_rejection(INVALID_PARTITION_MESSAGE.format(wanted), partitions)
+        partitions.append(numbers[wanted])
+    return partitions
 
 
-def _partition_chooser_by_hash(event_type: EventType, budget: WorkBudget) -> Callable[[Event], _PartitionChoice]:
+def _partitions_by_hash(event_type: EventType, batch: Batch, budget: WorkBudget) -> tuple[list[int], list[str]]:
     if not event_type.partition_key_fields:
         raise BatchRejected(PublishingStep.PARTITIONING, prior_step=PublishingStep.VALIDATING)
     fields = [field for field in event_type.partition_key_fields if field is not None]
+    partitions: list[int] = []
+    keys: list[str] = []
     if len(fields) < len(event_type.partition_key_fields):
-        return _refuse_null_key_field
+        if len(batch):
+            raise _partitioning_rejection(str(NoValueAtPath("null")), ())  # a field that no event has
+        return partitions, keys
     paths = key_paths(event_type.category, *fields)
     numbers = partitions_in_text_order(event_type.timeline.partitions)
+    work = 0
+    for row in batch.rows_at(paths):
+        try:
+            texts, key = row, ",".join(row)
+            work += len(key)
+        except TypeError:  # they are not all texts
+            if UNSET in row:
+                path = paths[row.index(UNSET)]
+                raise _partitioning_rejection(
+                    _missing_member_message(batch, len(partitions), path), partitions
+                ) from None
+            texts = tuple(map(value_text, row))
+            key = ",".join(texts)
+            work += _STEPS_TO_WRITE_CHARACTER * len(key)
+        # A key may be as long as an event, and its hash takes a step for each character.
+        if work > _STEPS_SPENT_AT_ONCE:
+            _spend_steps_on_keys(budget, work, partitions)
+            work = 0
+        partitions.append(numbers[abs(hash_of_keys(texts)) % len(numbers)])
+        keys.append(key)
+    _spend_steps_on_keys(budget, work, partitions[:-1])
+    return partitions, keys
 
-    def choose(event: Event) -> _PartitionChoice:
-        keys: list[str] = []
-        work = 0
-        for path in paths:
-            try:
-                value = value_at_path(event, path)
-            except NoValueAtPath as error:
-                raise NoPartition(str(error)) from error
-            key = value if type(value) is str else java_text(value)
-            keys.append(key)
-            # A key may be as long as an event. The hash takes a step for each character, and to write one takes more.
-            work += len(key) if key is value else 5 * len(key)
-        budget.spend_steps(work)
-        return numbers[abs(hash_of_keys(keys)) % len(numbers)], ",".join(keys)
 
-    return choose
+def _spend_steps_on_keys(budget: WorkBudget, steps: int, partitions: Sequence[int]) -> None:
+    try:
+        budget.spend_steps(steps)
+    except StepsExhausted as error:
+        raise _partitioning_rejection(KEYS_TOO_LONG_MESSAGE, partitions) from error
+
+
+def _missing_member_message(batch: Batch, index: int, path: Path) -> str:
+    """That an event does not have the first member of a path that it does not have."""
+    prefixes = [path[:length] for length in range(1, len(path) + 1)]
+    return str(NoValueAtPath(path[row_of_event(batch, index, prefixes).index(UNSET)]))
 
 
 @lru_cache(maxsize=1000)
@@ -117,11 +133,6 @@ def key_paths(category: Category, *fields: str) -> Sequence[tuple[str, ...]]:
     """The names that lead to the values of key fields, which the clients of data events see without its envelope."""
     root = ("data",) if category is Category.DATA else ()
     return [(*root, *path_segments(field)) for field in fields]
-
-
-def _refuse_null_key_field(_: Event) -> _PartitionChoice:
-    """By a list of key fields with a null in it, which is a field that no event has."""
-    raise NoPartition(str(NoValueAtPath("null")))
 
 
 @lru_cache(maxsize=100)
@@ -171,9 +182,6 @@ def _utf16_units(text: str) -> Sequence[int]:
 
 COMPACTION_KEY = "partition_compaction_key"
 
-BROKER_METADATA_FIELDS = frozenset({"published_by", "received_at", "event_type", "version", "flow_id", "partition"})
-"""The metadata that the broker adds. Most producers leave them to it."""
-
 
 class BatchOrigin(Struct, frozen=True, kw_only=True):
     """What is the same for all events of a request."""
@@ -182,20 +190,6 @@ class BatchOrigin(Struct, frozen=True, kw_only=True):
     flow_id: str
     received_at: datetime
     schema_version: Version
-
-
-def enriched_texts(event_type: EventType, batch: Batch, origin: BatchOrigin, partitions: Sequence[int]) -> list[bytes]:
-    """The texts of the events as they are stored: as they came, but for their metadata."""
-    if EnrichmentStrategy.METADATA not in event_type.enrichment_strategies:
-        return batch.texts()
-    stamp = metadata_stamp(event_type, origin)
-    stamps = {each: {**stamp, "partition": str(each)} for each in set(partitions)}
-    beginnings = {each: _beginning_of_object(added) for each, added in stamps.items()}
-    texts: list[bytes] = []
-    for piece in batch.in_pieces():
-        changes = _metadata_changes(piece, stamps, beginnings, partitions, len(texts))
-        texts += piece.texts_adding_to_member("metadata", changes)
-    return texts
 
 
 def metadata_stamp(event_type: EventType, origin: BatchOrigin) -> dict[str, str]:
@@ -209,69 +203,27 @@ def metadata_stamp(event_type: EventType, origin: BatchOrigin) -> dict[str, str]
     }
 
 
-def _metadata_changes(
-    piece: BatchPiece,
-    stamps: Mapping[int, Mapping[str, str]],
-    beginnings: Mapping[int, bytes],
-    partitions: Sequence[int],
-    first: int,
-) -> Iterator[MemberChange]:
-    """How the metadata of each event differ as they are stored: as `at_once` stores them, the stamp stands first.
-
-    They are made one at a time: each is written into a buffer of kilobytes, and many that stay leave as many holes.
-    """
-    for index, event in enumerate(piece.events, first):
-        metadata = event.get("metadata")
-        if type(metadata) is not dict:
-            detail = "enrichment error"
-            raise BatchRejected(
-                PublishingStep.ENRICHING, index, detail, prior_step=PublishingStep.PARTITIONING, partitions=partitions
-            )
-        partition, sent = partitions[index], orjson.dumps(metadata)
-        if metadata and BROKER_METADATA_FIELDS.isdisjoint(metadata):
-            yield sent, beginnings[partition], None
-            continue
-        added = dict(stamps[partition])
-        # What the client has said itself stays where it is.
-        if metadata.get("event_type") == added["event_type"]:
-            del added["event_type"]
-        if metadata.get("flow_id"):
-            del added["flow_id"]
-        if metadata and added.keys().isdisjoint(metadata):
-            yield sent, _beginning_of_object(added), None
-        else:
-            stamped = {**added, **{name: value for name, value in metadata.items() if name not in added}}
-            yield sent, b"{", orjson.dumps(stamped)[1:]
-
-
-def _beginning_of_object(members: Mapping[str, str]) -> bytes:
-    """The text of an object that has these members first, up to the next one."""
-    return orjson.dumps(members)[:-1] + b","
-
-
 def timestamp_text(moment: datetime) -> str:
     """UTC with exactly three digits of a second's fraction."""
     return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
-def compaction_keys(events: Iterable[Mapping[str, Any]]) -> list[str | None]:
+def compaction_keys(batch: Batch) -> list[str]:
     """The key of each event by which compaction keeps the newest; raises `Malformed` at the first that has none."""
-    keys: list[str | None] = []
-    for event in events:
-        metadata = _required_member(event, "metadata")
-        if not isinstance(metadata, dict):
-            raise _malformed_event("metadata", "is not a JSONObject.")
-        key = _required_member(metadata, COMPACTION_KEY)
-        if not isinstance(key, str):
-            raise _malformed_event(COMPACTION_KEY, "not a string.")
+    keys: list[str] = []
+    for metadata, key in batch.rows_at((("metadata",), ("metadata", COMPACTION_KEY))):
+        if type(key) is not str:
+            raise _no_compaction_key_error(metadata, key)
         keys.append(key)
     return keys
 
 
-def _required_member(value: Mapping[str, Any], name: str) -> Any:
-    if name not in value:
-        raise _malformed_event(name, "not found.")
-    return value[name]
+def _no_compaction_key_error(metadata: Any, key: Any) -> Malformed:
+    if metadata is UNSET:
+        return _malformed_event("metadata", "not found.")
+    if not is_object(metadata):
+        return _malformed_event("metadata", "is not a JSONObject.")
+    return _malformed_event(COMPACTION_KEY, "not found." if key is UNSET else "not a string.")
 
 
 def _malformed_event(name: str, problem: str) -> Malformed:

@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any, TypeVar
@@ -24,13 +24,13 @@ from nakadi.auth.permissions import Features, Permissions, permission_denied_err
 from nakadi.common.metrics import Metrics
 from nakadi.common.work import LongWorkQueue, check_may_block, client_never_gone
 from nakadi.event_types.repository import EVENT_TYPE_BUSY_MESSAGE, EventTypes
-from nakadi.model.authorization import Attribute, Feature, Operation, Subject
+from nakadi.model.authorization import Feature, Operation, Subject
 from nakadi.model.event_type import (
     Category,
     CleanupPolicy,
     CompatibilityMode,
+    EnrichmentStrategy,
     EventType,
-    PartitionStrategy,
     SchemaType,
     Version,
 )
@@ -46,14 +46,14 @@ from nakadi.ports.event_log import (
     SealedTopic,
     UnknownTopic,
 )
-from nakadi.publishing.at_once import is_parsed_at_once, partitions_and_records_or_none
 from nakadi.publishing.batch import (
     Batch,
     BatchLimits,
     BatchOutcome,
-    BatchPiece,
     BatchRejected,
     BatchStatus,
+    LongBatch,
+    ParsedBatch,
     PublishingStatus,
     PublishingStep,
     WorkBudget,
@@ -67,8 +67,9 @@ from nakadi.publishing.enrichment import (
     DrawRandomNumber,
     choose_partitions,
     compaction_keys,
-    enriched_texts,
 )
+from nakadi.publishing.memory import is_parsed_at_once
+from nakadi.publishing.records import RecordMaker, Stamps
 from nakadi.publishing.validation import (
     EnterLongWork,
     Owners,
@@ -85,10 +86,6 @@ from nakadi.schemas.validation import Validator, compile_validator
 log = logging.getLogger(__name__)
 
 NO_APPEND_RESULTS: AppendResultByPartition = {}
-
-_RECORD_FROM_TUPLE: Callable[[tuple[bytes, str | None, Attribute | None, str | None]], Record] = partial(
-    tuple.__new__, Record
-)
 
 # A switch of timelines takes well under a second; a batch that waits for one asks again this often.
 TIMELINE_POLL_INTERVAL_SECONDS = 0.05
@@ -141,9 +138,9 @@ class RequestBody(Struct, kw_only=True):
     body: bytes
     limits: BatchLimits
     enter_long_work: EnterLongWork
-    batch: Batch | None = None
+    batch: ParsedBatch | None = None
 
-    def read_batch(self) -> Batch:
+    def read_batch(self) -> ParsedBatch:
         if self.batch is None:
             self.batch = read_batch(self.body, self.limits, self.enter_long_work)
         return self.batch
@@ -287,57 +284,64 @@ class Publisher(Struct, frozen=True, kw_only=True):
     # What is made of a batch
 
     def _make_records(self, event_type: EventType, sent: RequestBody, sender: BatchSender) -> PartitionedRecords:
-        prepared = self._make_records_at_once(event_type, sent.body, sender)
-        if prepared is not None:
-            self._check_permission(event_type, sender)
-            return prepared
-        batch = sent.read_batch()
+        batch: Batch | None = self._decode_valid_events(event_type, sent.body)
+        is_valid = batch is not None
+        if batch is None:
+            batch = sent.read_batch()
         self._check_permission(event_type, sender)
         budget = WorkBudget(self.limits.max_steps, self.long_work_queue, sender.is_client_gone)
         try:
-            if not isinstance(batch, BatchPiece):
-                budget.wait_for_turn()  # a long batch is parsed again by each step
+            if isinstance(batch, LongBatch):
+                budget.wait_for_turn()  # it is parsed again by each step
             owners, reached = self._find_permitted_owners(event_type, batch, sender.subject)
-            if event_type.schema.type is not SchemaType.JSON:
-                event_type = self._with_json_schema(event_type, reached)
-            validator = self.validators.get_or_compile(event_type, partial(effective_schema_of, event_type))
+            if not is_valid:
+                event_type = self._validate(event_type, sent.read_batch(), reached, budget)
+            partitions, keys = choose_partitions(event_type, batch, self.draw_random_number, budget)
+            if event_type.cleanup_policy.compacts:
+                keys = compaction_keys(batch)
+            maker = RecordMaker(
+                partitions=partitions,
+                stamps=self._stamps(event_type, sender),
+                keys=keys,
+                owners=owners,
+                directed_to=sender.directed_to,
+            )
+            return partitions, maker.make_records(batch)
+        finally:
+            budget.close()
+
+    def _decode_valid_events(self, event_type: EventType, body: bytes) -> Batch | None:
+        """The events of a body if they are valid for certain; None if they have to be parsed and validated."""
+        if event_type.schema.type is not SchemaType.JSON or not is_parsed_at_once(body):
+            return None
+        decoder = self._validator(event_type).batch_decoder
+        batch = decoder and decoder.decode(body)
+        if not batch or len(batch) > self.limits.max_events or oversized_event_sizes(body, self.limits.max_event_bytes):
+            return None
+        return batch
+
+    def _validate(
+        self, event_type: EventType, batch: ParsedBatch, reached: PublishingStep, budget: WorkBudget
+    ) -> EventType:
+        """Validate events that `reached` this step; return the event type with the schema that they are held to."""
+        if event_type.schema.type is not SchemaType.JSON:
+            event_type = self._with_json_schema(event_type, reached)
+        validator = self._validator(event_type)
+        try:
             validate_events(
                 event_type, batch, validator, budget, max_event_bytes=self.limits.max_event_bytes, prior_step=reached
             )
-            partitions, keys = choose_partitions(event_type, batch.events, self.draw_random_number, budget)
-            if event_type.cleanup_policy.compacts:
-                keys = compaction_keys(batch.events)
-            origin = BatchOrigin(
-                published_by=sender.subject.name,
-                flow_id=sender.flow_id,
-                received_at=self.clock.now(),
-                schema_version=event_type.schema.version,
-            )
-            values = enriched_texts(event_type, batch, origin, partitions)
-        finally:
-            budget.close()
-        # As `Record._make` does it, without a call for each event.
-        records = map(_RECORD_FROM_TUPLE, zip(values, keys, owners, repeat(sender.directed_to)))
-        return partitions, _group_by_partition(partitions, records)
+        except BatchRejected:
+            if validator.batch_decoder is not None:
+                validator.batch_decoder.end_pause()
+            raise
+        return event_type
 
-    def _make_records_at_once(
-        self, event_type: EventType, body: bytes, sender: BatchSender
-    ) -> PartitionedRecords | None:
-        """The same for a body of valid events that need nothing unusual; None where that cannot be said for certain."""
-        if (
-            not is_parsed_at_once(body)
-            or event_type.partition_strategy is PartitionStrategy.USER_DEFINED
-            or event_type.event_owner_selector is not None
-            or event_type.cleanup_policy is not CleanupPolicy.DELETE
-            or event_type.schema.type is not SchemaType.JSON
-            or sender.directed_to is not None
-        ):
-            return None
-        validator = self.validators.get_or_compile(event_type, partial(effective_schema_of, event_type))
-        batch = validator.batch_decoder and validator.batch_decoder.decode(body)
-        if not batch or not 0 < len(batch.events) <= self.limits.max_events:
-            return None
-        if oversized_event_sizes(body, self.limits.max_event_bytes):
+    def _validator(self, event_type: EventType) -> Validator:
+        return self.validators.get_or_compile(event_type, partial(effective_schema_of, event_type))
+
+    def _stamps(self, event_type: EventType, sender: BatchSender) -> Stamps | None:
+        if EnrichmentStrategy.METADATA not in event_type.enrichment_strategies:
             return None
         origin = BatchOrigin(
             published_by=sender.subject.name,
@@ -345,7 +349,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
             received_at=self.clock.now(),
             schema_version=event_type.schema.version,
         )
-        return partitions_and_records_or_none(event_type, batch, origin, self.draw_random_number)
+        return Stamps(event_type, origin)
 
     def _make_tombstones(self, event_type: EventType, sent: RequestBody, sender: BatchSender) -> PartitionedRecords:
         batch = sent.read_batch()
@@ -354,13 +358,16 @@ class Publisher(Struct, frozen=True, kw_only=True):
         try:
             owners, reached = self._find_permitted_owners(event_type, batch, sender.subject)
             check_delete_batch(event_type, batch, max_event_bytes=self.limits.max_event_bytes, prior_step=reached)
-            if not isinstance(batch, BatchPiece):
+            if isinstance(batch, LongBatch):
                 budget.wait_for_turn()
-            partitions, _ = choose_partitions(event_type, batch.events, self.draw_random_number, budget)
-            keys = compaction_keys(batch.events)
+            partitions, _ = choose_partitions(event_type, batch, self.draw_random_number, budget)
+            keys = compaction_keys(batch)
         finally:
             budget.close()
-        return partitions, _group_by_partition(partitions, map(Record, repeat(None), keys, owners))
+        records: defaultdict[int, list[Record]] = defaultdict(list)
+        for partition, key, owner in zip(partitions, keys, owners or repeat(None), strict=False):
+            records[partition].append(Record(None, key, owner))
+        return partitions, records
 
     def _check_permission(self, event_type: EventType, sender: BatchSender) -> None:
         if not self.permissions.allows(Operation.WRITE, event_type.resource, sender.subject):
@@ -368,16 +375,16 @@ class Publisher(Struct, frozen=True, kw_only=True):
 
     def _find_permitted_owners(
         self, event_type: EventType, batch: Batch, subject: Subject
-    ) -> tuple[Owners, PublishingStep]:
-        """The owner of each event, and how far events came before any of them was validated.
+    ) -> tuple[Owners | None, PublishingStep]:
+        """The owner of each event if they may have any, and how far events came before any of them was validated.
 
         Checking their owners is a part of validating them.
         """
         selector = event_type.event_owner_selector
         if selector is None or not self.features.is_on(Feature.EVENT_OWNER_SELECTOR_AUTHZ):
-            return [None] * len(batch.events), PublishingStep.NONE
-        owners = find_owners(batch.events, selector)
-        check_owners(batch.events, owners, subject, self.permissions)
+            return None, PublishingStep.NONE
+        owners = find_owners(batch, selector)
+        check_owners(batch, owners, subject, self.permissions)
         return owners, PublishingStep.VALIDATING
 
     def _with_json_schema(self, event_type: EventType, prior_step: PublishingStep) -> EventType:
@@ -405,15 +412,6 @@ class Publisher(Struct, frozen=True, kw_only=True):
             if self.clock.monotonic() >= deadline:
                 raise TryLater(EVENT_TYPE_BUSY_MESSAGE)
             self.sleep(TIMELINE_POLL_INTERVAL_SECONDS)
-
-
-def _group_by_partition(partitions: Sequence[int], records: Iterable[Record]) -> Mapping[int, Sequence[Record]]:
-    if partitions and partitions.count(partitions[0]) == len(partitions):
-        return {partitions[0]: list(records)}
-    found: defaultdict[int, list[Record]] = defaultdict(list)
-    for partition, record in zip(partitions, records, strict=True):
-        found[partition].append(record)
-    return found
 
 
 Result = TypeVar("Result")

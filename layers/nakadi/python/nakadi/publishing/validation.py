@@ -14,15 +14,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from msgspec import UNSET
+
 from nakadi.auth.permissions import Permissions, permission_denied_error
 from nakadi.common.work import check_may_block
 from nakadi.model.authorization import Attribute, Authorization, Operation, Resource, ResourceType, Subject
 from nakadi.model.event_type import Category, EventType, OwnerSelector, OwnerSelectorType
 from nakadi.model.outcomes import Malformed, TooLarge
-from nakadi.publishing.at_once import SHORT_BODY_BYTES, is_parsed_at_once
 from nakadi.publishing.batch import (
     ARRAY_DECODER,
     DEFAULT_LIMITS,
+    EID_PATH,
     MAX_BATCH_PIECE_BYTES,
     MAX_EVENT_MEMORY_BYTES,
     PARSE_ERRORS,
@@ -32,20 +34,23 @@ from nakadi.publishing.batch import (
     Event,
     LongBatch,
     NotStrictJson,
+    ParsedBatch,
     PublishingStep,
     WorkBudget,
-    eid_of,
     estimate_event_memory,
     json_array_of,
     parse_piece,
+    row_of_event,
     too_many_values_error,
+    value_text,
 )
+from nakadi.publishing.memory import SHORT_BODY_BYTES, is_parsed_at_once
 from nakadi.schemas import strict_json
 from nakadi.schemas.document import effective_schema
 from nakadi.schemas.formats import timestamp_problem
 from nakadi.schemas.strict_json import OBJECT_MEMORY_BYTES, JsonText
 from nakadi.schemas.validation import Validator
-from nakadi.schemas.values import NoValueAtPath, StepsExhausted, java_text, path_segments, value_at_path
+from nakadi.schemas.values import StepsExhausted, path_segments
 
 EnterLongWork = Callable[[], AbstractContextManager[None]]
 """The context for work that may take a second."""
@@ -77,7 +82,7 @@ _UP_TO_THREE_BYTES = bytes(range(0xF0))
 
 def read_batch(
     body: bytes, limits: BatchLimits = DEFAULT_LIMITS, enter_long_work: EnterLongWork = nullcontext
-) -> Batch:
+) -> ParsedBatch:
     """The events that a body holds; raises `Malformed` or `TooLarge`.
 
     Work that may take a second is done in a context that `enter_long_work` gives.
@@ -96,7 +101,7 @@ def read_batch(
     return piece
 
 
-def _read_long_body(body: bytes, limits: BatchLimits, enter_long_work: EnterLongWork) -> Batch:
+def _read_long_body(body: bytes, limits: BatchLimits, enter_long_work: EnterLongWork) -> ParsedBatch:
     try:
         return _read_fast(body, limits)
     except PARSE_ERRORS:
@@ -104,7 +109,7 @@ def _read_long_body(body: bytes, limits: BatchLimits, enter_long_work: EnterLong
             return _read_strictly(body, limits)
 
 
-def _read_strictly(body: bytes, limits: BatchLimits) -> Batch:
+def _read_strictly(body: bytes, limits: BatchLimits) -> ParsedBatch:
     check_may_block()
     texts = list(_split_strictly(body, limits))
     try:
@@ -113,7 +118,7 @@ def _read_strictly(body: bytes, limits: BatchLimits) -> Batch:
         raise _malformed_body(str(error)) from error
 
 
-def _read_fast(body: bytes, limits: BatchLimits) -> Batch:
+def _read_fast(body: bytes, limits: BatchLimits) -> ParsedBatch:
     """The events of a body that is not cut by hand; raises one of `PARSE_ERRORS` if it has to be."""
     if is_parsed_at_once(body):
         piece = parse_piece(body)
@@ -130,7 +135,7 @@ def _read_fast(body: bytes, limits: BatchLimits) -> Batch:
     return _batch_from_texts(texts, limits)
 
 
-def _batch_from_texts(texts: Sequence[JsonText], limits: BatchLimits) -> Batch:
+def _batch_from_texts(texts: Sequence[JsonText], limits: BatchLimits) -> ParsedBatch:
     """A batch of these events; raises one of `PARSE_ERRORS` if they are not all strict JSON."""
     batch = LongBatch(texts, limits)
     if batch.is_one_piece:
@@ -263,7 +268,7 @@ def effective_schema_of(event_type: EventType) -> dict[str, Any]:
 
 def validate_events(
     event_type: EventType,
-    batch: Batch,
+    batch: ParsedBatch,
     validator: Validator,
     budget: WorkBudget,
     *,
@@ -318,7 +323,7 @@ def _accepts_with_more_steps(event: Event, validator: Validator, budget: WorkBud
 
 
 def check_delete_batch(
-    event_type: EventType, batch: Batch, *, max_event_bytes: int, prior_step: PublishingStep
+    event_type: EventType, batch: ParsedBatch, *, max_event_bytes: int, prior_step: PublishingStep
 ) -> None:
     """Raise `BatchRejected` if events of this type are not deleted, or at the first event that is too large."""
     if not event_type.cleanup_policy.compacts:
@@ -339,23 +344,33 @@ log = logging.getLogger(__name__)
 
 Owners = Sequence[Attribute | None]
 
+METADATA_SELECTOR_MESSAGE = "event_owner_selector of type 'metadata' is not supported for JSON events"
 
-def find_owners(events: Sequence[Event], selector: OwnerSelector) -> Owners:
-    find = _owner_finder(selector)
-    owners = [find(event) for event in events]
+
+def find_owners(batch: Batch, selector: OwnerSelector) -> Owners:
+    match selector.type:
+        case OwnerSelectorType.STATIC:
+            return [_owner_attribute(selector.name, selector.value)] * len(batch)
+        case OwnerSelectorType.PATH:
+            rows = batch.rows_at((path_segments(selector.value or ""),))
+            owners = [_owner_attribute(selector.name, value) for (value,) in rows]
+        case OwnerSelectorType.METADATA if len(batch):
+            # JSON events have no such metadata, and one without an owner would be open to all readers.
+            raise BatchRejected(PublishingStep.VALIDATING, 0, METADATA_SELECTOR_MESSAGE)
+        case _:
+            return []
     if None in owners:
         log.info("%d of %d events name no %s", owners.count(None), len(owners), selector.name)
     return owners
 
 
-def check_owners(events: Sequence[Event], owners: Owners, subject: Subject, permissions: Permissions) -> None:
+def check_owners(batch: Batch, owners: Owners, subject: Subject, permissions: Permissions) -> None:
     refused = {owner for owner in set(owners) if owner and not _may_write_for_owner(owner, subject, permissions)}
-    for index, owner in enumerate(owners):
-        if owner in refused:
-            event = Resource(ResourceType.EVENT, eid_of(events[index]))
-            raise BatchRejected(
-                PublishingStep.VALIDATING, index, permission_denied_error(Operation.WRITE, event).detail
-            )
+    index = next((index for index, owner in enumerate(owners) if owner in refused), None)
+    if index is not None:
+        [eid] = row_of_event(batch, index, (EID_PATH,))
+        event = Resource(ResourceType.EVENT, "" if eid is UNSET or eid is None else value_text(eid))
+        raise BatchRejected(PublishingStep.VALIDATING, index, permission_denied_error(Operation.WRITE, event).detail)
 
 
 def _may_write_for_owner(owner: Attribute, subject: Subject, permissions: Permissions) -> bool:
@@ -363,31 +378,5 @@ def _may_write_for_owner(owner: Attribute, subject: Subject, permissions: Permis
     return permissions.allows(Operation.WRITE, Resource(ResourceType.EVENT, "", lists), subject)
 
 
-def _owner_finder(selector: OwnerSelector) -> Callable[[Event], Attribute | None]:
-    match selector.type:
-        case OwnerSelectorType.STATIC:
-            owner = _owner_attribute(selector.name, selector.value)
-            return lambda _: owner
-        case OwnerSelectorType.PATH:
-            path = path_segments(selector.value or "")
-            return lambda event: _owner_attribute(selector.name, _value_or_none(event, path))
-        case OwnerSelectorType.METADATA:
-            return _reject_metadata_selector
-
-
-def _reject_metadata_selector(_: Event) -> Attribute | None:
-    """JSON events have no such metadata, and one without an owner would be open to all readers."""
-    raise BatchRejected(
-        PublishingStep.VALIDATING, 0, "event_owner_selector of type 'metadata' is not supported for JSON events"
-    )
-
-
 def _owner_attribute(name: str, value: Any) -> Attribute | None:
-    return None if value is None else Attribute(name, java_text(value))
-
-
-def _value_or_none(event: Event, path: tuple[str, ...]) -> Any:
-    try:
-        return value_at_path(event, path)
-    except NoValueAtPath:
-        return None
+    return None if value is None or value is UNSET else Attribute(name, value_text(value))

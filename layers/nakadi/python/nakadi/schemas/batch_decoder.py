@@ -10,47 +10,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import orjson
-from msgspec import UNSET, Struct, UnsetType, defstruct
+from msgspec import UNSET, Struct
 
 from nakadi.common.work import check_may_block
 from nakadi.schemas.document import EID_PATTERN, SchemaDocument
-from nakadi.schemas.formats import is_usual_timestamp
+from nakadi.schemas.formats import is_usual_timestamp, timestamp_problem
 from nakadi.schemas.shapes import NO_NAMES, MsgspecTypes, any_scalar_type
 from nakadi.schemas.strict_json import count_colons
 from nakadi.schemas.untyped_parts import CompileParts, UntypedPart, UntypedPartCheck
 
-
-class UsualMetadata(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
-    """What most producers send of an event's metadata. Of what the broker adds, it has what they may say themselves."""
-
-    eid: str
-    occurred_at: str
-    event_type: str | UnsetType = UNSET
-    flow_id: str | UnsetType = UNSET
-    span_ctx: dict[str, str] | UnsetType = UNSET
-
-
-def _make_usual_metadata_type(event_types: Sequence[str]) -> type[Struct]:
-    """The same for events that may name these event types only."""
-    event_type: Any = Literal[tuple(event_types)]
-    return defstruct(
-        "Metadata", [("event_type", event_type | UnsetType, UNSET)], bases=(UsualMetadata,), gc=False, kw_only=True
-    )
-
-
-METADATA_MEMBER_PREFIX = b'"metadata":{'
-
-# The letters of that name are these, if they are escaped.
-_ESCAPED_LETTER_PREFIXES = (b"\\u006", b"\\u007")
-
 _ENCODER = msgspec.json.Encoder()
+_OTHER_BYTES = bytes({*range(256)} - {*b": "})
 _DECODING_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, OverflowError, RecursionError)
 _is_eid = re.compile(EID_PATTERN.strip("^$")).fullmatch
-_get_eid, _get_occurred_at = attrgetter("eid"), attrgetter("occurred_at")
+_EID_PATH, _OCCURRED_AT_PATH = ("metadata", "eid"), ("metadata", "occurred_at")
 
 # What the decoded events of a batch may take: so much as their parsed form may.
 _MAX_DECODED_MEMORY_BYTES = 8 * 1024 * 1024
@@ -75,39 +52,58 @@ _ANY_JSON_TYPE = _make_any_json_type(levels=4)
 
 
 class DecodedBatch(Struct, frozen=True):
-    """Events that are valid for certain, their metadata if they have any, and their array without blanks.
-
-    `METADATA_MEMBER_PREFIX` stands in `text` once for each event, and nowhere else, if it is there so often.
-    """
+    """Events that are valid for certain, as structs, and their array without blanks."""
 
     events: Sequence[Any]
-    metadata: Sequence[UsualMetadata]
     text: bytes
 
-    def texts_at(self, path: Sequence[str]) -> list[str] | None:
-        """What each event has in the place that is reached by these names; None unless all have texts or integers."""
-        value, fields = self.events[0], []
-        for name in path:
-            names = getattr(value, "__struct_encode_fields__", ())
-            if name not in names:
-                return None
-            fields.append(value.__struct_fields__[names.index(name)])
-            value = getattr(value, fields[-1])
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def in_pieces(self) -> Iterable[DecodedBatch]:
+        return (self,)
+
+    def rows_at(self, paths: Sequence[Sequence[str]]) -> Iterable[tuple[Any, ...]]:
+        """What each event has at these paths, `UNSET` where it has nothing. Objects are dicts or structs."""
+        return zip(*self.columns_at(paths), strict=True)
+
+    def columns_at(self, paths: Sequence[Sequence[str]]) -> Sequence[Sequence[Any]]:
+        """The same with what all events have at a path together."""
+        columns: dict[tuple[str, ...], Sequence[Any]] = {(): self.events}
+        return [_column_at(tuple(path), columns) for path in paths]
+
+
+def _column_at(path: tuple[str, ...], columns: dict[tuple[str, ...], Sequence[Any]]) -> Sequence[Any]:
+    """The values at a path; `columns` has those at some paths, and gets those on the way to this one."""
+    if path not in columns:
+        columns[path] = _members_named(_column_at(path[:-1], columns), path[-1])
+    return columns[path]
+
+
+def _members_named(values: Sequence[Any], name: str) -> Sequence[Any]:
+    """The member of this name of each value, `UNSET` where there is none."""
+    # A type of msgspec allows for one type of struct in one place. So what has no such attribute is no struct.
+    kind = next((type(value) for value in values if isinstance(value, Struct)), Struct)
+    field = None
+    if name in kind.__struct_encode_fields__:
+        field = kind.__struct_fields__[kind.__struct_encode_fields__.index(name)]
         try:
-            values = list(map(attrgetter(".".join(fields)), self.events))
+            return list(map(attrgetter(field), values))
         except AttributeError:
-            return None
-        kinds = set(map(type, values))
-        if kinds == {str}:
-            return values
-        return list(map(str, values)) if kinds <= {str, int} else None
+            pass
+    return [_member_or_unset(value, name, field) for value in values]
+
+
+def _member_or_unset(value: Any, name: str, field: str | None) -> Any:
+    if type(value) is dict:
+        return value.get(name, UNSET)
+    return getattr(value, field, UNSET) if field is not None else UNSET
 
 
 class _BatchType(Struct, frozen=True):
     """A type of msgspec for the events of a batch, made ready, and how many objects these may have."""
 
     decode: Callable[[bytes], list[Any]]
-    metadata_of: Callable[[Any], UsualMetadata] | None
     max_objects: int
     untyped_parts: Sequence[UntypedPart]
 
@@ -141,30 +137,31 @@ class BatchDecoder:
             return None
         try:
             events = made.decode(body)
-            written = _ENCODER.encode(events)
-            text = _text_without_blanks(body, written)
-            if text is None:
-                if not self._add_undeclared_names(body):
-                    self._pause_after_decline()
+            text = _text_without_blanks(body, _ENCODER.encode(events))
+            if text is None and self._add_undeclared_names(body):
                 return None
         except _DECODING_ERRORS:
-            self._pause_after_decline()
-            return None
-        metadata = list(map(made.metadata_of, events)) if made.metadata_of else ()
-        if not (
-            all(map(_is_eid, map(_get_eid, metadata))) and all(map(is_usual_timestamp, map(_get_occurred_at, metadata)))
-        ) or (metadata and b"\\" in text and any(each in text for each in _ESCAPED_LETTER_PREFIXES)):
-            self._pause_after_decline()
-            return None
-        if made.untyped_parts and not self._check.accepts(events, made.untyped_parts):
-            self._pause_after_decline()
+            text = None
+        batch = None if text is None else DecodedBatch(events, text)
+        if batch is None or not self._is_valid(batch, made.untyped_parts):
+            self._declined += 1
+            self._left_out = 2 ** min(self._declined, _MAX_PAUSE_DOUBLINGS) - 2
             return None
         self._declined = 0
-        return DecodedBatch(events, metadata, text)
+        return batch
 
-    def _pause_after_decline(self) -> None:
-        self._declined += 1
-        self._left_out = 2 ** min(self._declined, _MAX_PAUSE_DOUBLINGS) - 2
+    def end_pause(self) -> None:
+        """To be called for a batch that is not valid: it says nothing about the next ones."""
+        self._left_out = 0
+
+    def _is_valid(self, batch: DecodedBatch, untyped_parts: Sequence[UntypedPart]) -> bool:
+        if self._has_metadata:
+            eids, moments = batch.columns_at((_EID_PATH, _OCCURRED_AT_PATH))
+            if not all(map(_is_eid, eids)):
+                return False
+            if not all(map(is_usual_timestamp, moments)) and any(map(timestamp_problem, moments)):
+                return False
+        return not untyped_parts or self._check.accepts(batch.events, untyped_parts)
 
     def _add_undeclared_names(self, body: bytes) -> bool:
         """Give members that the schema does not name a place in the type, for the next batch; False if none is new."""
@@ -190,13 +187,18 @@ class BatchDecoder:
 
 def _text_without_blanks(body: bytes, reencoded: bytes) -> bytes | None:
     """The text of events that were `reencoded`; None if something was lost in them."""
-    escaped = b"\\" in body
-    if reencoded.count(b":") != (count_colons(body) if escaped else body.count(b":")):
+    if b"\\" in body:
+        return msgspec.json.format(body, indent=-1) if reencoded.count(b":") == count_colons(body) else None
+    if b"\n" in body or b"\t" in body or b"\r" in body:
+        return msgspec.json.format(body, indent=-1) if reencoded.count(b":") == body.count(b":") else None
+    # One look at each text, and several at the few signs that decide.
+    sent, written = body.translate(None, _OTHER_BYTES), reencoded.translate(None, _OTHER_BYTES)
+    if sent == written:
+        return body
+    if sent.count(b":") != written.count(b":"):
         return None
     # Without escapes, their strings are written as they came. So where there are as many spaces, all are within them.
-    if escaped or b"\n" in body or b"\t" in body or b"\r" in body or body.count(b" ") != reencoded.count(b" "):
-        return msgspec.json.format(body, indent=-1)
-    return body
+    return body if len(sent) == len(written) else msgspec.json.format(body, indent=-1)
 
 
 def _collect_undeclared_names(
@@ -248,19 +250,13 @@ def make_batch_decoder(
 def _make_batch_type(
     document: SchemaDocument, has_metadata: bool, undeclared_names: Mapping[int, Iterable[str]]
 ) -> _BatchType | None:
-    schema = document.root
-    shapes, metadata_of = MsgspecTypes(_ANY_JSON_TYPE, undeclared_names, document), None
+    shapes = MsgspecTypes(_ANY_JSON_TYPE, undeclared_names, document)
     if has_metadata:
-        metadata = schema.get("properties", {}).get("metadata")
-        if metadata is None:
-            return None
-        shapes.set_type(metadata, _make_usual_metadata_type(metadata["properties"]["event_type"]["enum"]))
-    shape = shapes.find_or_make_type(schema)
+        # Held to their pattern in `_is_valid`: within a type that takes twice as long.
+        shapes.set_type(document.root["properties"]["metadata"]["properties"]["eid"], str)
+    shape = shapes.find_or_make_type(document.root)
     if shape is None or not issubclass(shape.type, Struct):
         return None
-    if has_metadata:
-        field = next(each.name for each in msgspec.structs.fields(shape.type) if each.encode_name == "metadata")
-        metadata_of = attrgetter(field)
     max_objects = _MAX_DECODED_MEMORY_BYTES // (_MEMORY_BYTES_OF_OBJECT + _MEMORY_BYTES_OF_MEMBER * shapes.max_members)
     decode = msgspec.json.Decoder(list[shape.type]).decode  # type: ignore[name-defined]  # made here
-    return _BatchType(decode, metadata_of, max_objects, shape.untyped_parts)
+    return _BatchType(decode, max_objects, shape.untyped_parts)

@@ -143,6 +143,7 @@ class MsgspecTypes:
         self.max_members = 0
 
     def set_type(self, schema: Mapping[str, Any], kind: type) -> None:
+        """Use this type for a schema, whatever it says besides."""
         self._type_by_schema_id[id(schema)] = _MsgspecType(kind)
 
     def find_or_make_type(self, schema: RawSchema) -> _MsgspecType | None:

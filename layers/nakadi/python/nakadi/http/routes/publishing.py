@@ -19,8 +19,8 @@ from nakadi.http.views import View
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Fault, Invalid, Malformed, Outcome
 from nakadi.ports.event_log import AppendResultByPartition
-from nakadi.publishing.at_once import estimate_batch_memory
 from nakadi.publishing.batch import BatchOutcome, BatchStatus, ItemResult
+from nakadi.publishing.memory import estimate_batch_memory
 from nakadi.publishing.publisher import Append, Publisher
 from nakadi.publishing.system_events import KpiCollector
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
+from nakadi.common.work import NeedsThread, run_without_blocking
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import Category, PartitionStrategy
 from nakadi.model.events import RecordLines
@@ -184,30 +185,32 @@ def test_events_are_spread_by_hash_at_once():
     assert house.publish(house.event_types.get("hashes"), events).status is BatchStatus.REJECTED
 
 
-def test_long_keys_are_not_hashed_at_once(monkeypatch):
-    """Hashing takes a step for each character, and so much work waits for its turn."""
+def test_long_keys_are_hashed_in_a_turn():
+    """Hashing takes a step for each character, and so much work waits for its turn, away from the event loop."""
     [house, _] = houses()
-    read, seen = publisher.RequestBody.read_batch, []
-    monkeypatch.setattr(publisher.RequestBody, "read_batch", lambda sent: seen.append(sent) or read(sent))
     events = [{"n": 1, "note": "x" * 100_000, "metadata": metadata()} for _ in range(3)]
+    with pytest.raises(NeedsThread):
+        run_without_blocking(lambda: house.publish(house.event_types.get("hash"), events))
     assert house.publish(house.event_types.get("hash"), events).status is BatchStatus.STORED
     [(_, batches)] = house.log.appends
     [records] = batches.values()
     assert [each.key for each in records] == ["x" * 100_000] * 3
-    assert seen
 
 
-def test_members_that_the_schema_does_not_name_are_stored():
-    """The second batch that has them is taken at once, and they are stored as they came."""
+def test_members_that_the_schema_does_not_name_are_stored(monkeypatch):
+    """From the second batch on that has them they are decoded, and they are stored as they came."""
     [house, _] = houses()
+    read, parsed = publisher.RequestBody.read_batch, []
+    monkeypatch.setattr(publisher.RequestBody, "read_batch", lambda sent: parsed.append(sent) or read(sent))
     more = b'"x":[1.50,{"y":"\\u00e9"}],"z":1E2'
     body = b'[{"n":1,%b,"metadata":%b}]' % (more, orjson.dumps(metadata()))
-    for kind in (list, RecordLines):
+    for is_parsed in (True, False):
         house.log.appends.clear()
+        parsed.clear()
         assert house.publish(a_business_type(name="one"), body).status is BatchStatus.STORED
         [(_, batches)] = house.log.appends
         [records] = batches.values()
-        assert type(records) is kind
+        assert bool(parsed) == is_parsed
         assert more in records[0].value
 
 

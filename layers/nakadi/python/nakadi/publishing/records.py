@@ -1,0 +1,213 @@
+"""From the events of a batch to records: what the broker adds is put into their text as it came.
+
+What is the same for all events of a partition is put in by one replacement in the text of all of them. Nothing is
+parsed for that but the metadata of an event that says what the broker has to overrule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import repeat
+
+import msgspec
+import orjson
+from msgspec import UNSET, Struct
+
+from nakadi.model.authorization import Attribute
+from nakadi.model.event_type import Category, EventType
+from nakadi.model.events import Record, RecordLines
+from nakadi.publishing.batch import ARRAY_DECODER, Batch, BatchRejected, PublishingStep, Row, TextPiece, is_object
+from nakadi.publishing.enrichment import BatchOrigin, metadata_stamp
+from nakadi.schemas.strict_json import JSON_STRING_PATTERN
+
+_METADATA_MEMBER_PREFIX = b'"metadata":{'
+# The letters of that name are these, if they are escaped.
+_ESCAPED_LETTER_PREFIXES = (b"\\u006", b"\\u007")
+_SAID_PATHS = (("metadata", "event_type"), ("metadata", "flow_id"), ("metadata", "partition"))
+
+_ENCODER = msgspec.json.Encoder()
+_OBJECT_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_RECORD_FROM_TUPLE: Callable[[tuple[bytes, str | None, Attribute | None, str | None]], Record] = partial(
+    tuple.__new__, Record
+)
+
+_Lines = tuple[Sequence[int], bytes]
+"""The indexes of events in their piece, and their texts, one a line without a last break."""
+
+
+class RecordMaker(Struct, frozen=True, kw_only=True):
+    """Makes the records of a batch: `keys` and `owners` are those of its events, if they have any."""
+
+    partitions: Sequence[int]
+    stamps: Stamps | None = None
+    keys: Sequence[str] | None = None
+    owners: Sequence[Attribute | None] | None = None
+    directed_to: str | None = None
+
+    def make_records(self, batch: Batch) -> Mapping[int, Sequence[Record]]:
+        """The records of each partition. Raises `BatchRejected` for an event that cannot be enriched."""
+        found: dict[int, list[Record]] = {}
+        first = 0
+        for piece in batch.in_pieces():
+            records = self._records_of_piece(piece, first)
+            if len(piece) == len(batch):
+                return records
+            # Not joined to one text: freeing so long a one would keep the allocator from giving memory back.
+            for partition, each in records.items():
+                found.setdefault(partition, []).extend(each)
+            first += len(piece)
+        return found
+
+    def _records_of_piece(self, piece: TextPiece, first: int) -> Mapping[int, Sequence[Record]]:
+        lines = _split_piece(piece, self.partitions[first : first + len(piece)])
+        if self.stamps is not None:
+            lines = self.stamps.put_into(lines, piece, first, self.partitions)
+        if self.keys is None and self.owners is None and self.directed_to is None:
+            return {partition: RecordLines(text, len(indexes)) for partition, (indexes, text) in lines.items()}
+        return {partition: self._records_of_lines(each, first) for partition, each in lines.items()}
+
+    def _records_of_lines(self, lines: _Lines, first: int) -> Sequence[Record]:
+        indexes, text = lines
+        keys, owners = self.keys, self.owners
+        return list(
+            map(
+                _RECORD_FROM_TUPLE,
+                zip(
+                    text.split(b"\n"),
+                    repeat(None) if keys is None else [keys[first + index] for index in indexes],
+                    repeat(None) if owners is None else [owners[first + index] for index in indexes],
+                    repeat(self.directed_to),
+                    strict=False,
+                ),
+            )
+        )
+
+
+def _split_piece(piece: TextPiece, partitions: Sequence[int]) -> Mapping[int, _Lines]:
+    """The events of each partition."""
+    if not partitions:
+        return {}
+    if len(partitions) == 1:
+        return {partitions[0]: ((0,), piece.text[1:-1])}
+    events: list[msgspec.Raw] = ARRAY_DECODER.decode(piece.text)
+    if partitions.count(partitions[0]) == len(partitions):
+        return {partitions[0]: (range(len(events)), _ENCODER.encode_lines(events)[:-1])}
+    indexes: dict[int, list[int]] = {}
+    for index, partition in enumerate(partitions):
+        indexes.setdefault(partition, []).append(index)
+    return {
+        partition: (found, _ENCODER.encode_lines([events[index] for index in found])[:-1])
+        for partition, found in indexes.items()
+    }
+
+
+class _Said(Struct, frozen=True):
+    """What an event says itself of what the broker adds. `is_overruled` is one that may say more than a client may."""
+
+    event_type: bool
+    flow_id: bool
+    partition: str | None
+    is_overruled: bool
+
+
+class Stamps:
+    """What is added to the metadata of events, by their partition and by what they say themselves.
+
+    The stamp stands first. What the client may say stays where it is.
+    """
+
+    def __init__(self, event_type: EventType, origin: BatchOrigin) -> None:
+        self._stamp = metadata_stamp(event_type, origin)
+        self._has_free_metadata = event_type.category is Category.UNDEFINED
+
+    def put_into(
+        self, lines: Mapping[int, _Lines], piece: TextPiece, first: int, partitions: Sequence[int]
+    ) -> Mapping[int, _Lines]:
+        """The lines of each partition with what is added. `first` is the index of the piece's first event."""
+        if self._has_free_metadata:
+            _require_metadata(piece, first, partitions)
+        said = self._said_in(piece)
+        return {
+            partition: (indexes, self._put_into_partition(text, indexes, partition, said))
+            for partition, (indexes, text) in lines.items()
+        }
+
+    def _put_into_partition(self, text: bytes, indexes: Sequence[int], partition: int, said: Sequence[_Said]) -> bytes:
+        alike = set(said) if len(said) == 1 else {said[index] for index in indexes}
+        if len(alike) == 1:
+            return self._put_into_lines(text, len(indexes), partition, alike.pop())
+        each = zip(text.split(b"\n"), indexes, strict=True)
+        return b"\n".join([self._put_into_lines(event, 1, partition, said[index]) for event, index in each])
+
+    def _said_in(self, piece: TextPiece) -> Sequence[_Said]:
+        """What each event says; once, if all of them say the same."""
+        rows = list(piece.rows_at(_SAID_PATHS))
+        if self._has_free_metadata:
+            return [_Said(event_type=False, flow_id=bool(row[1]), partition=None, is_overruled=True) for row in rows]
+        found = {row: self._said(row) for row in set(rows)}
+        return list(found.values()) if len(found) == 1 else [found[row] for row in rows]
+
+    @staticmethod
+    def _said(row: Row) -> _Said:
+        event_type, flow_id, partition = row
+        return _Said(
+            event_type=event_type is not UNSET,
+            flow_id=bool(flow_id),
+            partition=None if partition is UNSET else partition,
+            is_overruled=flow_id == "",
+        )
+
+    def _put_into_lines(self, lines: bytes, number: int, partition: int, said: _Said) -> bytes:
+        added = {**self._stamp, "partition": str(partition)}
+        if said.event_type:
+            del added["event_type"]
+        if said.flow_id:
+            del added["flow_id"]
+        if said.partition == added["partition"]:
+            del added["partition"]
+        if said.is_overruled or said.partition not in (None, str(partition)):
+            return b"\n".join([_overrule(event, added) for event in lines.split(b"\n")])
+        beginning = orjson.dumps(added)[1:-1] + b","
+        # In a string a quote has a backslash before it. So where the name stands as often as there are events, and is
+        # spelled otherwise nowhere, it is that of each event's metadata.
+        if not (b"\\" in lines and any(each in lines for each in _ESCAPED_LETTER_PREFIXES)):
+            stamped = lines.replace(_METADATA_MEMBER_PREFIX, _METADATA_MEMBER_PREFIX + beginning)
+            if len(stamped) == len(lines) + number * len(beginning):
+                return stamped
+        return b"\n".join([_put_at_beginning(event, beginning) for event in lines.split(b"\n")])
+
+
+def _require_metadata(piece: TextPiece, first: int, partitions: Sequence[int]) -> None:
+    for index, (metadata,) in enumerate(piece.rows_at((("metadata",),)), first):
+        if not is_object(metadata):
+            detail = "enrichment error"
+            raise BatchRejected(
+                PublishingStep.ENRICHING, index, detail, prior_step=PublishingStep.PARTITIONING, partitions=partitions
+            )
+
+
+def _put_at_beginning(event: bytes, beginning: bytes) -> bytes:
+    start, _ = member_bounds(event, "metadata")
+    return event[: start + 1] + beginning + event[start + 1 :]
+
+
+def _overrule(event: bytes, added: Mapping[str, str]) -> bytes:
+    """The event with metadata that are written anew."""
+    start, end = member_bounds(event, "metadata")
+    sent = orjson.loads(event[start:end])
+    kept = {name: value for name, value in sent.items() if name not in added}
+    return event[:start] + orjson.dumps({**added, **kept}) + event[end:]
+
+
+def member_bounds(text: bytes, name: str) -> tuple[int, int]:
+    """Where in the text of an object, which has no blanks, the value of a member begins and ends."""
+    end = 0
+    for key, value in _OBJECT_DECODER.decode(text).items():
+        string = JSON_STRING_PATTERN.match(text, end + 1)
+        assert string is not None
+        start = string.end() + 1
+        end = start + len(bytes(value))
+        if key == name:
+            return start, end
+    raise KeyError(name)
