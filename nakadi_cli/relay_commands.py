@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from nakadi_cli.failures import BadInput, Failed, NotFound
 from nakadi_cli.output import counted
 
 if TYPE_CHECKING:
+    from nakadi_relay import Feed, Relay
     from nakadi_relay.outbox import Outbox
 
 DSN_VARIABLE = "NAKADI_RELAY_DSN"
@@ -53,13 +55,18 @@ def relay() -> None:
     "nakadi relay postgres --dsn postgresql://relay@db/shop",
     "nakadi relay postgres --table shop.outbox --workers 4 --keep",
     "nakadi relay postgres --once",
+    "nakadi relay postgres --changes public.customer --event-type customer.changed",
     shows=False,
 )
 @outbox_options
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 64), help="Threads that publish.")
 @click.option("--keep", is_flag=True, help="Mark published rows instead of deleting them.")
 @click.option("--once", is_flag=True, help="Publish the rows that wait, and end.")
-def relay_postgres(dsn: str, table: str, workers: int, keep: bool, once: bool) -> None:
+@click.option("--changes", metavar="TABLE", help="Also publish the rows of this table, and every change from then on.")
+@click.option("--event-type", help="The event type of the category data for these changes.")
+def relay_postgres(
+    dsn: str, table: str, workers: int, keep: bool, once: bool, changes: str | None, event_type: str | None
+) -> None:
     """Publish the rows of an outbox, in order by key, until you interrupt it.
 
     Several relays may share an outbox. A row that the broker refuses stops only the rows with its key: see the command
@@ -69,22 +76,52 @@ def relay_postgres(dsn: str, table: str, workers: int, keep: bool, once: bool) -
 
     with _relay_errors():
         _require_dsn(dsn)
-        from nakadi_relay import Relay
+        from nakadi_relay import Feed, Relay
 
         broker = chosen_connection()
         logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
         connection = Connection(broker.url, token=broker.token)
+        if (changes is None) is not (event_type is None) or (changes and once):
+            raise BadInput("--changes and --event-type belong together, and not to --once.")
+        feed = None if changes is None or event_type is None else Feed(dsn, changes, event_type, table=table)
         with Relay(dsn, connection, table=table, workers=workers, keep=keep) as publishing:
             if once:
                 publishing.run_once()
             else:
-                for number in (signal.SIGINT, signal.SIGTERM):
-                    signal.signal(number, lambda *_: publishing.stop())
-                publishing.run()
+                _run_until_interrupted(publishing, feed)
             status = publishing.status
     note(f"Published {counted(status.published, 'event')}, and {status.refused} were refused.")
     if once and status.refused:
         raise Failed("The broker refused events: nakadi relay refused lists them.")
+
+
+def _run_until_interrupted(publishing: Relay, feed: Feed | None) -> None:
+    """Publish until a signal comes. A feed that cannot go on ends the whole."""
+    failures: list[Exception] = []
+
+    def stop(*_: object) -> None:
+        publishing.stop()
+        if feed is not None:
+            feed.stop()
+
+    def follow(feed: Feed) -> None:
+        try:
+            feed.run()
+        except Exception as error:  # noqa: BLE001  # the main thread raises it
+            failures.append(error)
+            publishing.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    following = [] if feed is None else [threading.Thread(target=follow, args=(feed,), name="nakadi-feed")]
+    for thread in following:
+        thread.start()
+    publishing.run()
+    stop()
+    for thread in following:
+        thread.join()
+    if failures:
+        raise failures[0]
 
 
 @member(
@@ -185,6 +222,8 @@ def _relay_errors() -> Iterator[None]:
     except ValueError as error:
         raise BadInput(str(error)) from error
     except Exception as error:
+        if type(error).__name__ == "FeedUnusable":
+            raise BadInput(str(error)) from error
         if type(error).__module__.partition(".")[0] != "psycopg":
             raise
         raise Failed(f"The database: {str(error).strip()}") from error

@@ -10,8 +10,9 @@ broker has acknowledged them. It knows nothing of the broker but its HTTP API. B
 decides without input or output what becomes of rows, and `outbox` has all SQL but the tables', which is in `schema`.
 """
 
+from nakadi_relay.feed import Feed, FeedUnusable
 from nakadi_relay.outbox import RefusedRow
 from nakadi_relay.relay import Relay, Status
 from nakadi_relay.schema import OutboxNames, outbox_schema
 
-__all__ = ["OutboxNames", "RefusedRow", "Relay", "Status", "outbox_schema"]
+__all__ = ["Feed", "FeedUnusable", "OutboxNames", "RefusedRow", "Relay", "Status", "outbox_schema"]

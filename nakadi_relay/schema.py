@@ -38,6 +38,10 @@ class OutboxNames(msgspec.Struct, frozen=True):
         return _quoted(f"{self.table}_refused")
 
     @property
+    def feeds(self) -> str:
+        return _quoted(f"{self.table}_feeds")
+
+    @property
     def channel(self) -> str:
         """The channel that inserts notify."""
         return self.table.replace(".", "_")
@@ -92,6 +96,16 @@ CREATE TABLE IF NOT EXISTS {names.refused} (
     reason text NOT NULL
 );
 CREATE INDEX IF NOT EXISTS {names.base}_refused_keys ON {names.refused} (event_type, key);
+
+-- How far feeds of whole tables are (`nakadi relay postgres --changes`).
+CREATE TABLE IF NOT EXISTS {names.feeds} (
+    name text PRIMARY KEY,
+    relation text NOT NULL,
+    event_type text NOT NULL,
+    snapshot text NOT NULL,
+    snapshot_position pg_lsn NOT NULL,
+    position pg_lsn NOT NULL
+);
 
 CREATE OR REPLACE FUNCTION {schema}"{names.base}_notify"() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

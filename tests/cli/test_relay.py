@@ -21,7 +21,9 @@ def database(run, server, monkeypatch):
     """A database with an empty outbox, which the environment names."""
     monkeypatch.setenv("NAKADI_RELAY_DSN", server.dsn)
     with psycopg.connect(server.dsn, autocommit=True) as connection:
-        connection.execute("DROP TABLE IF EXISTS nakadi_outbox, nakadi_outbox_slots, nakadi_outbox_refused")
+        connection.execute(
+            "DROP TABLE IF EXISTS nakadi_outbox, nakadi_outbox_slots, nakadi_outbox_refused, nakadi_outbox_feeds"
+        )
         connection.execute(run("relay", "schema").out)
         yield connection
 
@@ -77,3 +79,20 @@ def test_a_database_that_does_not_answer_is_named(run):
     assert done.code == 1
     assert "The database" in done.err
     assert "secret" not in done.err
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--changes", "no_such", "--event-type", "x"], "no table public.no_such"),
+        (["--changes", "no_such"], "belong together"),
+        (["--event-type", "x"], "belong together"),
+        (["--changes", "no_such", "--event-type", "x", "--once"], "belong together"),
+    ],
+)
+def test_a_table_that_cannot_be_followed_ends_the_command(run, options, reason):
+    """What a feed needs is said, with exit code 2."""
+    done = run("relay", "postgres", *options)
+    assert done.code == 2
+    assert reason in done.err

@@ -1,0 +1,193 @@
+"""What PostgreSQL's output plugin `pgoutput` writes, message by message.
+
+Only messages of protocol version 1 with values as text are read, which is what a feed asks for.
+"""
+
+from __future__ import annotations
+
+import struct
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+import msgspec
+
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_encode = msgspec.json.Encoder().encode
+
+
+class Operation(StrEnum):
+    """What was done to a row, in the words of the category `data`."""
+
+    CREATE = "C"
+    UPDATE = "U"
+    DELETE = "D"
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One changed row, as a JSON object of its columns; a deleted row as it was.
+
+    Values are texts as PostgreSQL writes them, except for columns that hold JSON.
+    """
+
+    relation: str
+    operation: Operation
+    row: bytes
+
+
+class Transaction(msgspec.Struct, frozen=True):
+    """A committed transaction and its changes, in their order. `end_position` is the place in the log behind it."""
+
+    xid: int
+    commit_position: int
+    end_position: int
+    committed_at: datetime
+    changes: tuple[Change, ...]
+
+
+# The object identifiers of the types `json` and `jsonb`.
+_JSON_TYPES = frozenset({114, 3802})
+
+
+class _Column(msgspec.Struct, frozen=True):
+    name: str
+    holds_json: bool
+
+
+class _Relation(msgspec.Struct, frozen=True):
+    name: str
+    columns: tuple[_Column, ...]
+
+
+class _Reader:
+    """Reads the parts of a message one after the other."""
+
+    def __init__(self, message: bytes) -> None:
+        self._message = message
+        self._at = 0
+
+    def byte(self) -> str:
+        return chr(self._take("!B"))
+
+    def int16(self) -> int:
+        return self._take("!H")
+
+    def int32(self) -> int:
+        return self._take("!I")
+
+    def int64(self) -> int:
+        return self._take("!Q")
+
+    def bytes(self, length: int) -> bytes:
+        self._at += length
+        return self._message[self._at - length : self._at]
+
+    def string(self) -> str:
+        end = self._message.index(b"\0", self._at)
+        text = self._message[self._at : end].decode()
+        self._at = end + 1
+        return text
+
+    def _take(self, form: str) -> int:
+        (value,) = struct.unpack_from(form, self._message, self._at)
+        self._at += struct.calcsize(form)
+        assert isinstance(value, int)
+        return value
+
+
+class TransactionDecoder:
+    """Makes transactions of messages in their order, beginning with that which begins one."""
+
+    def __init__(self) -> None:
+        self._relations: dict[int, _Relation] = {}
+        self._xid = 0
+        self._changes: list[Change] = []
+
+    def decode(self, message: bytes) -> Transaction | None:
+        """Read the next message; the transaction, if the message ends one."""
+        reader = _Reader(message)
+        match reader.byte():
+            case "B":
+                reader.int64(), reader.int64()  # where it will end, and when
+                self._xid, self._changes = reader.int32(), []
+            case "R":
+                self._read_relation(reader)
+            case "I":
+                self._add(Operation.CREATE, reader)
+            case "U":
+                self._add(Operation.UPDATE, reader)
+            case "D":
+                self._add(Operation.DELETE, reader)
+            case "C":
+                reader.byte()  # flags that mean nothing yet
+                commit, end, moment = reader.int64(), reader.int64(), reader.int64()
+                committed_at = _EPOCH + timedelta(microseconds=moment)
+                return Transaction(self._xid, commit, end, committed_at, tuple(self._changes))
+            case _:
+                pass  # types and origins
+        return None
+
+    def _read_relation(self, reader: _Reader) -> None:
+        number, namespace, name = reader.int32(), reader.string(), reader.string()
+        reader.byte()  # the replica identity
+        columns = []
+        for _ in range(reader.int16()):
+            reader.byte()  # whether the column is a part of the identity
+            columns.append(_Column(reader.string(), reader.int32() in _JSON_TYPES))
+            reader.int32()  # the modifier of the type
+        self._relations[number] = _Relation(f"{namespace}.{name}", tuple(columns))
+
+    def _add(self, operation: Operation, reader: _Reader) -> None:
+        relation = self._relations[reader.int32()]
+        values: dict[str, object] = {}
+        # An update has the old row in front of the new one: large values that did not change are in the old one alone.
+        tuples = 2 if operation is Operation.UPDATE else 1
+        for _ in range(tuples):
+            kind = reader.byte()
+            values |= _read_row(reader, relation.columns)
+            if kind == "N":
+                break
+        self._changes.append(Change(relation.name, operation, _encode(values)))
+
+
+def _read_row(reader: _Reader, columns: tuple[_Column, ...]) -> dict[str, object]:
+    """The values of a row; those that are left out because they did not change are missing."""
+    values: dict[str, object] = {}
+    for column in columns[: reader.int16()]:
+        match reader.byte():
+            case "n":
+                values[column.name] = None
+            case "t":
+                text = reader.bytes(reader.int32())
+                values[column.name] = msgspec.Raw(text) if column.holds_json else text.decode()
+            case _:
+                pass
+    return values
+
+
+def position_from_text(text: str) -> int:
+    """A place in the log, from PostgreSQL's way to write it: `16/B374D848`."""
+    high, low = text.split("/")
+    return (int(high, 16) << 32) + int(low, 16)
+
+
+def position_text(position: int) -> str:
+    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Which transactions a snapshot of the database sees, as `pg_current_snapshot()` writes it: `10:20:11,14`."""
+
+    xmin: int
+    xmax: int
+    running: frozenset[int]
+
+    @classmethod
+    def from_text(cls, text: str) -> Snapshot:
+        xmin, xmax, running = text.split(":")
+        return cls(int(xmin), int(xmax), frozenset(int(each) for each in running.split(",") if each))
+
+    def sees(self, xid: int) -> bool:
+        """Whether the snapshot has what a committed transaction did. `xid` has 32 bits, and is of about its time."""
+        half = 1 << 31
+        whole = self.xmax - ((self.xmax - xid + half) % (1 << 32) - half)
+        return whole < self.xmin or (whole < self.xmax and whole not in self.running)

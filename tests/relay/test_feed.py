@@ -1,0 +1,276 @@
+"""Feeds: the rows of a table and their changes as events."""
+
+import json
+import random
+import threading
+
+import psycopg
+import pytest
+
+from nakadi_relay import Feed, FeedUnusable, Relay
+from tests.support.everything import times
+from tests.support.patience import until
+
+TYPE = "customer.changed"
+
+
+@pytest.fixture
+def customers(database, table):
+    """A table to follow, with values of many types."""
+    name = f"customer_{table}"
+    database.execute(
+        f"""CREATE TABLE {name} (
+            region text, id int, name text, "odd ""name" numeric, tags text[], born date, seen timestamptz, active bool,
+            note jsonb, length int GENERATED ALWAYS AS (char_length(name)) STORED, PRIMARY KEY (region, id))"""
+    )
+    database.execute(f"ALTER TABLE {name} REPLICA IDENTITY FULL")
+    return name
+
+
+@pytest.fixture
+def followed(server, database, customers, table):
+    """The table, followed by a feed. `followed()` starts one, and ends those that run."""
+    running: list[tuple[Feed, threading.Thread]] = []
+
+    def stop() -> None:
+        while running:
+            feed, thread = running.pop()
+            feed.stop()
+            thread.join(60)
+            assert not thread.is_alive()
+
+    def start() -> Feed:
+        stop()
+        feed = Feed(server.dsn, customers, TYPE, table=table)
+        thread = threading.Thread(target=feed.run)
+        thread.start()
+        running.append((feed, thread))
+        # From here on, what is changed is a change.
+        until(lambda: database.execute(f"SELECT count(*) FROM {table}_feeds").fetchone() == (1,))
+        return feed
+
+    yield start
+    stop()
+    Feed(server.dsn, customers, TYPE, table=table).drop()
+
+
+@pytest.fixture
+def events(database, table):
+    """The events in the outbox, in the order of each key."""
+
+    def read() -> list[dict]:
+        found = database.execute(f"SELECT event FROM {table} WHERE event_type = %s ORDER BY id", [TYPE])
+        return [event for (event,) in found]
+
+    return read
+
+
+def insert(database, customers, number, name="ann", region="eu"):
+    database.execute(
+        f"""INSERT INTO {customers} (region, id, name, "odd ""name", tags, born, seen, active, note) VALUES
+        (%s, %s, %s, 1.10, '{{a,"b c"}}', '2001-02-03', '2026-11-21 12:00+00', true, '{{"x": [1, null]}}')""",
+        [region, number, name],
+    )
+
+
+def test_first_rows_and_changes_are_spelled_alike(database, customers, followed, events):
+    """A row that was there and one that is inserted are events of the category `data`, without computed columns."""
+    insert(database, customers, 1)
+    followed()
+    until(lambda: len(events()) == 1)
+    insert(database, customers, 2)
+    until(lambda: len(events()) == 2)
+
+    first, second = events()
+    assert (first["data_op"], second["data_op"]) == ("S", "C")
+    assert first["data_type"] == second["data_type"] == f"public.{customers}"
+    assert first["data"] == {
+        "region": "eu",
+        "id": 1,
+        "name": "ann",
+        'odd "name': 1.1,
+        "tags": ["a", "b c"],
+        "born": "2001-02-03",
+        "seen": "2026-11-21T12:00:00+00:00",
+        "active": True,
+        "note": {"x": [1, None]},
+    }
+    assert second["data"] == first["data"] | {"id": 2}
+    assert first["metadata"]["occurred_at"].endswith("Z")
+
+
+def test_updates_and_deletions_are_events(database, customers, followed, events):
+    """An update has the new row, with large values that it left alone; a deletion has the row that is gone."""
+    large = "x" * 100_000
+    followed()
+    insert(database, customers, 1, name=large)
+    database.execute(f"UPDATE {customers} SET active = NULL, note = '[]' WHERE id = 1")
+    database.execute(f"DELETE FROM {customers}")
+    until(lambda: len(events()) == 3)
+
+    created, updated, deleted = events()
+    assert [each["data_op"] for each in (created, updated, deleted)] == ["C", "U", "D"]
+    assert updated["data"] == created["data"] | {"active": None, "note": []}
+    assert deleted["data"] == updated["data"]
+    assert updated["data"]["name"] == large
+
+
+def test_rows_of_one_primary_key_have_one_key(database, customers, followed, events, table):
+    """The key of an event is the primary key, whatever it is made of."""
+    followed()
+    insert(database, customers, 1, region="a,1")
+    insert(database, customers, 1, region="a")
+    database.execute(f"UPDATE {customers} SET name = 'bob'")
+    until(lambda: len(events()) == 4)
+    keys = [key for (key,) in database.execute(f"SELECT key FROM {table} ORDER BY id")]
+    assert set(keys) == {'["a,1", 1]', '["a", 1]'}
+
+
+def test_what_is_rolled_back_is_no_event(database, customers, followed, events):
+    """Only committed changes are events."""
+    followed()
+    with database.transaction(force_rollback=True):
+        insert(database, customers, 1)
+    insert(database, customers, 2)
+    until(events)
+    assert [each["data"]["id"] for each in events()] == [2]
+
+
+def folded(events) -> dict[tuple[str, int], dict]:
+    """The table as its events tell it."""
+    rows: dict[tuple[str, int], dict] = {}
+    for event in events:
+        data = event["data"]
+        key = (data["region"], data["id"])
+        # No event comes twice: what is created was not there, and what changes was.
+        assert (key in rows) == (event["data_op"] in "UD"), event
+        if event["data_op"] == "D":
+            del rows[key]
+        else:
+            rows[key] = data
+    return rows
+
+
+def test_nothing_is_missing_or_twice_at_the_seam(server, database, customers, followed, events):
+    """While others write, first rows and changes together are the table, however often the feed begins again."""
+    done, draw = threading.Event(), random.Random(11)
+
+    def keep_changing(region: str) -> None:
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            number = 0
+            while not done.is_set():
+                # Transactions that overlap the snapshot, and some that take long.
+                with connection.transaction():
+                    insert(connection, customers, number, region=region)
+                    if number % 3 == 0:
+                        done.wait(0.01)
+                    if number > 5:
+                        of_region = "WHERE region = %s AND id = %s"
+                        connection.execute(
+                            f"UPDATE {customers} SET name = name || '!' {of_region}", [region, number - 5]
+                        )
+                        connection.execute(f"DELETE FROM {customers} {of_region}", [region, number - 6])
+                number += 1
+
+    writers = [threading.Thread(target=keep_changing, args=(region,)) for region in ("eu", "us", "asia")]
+    for writer in writers:
+        writer.start()
+    until(lambda: database.execute(f"SELECT count(*) > 15 FROM {customers}").fetchone() == (True,))
+    for _ in range(times(3, 30)):
+        followed()
+        before = len(events())
+        until(lambda: len(events()) > before + 20)  # noqa: B023
+        done.wait(draw.random() / 10)
+    done.set()
+    for writer in writers:
+        writer.join()
+    rows = {
+        (region, number): name for region, number, name in database.execute(f"SELECT region, id, name FROM {customers}")
+    }
+    until(lambda: {key: row["name"] for key, row in folded(events()).items()} == rows)
+
+
+def test_what_commits_amid_the_first_rows_is_a_change(database, customers, followed, events, monkeypatch):
+    """The first rows are those of the snapshot that stands beside them, whatever commits before they are read."""
+    prepare_values, number = Feed._values, iter([1])
+
+    def insert_first(feed, table):
+        for each in number:
+            insert(database, customers, each)
+        return prepare_values(feed, table)
+
+    monkeypatch.setattr(Feed, "_values", insert_first)
+    followed()
+    insert(database, customers, 2)
+    until(lambda: len(events()) == 2)
+    assert [(each["data_op"], each["data"]["id"]) for each in events()] == [("C", 1), ("C", 2)]
+
+
+def test_what_the_slot_delivers_again_is_passed_over(database, customers, followed, events, monkeypatch):
+    """A feed that dies between its events and the slot's new place writes no event twice."""
+    advance, failures = Feed._advance, []
+
+    def fail_after_events(feed, connection, position):
+        if events() and not failures:
+            failures.append(position)
+            raise psycopg.OperationalError("the server went away")
+        advance(feed, connection, position)
+
+    monkeypatch.setattr(Feed, "_advance", fail_after_events)
+    followed()
+    insert(database, customers, 1)
+    until(lambda: failures)
+    insert(database, customers, 2)
+    until(lambda: len(events()) >= 2)
+    assert [each["data"]["id"] for each in events()] == [1, 2]
+
+
+def test_a_second_feed_waits_for_the_first(server, database, customers, followed, events, table):
+    """Only one process reads a slot; another one takes over when it ends."""
+    followed()
+    insert(database, customers, 1)
+    until(lambda: len(events()) == 1)
+    second = Feed(server.dsn, customers, TYPE, table=table)
+    thread = threading.Thread(target=second.run)
+    thread.start()
+    insert(database, customers, 2)
+    until(lambda: len(events()) == 2)
+    followed()  # ends the first, and waits behind the second or before it
+    insert(database, customers, 3)
+    until(lambda: len(events()) == 3)
+    second.stop()
+    thread.join(60)
+    assert [each["data"]["id"] for each in events()] == [1, 2, 3]
+
+
+def test_tables_that_cannot_be_followed_are_named(server, database, table):
+    """A feed says what to change, and nothing is begun."""
+    database.execute(f"CREATE TABLE plain_{table} (id int PRIMARY KEY)")
+    database.execute(f"CREATE TABLE keyless_{table} (id int)")
+    for name, reason in {
+        "no_such": "There is no table public.no_such",
+        f"keyless_{table}": "no primary key",
+        f"plain_{table}": "REPLICA IDENTITY FULL",
+    }.items():
+        with pytest.raises(FeedUnusable, match=reason):
+            Feed(server.dsn, name, TYPE, table=table).run()
+    assert database.execute("SELECT count(*) FROM pg_publication WHERE pubname LIKE 'nakadi%%'").fetchone() == (0,)
+
+
+def test_changes_arrive_at_the_broker(server, database, customers, followed, table, broker, api, stored):
+    """Through the outbox, changes become events of an event type of the category `data`."""
+    schema = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
+    definition = {
+        "name": TYPE,
+        "owning_application": "shop",
+        "category": "data",
+        "enrichment_strategies": ["metadata_enrichment"],
+        "schema": {"type": "json_schema", "schema": json.dumps(schema)},
+    }
+    assert api.post("/event-types", json=definition).status_code == 201
+    insert(database, customers, 1)
+    followed()
+    database.execute(f"UPDATE {customers} SET name = 'bob'")
+    with Relay(server.dsn, broker.url, table=table) as relay:
+        until(lambda: relay.run_once().published == 2)
+    assert [(each["data_op"], each["data"]["name"]) for each in stored(TYPE, 2)] == [("S", "ann"), ("U", "bob")]
