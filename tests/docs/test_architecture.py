@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from nakadi.subscriptions.stream import partition_states
+from nakadi.subscriptions.stream import partition_states, session_states
 from tests.support.state_diagrams import state_diagram
 
 ROOT = Path(__file__).parents[2]
@@ -44,12 +44,15 @@ def test_every_name_stands_in_the_file_where_it_is_said_to_be():
     assert [place for place in places if not re.search(rf"\b{place[0]}\b", texts[place[1]])] == []
 
 
-def test_the_diagram_of_a_partition_is_the_table_of_its_states():
-    """Whoever changes the table draws the diagram again: the failure shows it."""
-    drawn = state_diagram(
-        partition_states.TRANSITIONS,
-        partition_states.PartitionState.OPENING,
-        "at work",
-        partition_states.AT_WORK,
-    )
-    assert drawn in re.findall(r"```mermaid\n(stateDiagram.*?)\n```", PAGE, re.DOTALL), drawn
+def test_the_diagrams_are_the_tables_of_the_states():
+    """Whoever changes a table draws its diagram again: the failure shows it."""
+    drawn = [
+        state_diagram(session_states.TRANSITIONS, session_states.SessionState.STREAMING),
+        state_diagram(
+            partition_states.TRANSITIONS,
+            partition_states.PartitionState.OPENING,
+            "at work",
+            partition_states.AT_WORK,
+        ),
+    ]
+    assert re.findall(r"```mermaid\n(stateDiagram.*?)\n```", PAGE, re.DOTALL) == drawn, "\n\n".join(drawn)

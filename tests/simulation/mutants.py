@@ -247,7 +247,7 @@ MUTANTS = (
         "extension",
         "an extension promises time to a stream that closes before",
         "subscriptions/stream/session.py",
-        "self._closed_by if self.closing else self._outbox.commit_by)",
+        "self._outbox.commit_by if self._is_streaming else self._closed_by)",
         "self._outbox.commit_by)",
     ),
     Mutant(

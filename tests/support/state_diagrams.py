@@ -7,7 +7,10 @@ from enum import Enum
 
 
 def state_diagram(
-    transitions: Mapping[tuple[Enum, Enum], Sequence[Enum]], first: Enum, group_name: str, group: Sequence[Enum]
+    transitions: Mapping[tuple[Enum, Enum], Sequence[Enum]],
+    first: Enum,
+    group_name: str = "",
+    group: Sequence[Enum] = (),
 ) -> str:
     """The table as a `stateDiagram-v2`. States of the group stand in a box, which has the arrows that they all have.
 
@@ -15,6 +18,8 @@ def state_diagram(
     """
     arrows = [(state, fact, to) for (state, fact), following in transitions.items() for to in following if to != state]
     inside = [(state, fact, to) for state, fact, to in arrows if state in group and to in group]
+    if not group:
+        return "\n".join(["stateDiagram-v2", f"    [*] --> {first.value}", *(f"    {each}" for each in _drawn(arrows))])
     box = group_name.replace(" ", "_")
     lines = [
         "stateDiagram-v2",

@@ -2,13 +2,12 @@
 
 import pytest
 
+from nakadi.common.states import UnexpectedFact, following_states
 from nakadi.subscriptions.stream.partition_states import (
     AT_WORK,
     TRANSITIONS,
     PartitionFact,
     PartitionState,
-    UnexpectedFact,
-    following_states,
 )
 from tests.support.chunks import some_events
 from tests.support.consuming import Table
@@ -45,8 +44,8 @@ def test_events_are_sent_again_only_after_somebody_said_that_nobody_waits():
 
 def test_what_a_state_does_not_expect_is_an_error():
     """A fact without an entry in the table is refused with both names."""
-    with pytest.raises(UnexpectedFact, match="'drained' came to a partition in the state 'reading'"):
-        following_states(PartitionState.READING, PartitionFact.DRAINED)
+    with pytest.raises(UnexpectedFact, match="'drained' came in the state 'reading'"):
+        following_states(TRANSITIONS, PartitionState.READING, PartitionFact.DRAINED)
 
 
 def test_a_method_refuses_a_state_that_it_does_not_expect():

@@ -255,7 +255,7 @@ def test_the_stream_timeout():
     assert table.told() == ["0:0-2"]
     table.wait(5)
     assert table.told() == ["0:3-4", "0@4 Stream timeout reached"]
-    assert table.session.closing is SessionEnd.TIMEOUT
+    assert table.session.reason is SessionEnd.TIMEOUT
     table.arrive(5, start=5)
     table.wait(30)
     assert table.told() == []
@@ -269,7 +269,7 @@ def test_a_closing_stream_does_not_wait_for_ever():
     table.wait(90)
     table.arrive(1)
     table.wait(59)
-    assert (table.session.closing, table.session.end) == (SessionEnd.TIMEOUT, None)
+    assert (table.session.reason, table.session.end) == (SessionEnd.TIMEOUT, None)
     table.wait(1)
     assert table.session.end is SessionEnd.TIMEOUT
 
@@ -301,11 +301,11 @@ def test_keep_alives_are_limited():
     table.wait(10)
     table.arrive(1)
     table.wait(10)
-    assert table.session.closing is None
+    assert table.session.reason is None
     table.told()
     table.wait(10)
     assert sorted(table.told()) == ["0@0", "1@-1"]
-    assert table.session.closing is SessionEnd.KEEP_ALIVES
+    assert table.session.reason is SessionEnd.KEEP_ALIVES
     table.commit(0)
     assert table.session.end is SessionEnd.KEEP_ALIVES
 
@@ -315,7 +315,7 @@ def test_keep_alives_beyond_the_window_count():
     table = Table(0, keep_alive_limit=2, max_uncommitted_events=1, flush_seconds=5, commit_seconds=60)
     table.arrive(2)
     table.wait(10)
-    assert table.session.closing is SessionEnd.KEEP_ALIVES
+    assert table.session.reason is SessionEnd.KEEP_ALIVES
 
 
 def test_a_stream_without_partitions_ends():
@@ -359,7 +359,7 @@ def test_a_client_that_has_gone():
     table = Table(0, commit_seconds=20)
     table.arrive(1)
     table.tell(table.session.handle_disconnect(table.now))
-    assert (table.session.closing, table.session.end) == (SessionEnd.GONE, None)
+    assert (table.session.reason, table.session.end) == (SessionEnd.GONE, None)
     table.wait(20)
     assert table.session.end is SessionEnd.GONE
 

@@ -72,6 +72,18 @@ def test_failures_are_not_counted_after_an_abrupt_end(lease_ends):
     assert not any(failures_at_the_end(table).values())
 
 
+@pytest.mark.parametrize("seconds", [1, 15])
+def test_a_stream_that_is_cut_off_has_failed_at_nothing(seconds):
+    """A process that ends in the middle of a stream, or while it closes, takes the chance to commit away. (S254)"""
+    table = Table(0, policy=SKIPPING, stream_seconds=10, commit_seconds=20)
+    table.arrive(1)
+    table.wait(seconds)
+    assert table.session.end is None
+    departure = table.session.departure_record()
+    assert not any(each.failed_streams for each in departure.failure_counts)
+    assert not departure.has_timed_out
+
+
 def test_nothing_is_counted_without_a_policy():
     """Without the annotations nothing is counted, and an event is sent for ever. (S252)"""
     table = Table(entries=[failed(17)], commit_seconds=20)

@@ -42,7 +42,7 @@ def test_a_client_may_leave_while_its_stream_closes():
     table = Table(0, stream_seconds=10, commit_seconds=60)
     table.arrive(1)
     table.wait(11)
-    assert (table.session.closing, table.session.end) == (SessionEnd.TIMEOUT, None)
+    assert (table.session.reason, table.session.end) == (SessionEnd.TIMEOUT, None)
     ask(table, is_leaving=True)
     assert table.session.end is SessionEnd.LEFT
 
@@ -98,7 +98,7 @@ def test_a_disconnect_releases_a_stream_that_closes():
     table = Table(0, stream_seconds=10, commit_seconds=60, releases_on_disconnect=True)
     table.arrive(1)
     table.wait(11)
-    assert (table.session.closing, table.session.end) == (SessionEnd.TIMEOUT, None)
+    assert (table.session.reason, table.session.end) == (SessionEnd.TIMEOUT, None)
     table.tell(table.session.handle_disconnect(table.now))
     assert table.session.end is SessionEnd.RELEASED
 
@@ -149,7 +149,7 @@ def test_an_extension_does_not_put_off_a_hand_over():
     table.wait(15)
     ask(table, extensions_requested=1)
     table.wait(6)
-    assert table.session.closing is SessionEnd.RELEASE_TIMEOUT
+    assert table.session.reason is SessionEnd.RELEASE_TIMEOUT
     ask(table, extensions_requested=2)
     assert table.called() == [GrantExtension(1, 35.0), GrantExtension(2, 35.0)]
     table.wait(15)
@@ -163,7 +163,7 @@ def test_an_extension_does_not_put_off_a_close(waited):
     table.wait(5)
     table.arrive(1)
     table.wait(5 + waited)
-    assert table.session.closing is SessionEnd.TIMEOUT
+    assert table.session.reason is SessionEnd.TIMEOUT
     ask(table, extensions_requested=1)
     assert table.called() == [GrantExtension(1, 25.0)]
     table.wait(24.9 - table.now)

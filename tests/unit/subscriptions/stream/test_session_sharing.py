@@ -4,6 +4,7 @@ import pytest
 
 from nakadi.model.subscription import CommittedOffset
 from nakadi.subscriptions.stream.actions import ClosePartition, HandOverPartitions, OpenPartition, SessionEnd
+from nakadi.subscriptions.stream.session_states import SessionState
 from tests.support.builders import A_MOMENT
 from tests.support.consuming import ME, Table, at
 from tests.support.coordination import a_place, entry
@@ -48,7 +49,7 @@ def test_a_partition_that_is_not_committed_in_time():
         table.arrive(1, start=offset, partition=1)
         table.commit(offset, partition=1)
         table.wait(10)
-    assert table.session.closing is SessionEnd.RELEASE_TIMEOUT
+    assert table.session.reason is SessionEnd.RELEASE_TIMEOUT
     assert table.told() == [f"0:0-0 {STARTED}", "1:0-0", "1:1-1"]
 
 
@@ -85,7 +86,7 @@ def test_commits_do_not_put_off_the_end_of_a_closing_stream(begin):
     for offset in range(4):
         table.wait(1)
         table.commit(offset)
-    assert table.session.end is table.session.closing
+    assert table.session.state is SessionState.ENDED
 
 
 def test_a_partition_that_stays_after_all():

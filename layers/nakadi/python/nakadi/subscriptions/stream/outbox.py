@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from nakadi.common.states import following_states
 from nakadi.model.event_type import Position
 from nakadi.model.events import Record
 from nakadi.model.subscription import EventTypePartition, PartitionAssignment, Replay
@@ -27,7 +28,7 @@ from nakadi.subscriptions.stream.actions import (
     SessionContext,
     SubscriptionStreamLimits,
 )
-from nakadi.subscriptions.stream.partition_states import PartitionFact, PartitionState, following_states
+from nakadi.subscriptions.stream.partition_states import TRANSITIONS, PartitionFact, PartitionState
 
 _EMPTY_QUEUE: deque[Any] = deque()
 """Stands for every queue that never had anything in it, and is never added to: `queue or deque()` is one that can be. A
@@ -340,7 +341,7 @@ class PartitionProgress:
     # Inside
 
     def _enter_state_after(self, fact: PartitionFact) -> None:
-        following = following_states(self.state, fact)
+        following = following_states(TRANSITIONS, self.state, fact)
         self.state = following[0] if len(following) == 1 else self._state_by_what_is_under_way()
         assert self.state in following, f"{self.state} does not follow from {fact}"
 

@@ -6,8 +6,9 @@ an error of the broker's authors: it raises `UnexpectedFact`, which ends the str
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum
+
+from nakadi.common.states import Transitions
 
 
 class PartitionState(Enum):
@@ -49,22 +50,11 @@ class PartitionFact(Enum):
     """The hand-over has ended, and an assignment that was read since shows the partition as ours."""
 
 
-class UnexpectedFact(Exception):
-    """Raised for a fact that the state of a partition has no place for."""
-
-    def __init__(self, state: PartitionState, fact: PartitionFact) -> None:
-        super().__init__(f"the fact {fact.value!r} came to a partition in the state {state.value!r}")
-
-
-Transitions = Mapping[tuple[PartitionState, PartitionFact], tuple[PartitionState, ...]]
-"""The states that may follow. If there are several, what is under way in the partition decides."""
-
-
 AT_WORK = (PartitionState.OPENING, PartitionState.READING, PartitionState.PARKING, PartitionState.DROPPING)
 """The states of a partition that no other session waits for, and that was not handed over."""
 
 
-def _table() -> Transitions:
+def _table() -> Transitions[PartitionState, PartitionFact]:
     state, fact = PartitionState, PartitionFact
     going = (state.DRAINING, state.HANDING_OVER, state.RELEASED)
     going_on = (fact.OPENED, fact.REOPENED, fact.PARKING_BEGAN, fact.PARKED, fact.PASSED)
@@ -97,10 +87,3 @@ def _table() -> Transitions:
 
 
 TRANSITIONS = _table()
-
-
-def following_states(state: PartitionState, fact: PartitionFact) -> tuple[PartitionState, ...]:
-    found = TRANSITIONS.get((state, fact))
-    if found is None:
-        raise UnexpectedFact(state, fact)
-    return found

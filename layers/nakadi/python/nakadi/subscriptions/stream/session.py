@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from math import inf
 from operator import attrgetter
 
+from nakadi.common.states import following_state
 from nakadi.model.event_type import Position
 from nakadi.model.subscription import Assignment, EventTypePartition, PartitionAssignment
 from nakadi.streaming.chunks import EventRun
@@ -39,6 +40,7 @@ from nakadi.subscriptions.stream.actions import (
 )
 from nakadi.subscriptions.stream.outbox import MAX_BUFFERED_BYTES, Outbox, PartitionProgress, SessionTotals
 from nakadi.subscriptions.stream.parking import parking_calls
+from nakadi.subscriptions.stream.session_states import OVER, TRANSITIONS, SessionFact, SessionState
 
 AUTO_COMMIT_INTERVAL_SECONDS = 5.0
 
@@ -59,8 +61,9 @@ class SubscriptionSession:
         policy: RetryPolicy | None = None,
     ) -> None:
         self.id = session_id
-        self.end: SessionEnd | None = None
-        self.closing: SessionEnd | None = None
+        self.state = SessionState.STREAMING
+        # Why it closes, or has ended.
+        self.reason: SessionEnd | None = None
         self._limits = limits
         self._context = context
         self._policy = policy
@@ -78,6 +81,11 @@ class SubscriptionSession:
         self._revision = 0
         self._seen = 0
         self._extensions_granted = 0
+
+    @property
+    def end(self) -> SessionEnd | None:
+        """Why the stream has ended, None until then."""
+        return self.reason if self.state in OVER else None
 
     # Facts
 
@@ -104,11 +112,11 @@ class SubscriptionSession:
         self._update_idle_since(shared.assignment, now)
         if self._policy and any(isinstance(each, OpenPartition) for each in actions):
             self._outbox.pending_info = failed_partitions_text(mine.values())
-        if shared.is_being_reset:
-            actions += self._begin_closing(SessionEnd.RESET, now, "Resetting subscription cursors")
         if own.is_leaving:
             # Behind the offsets, so that what was committed before does not count as failed.
             return [*actions, *self._release_now(SessionEnd.LEFT)]
+        if shared.is_being_reset:
+            actions += self._begin_closing(SessionEnd.RESET, now, "Resetting subscription cursors")
         if own.extensions_requested > self._extensions_granted:
             actions.append(self._grant_extension(own.extensions_requested, now))
         return [*actions, *self._next_actions(now)]
@@ -152,7 +160,7 @@ class SubscriptionSession:
     def handle_events(self, partition: EventTypePartition, run: EventRun, now: float) -> list[SessionAction]:
         """Events of a partition were read, in order, none left out."""
         progress = self._partitions.get(partition)
-        if self._is_over(now) or self.closing or progress is None or not progress.is_open:
+        if self._is_over(now) or not self._is_streaming or progress is None or not progress.is_open:
             return []
         context = self._context
         check_each = context.reading_rules.skips_misplaced_events or partition.event_type == context.attached_event_type
@@ -197,14 +205,14 @@ class SubscriptionSession:
     def expects_opening(self, opening: OpenPartition) -> bool:
         """Whether this is the latest opening of the partition, and its outcome is awaited."""
         partition = self._partitions.get(opening.partition)
-        if partition is None or partition.is_open or self.closing:
+        if partition is None or partition.is_open or not self._is_streaming:
             return False
         return partition.opening_number == opening.opening_number
 
     def wants_events(self, partition: EventTypePartition) -> bool:
         """Whether more events of a partition are of use."""
         progress = self._partitions.get(partition)
-        if self.closing or self.end or progress is None or not progress.may_send:
+        if not self._is_streaming or progress is None or not progress.may_send:
             return False
         return progress.count < min(self._limits.batch_limit, self._outbox.events_allowed_now())
 
@@ -215,7 +223,7 @@ class SubscriptionSession:
             return -inf
         skipping = filter(_SKIPPED_OF, partitions)
         auto = self._auto_commit_at if any(map(PartitionProgress.committable_position, skipping)) else inf
-        if self.closing:
+        if not self._is_streaming:
             return min(self._closed_by, auto)
         if self._limits.keep_alive_limit and self._outbox.is_keep_alive_limit_reached():
             return -inf
@@ -235,7 +243,7 @@ class SubscriptionSession:
         if self.end in (SessionEnd.REMOVED, SessionEnd.LEASE_LOST):
             return DepartureRecord()
         partitions = self._partitions.values()
-        graceful = self.end is self.closing
+        graceful = self.state is SessionState.ENDED
         has_failed = graceful and self._totals.uncommitted > 0
         return DepartureRecord(
             tuple(_failures_at_the_end(each, graceful) for each in partitions) if self._policy is not None else (),
@@ -262,7 +270,7 @@ class SubscriptionSession:
             partition.see_that_it_is_wanted(now + self._limits.commit_seconds)
 
     def _open_or_search(self, partition: PartitionProgress) -> Iterator[SessionAction]:
-        if self.closing:
+        if not self._is_streaming:
             return
         if self._policy and partition.failed_streams >= self._policy.max_failed_streams and not partition.is_searching:
             end = Position(partition.stored.timeline, partition.stored.offset + self._limits.batch_limit)
@@ -287,7 +295,7 @@ class SubscriptionSession:
     def _reload_parked_keys(self, revision: int) -> Iterator[SessionAction]:
         """Read the parked keys again: removing parked events changes the assignment, as other things do, too."""
         for partition in self._partitions.values():
-            if partition.parked_keys and partition.keys_read_at < revision and not self.closing:
+            if partition.parked_keys and partition.keys_read_at < revision and self._is_streaming:
                 partition.keys_read_at = revision
                 yield ReloadParkedKeys(partition.partition, partition.replay, partition.opening_number)
 
@@ -300,7 +308,7 @@ class SubscriptionSession:
         self._committed_events += partition.advance_committed(stored, self._context.measure_distance)
         self._outbox.restart_commit_timeout(now)
         yield from self._finish_replay(partition)
-        if (stored > partition.taken or self._has_parked_failed_event(partition, dropped)) and not self.closing:
+        if (stored > partition.taken or self._has_parked_failed_event(partition, dropped)) and self._is_streaming:
             partition.prepare_reopening()
             yield self._reopen(partition)
         found_all = partition.search_end is not None and stored >= partition.search_end
@@ -332,7 +340,7 @@ class SubscriptionSession:
         """What follows if one of the stream's timeouts is over."""
         if self._stop is not None:
             return self._begin_closing(self._stop, now, "Consumption is blocked")
-        if self.closing:
+        if not self._is_streaming:
             return []
         if self._totals.uncommitted and now >= self._outbox.commit_by:
             return self._begin_closing(SessionEnd.COMMIT_TIMEOUT, now, "Commit timeout reached")
@@ -363,18 +371,18 @@ class SubscriptionSession:
     def _next_actions(self, now: float) -> list[SessionAction]:
         """What follows whenever something has changed."""
         actions: list[SessionAction] = []
-        if not self.closing and 0 < self._limits.stream_limit <= self._committed_events:
+        if self._is_streaming and 0 < self._limits.stream_limit <= self._committed_events:
             info = f"Stream limit in events reached: {self._committed_events}"
             actions += self._begin_closing(SessionEnd.LIMIT, now, info)
         actions += self._hand_over_actions()
-        if not self.closing:
+        if self._is_streaming:
             for partition in self._partitions.values():
                 actions += self._outbox.due_actions(partition, now)
-        if not self.closing and self._outbox.is_keep_alive_limit_reached():
+        if self._is_streaming and self._outbox.is_keep_alive_limit_reached():
             actions += self._begin_closing(SessionEnd.KEEP_ALIVES, now)
-        if not self.closing and not actions:
+        if self._is_streaming and not actions:
             actions += self._outbox.keep_alive_after_silence(now)
-        if self.closing and not self.end:
+        if self.state is SessionState.CLOSING:
             self._end_if_committed(now)
         return actions
 
@@ -390,9 +398,9 @@ class SubscriptionSession:
 
     def _begin_closing(self, end: SessionEnd, now: float, info: str = "") -> list[SessionAction]:
         """Send nothing more, and wait for commits of what was sent."""
-        if self.closing or self.end:
+        if not self._is_streaming:
             return []
-        self.closing = end
+        self._enter_state_after(SessionFact.CLOSED, end)
         # From here on no commit postpones the end: other sessions wait for the partitions, or a request for its reset.
         self._closed_by = self._outbox.commit_by
         some = next(iter(self._partitions.values()), None)
@@ -407,27 +415,36 @@ class SubscriptionSession:
     def _release_now(self, end: SessionEnd) -> list[SessionAction]:
         """End without a wait for commits, as a session does whose time to commit is over: so events at which a client
         fails again and again are counted, however it goes away."""
-        self.closing = self.end = end
+        self._enter_state_after(SessionFact.LEFT, end)
         return []
 
     def _grant_extension(self, number: int, now: float) -> SessionAction:
         """Give the client its time to commit once more. Others rely on the end of a close, which is not put off."""
         self._extensions_granted = number
         self._outbox.restart_commit_timeout(now)
-        return GrantExtension(number, self._closed_by if self.closing else self._outbox.commit_by)
+        return GrantExtension(number, self._outbox.commit_by if self._is_streaming else self._closed_by)
 
     def _end_if_committed(self, now: float) -> None:
         if not self._totals.uncommitted or now >= self._closed_by:
-            self.end = self.closing
+            self._enter_state_after(SessionFact.SETTLED)
 
     def _end_now(self, end: SessionEnd) -> list[SessionAction]:
-        self.end = self.end or end
+        if self.state not in OVER:
+            self._enter_state_after(SessionFact.CUT, end)
         return []
 
     def _is_over(self, now: float) -> bool:
-        if self.end is None and now >= self._context.lease.valid_until:
-            self.end = SessionEnd.LEASE_LOST
-        return self.end is not None
+        if self.state not in OVER and now >= self._context.lease.valid_until:
+            self._enter_state_after(SessionFact.CUT, SessionEnd.LEASE_LOST)
+        return self.state in OVER
+
+    @property
+    def _is_streaming(self) -> bool:
+        return self.state is SessionState.STREAMING
+
+    def _enter_state_after(self, fact: SessionFact, reason: SessionEnd | None = None) -> None:
+        self.state = following_state(TRANSITIONS, self.state, fact)
+        self.reason = reason or self.reason
 
 
 def _failures_at_the_end(partition: PartitionProgress, graceful: bool) -> FailureCountChange:

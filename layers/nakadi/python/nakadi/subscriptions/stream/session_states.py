@@ -1,0 +1,35 @@
+"""The states of a session, and which one follows from which fact: `TRANSITIONS` is all there is."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from nakadi.common.states import Transitions
+
+
+class SessionState(Enum):
+    STREAMING = "streaming"
+    CLOSING = "closing"
+    """Nothing is sent any more, and what was sent may still be committed."""
+    ENDED = "ended"
+    """The client had the chance to commit, or did not want it: what it left uncommitted has failed."""
+    CUT_OFF = "cut_off"
+    """It ended without a chance to commit, which is no failure."""
+
+
+class SessionFact(Enum):
+    CLOSED = "one of its limits was reached"
+    SETTLED = "all is committed, or the time is over"
+    LEFT = "its client does not want to commit"
+    CUT = "it may not, or cannot, go on"
+
+
+OPEN = (SessionState.STREAMING, SessionState.CLOSING)
+OVER = (SessionState.ENDED, SessionState.CUT_OFF)
+
+TRANSITIONS: Transitions[SessionState, SessionFact] = {
+    (SessionState.STREAMING, SessionFact.CLOSED): (SessionState.CLOSING,),
+    (SessionState.CLOSING, SessionFact.SETTLED): (SessionState.ENDED,),
+    **{(each, SessionFact.LEFT): (SessionState.ENDED,) for each in OPEN},
+    **{(each, SessionFact.CUT): (SessionState.CUT_OFF,) for each in OPEN},
+}
