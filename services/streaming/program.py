@@ -40,10 +40,10 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> i
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="streaming", description="Serves streams of events.")
+    parser = argparse.ArgumentParser(prog="streaming", description="Serve streams of events.")
     parser.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1: only this machine can connect")
     parser.add_argument("--port", type=int, default=8080, help="default 8080; 0 takes a free one")
-    parser.add_argument("--threads", type=int, default=64, help="requests that are worked on at once, default 64")
+    parser.add_argument("--threads", type=int, default=64, help="requests at the same time, default 64")
     parser.add_argument(
         "--grace-seconds",
         type=float,
@@ -53,12 +53,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--keep-alive-seconds", type=int, default=75, help="longer than the load balancer's idle timeout"
     )
-    parser.add_argument("--prefix", default="", help="what a gateway may put in front of paths, for example /api")
+    parser.add_argument("--prefix", default="", help="a prefix that a gateway may add to paths, for example /api")
     parser.add_argument(
         "--direct", action="store_true", help="serve publishing and subscriptions too, for clients without a gateway"
     )
-    parser.add_argument("--tls", action="store_true", help="with a certificate that is made now, and signed by itself")
-    parser.add_argument("--name", default="streaming", help="the name under which its metrics are sent")
+    parser.add_argument("--tls", action="store_true", help="use TLS with a self-signed certificate, created at start")
+    parser.add_argument("--name", default="streaming", help="the name for its metrics")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     return parser.parse_args(arguments)
 

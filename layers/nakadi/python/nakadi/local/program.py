@@ -57,12 +57,12 @@ def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--port", type=int, default=8080, help="default 8080; 0 takes a free one")
     parser.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1: only this machine can connect")
-    parser.add_argument("--data", type=Path, default=Path("data"), help="the folder of the data file, default ./data")
-    parser.add_argument("--engine", choices=("sqlite", "memory"), default="sqlite", help="memory keeps nothing")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="the folder for the data file, default ./data")
+    parser.add_argument("--engine", choices=("sqlite", "memory"), default="sqlite", help="memory writes no files")
     parser.add_argument(
         "--workers",
         type=int,
-        help="how many processes answer requests, with one more that writes for them; default 1, which is one process",
+        help="how many processes answer requests; one more then writes for them; default 1, which is a single process",
     )
     parser.add_argument("--accept-loss", action="store_true", help="start even if the data file has lost data")
     add_logging_options(parser)
