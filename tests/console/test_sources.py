@@ -10,6 +10,7 @@ from tests.console.conftest import CACHE, ROOT
 from tests.support.environment import plain_environment
 
 
+@pytest.mark.long
 def test_the_types_of_the_console_fit_the_description_of_the_api():
     """What the console sends and reads is what the description says, and no value is of an unknown type."""
     compiler = ROOT / "console/node_modules/typescript/bin/tsc"

@@ -180,13 +180,11 @@ def test_many_small_segments_become_one(jobs, data):
     assert [offset for _, offset in jobs.rows("order_placed")] == list(range(21))
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        "remove",
-        pytest.param("blank", marks=pytest.mark.long("tests/glue_jobs/test_erasure.py::test_blanking_keeps_the_event")),
-    ],
+@pytest.mark.long(
+    "tests/glue_jobs/test_erasure_bytes_left.py::test_nothing_on_disk_has_what_was_erased",
+    "tests/glue_jobs/test_erasure.py::test_blanking_keeps_the_event",
 )
+@pytest.mark.parametrize("how", ["remove", "blank"])
 def test_erasing(jobs, data, tmp_path, monkeypatch, how):
     """Events with the value are gone from archive, tables and old snapshots; the others keep their offsets."""
     if how == "remove":

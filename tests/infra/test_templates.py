@@ -35,14 +35,9 @@ def test_a_template_is_sound(template):
     assert complaints(template) == []
 
 
+@pytest.mark.long("tests/infra/test_templates.py::test_a_template_is_sound")
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    "chosen",
-    [
-        "large",
-        pytest.param("asleep", marks=pytest.mark.long("tests/infra/test_templates.py::test_a_template_is_sound")),
-    ],
-)
+@pytest.mark.parametrize("chosen", ["large", "asleep"])
 def test_a_template_is_sound_whatever_was_chosen(request, chosen, name):
     """Neither has it of a deployment with all that can be added, nor of one without what can be left out, with its
     tables in a table bucket."""

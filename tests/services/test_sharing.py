@@ -86,8 +86,10 @@ class Worker:
 
 @pytest.mark.parametrize(
     ("place", "how"),
-    [(on_dynamodb, signal.SIGKILL), (on_a_file, signal.SIGTERM)],
-    ids=["dynamodb, killed", "file, stopped"],
+    [
+        pytest.param(on_dynamodb, signal.SIGKILL, id="dynamodb, killed", marks=pytest.mark.long),
+        pytest.param(on_a_file, signal.SIGTERM, id="file, stopped"),
+    ],
 )
 def test_two_services_share_a_subscription(place, how, tmp_path):
     """Streams of two processes share the partitions; when one process is stopped or killed, the other gets them all.

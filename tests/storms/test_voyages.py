@@ -9,7 +9,7 @@ from tests.storms.voyage import voyage
 STEPS = 90
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_nothing_is_lost_in_a_storm(seed, caplog):
     """Throttling, 500s, timeouts before and after the effect, expired iterators and credentials, a slow archive: what
     was acknowledged is there once, whole, in its order and at its offset, and each failure was reported clearly.
