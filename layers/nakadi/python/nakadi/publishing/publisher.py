@@ -12,7 +12,8 @@ import random
 import threading
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import repeat
 from typing import Any, TypeVar
@@ -47,6 +48,7 @@ from nakadi.ports.event_log import (
     UnknownTopic,
 )
 from nakadi.publishing.batch import (
+    PARSE_ERRORS,
     Batch,
     BatchLimits,
     BatchOutcome,
@@ -69,12 +71,13 @@ from nakadi.publishing.enrichment import (
     compaction_keys,
 )
 from nakadi.publishing.memory import is_parsed_at_once
-from nakadi.publishing.records import RecordMaker, Stamps
+from nakadi.publishing.records import RecordMaker, Stamps, join_records
 from nakadi.publishing.validation import (
     EnterLongWork,
     Owners,
     check_delete_batch,
     check_owners,
+    cut_long_body,
     effective_schema_of,
     find_owners,
     read_batch,
@@ -284,41 +287,74 @@ class Publisher(Struct, frozen=True, kw_only=True):
     # What is made of a batch
 
     def _make_records(self, event_type: EventType, sent: RequestBody, sender: BatchSender) -> PartitionedRecords:
-        batch: Batch | None = self._decode_valid_events(event_type, sent.body)
-        is_valid = batch is not None
-        if batch is None:
-            batch = sent.read_batch()
+        prepared = self._decode_and_make_records(event_type, sent.body, sender)
+        if prepared is not None:
+            self._check_permission(event_type, sender)
+            return prepared
+        batch = sent.read_batch()
         self._check_permission(event_type, sender)
-        budget = WorkBudget(self.limits.max_steps, self.long_work_queue, sender.is_client_gone)
-        try:
+        with self._open_budget(sender) as budget:
             if isinstance(batch, LongBatch):
                 budget.wait_for_turn()  # it is parsed again by each step
             owners, reached = self._find_permitted_owners(event_type, batch, sender.subject)
-            if not is_valid:
-                event_type = self._validate(event_type, sent.read_batch(), reached, budget)
-            partitions, keys = choose_partitions(event_type, batch, self.draw_random_number, budget)
-            if event_type.cleanup_policy.compacts:
-                keys = compaction_keys(batch)
-            maker = RecordMaker(
-                partitions=partitions,
-                stamps=self._stamps(event_type, sender),
-                keys=keys,
-                owners=owners,
-                directed_to=sender.directed_to,
-            )
-            return partitions, maker.make_records(batch)
-        finally:
-            budget.close()
+            event_type = self._validate(event_type, batch, reached, budget)
+            return self._make_records_of_valid(event_type, batch, owners, sender, budget)
 
-    def _decode_valid_events(self, event_type: EventType, body: bytes) -> Batch | None:
-        """The events of a body if they are valid for certain; None if they have to be parsed and validated."""
-        if event_type.schema.type is not SchemaType.JSON or not is_parsed_at_once(body):
+    def _decode_and_make_records(
+        self, event_type: EventType, body: bytes, sender: BatchSender
+    ) -> PartitionedRecords | None:
+        """The same for a body whose events are decoded a piece at a time; None if one of them is not valid for certain.
+
+        None as well if a step refuses an event: the steps before it have not seen all events, and might refuse others.
+        """
+        decoder = self._validator(event_type).batch_decoder if event_type.schema.type is SchemaType.JSON else None
+        if decoder is None:
             return None
-        decoder = self._validator(event_type).batch_decoder
-        batch = decoder and decoder.decode(body)
-        if not batch or len(batch) > self.limits.max_events or oversized_event_sizes(body, self.limits.max_event_bytes):
-            return None
-        return batch
+        partitions: list[int] = []
+        pieces: list[Mapping[int, Sequence[Record]]] = []
+        with self._open_budget(sender) as budget:
+            for text in self._cut_to_pieces(body, budget):
+                batch = decoder.decode(text)
+                if batch is None or not 0 < len(batch) <= self.limits.max_events:
+                    return None
+                try:
+                    owners, _ = self._find_permitted_owners(event_type, batch, sender.subject)
+                    chosen, records = self._make_records_of_valid(event_type, batch, owners, sender, budget)
+                except BatchRejected:
+                    return None
+                partitions += chosen
+                pieces.append(records)
+        return (partitions, join_records(pieces)) if pieces else None
+
+    def _cut_to_pieces(self, body: bytes, budget: WorkBudget) -> Iterable[bytes]:
+        """The arrays of events that a body is decoded in; none if it has to be read in another way."""
+        limit = self.limits.max_event_bytes
+        try:
+            if is_parsed_at_once(body):
+                return () if oversized_event_sizes(body, limit) else (body,)
+            budget.wait_for_turn()
+            batch = cut_long_body(body, self.limits)
+        except PARSE_ERRORS:
+            return ()
+        return () if batch.oversized_event_sizes(limit) else batch.piece_texts()
+
+    def _make_records_of_valid(
+        self, event_type: EventType, batch: Batch, owners: Owners | None, sender: BatchSender, budget: WorkBudget
+    ) -> PartitionedRecords:
+        partitions, keys = choose_partitions(event_type, batch, self.draw_random_number, budget)
+        if event_type.cleanup_policy.compacts:
+            keys = compaction_keys(batch)
+        maker = RecordMaker(
+            partitions=partitions,
+            stamps=self._stamps(event_type, sender),
+            keys=keys,
+            owners=owners,
+            directed_to=sender.directed_to,
+        )
+        return partitions, maker.make_records(batch)
+
+    def _open_budget(self, sender: BatchSender) -> closing[WorkBudget]:
+        return closing(WorkBudget(self.limits.max_steps, self.long_work_queue, sender.is_client_gone))
 
     def _validate(
         self, event_type: EventType, batch: ParsedBatch, reached: PublishingStep, budget: WorkBudget
@@ -354,16 +390,13 @@ class Publisher(Struct, frozen=True, kw_only=True):
     def _make_tombstones(self, event_type: EventType, sent: RequestBody, sender: BatchSender) -> PartitionedRecords:
         batch = sent.read_batch()
         self._check_permission(event_type, sender)
-        budget = WorkBudget(self.limits.max_steps, self.long_work_queue, sender.is_client_gone)
-        try:
+        with self._open_budget(sender) as budget:
             owners, reached = self._find_permitted_owners(event_type, batch, sender.subject)
             check_delete_batch(event_type, batch, max_event_bytes=self.limits.max_event_bytes, prior_step=reached)
             if isinstance(batch, LongBatch):
                 budget.wait_for_turn()
             partitions, _ = choose_partitions(event_type, batch, self.draw_random_number, budget)
             keys = compaction_keys(batch)
-        finally:
-            budget.close()
         records: defaultdict[int, list[Record]] = defaultdict(list)
         for partition, key, owner in zip(partitions, keys, owners or repeat(None), strict=False):
             records[partition].append(Record(None, key, owner))

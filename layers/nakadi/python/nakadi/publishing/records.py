@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import repeat
+from itertools import chain, repeat
 
 import msgspec
 import orjson
@@ -47,17 +47,12 @@ class RecordMaker(Struct, frozen=True, kw_only=True):
 
     def make_records(self, batch: Batch) -> Mapping[int, Sequence[Record]]:
         """The records of each partition. Raises `BatchRejected` for an event that cannot be enriched."""
-        found: dict[int, list[Record]] = {}
+        made: list[Mapping[int, Sequence[Record]]] = []
         first = 0
         for piece in batch.in_pieces():
-            records = self._records_of_piece(piece, first)
-            if len(piece) == len(batch):
-                return records
-            # Not joined to one text: freeing so long a one would keep the allocator from giving memory back.
-            for partition, each in records.items():
-                found.setdefault(partition, []).extend(each)
+            made.append(self._records_of_piece(piece, first))
             first += len(piece)
-        return found
+        return join_records(made)
 
     def _records_of_piece(self, piece: TextPiece, first: int) -> Mapping[int, Sequence[Record]]:
         lines = _split_piece(piece, self.partitions[first : first + len(piece)])
@@ -82,6 +77,17 @@ class RecordMaker(Struct, frozen=True, kw_only=True):
                 ),
             )
         )
+
+
+def join_records(pieces: list[Mapping[int, Sequence[Record]]]) -> Mapping[int, Sequence[Record]]:
+    """The records of all pieces, which are taken out of the list."""
+    if len(pieces) == 1:
+        return pieces.pop()
+    found: dict[int, list[Record]] = {}
+    # Not joined to one text: freeing so long a one would keep the allocator from giving memory back.
+    for partition, records in chain.from_iterable(pieces.pop(0).items() for _ in range(len(pieces))):
+        found.setdefault(partition, []).extend(records)
+    return found
 
 
 def _split_piece(piece: TextPiece, partitions: Sequence[int]) -> Mapping[int, _Lines]:

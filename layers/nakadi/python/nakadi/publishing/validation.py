@@ -113,7 +113,7 @@ def _read_strictly(body: bytes, limits: BatchLimits) -> ParsedBatch:
     check_may_block()
     texts = list(_split_strictly(body, limits))
     try:
-        return _batch_from_texts(texts, limits)
+        return _parse_all(LongBatch(texts, limits))
     except PARSE_ERRORS as error:
         raise _malformed_body(str(error)) from error
 
@@ -124,6 +124,11 @@ def _read_fast(body: bytes, limits: BatchLimits) -> ParsedBatch:
         piece = parse_piece(body)
         limits.check_event_count(len(piece.events))
         return piece
+    return _parse_all(cut_long_body(body, limits))
+
+
+def cut_long_body(body: bytes, limits: BatchLimits) -> LongBatch:
+    """The texts of the events; raises `TooLarge`, or one of `PARSE_ERRORS` if they have to be cut out by hand."""
     if body.count(b"{") > max(limits.max_events, len(body) // _MIN_AVERAGE_OBJECT_BYTES):
         # If they were all events, cutting them out at once would take several times the memory of the body.
         raise NotStrictJson
@@ -132,14 +137,13 @@ def _read_fast(body: bytes, limits: BatchLimits) -> ParsedBatch:
     texts = [memoryview(raw) for raw in raws]
     if not all(text[0] == _OPENING_BRACE for text in texts):
         raise NotStrictJson
-    return _batch_from_texts(texts, limits)
+    return LongBatch(texts, limits)
 
 
-def _batch_from_texts(texts: Sequence[JsonText], limits: BatchLimits) -> ParsedBatch:
-    """A batch of these events; raises one of `PARSE_ERRORS` if they are not all strict JSON."""
-    batch = LongBatch(texts, limits)
+def _parse_all(batch: LongBatch) -> ParsedBatch:
+    """The same batch; raises one of `PARSE_ERRORS` if its events are not all strict JSON."""
     if batch.is_one_piece:
-        return parse_piece(json_array_of(texts))
+        return parse_piece(json_array_of(batch.received))
     for array in batch.piece_texts():
         parse_piece(array)
     return batch

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, auto
+from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
@@ -83,7 +84,7 @@ class UntypedPartCheck:
             for part in parts:
                 accepts = self._check_by_part[part.key]
                 values = _values_at(part.path, events)
-                if not all(accepts(value, steps) for value in (to_builtins(values) if part.keywords else values)):
+                if not all(map(accepts, to_builtins(values) if part.keywords else values, repeat(steps))):
                     return False
         except (StepsExhausted, RecursionError):
             return False
