@@ -27,7 +27,7 @@ from nakadi_client.pauses import Pauses
 
 Place = tuple[str, str]
 
-# While batches wait for the worker, what is handled within this time shares a commit.
+# What is handled within this time of the last commit shares the next: a commit costs as much as reading 500 events.
 _SHARED_COMMIT_SECONDS = 0.05
 # A stream's own clock for commits must not run out while a commit or a sign of life is on its way.
 _COMMIT_PART, _LIFE_PART, _GLANCE_PART, _LOOK_AGAIN_PART = 1 / 3, 0.4, 0.2, 0.02
@@ -46,7 +46,7 @@ _NO_SESSION = b"Session with stream id"
 class CommitPolicy(msgspec.Struct, frozen=True):
     """When batches that are worked through are committed: after so many events or seconds, whichever comes first.
 
-    Without either, as soon as a batch is done; batches that are done within 0.05 s while others wait share a commit.
+    Without either, as soon as a batch is done; batches that are done within 0.05 s of a commit share the next one.
     With `by_hand` only batches that were marked with `done()` count; otherwise each counts when the next is asked for.
     A commit is always made in time for the stream's `commit_timeout`.
     """
@@ -225,6 +225,7 @@ class ConsumerCore:
         self._request: Action | None = None
         self._commit_failures = 0
         self._commit_again_at = -inf
+        self._committed_at = -inf
         # Whether the broker knows how to be told that work goes on, and that a stream is left.
         self._extends = True
         self._leaves = True
@@ -398,6 +399,7 @@ class ConsumerCore:
         if isinstance(answer, Answer) and answer.status in (200, 204):
             self._commits += 1
             self._commit_failures = 0
+            self._committed_at = now
             if session is not None:
                 session.clock_since = now
                 session.uncommitted -= session.committing.batches
@@ -507,11 +509,11 @@ class ConsumerCore:
 
     def _commit_at(self, handled: _Handled) -> float:
         policy = self._policy
-        if policy.events is None and policy.seconds is None:
-            return handled.since + (_SHARED_COMMIT_SECONDS if self._ready else 0.0)
         # A window that is full of what is handled brings no events that would make the number complete.
         if handled.events >= min(policy.events or inf, self.options.max_uncommitted_events / 2):
             return handled.since
+        if policy.events is None and policy.seconds is None:
+            return max(handled.since, self._committed_at + _SHARED_COMMIT_SECONDS)
         longest = self.options.commit_timeout * _COMMIT_PART
         return handled.since + (longest if policy.seconds is None else min(longest, policy.seconds))
 

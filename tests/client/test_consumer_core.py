@@ -226,15 +226,18 @@ def test_a_batch_is_committed_when_it_is_done():
 
 
 def test_batches_that_are_done_together_share_a_commit():
-    """While more batches wait, a commit takes all that was done meanwhile; of a partition the last cursor."""
+    """Right after a commit, the next one takes all that was done meanwhile; of a partition the last cursor."""
     core = opened()
     for numbers in ([0], [1], [2]):
         core.received(line("0", numbers), 0.0)
     core.handled(next_batch(core), 0.0)
-    assert core.commit_step(0.0) == Wait(0.05)
-    second = next_batch(core)
-    core.handled(second, 0.01)
-    assert core.commit_step(0.05) == Commit("s", (second.cursor,))
+    assert isinstance(core.commit_step(0.0), Commit)
+    core.committed(Answer(204), 0.01)
+    core.handled(next_batch(core), 0.01)
+    assert core.commit_step(0.01) == Wait(pytest.approx(0.06))
+    last = next_batch(core)
+    core.handled(last, 0.02)
+    assert core.commit_step(0.07) == Commit("s", (last.cursor,))
 
 
 def test_a_commit_that_got_no_answer_is_made_again():
@@ -250,6 +253,19 @@ def test_a_commit_that_got_no_answer_is_made_again():
     core.handled(second, 0.1)
     assert core.commit_step(0.1) == Wait(pytest.approx(0.15))
     assert set(core.commit_step(0.2).cursors) == {first.cursor, second.cursor}
+
+
+def test_a_commit_that_is_made_again_goes_as_far_as_work_has_come():
+    """Of a partition the later cursor is committed, not the one that got no answer."""
+    core = opened()
+    core.received(line("0", [0]), 0.0)
+    core.received(line("0", [1]), 0.0)
+    core.handled(next_batch(core), 0.0)
+    core.commit_step(0.1)
+    second = next_batch(core)
+    core.handled(second, 0.1)
+    core.committed(NoAnswer("lost"), 0.1)
+    assert core.commit_step(0.2) == Commit("s", (second.cursor,))
 
 
 def test_a_stream_that_takes_no_commits_is_dropped():

@@ -1,0 +1,310 @@
+"""How fast is the client for Python, and what does it cost? Beside loops of raw httpx, and pynakadi if it is there.
+
+    python benchmarks/client.py [--events N] [--rounds N]
+
+A broker with SQLite serves from a process of its own; each way of publishing or consuming has a process of its own as
+well, and the ways alternate. CPU is that of the client's process with all its threads: on a machine that has other
+things to do, rates say how much of it was left. The medians of the rounds are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from nakadi_client import Consumer, Producer, StreamOptions, aio
+from nakadi_client.lines import LineSplitter
+
+BATCH = 500
+WINDOW = 50_000
+PARTITIONS = 4
+# A loop of single posts is a hundred times slower: it is measured with a part of the events.
+PART_OF_LOOP = 200
+
+
+class Clock:
+    """Begins when a way is set up: clients of httpx read certificates for 20 ms when they are made."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        self._began, self._cpu = time.perf_counter(), time.process_time()
+
+    def seconds(self) -> tuple[float, float]:
+        return time.perf_counter() - self._began, time.process_time() - self._cpu
+
+
+Way = Callable[[str, int, int, Clock], int]
+
+
+def events(count: int, size: int) -> Iterator[dict[str, Any]]:
+    """Events of about this many bytes, without metadata."""
+    text = "x" * (size - 30)
+    return ({"n": n, "order": "A-1", "text": text} for n in range(count))
+
+
+# Publishing -----------------------------------------------------------------------------------------------------------
+
+
+def produce(url: str, count: int, size: int, clock: Clock) -> int:
+    with Producer(url, "plain", metadata=None) as producer:
+        clock.begin()
+        for event in events(count, size):
+            producer.send(event)
+    return count
+
+
+def produce_with_metadata(url: str, count: int, size: int, clock: Clock) -> int:
+    with Producer(url, "business") as producer:
+        clock.begin()
+        for event in events(count, size):
+            producer.send(event)
+    return count
+
+
+def produce_in_loop(url: str, count: int, size: int, clock: Clock) -> int:
+    async def run() -> None:
+        async with aio.Producer(url, "plain", metadata=None) as producer:
+            clock.begin()
+            for event in events(count, size):
+                await producer.send(event)
+
+    asyncio.run(run())
+    return count
+
+
+def post_one_by_one(url: str, count: int, size: int, clock: Clock) -> int:
+    with httpx.Client(base_url=url) as client:
+        clock.begin()
+        for event in events(count // PART_OF_LOOP, size):
+            client.post("/event-types/plain/events", json=[event]).raise_for_status()
+    return count // PART_OF_LOOP
+
+
+def post_batches(
+    url: str, count: int, size: int, clock: Clock, *, event_type: str = "plain", metadata: bool = False
+) -> int:
+    batch: list[Any] = []
+    with httpx.Client(base_url=url) as client:
+        clock.begin()
+        for event in events(count, size):
+            if metadata:
+                event["metadata"] = {"eid": str(uuid.uuid4()), "occurred_at": datetime.now(UTC).isoformat()}
+            batch.append(event)
+            if len(batch) == BATCH:
+                client.post(f"/event-types/{event_type}/events", json=batch).raise_for_status()
+                batch = []
+    return count
+
+
+def pynakadi_batches(url: str, count: int, size: int, clock: Clock) -> int:
+    from pynakadi import NakadiClient  # noqa: PLC0415  # it is not installed everywhere
+
+    client = NakadiClient("token", url)
+    batch: list[Any] = []
+    clock.begin()
+    for event in events(count, size):
+        batch.append(event)
+        if len(batch) == BATCH:
+            client.post_events("plain", batch)
+            batch = []
+    return count
+
+
+# Consuming ------------------------------------------------------------------------------------------------------------
+
+
+def consume(url: str, count: int, _size: int, clock: Clock) -> int:
+    seen = 0
+    with Consumer(
+        url, subscribed(url), options=StreamOptions(batch_limit=BATCH, max_uncommitted_events=WINDOW)
+    ) as consumer:
+        clock.begin()
+        for batch in consumer:
+            seen += len(batch.events)
+            if seen >= count:
+                batch.done()
+                break
+    return seen
+
+
+def consume_in_loop(url: str, count: int, _size: int, clock: Clock) -> int:
+    async def run() -> int:
+        seen = 0
+        async with aio.Consumer(
+            url, subscribed(url), options=StreamOptions(batch_limit=BATCH, max_uncommitted_events=WINDOW)
+        ) as consumer:
+            clock.begin()
+            async for batch in consumer:
+                seen += len(batch.events)
+                if seen >= count:
+                    batch.done()
+                    break
+        return seen
+
+    return asyncio.run(run())
+
+
+def read_lines(url: str, count: int, _size: int, clock: Clock) -> int:
+    """A low-level stream, read line by line with httpx and json, without commits."""
+    cursors = json.dumps([{"partition": str(each), "offset": "BEGIN"} for each in range(PARTITIONS)])
+    parameters = {"batch_limit": BATCH, "stream_limit": count, "batch_flush_timeout": 1}
+    seen = 0
+    headers = {"X-Nakadi-Cursors": cursors, "Accept-Encoding": "identity"}
+    with httpx.Client(base_url=url, timeout=60, headers=headers) as client:
+        clock.begin()
+        with client.stream("GET", "/event-types/read/events", params=parameters) as response:
+            for line in response.iter_lines():
+                seen += len(json.loads(line).get("events", ()))
+                if seen >= count:
+                    break
+    return seen
+
+
+def read_and_commit(url: str, count: int, _size: int, clock: Clock) -> int:
+    """A stream of a subscription with httpx and json, and a commit after each batch."""
+    subscription = subscribed(url)
+    parameters = {"batch_limit": BATCH, "max_uncommitted_events": WINDOW, "batch_flush_timeout": 1}
+    seen = 0
+    with httpx.Client(base_url=url, timeout=60, headers={"Accept-Encoding": "identity"}) as client:
+        clock.begin()
+        with client.stream("GET", f"/subscriptions/{subscription}/events", params=parameters) as response:
+            stream = {"X-Nakadi-StreamId": response.headers["X-Nakadi-StreamId"]}
+            splitter = LineSplitter()
+            for chunk in response.iter_bytes():
+                for line in splitter.feed(chunk):
+                    batch = json.loads(line)
+                    if not batch.get("events"):
+                        continue
+                    seen += len(batch["events"])
+                    commit = {"items": [batch["cursor"]]}
+                    client.post(f"/subscriptions/{subscription}/cursors", json=commit, headers=stream)
+                if seen >= count:
+                    break
+    return seen
+
+
+def subscribed(url: str) -> str:
+    """Make a subscription of its own, which begins at the first event."""
+    body = {
+        "owning_application": "a",
+        "event_types": ["read"],
+        "read_from": "begin",
+        "consumer_group": uuid.uuid4().hex,
+    }
+    return str(httpx.post(f"{url}/subscriptions", json=body).raise_for_status().json()["id"])
+
+
+PRODUCING: Mapping[str, Way] = {
+    "Producer, one by one": produce,
+    "aio.Producer, one by one": produce_in_loop,
+    "httpx, a post for each event": post_one_by_one,
+    "httpx, batches of 500": post_batches,
+    "Producer, with metadata": produce_with_metadata,
+    "httpx, batches with metadata": partial(post_batches, event_type="business", metadata=True),
+    **({"pynakadi, batches of 500": pynakadi_batches} if find_spec("pynakadi") else {}),
+}
+CONSUMING: Mapping[str, Way] = {
+    "Consumer, a commit a batch": consume,
+    "aio.Consumer, a commit a batch": consume_in_loop,
+    "httpx, lines, no commits": read_lines,
+    "httpx, lines, a commit a batch": read_and_commit,
+}
+
+# The process of the broker, and one for each measurement --------------------------------------------------------------
+
+
+def serve(port: Any, folder: str) -> None:
+    from nakadi.local import Broker  # noqa: PLC0415  # the clients do without
+
+    data = f"sqlite:///{folder}/nakadi.db"
+    with Broker(registry=data, event_log=data) as broker:
+        port.send(broker.url)
+        with suppress(EOFError):
+            port.recv()
+
+
+@contextmanager
+def served() -> Iterator[str]:
+    ours, theirs = multiprocessing.Pipe()
+    with tempfile.TemporaryDirectory() as folder:
+        process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs, folder))
+        process.start()
+        try:
+            yield ours.recv()
+        finally:
+            ours.send(None)
+            process.join()
+
+
+def create(url: str, name: str, category: str) -> None:
+    enrichment = {} if category == "undefined" else {"enrichment_strategies": ["metadata_enrichment"]}
+    statistic = {"messages_per_minute": 1, "message_size": 1} | dict.fromkeys(
+        ("read_parallelism", "write_parallelism"), PARTITIONS
+    )
+    document = {"name": name, "category": category, "owning_application": "a", "default_statistic": statistic}
+    document |= {"schema": {"type": "json_schema", "schema": "{}"}, "compatibility_mode": "none", **enrichment}
+    httpx.post(f"{url}/event-types", json=document).raise_for_status()
+
+
+def work(way: Way, url: str, count: int, size: int, result: Any) -> None:
+    clock = Clock()
+    done = way(url, count, size, clock)
+    result.send((done, *clock.seconds()))
+
+
+def measured(way: Way, url: str, count: int, size: int) -> tuple[float, float]:
+    """Events a second, and µs of CPU an event, of a process of its own."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=work, args=(way, url, count, size, theirs))
+    process.start()
+    done, seconds, cpu = ours.recv()
+    process.join()
+    return done / seconds, cpu / done * 1e6
+
+
+def compare(ways: Mapping[str, Way], url: str, count: int, size: int, rounds: int) -> None:
+    figures: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            figures[name].append(measured(way, url, count, size))
+    print(f"\n{count:,} events of {size:,} bytes, medians of {rounds} alternating rounds")
+    for name, found in figures.items():
+        rate, cpu = (statistics.median(column) for column in zip(*found, strict=True))
+        print(f"  {name:36} {rate:>10,.0f} events/s {cpu:>8.2f} µs of CPU an event")
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    chosen = parser.parse_args(arguments or None)
+    for size in (100, 1_000):
+        with served() as url:
+            for name, category in (("plain", "undefined"), ("business", "business"), ("read", "undefined")):
+                create(url, name, category)
+            compare(PRODUCING, url, chosen.events, size, chosen.rounds)
+            post_batches(url, chosen.events, size, Clock(), event_type="read")
+            compare(CONSUMING, url, chosen.events, size, chosen.rounds)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    main()
