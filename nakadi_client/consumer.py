@@ -199,7 +199,7 @@ class Consumer(Generic[Event]):
             skip(poison, batch)
         elif isinstance(self._on_poison, Park):
             self._park(self._on_poison, poison, batch)
-        else:
+        elif callable(self._on_poison):
             self._on_poison(poison, batch)
 
     def _park(self, park: Park, poison: PoisonEvent, batch: Batch[Any]) -> None:
@@ -318,13 +318,15 @@ def consume(
 
 
 @overload
-def consume(broker: str | Connection, subscription: str, **options: Any) -> Iterator[Batch[dict[str, Any]]]: ...
+def consume(
+    broker: str | Connection, subscription: str, *, model: None = None, **options: Any
+) -> Iterator[Batch[dict[str, Any]]]: ...
 
 
-def consume(broker: str | Connection, subscription: str, **options: Any) -> Iterator[Batch[Any]]:
+def consume(broker: str | Connection, subscription: str, *, model: Any = None, **options: Any) -> Iterator[Batch[Any]]:
     """Read a subscription: an iterator over its batches, which commits each when the next is asked for.
 
     The keywords are those of `Consumer`, which has `stop()`, `health()` and `lag()` besides.
     """
-    with Consumer[Any](broker, subscription, **options) as consumer:
+    with Consumer[Any](broker, subscription, model=model, **options) as consumer:
         yield from consumer

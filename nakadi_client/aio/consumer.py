@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -72,9 +73,10 @@ class Consumer(Generic[Event]):
         self._on_rebalance = on_rebalance
         self._stops_on_signals = stop_on_signals
         self._changes = Changes()
-        self._reading: asyncio.Task[Any] | None = None
+        self._socket: socket.socket | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._finished = False
+        self._finishing = asyncio.Lock()
 
     async def __aiter__(self) -> AsyncIterator[Batch[Event]]:
         self._start()
@@ -166,7 +168,7 @@ class Consumer(Generic[Event]):
             skip(poison, batch)
         elif isinstance(self._on_poison, Park):
             await self._park(self._on_poison, poison, batch)
-        else:
+        elif callable(self._on_poison):
             self._on_poison(poison, batch)
 
     async def _park(self, park: Park, poison: PoisonEvent, batch: Batch[Any]) -> None:
@@ -176,19 +178,31 @@ class Consumer(Generic[Event]):
             await asyncio.sleep(pauses.after(failures, random.random))
 
     async def _finish(self) -> None:
-        if self._finished:
-            return
-        self._finished = True
-        self._core.let_go()
-        self.stop()
-        if self._tasks:
-            reading, committing = self._tasks
-            await asyncio.wait({committing}, timeout=_SECONDS_TO_END)
-            reading.cancel()
-            committing.cancel()
-            await asyncio.gather(reading, committing, return_exceptions=True)
-        if self._stops_on_signals and self._tasks:
-            asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+        # At the end of a loop of asyncio, the generators of a `consume` are closed at the same time.
+        async with self._finishing:
+            if self._finished:
+                return
+            self._finished = True
+            self._core.let_go()
+            self.stop()
+            if self._tasks:
+                await self._end_tasks()
+            if self._stops_on_signals and self._tasks:
+                asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+
+    async def _end_tasks(self) -> None:
+        """Commit what is done, and leave the stream."""
+        reading, committing = self._tasks
+        if committing.done():
+            # `asyncio.run` cancels every task before it closes generators.
+            committing = asyncio.create_task(self._commit())
+        await asyncio.wait({committing}, timeout=_SECONDS_TO_END)
+        self._break_stream()
+        # A reader that is still connecting has nothing to give back.
+        await asyncio.wait({reading}, timeout=_SECONDS_TO_END if self._socket else 0)
+        for task in (reading, committing):
+            task.cancel()
+        await asyncio.gather(reading, committing, return_exceptions=True)
 
     # The reader's task ------------------------------------------------------------------------------------------------
 
@@ -202,15 +216,13 @@ class Consumer(Generic[Event]):
             if isinstance(step, End):
                 self._changes.tell()
                 return
-            self._reading = asyncio.create_task(self._read_stream())
+            error: NakadiError | None = NoAnswer("The task was cancelled.")
             try:
-                # The committer cancels a stream that takes no more commits; and this task may be cancelled itself.
-                await asyncio.wait({self._reading})
+                error = await self._read_stream()
             finally:
-                self._reading.cancel()
-            error = NoAnswer("The stream was ended here.") if self._reading.cancelled() else self._reading.result()
-            self._core.closed(time.monotonic(), error)
-            self._changes.tell()
+                self._socket = None
+                self._core.closed(time.monotonic(), error)
+                self._changes.tell()
 
     async def _read_stream(self) -> NakadiError | None:
         """Read one stream to its end. Returns what ended it, unless it was the broker's will."""
@@ -222,6 +234,8 @@ class Consumer(Generic[Event]):
                     return None
                 if self._core.is_stopping:
                     return Closed("The consumer was stopped.")
+                stream = response.extensions.get("network_stream")
+                self._socket = stream.get_extra_info("socket") if stream else None
                 self._core.opened(response.headers["X-Nakadi-StreamId"], time.monotonic())
                 is_open = True
                 self._changes.tell()
@@ -252,16 +266,26 @@ class Consumer(Generic[Event]):
         while True:
             now = time.monotonic()
             step = self._core.commit_step(now)
-            if self._core.lost_stream() and self._reading:
-                self._reading.cancel()
+            if self._core.lost_stream():
+                self._break_stream()
             if isinstance(step, End):
                 return
             if isinstance(step, Wait):
                 await self._changes.wait(step.until, now)
                 continue
-            answer = await self._api.send(self._requests.of(step))
-            tell(self._core, step, answer, time.monotonic())
-            self._changes.tell()
+            answer: Answer | NoAnswer = NoAnswer("The task was cancelled.")
+            try:
+                answer = await self._api.send(self._requests.of(step))
+            finally:
+                tell(self._core, step, answer, time.monotonic())
+                self._changes.tell()
+
+    def _break_stream(self) -> None:
+        """End the reader's wait for more lines."""
+        if self._socket is not None:
+            # It may have ended by itself a moment ago.
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
 
 
 @overload
@@ -271,14 +295,18 @@ def consume(
 
 
 @overload
-def consume(broker: str | Connection, subscription: str, **options: Any) -> AsyncIterator[Batch[dict[str, Any]]]: ...
+def consume(
+    broker: str | Connection, subscription: str, *, model: None = None, **options: Any
+) -> AsyncIterator[Batch[dict[str, Any]]]: ...
 
 
-async def consume(broker: str | Connection, subscription: str, **options: Any) -> AsyncIterator[Batch[Any]]:
+async def consume(
+    broker: str | Connection, subscription: str, *, model: Any = None, **options: Any
+) -> AsyncIterator[Batch[Any]]:
     """Read a subscription: an iterator over its batches, which commits each when the next is asked for.
 
     The keywords are those of `Consumer`, which has `stop()`, `health()` and `lag()` besides.
     """
-    async with Consumer[Any](broker, subscription, **options) as consumer:
+    async with Consumer[Any](broker, subscription, model=model, **options) as consumer:
         async for batch in consumer:
             yield batch

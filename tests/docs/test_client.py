@@ -1,0 +1,58 @@
+"""The examples of `docs/client.md` and of the package's README are run, in their order, against a broker."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from nakadi_client import Limits
+from nakadi_client.testing import LocalNakadi
+from tests.support.pages import ROOT
+
+PAGES = (ROOT / "docs/client.md", ROOT / "nakadi_client/README.md")
+PAGE = PAGES[0].read_text()
+BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+class Enough(Exception):
+    """Raised in a loop that would wait for more events."""
+
+
+@pytest.fixture(scope="module")
+def nakadi():
+    with LocalNakadi() as nakadi:
+        nakadi.create_event_type("order.placed")
+        nakadi.create_event_type("orders.parked")
+        yield nakadi
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_example_runs(page, nakadi):
+    """What a reader copies does what the page says."""
+    handled = []
+
+    def handle(events):
+        handled.extend(events)
+        raise Enough
+
+    for number, code in enumerate(BLOCK.findall(page.read_text())):
+        names = {"ID": nakadi.subscribe("order.placed", consumer_group=f"{page.name} {number}")}
+        names |= {"handle": handle, "read_secret": lambda: "secret"}
+        handled.clear()
+        source = code.replace("https://events.example.org", nakadi.url)
+        try:
+            exec(compile(source, f"{page.name}, example {number}", "exec"), names)
+        except Enough:
+            assert handled
+        else:
+            assert "consume" not in code
+
+
+def test_the_table_of_limits_has_the_defaults_of_the_code():
+    """Each limit stands in the table, with its default."""
+    table = PAGE[PAGE.index("| field of `Limits`") : PAGE.index("What the producer does with an answer")]
+    limits = Limits()
+    for name in Limits.__struct_fields__:
+        assert f"`{name}`" in table
+        assert f"{getattr(limits, name):,}".removesuffix(".0") in table
