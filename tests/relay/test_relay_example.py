@@ -128,12 +128,13 @@ def test_the_books_balance_whatever_is_killed(database, start, tmp_path):
             database.start()
         else:
             victim.kill()
-    until(lambda: keep_up(parts) and count(database, "entries") == ORDERS, PATIENCE)
+    # The last kill may have left rows that are in the log already, and a broker that is about to start.
+    until(lambda: keep_up(parts) and answers(url) and count(database, "entries") == ORDERS, PATIENCE)
+    until(lambda: keep_up(parts) and count(database, "nakadi_outbox") == 0, PATIENCE)
 
     with psycopg.connect(database.dsn) as connection:
         placed = connection.execute("SELECT number, customer, amount FROM orders ORDER BY number").fetchall()
         entered = connection.execute("SELECT order_number, customer, amount FROM entries ORDER BY entered").fetchall()
-        assert connection.execute("SELECT count(*) FROM nakadi_outbox").fetchone() == (0,)
     assert len(placed) == ORDERS
     assert sorted(entered) == placed
     for customer in {each[1] for each in placed}:
