@@ -167,14 +167,13 @@ def lines_of(answer: httpx.Response) -> Iterator[str]:
 
     Only `\\n` ends a line. `iter_lines` of httpx also splits at U+2028, U+2029 and U+0085, which JSON may contain.
     """
-    parts: list[bytes] = []
+    from nakadi_client.lines import LineSplitter
+
+    splitter = LineSplitter()
     for chunk in answer.iter_bytes():
-        first, *others = chunk.split(b"\n")
-        parts.append(first)
-        for other in others:
-            yield b"".join(parts).decode()
-            parts = [other]
-    if rest := b"".join(parts):
+        for line in splitter.feed(chunk):
+            yield line.decode()
+    if rest := splitter.rest():
         yield rest.decode()
 
 

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 from nakadi_cli.api import Api, path, refusal
 from nakadi_cli.failures import NotAnswered, Refused
 from nakadi_cli.reading_events import Event
+from nakadi_client.answers import ItemResult, answer_of, retry_after
+from nakadi_client.pauses import Pauses
 
 if TYPE_CHECKING:
     import httpx
 
 # The broker has no room or no time now, and may have later.
 _LATER = {408, 429, 502, 503, 504}
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
+_LONGEST_PAUSE = 10.0
+_PAUSES = Pauses(first=0.1, longest=_LONGEST_PAUSE)
 
 
 @dataclass
@@ -108,7 +111,7 @@ class Publisher:
                 self.outcome.failed += [{"event": each.number, "reason": reason} for each in left]
                 return False
             if left:
-                self._pause(wait or _pause_after(failures))
+                self._pause(wait or _PAUSES.after(failures, random.random))
             batch = left
         return True
 
@@ -121,8 +124,8 @@ class Publisher:
     def _not_stored(self, batch: list[Event], answer: httpx.Response) -> tuple[str, list[Event], float]:
         """Return why what of a batch is to be sent again, and after how many seconds the broker wants it."""
         if answer.status_code == 207 and (found := _items(answer, batch)):
-            left = [each for each, item in zip(batch, found, strict=True) if item["publishing_status"] != "submitted"]
-            reasons = [str(item["detail"]) for item in found if item["publishing_status"] == "failed"]
+            left = [each for each, item in zip(batch, found, strict=True) if item.publishing_status != "submitted"]
+            reasons = [item.detail for item in found if item.publishing_status == "failed" and item.detail]
             return next(iter(reasons), "not stored"), left, 0.0
         problem = refusal(answer)
         if answer.status_code in _LATER:
@@ -130,11 +133,11 @@ class Publisher:
         self.outcome.failed += [{"event": each.number, "reason": problem.message} for each in batch]
         raise problem
 
-    def _without_refused(self, batch: list[Event], found: Sequence[Any]) -> list[Event]:
+    def _without_refused(self, batch: list[Event], found: Sequence[ItemResult]) -> list[Event]:
         rest = []
         for event, item in zip(batch, found, strict=True):
-            if item["publishing_status"] == "failed":
-                self.outcome.refused.append({"event": event.number, "step": item["step"], "reason": item["detail"]})
+            if item.publishing_status == "failed":
+                self.outcome.refused.append({"event": event.number, "step": item.step, "reason": item.detail})
             else:
                 rest.append(event)
         if len(rest) == len(batch):
@@ -142,19 +145,10 @@ class Publisher:
         return rest
 
 
-def _items(answer: httpx.Response, batch: Sequence[Event]) -> Sequence[Any] | None:
+def _items(answer: httpx.Response, batch: Sequence[Event]) -> Sequence[ItemResult] | None:
     """Return what the broker says of each event, in the order of the batch."""
-    try:
-        found = answer.json()
-    except ValueError:
-        return None
-    return found if isinstance(found, list) and len(found) == len(batch) else None
+    return answer_of(answer.status_code, answer.headers, answer.content).item_results(len(batch))
 
 
-def _pause_after(failures: int) -> float:
-    longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** max(0, failures - 1))
-    return random.uniform(longest / 2, longest)  # noqa: S311  # it only keeps clients from coming at once
-
-
-def _seconds(retry_after: str | None) -> float:
-    return min(float(retry_after), _LONGEST_PAUSE) if retry_after and retry_after.isdigit() else 0.0
+def _seconds(header: str | None) -> float:
+    return min(retry_after(header) or 0.0, _LONGEST_PAUSE)

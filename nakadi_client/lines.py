@@ -22,3 +22,7 @@ class LineSplitter:
         lines = [b"".join(self._parts), *others[:-1]]
         self._parts = [others[-1]]
         return [line for line in lines if line and not line.isspace()]
+
+    def rest(self) -> bytes:
+        """Return what came behind the last line. A broker that ends a stream with a Problem may leave its end out."""
+        return b"".join(self._parts)
