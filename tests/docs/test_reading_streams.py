@@ -51,18 +51,22 @@ class Enough(Exception):
 
 def test_the_example_of_httpx_consumes_a_subscription(url):
     """Batches are handled and committed."""
-    body = {"owning_application": "a", "event_types": ["read"], "read_from": "begin"}
+    # As many as the example takes in a batch, which comes at once then.
+    events = [*EVENTS, *({"n": number} for number in range(len(EVENTS), 100))]
+    httpx.post(f"{url}/event-types", json={**EVENT_TYPE, **SCHEMA, "name": "consumed"}).raise_for_status()
+    httpx.post(f"{url}/event-types/consumed/events", json=events).raise_for_status()
+    body = {"owning_application": "a", "event_types": ["consumed"], "read_from": "begin"}
     subscription = httpx.post(f"{url}/subscriptions", json=body).json()["id"]
     seen = []
 
-    def handle(events):
-        seen.extend(events)
-        if len(seen) == len(EVENTS):
+    def handle(events_of_batch):
+        seen.extend(events_of_batch)
+        if len(seen) == len(events):
             raise Enough
 
     with pytest.raises(Enough):
         example("httpx")["consume"](url, subscription, handle)
-    assert seen == EVENTS
+    assert seen == events
 
 
 def test_the_example_of_requests_reads_an_event_type(url):
