@@ -60,6 +60,8 @@ SCOPES = {
     ("POST", "/subscriptions/{subscription_id}/parked-events/{parked_event_id}/redrive"): READ,
     ("GET", "/subscriptions/{subscription_id}/events"): READ,
     ("POST", "/subscriptions/{subscription_id}/events"): READ,
+    ("DELETE", "/subscriptions/{subscription_id}/streams/{stream_id}"): READ,
+    ("POST", "/subscriptions/{subscription_id}/streams/{stream_id}/extend"): READ,
     ("GET", "/registry/partition-strategies"): UID,
     ("GET", "/registry/enrichment-strategies"): UID,
     ("GET", "/registry/validation-strategies"): UID,
@@ -91,6 +93,7 @@ def asked(client: httpx.Client, method: str, template: str, **options: object) -
         "blacklist_type": "PRODUCER_ET",
         "subscription_id": "some-id",
         "parked_event_id": "some-id",
+        "stream_id": "some-id",
     }
     path = template.format(**values)
     with client.stream(method, path, **options) as answer:
