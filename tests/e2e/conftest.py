@@ -16,6 +16,7 @@ from nakadi.local import Broker
 from tests.support import everything, kafka, workers
 from tests.support.http import described
 from tests.support.laptop import ALL, CHOSEN, HURRIED, OPEN, STRICTNESS, OnALaptop, chosen, is_here, variables
+from tests.support.loop_guard import LoopGuard, guarded_loops
 from tests.support.patience import PATIENCE
 from tests.support.storages import STORAGES
 from tests.support.tokens import Issuer
@@ -23,6 +24,20 @@ from tests.support.tokens import Issuer
 ENGINES = ("memory", "sqlite", "aws-local", "two-workers", "kafka", "kafka-two-workers")
 
 Running = Broker | OnALaptop | workers.Program
+
+
+@pytest.fixture(scope="session", autouse=True)
+def guard() -> Iterator[LoopGuard]:
+    """Calls that block raise on the event loops of brokers in this process."""
+    with guarded_loops() as guard:
+        yield guard
+
+
+@pytest.fixture(autouse=True)
+def nothing_blocks_a_loop(guard: LoopGuard) -> Iterator[None]:
+    yield
+    calls = guard.take_calls()
+    assert not calls, "\n".join(calls)
 
 
 @pytest.fixture(scope="session", params=ENGINES)

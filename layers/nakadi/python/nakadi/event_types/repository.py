@@ -91,7 +91,6 @@ class EventTypes:
 
     def schemas(self, event_type: EventType) -> Sequence[Schema]:
         """All versions of its schema, newest first."""
-        check_may_block()
         documents = self._registry.list(SCHEMAS_KIND, prefix=f"{event_type.id}/")
         return [schema_from_body(document.body) for document in reversed(documents)]
 

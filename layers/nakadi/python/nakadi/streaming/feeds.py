@@ -286,11 +286,17 @@ class Feeds:
 
     async def _watch(self, storage_id: str) -> _WatchedLog:
         loop = asyncio.get_running_loop()
-        event_log = await loop.run_in_executor(self._opening, self._logs.for_storage, storage_id)
+
+        def open_watched_log() -> _WatchedLog:
+            return _WatchedLog(self._logs.for_storage(storage_id), loop)
+
+        # In a thread: an engine reads how far its log is before it watches it.
+        watched = await loop.run_in_executor(self._opening, open_watched_log)
         # Another stream may have been here while this one waited: one watch is enough.
-        if storage_id not in self._watched:
-            self._watched[storage_id] = _WatchedLog(event_log, loop)
-        return self._watched[storage_id]
+        kept = self._watched.setdefault(storage_id, watched)
+        if kept is not watched:
+            watched.stop()
+        return kept
 
     def _new_feed(self, timeline: Timeline, event_log: EventLog, partition: int, offset: int) -> PartitionFeed:
         def fetch(start: int) -> EventChunk:
@@ -314,7 +320,7 @@ class _WatchedLog:
         self._loop = loop
         self._lock = threading.Lock()
         self._changed: set[TopicPartition] = set()
-        self._stop = event_log.add_change_listener(self._note_new_events)
+        self.stop = event_log.add_change_listener(self._note_new_events)
 
     def feed_or_new(self, partition: TopicPartition, make: Callable[[], PartitionFeed]) -> PartitionFeed:
         if partition not in self._feeds:
@@ -325,7 +331,7 @@ class _WatchedLog:
         """Whether that was the last one."""
         del self._feeds[partition]
         if not self._feeds:
-            self._stop()
+            self.stop()
         return not self._feeds
 
     def _note_new_events(self, topic: str, partition: int) -> None:

@@ -263,8 +263,7 @@ class _WatchedSubscription:
         self._changes: set[SubscriptionChangeNotice] = set()
         self._reading = False
         self._woken = asyncio.Event()
-        # The watch before the first read: what changes in between is noted, and read once more.
-        self._stop = members.coordination.add_change_listener(members.subscription_id, self.add_change)
+        self._stop: Callable[[], None] | None = None
         self._task = self._loop.create_task(self._keep_reading())
 
     def add_change(self, change: SubscriptionChangeNotice) -> None:
@@ -278,7 +277,8 @@ class _WatchedSubscription:
 
     def close(self) -> None:
         # A thread of the store that was already calling `add_change` may still wake the loop: nothing listens any more.
-        self._stop()
+        if self._stop is not None:
+            self._stop()
         self._task.cancel()
 
     def _process_changes(self) -> None:
@@ -302,6 +302,9 @@ class _WatchedSubscription:
             # Before the notes are taken: a change behind that wakes the task again.
             self._woken.clear()
             try:
+                # The watch before the first read: what changes in between is noted, and read once more.
+                if self._stop is None:
+                    await self._watch()
                 await self._read()
                 pause = MIN_STATE_RETRY_PAUSE_SECONDS
             except Exception:  # whatever it is, streams without the state would neither send nor end
@@ -314,6 +317,17 @@ class _WatchedSubscription:
                 self._woken.set()
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, MAX_STATE_RETRY_PAUSE_SECONDS)
+
+    async def _watch(self) -> None:
+        """Have changes noted. In a thread, for an engine reads how far its changes are."""
+        add = self.members.coordination.add_change_listener
+        watching = self._loop.run_in_executor(self._threads, add, self.members.subscription_id, self.add_change)
+        try:
+            # A thread that has begun cannot be cancelled, and what it returns would be lost.
+            self._stop = await asyncio.shield(watching)
+        except asyncio.CancelledError:
+            watching.add_done_callback(_end_watch)
+            raise
 
     async def _read(self) -> None:
         with self._lock:
@@ -338,6 +352,12 @@ class _WatchedSubscription:
         assert shared is not None, "it was read"
         for listener in tuple(listeners):
             listener(shared)
+
+
+def _end_watch(watching: asyncio.Future[Callable[[], None]]) -> None:
+    """End a watch whose last listener left while it began."""
+    if not watching.cancelled() and watching.exception() is None:
+        watching.result()()
 
 
 class SharedStateReader:
