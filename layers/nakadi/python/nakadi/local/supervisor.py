@@ -19,12 +19,14 @@ import tempfile
 from asyncio.subprocess import Process
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from enum import Enum
 from itertools import chain
 
 from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.settings import Settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
 from nakadi.common.caching import CHANGE_COUNT_FORMAT, ChangeCounter
+from nakadi.common.states import Transitions, following_state
 from nakadi.engines.sqlite.changes import ChangePipes
 from nakadi.engines.sqlite.coordination import SqliteCoordination
 from nakadi.engines.sqlite.file import SCHEME
@@ -135,18 +137,52 @@ class RestartLimit:
         return len(self._deaths) <= self._max_deaths
 
 
+class WorkerState(Enum):
+    STARTING = "starting"
+    """It has not served yet. One that ends like this could not start."""
+    SERVING = "serving"
+    LEAVING = "leaving"
+    """It answers what it has, and gets no more connections."""
+
+
+class WorkerFact(Enum):
+    READY = "ready"
+    """The worker says that it serves."""
+    LEFT_ALONE = "left alone"
+    """It announces its end, or has ended, so it gets no more connections."""
+
+
+WORKER_TRANSITIONS: Transitions[WorkerState, WorkerFact] = {
+    (WorkerState.STARTING, WorkerFact.READY): (WorkerState.SERVING,),
+    (WorkerState.STARTING, WorkerFact.LEFT_ALONE): (WorkerState.STARTING,),
+    (WorkerState.SERVING, WorkerFact.LEFT_ALONE): (WorkerState.LEAVING,),
+    (WorkerState.LEAVING, WorkerFact.LEFT_ALONE): (WorkerState.LEAVING,),
+}
+
+
 class _Worker:
     def __init__(self, number: int, process: Process, connections: socket.socket) -> None:
         self.number = number
         self.process = process
         self.connections = connections
-        self.is_ready = False
-        self.has_served = False
+        self.state = WorkerState.STARTING
         self.open = 0
         self.not_taken_yet: deque[socket.socket] = deque()
 
+    @property
+    def is_serving(self) -> bool:
+        return self.state is WorkerState.SERVING
+
+    @property
+    def could_start(self) -> bool:
+        return self.state is not WorkerState.STARTING
+
+    def enter_state_after(self, fact: WorkerFact) -> None:
+        self.state = following_state(WORKER_TRANSITIONS, self.state, fact)
+
     def hand_over(self, connection: socket.socket) -> bool:
         """Hand a connection over, if the worker can take it. Keeps it open until the worker says that it has it."""
+        assert self.is_serving, self.state
         try:
             # The socket does not block: a worker that has not looked for long refuses, and the loop does not wait.
             socket.send_fds(self.connections, [CONNECTION_FOLLOWS], [connection.fileno()])
@@ -165,7 +201,7 @@ class _Worker:
         """Have the worker answer what it has, and end. One that still starts has nothing to answer."""
         with contextlib.suppress(OSError):
             self.connections.shutdown(socket.SHUT_WR)
-        if not self.has_served:
+        if not self.could_start:
             with contextlib.suppress(ProcessLookupError):
                 self.process.terminate()
 
@@ -298,7 +334,7 @@ class Supervisor:
         # Only now that the process is gone: if it still streamed, its partitions would be read twice. In a thread,
         # because the data file may be busy, and the other workers must not wait for it.
         await self._loop.run_in_executor(None, self._release_leases, leases)
-        return worker.has_served, code
+        return worker.could_start, code
 
     def _release_leases(self, leases: Collection[str]) -> None:
         """Release what a worker has left behind, so that its partitions do not wait until its leases are over."""
@@ -325,9 +361,9 @@ class Supervisor:
         worker.close_taken(said.count(CONNECTION_TAKEN))
         worker.open -= said.count(CONNECTION_ENDED)
         if WORKER_READY in said:
-            worker.is_ready = worker.has_served = True
+            worker.enter_state_after(WorkerFact.READY)
             self._resume_accepting()
-            if len(self._workers) == self._command.workers and all(each.is_ready for each in self._workers.values()):
+            if len(self._workers) == self._command.workers and all(each.is_serving for each in self._workers.values()):
                 self._all_ready.set()
         if WORKER_LEAVING in said:
             # In this order: what was handed over before lies in front of the end, and the worker serves it first.
@@ -349,14 +385,18 @@ class Supervisor:
 
     def _stop_handing_over_to(self, worker: _Worker) -> None:
         """Hand no more connections to a worker. They wait if there is no other."""
-        worker.is_ready = False
-        if not any(each.is_ready for each in self._workers.values()):
+        worker.enter_state_after(WorkerFact.LEFT_ALONE)
+        if not any(each.is_serving for each in self._workers.values()):
             self._pause_accepting()
 
     # Connections
 
     def _resume_accepting(self) -> None:
-        if not self._is_accepting and not self._over.is_set() and any(each.is_ready for each in self._workers.values()):
+        if (
+            not self._is_accepting
+            and not self._over.is_set()
+            and any(each.is_serving for each in self._workers.values())
+        ):
             self._is_accepting = True
             self._loop.add_reader(self._listening, self._accept_for_workers)
             # Nothing says so if there are only connections that wait.
@@ -389,7 +429,7 @@ class Supervisor:
     def _hand_over_connection(self, connection: socket.socket) -> bool:
         """Whether a worker has it now. Those that were found ready may have died, which is seen in a moment."""
         # How many connections a worker has is a little old, since it says so itself: that costs balance, nothing else.
-        ready = [each for each in self._workers.values() if each.is_ready]
+        ready = [each for each in self._workers.values() if each.is_serving]
         return any(worker.hand_over(connection) for worker in sorted(ready, key=lambda each: each.open))
 
 
