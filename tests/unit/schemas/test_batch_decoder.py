@@ -236,6 +236,21 @@ UNTYPED_PARTS = {
         {"net": 1},
     ),
     "dependencies beside members": ({**AMOUNT, "dependencies": {"net": ["gross"]}}, {"net": 1, "gross": 1}, {"net": 1}),
+    "names by pattern beside members": (
+        {**AMOUNT, "patternProperties": {"^[xn]": {"type": ["string", "number"]}}},
+        {"net": 1, "x": "", "y": []},
+        {"net": 1, "x": []},
+    ),
+    "further members of one kind": (
+        {**AMOUNT, "additionalProperties": TEXT},
+        {"net": 1, "more": ""},
+        {"net": 1, "more": 1},
+    ),
+    "further members by pattern only": (
+        {**AMOUNT, "patternProperties": {"^x": TEXT}, "additionalProperties": False},
+        {"net": 1, "x": ""},
+        {"net": 1, "y": ""},
+    ),
     "what is defined elsewhere": ({"$ref": "#/definitions/address"}, {"zip": "12345", "more": 1}, {"zip": "x"}),
     "what holds itself": ({"$ref": "#/definitions/node"}, {"left": {"left": {}}}, {"left": {"left": {"left": 1}}}),
 }
@@ -289,6 +304,15 @@ def test_what_is_said_of_whole_events_is_checked_beside_their_type():
         assert decoder.decode(body) is None
     decoder._left_out = 0
     assert decoder.decode(fitting).text == fitting
+
+
+def test_events_are_objects_whatever_their_schema_says():
+    """A schema without a type is decoded as that of an object."""
+    decoder = decoder_for({"properties": {"a": TEXT}, "additionalProperties": {"type": "integer"}})
+    fitting = b'[{"a":"","b":1}]'
+    assert (decoder.decode(fitting) or decoder.decode(fitting)).text == fitting
+    for body in (b'[{"a":1}]', b'[{"b":"c"}]', b"[1]", b"[[]]"):
+        assert decoder.decode(body) is None
 
 
 def test_what_is_checked_in_many_places_is_bounded():

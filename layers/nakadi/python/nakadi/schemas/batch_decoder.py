@@ -116,8 +116,15 @@ class BatchDecoder:
     """
 
     def __init__(
-        self, document: SchemaDocument, made: _BatchType, check: UntypedPartCheck, *, has_metadata: bool
+        self,
+        root: Mapping[str, Any],
+        document: SchemaDocument,
+        made: _BatchType,
+        check: UntypedPartCheck,
+        *,
+        has_metadata: bool,
     ) -> None:
+        self._root = root
         self._document = document
         self._has_metadata = has_metadata
         self._check = check
@@ -172,12 +179,12 @@ class BatchDecoder:
         names = {key: dict.fromkeys(each) for key, each in self._undeclared_names.items()}
         try:
             for event in orjson.loads(body):
-                _collect_undeclared_names(event, self._document.root, self._document, names)
+                _collect_undeclared_names(event, self._root, self._document, names)
         except orjson.JSONDecodeError:
             return False
         if not before < sum(map(len, names.values())) <= _MAX_UNDECLARED_NAMES:
             return False
-        made = _make_batch_type(self._document, self._has_metadata, names)
+        made = _make_batch_type(self._root, self._document, self._has_metadata, names)
         if made is None:
             return False
         self._check.prepare(made.untyped_parts)
@@ -213,7 +220,7 @@ def _collect_undeclared_names(
         return
     properties, required = schema.get("properties", {}), schema.get("required", ())
     additional = schema.get("additionalProperties", True)
-    if isinstance(additional, dict):
+    if isinstance(additional, dict) and not (properties or required):
         for each in value.values():
             _collect_undeclared_names(each, additional, document, names_by_id)
     elif properties or required:
@@ -236,25 +243,25 @@ def make_batch_decoder(
     document: SchemaDocument, compile_parts: CompileParts, *, has_metadata: bool
 ) -> BatchDecoder | None:
     """What decodes events of this schema, if a type can. `has_metadata` is of events that must have some."""
-    schema = document.root
-    if schema.get("type") != "object" or not (schema.get("properties") or schema.get("required")):
+    root = {"type": "object", **document.root}  # events are objects, whether the schema says so or not
+    if root["type"] != "object" or not (root.get("properties") or root.get("required")):
         return None
-    made = _make_batch_type(document, has_metadata, NO_NAMES)
+    made = _make_batch_type(root, document, has_metadata, NO_NAMES)
     if made is None:
         return None
     check = UntypedPartCheck(compile_parts)
     check.prepare(made.untyped_parts)
-    return BatchDecoder(document, made, check, has_metadata=has_metadata)
+    return BatchDecoder(root, document, made, check, has_metadata=has_metadata)
 
 
 def _make_batch_type(
-    document: SchemaDocument, has_metadata: bool, undeclared_names: Mapping[int, Iterable[str]]
+    root: Mapping[str, Any], document: SchemaDocument, has_metadata: bool, undeclared_names: Mapping[int, Iterable[str]]
 ) -> _BatchType | None:
     shapes = MsgspecTypes(_ANY_JSON_TYPE, undeclared_names, document)
     if has_metadata:
         # Held to their pattern in `_is_valid`: within a type that takes twice as long.
-        shapes.set_type(document.root["properties"]["metadata"]["properties"]["eid"], str)
-    shape = shapes.find_or_make_type(document.root)
+        shapes.set_type(root["properties"]["metadata"]["properties"]["eid"], str)
+    shape = shapes.find_or_make_type(root)
     if shape is None or not issubclass(shape.type, Struct):
         return None
     max_objects = _MAX_DECODED_MEMORY_BYTES // (_MEMORY_BYTES_OF_OBJECT + _MEMORY_BYTES_OF_MEMBER * shapes.max_members)

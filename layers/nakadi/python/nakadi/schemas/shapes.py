@@ -14,6 +14,7 @@ the schema is checked for that part alone: it is one of the `untyped_parts` of t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert, defstruct
@@ -21,7 +22,7 @@ from msgspec.structs import replace
 
 from nakadi.schemas.document import EID_PATTERN, RawSchema, SchemaDocument
 from nakadi.schemas.formats import FORMAT_CHECKS, USUAL_TIMESTAMP_PATTERN
-from nakadi.schemas.untyped_parts import Elements, PathStep, UntypedPart
+from nakadi.schemas.untyped_parts import KEYWORDS_ABOUT_FURTHER_MEMBERS, Elements, PathStep, UntypedPart
 
 NO_NAMES: Mapping[int, Iterable[str]] = {}
 
@@ -183,7 +184,9 @@ class MsgspecTypes:
         said = schema.keys() & (
             _KEYWORDS_FOR_ANYTHING | (_KEYWORDS_BY_TYPE.get(kinds[0], set()) if kinds else _KEYWORDS_OF_ALL_TYPES)
         )
-        separate = said & _SEPARABLE_KEYWORDS if self._document is not None and names == ["object"] else frozenset()
+        separate: AbstractSet[str] = frozenset()
+        if self._document is not None and names == ["object"]:
+            separate = said & (_SEPARABLE_KEYWORDS | _keywords_about_further_members(schema))
         if not said - separate <= _SUPPORTED_KEYWORDS or (not kinds and said):
             raise _NoMsgspecType
         # An enumeration is about null as well.
@@ -222,6 +225,8 @@ class MsgspecTypes:
     def _make_object_type(self, schema: Mapping[str, Any]) -> _MsgspecType:
         properties, required = schema.get("properties", {}), set(schema.get("required", ()))
         additional = schema.get("additionalProperties", True)
+        if self._document is not None and _keywords_about_further_members(schema):
+            additional = True
         if isinstance(additional, dict):
             if properties or required:
                 raise _NoMsgspecType
@@ -252,6 +257,14 @@ class MsgspecTypes:
         )
         untyped = [each for (field, *_), part in zip(fields, parts, strict=True) for each in _parts_below(field, part)]
         return _MsgspecType(made, 1 + sum(each.part_count for each in parts), tuple(untyped))
+
+
+def _keywords_about_further_members(schema: Mapping[str, Any]) -> AbstractSet[str]:
+    """Those that have a say in members that are not named, beside some that are; only together do they say it."""
+    if not (schema.get("properties") or schema.get("required")):
+        return frozenset()
+    is_said = "patternProperties" in schema or isinstance(schema.get("additionalProperties"), dict)
+    return KEYWORDS_ABOUT_FURTHER_MEMBERS if is_said else frozenset()
 
 
 def _parts_below(step: PathStep, part: _MsgspecType) -> tuple[UntypedPart, ...]:

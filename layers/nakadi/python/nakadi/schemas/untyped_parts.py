@@ -38,6 +38,7 @@ PathStep = str | Elements
 
 
 NO_KEYWORDS: frozenset[str] = frozenset()
+KEYWORDS_ABOUT_FURTHER_MEMBERS = frozenset({"properties", "patternProperties", "additionalProperties"})
 PartKey = tuple[int, frozenset[str]]
 
 
@@ -61,7 +62,12 @@ class UntypedPart(Struct, frozen=True):
         return UntypedPart((step, *self.path), self.schema, self.keywords)
 
     def schema_to_check(self) -> Mapping[str, Any]:
-        return {name: self.schema[name] for name in self.keywords} if self.keywords else self.schema
+        if not self.keywords:
+            return self.schema
+        checked = {name: self.schema[name] for name in self.keywords}
+        if "properties" in checked:  # the type says what they are: here it matters which members are named
+            checked["properties"] = {key: {} for key in checked["properties"]}
+        return checked
 
 
 class UntypedPartCheck:
