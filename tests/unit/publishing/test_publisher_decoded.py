@@ -1,6 +1,7 @@
 """A batch of usual events is decoded, checked and enriched as a whole, and what comes of it is the same."""
 
 import json
+from contextlib import suppress
 
 import orjson
 import pytest
@@ -212,6 +213,22 @@ def test_members_that_the_schema_does_not_name_are_stored(monkeypatch):
         [records] = batches.values()
         assert bool(parsed) == is_parsed
         assert more in records[0].value
+
+
+@pytest.mark.parametrize("refused", [b'[{"n":1,}]', b'[{"n":"no number","metadata":{}}]'])
+def test_a_refused_batch_costs_the_next_ones_nothing(monkeypatch, refused):
+    """However often batches are malformed or not valid, those that are valid are decoded."""
+    house = House()
+    event_type = house.add(a_business_type(schema=SCHEMA))
+    valid = orjson.dumps([{"n": 1, "metadata": metadata()}])
+    read, parsed = publisher.RequestBody.read_batch, []
+    monkeypatch.setattr(publisher.RequestBody, "read_batch", lambda sent: parsed.append(sent.body) or read(sent))
+    for _ in range(3):
+        for _ in range(5):
+            with suppress(Malformed):
+                assert house.publish(event_type, refused).status is BatchStatus.REJECTED
+        assert house.publish(event_type, valid).status is BatchStatus.STORED
+    assert valid not in parsed
 
 
 def test_partitions_of_a_batch_that_is_taken_at_once_are_refused_one_by_one():

@@ -36,7 +36,7 @@ from nakadi.model.event_type import (
     Version,
 )
 from nakadi.model.events import Record, Refused, Stored
-from nakadi.model.outcomes import Fault, NotPermitted, Outcome, TryLater, Unavailable
+from nakadi.model.outcomes import Fault, Malformed, NotPermitted, Outcome, TryLater, Unavailable
 from nakadi.ports.clock import Clock
 from nakadi.ports.deduplication import EventIds
 from nakadi.ports.event_log import (
@@ -83,7 +83,7 @@ from nakadi.publishing.validation import (
     read_batch,
     validate_events,
 )
-from nakadi.schemas.batch_decoder import make_batch_decoder
+from nakadi.schemas.batch_decoder import BatchDecoder, make_batch_decoder
 from nakadi.schemas.validation import Validator, compile_validator
 
 log = logging.getLogger(__name__)
@@ -291,13 +291,27 @@ class Publisher(Struct, frozen=True, kw_only=True):
         if prepared is not None:
             self._check_permission(event_type, sender)
             return prepared
+        try:
+            return self._parse_and_make_records(event_type, sent, sender)
+        except (BatchRejected, Malformed):
+            decoder = self._decoder_or_none(event_type)
+            if decoder is not None:
+                decoder.end_pause()
+            raise
+
+    def _parse_and_make_records(
+        self, event_type: EventType, sent: RequestBody, sender: BatchSender
+    ) -> PartitionedRecords:
         batch = sent.read_batch()
         self._check_permission(event_type, sender)
         with self._open_budget(sender) as budget:
             if isinstance(batch, LongBatch):
                 budget.wait_for_turn()  # it is parsed again by each step
             owners, reached = self._find_permitted_owners(event_type, batch, sender.subject)
-            event_type = self._validate(event_type, batch, reached, budget)
+            if event_type.schema.type is not SchemaType.JSON:
+                event_type = self._with_json_schema(event_type, reached)
+            limit, validator = self.limits.max_event_bytes, self._validator(event_type)
+            validate_events(event_type, batch, validator, budget, max_event_bytes=limit, prior_step=reached)
             return self._make_records_of_valid(event_type, batch, owners, sender, budget)
 
     def _decode_and_make_records(
@@ -307,7 +321,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
 
         None as well if a step refuses an event: the steps before it have not seen all events, and might refuse others.
         """
-        decoder = self._validator(event_type).batch_decoder if event_type.schema.type is SchemaType.JSON else None
+        decoder = self._decoder_or_none(event_type)
         if decoder is None:
             return None
         partitions: list[int] = []
@@ -356,22 +370,8 @@ class Publisher(Struct, frozen=True, kw_only=True):
     def _open_budget(self, sender: BatchSender) -> closing[WorkBudget]:
         return closing(WorkBudget(self.limits.max_steps, self.long_work_queue, sender.is_client_gone))
 
-    def _validate(
-        self, event_type: EventType, batch: ParsedBatch, reached: PublishingStep, budget: WorkBudget
-    ) -> EventType:
-        """Validate events that `reached` this step; return the event type with the schema that they are held to."""
-        if event_type.schema.type is not SchemaType.JSON:
-            event_type = self._with_json_schema(event_type, reached)
-        validator = self._validator(event_type)
-        try:
-            validate_events(
-                event_type, batch, validator, budget, max_event_bytes=self.limits.max_event_bytes, prior_step=reached
-            )
-        except BatchRejected:
-            if validator.batch_decoder is not None:
-                validator.batch_decoder.end_pause()
-            raise
-        return event_type
+    def _decoder_or_none(self, event_type: EventType) -> BatchDecoder | None:
+        return self._validator(event_type).batch_decoder if event_type.schema.type is SchemaType.JSON else None
 
     def _validator(self, event_type: EventType) -> Validator:
         return self.validators.get_or_compile(event_type, partial(effective_schema_of, event_type))
