@@ -1,5 +1,8 @@
 """Some hundred worlds, each from its seed; `make simulate SEEDS=100000` runs many."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from nakadi.subscriptions.stream.session import SubscriptionSession
@@ -10,6 +13,7 @@ from tests.support.engines import COORDINATIONS, a_coordination
 from tests.support.everything import seeds
 
 SEEDS_IN_A_TEST = 50
+README = Path(__file__).with_name("README.md").read_text()
 
 
 @pytest.mark.parametrize("first", seeds(150, 600)[::SEEDS_IN_A_TEST])
@@ -79,3 +83,20 @@ def test_every_promise_was_broken_once():
         "extension",
     }
     assert {each.breaks for each in MUTANTS} == promises
+
+
+def test_the_readme_lists_the_mutants():
+    """Its table names each fault with the promise that it breaks and the file that it is in."""
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in README.splitlines()]
+    rows = {(each[0], each[1], each[2].strip("`")) for each in cells if len(each) == 5}
+    wanted = {(each.breaks, each.what, each.file) for each in MUTANTS}
+    assert wanted <= rows
+    assert {row for row in rows if row[2].endswith(".py")} == wanted
+
+
+def test_the_readme_names_classes_that_exist():
+    """What it calls the code under test is in the package."""
+    [sentence] = [line for line in README.splitlines() if line.startswith("The code under test is")]
+    sources = "".join(file.read_text() for file in PACKAGE.rglob("*.py"))
+    for name in re.findall(r"`(\w+)`", sentence):
+        assert re.search(rf"\bclass {name}\b", sources), name

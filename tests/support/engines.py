@@ -53,8 +53,9 @@ COMPACT_LATER = frozenset(KAFKA)
 """Event logs that are compacted by their store, at a time that the store chooses."""
 LONG = frozenset({"kinesis-local"})
 """Event logs that `make test` leaves out: a second emulation for an engine that has its tests on another one."""
-LOG_INDEXES = REGISTRIES
-COORDINATIONS = REGISTRIES
+# The same stores so far; an engine may serve one of the ports alone.
+LOG_INDEXES: Mapping[str, str] = {**REGISTRIES}
+COORDINATIONS: Mapping[str, str] = {**REGISTRIES}
 
 
 def event_log_params(*left_out: str) -> Sequence[object]:

@@ -10,6 +10,7 @@ from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.model.outcomes import BadSetting
 from tests.support.clock import HandMovedClock
+from tests.support.engines import COORDINATIONS, EVENT_LOGS, LOG_INDEXES, REGISTRIES
 from tests.support.environment import plain_environment
 
 
@@ -43,3 +44,18 @@ def test_an_engine_that_serves_one_port_serves_no_other(open_store, monkeypatch)
     monkeypatch.setattr(engines, "REGISTRY_OPENERS", {**engines.REGISTRY_OPENERS, "new": MemoryRegistry})
     with pytest.raises(BadSetting, match="'new://here'; it begins with one of: memory, sqlite, dynamodb"):
         open_store("new://here")
+
+
+@pytest.mark.parametrize(
+    ("openers", "tested"),
+    [
+        (engines.REGISTRY_OPENERS, REGISTRIES),
+        (engines.LOG_INDEX_OPENERS, LOG_INDEXES),
+        (engines.COORDINATION_OPENERS, COORDINATIONS),
+        (engines.EVENT_LOG_OPENERS, EVENT_LOGS),
+    ],
+    ids=["registry", "log index", "coordination", "event log"],
+)
+def test_every_engine_is_in_the_tables_of_the_contract_suites(openers, tested):
+    """An engine that a URL can name passes the suite of its port: tests/support/engines.py has a line for it."""
+    assert set(openers) <= {url.partition(":")[0] for url in tested.values()}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from openapi_spec_validator import validate as validate_document
 
 from nakadi import openapi
@@ -90,6 +91,15 @@ def test_document_is_valid_openapi() -> None:
 def test_document_is_plain_json() -> None:
     """Nothing in the files means more to YAML than it can mean to JSON, such as a time or the word `on`."""
     assert json.loads(openapi.document_json()) == openapi.document()
+
+
+def test_files_read_the_same_without_the_loader_in_c() -> None:
+    """PyYAML has two parsers, and installs without the one in C: every file says the same to both."""
+    for file in sorted(Path(openapi.__file__).parent.glob("*.yaml")):
+        text = file.read_bytes()
+        loaders = {yaml.SafeLoader, getattr(yaml, "CSafeLoader", yaml.SafeLoader)}
+        first, *others = [yaml.load(text, loader) for loader in loaders]
+        assert all(first == other for other in others), file.name
 
 
 def test_version_is_that_of_the_package() -> None:
