@@ -33,7 +33,7 @@ from nakadi_client.consumer_core import (
     StreamOptions,
     Wait,
 )
-from nakadi_client.consuming import LOGGER, OnPoison, Park, Requests, is_parked, lag_of, skip, stop_at, tell
+from nakadi_client.consuming import LOGGER, OnPoison, Park, Requests, is_parked, lag_of, poison_of, skip, stop_at, tell
 from nakadi_client.decoding import PoisonEvent
 from nakadi_client.errors import Closed, NakadiError, NoAnswer
 from nakadi_client.lines import LineSplitter
@@ -44,6 +44,7 @@ Event = TypeVar("Event")
 
 # What is committed and left at the end has to be quick: a process that ends has some seconds.
 _SECONDS_TO_END = 10.0
+_ATTEMPTS = Pauses()
 
 
 class Consumer(Generic[Event]):
@@ -101,6 +102,18 @@ class Consumer(Generic[Event]):
                     self._handled(batch)
         finally:
             self._finish()
+
+    def run(self, handle: Callable[[Event], object], *, attempts: int = 3) -> None:
+        """Handle one event after the other, until `stop` or SIGTERM.
+
+        An event that `handle` fails at is tried again after a pause. After `attempts` it is poison: with
+        `on_poison="stop"` what `handle` raised ends the consumer, otherwise the event is skipped, parked or handed to
+        the function, and the next one follows.
+        """
+        for batch in self:
+            for event in batch:
+                self._handle(handle, event, batch, attempts)
+            batch.done()
 
     def stop(self) -> None:
         """End the loop when the batch in hand is done. It may be called from any thread."""
@@ -191,6 +204,20 @@ class Consumer(Generic[Event]):
         with self._lock:
             self._core.handled(batch, time.monotonic())
             self._todo.notify_all()
+
+    def _handle(self, handle: Callable[[Event], object], event: Event, batch: Batch[Event], attempts: int) -> None:
+        for attempt in range(1, attempts + 1):
+            try:
+                handle(event)
+            except Exception as error:
+                if attempt == attempts:
+                    if self._on_poison == "stop":
+                        raise
+                    self._treat(poison_of(event, error), batch)
+                    return
+            else:
+                return
+            time.sleep(_ATTEMPTS.after(attempt, random.random))
 
     def _treat(self, poison: PoisonEvent, batch: Batch[Any]) -> None:
         if self._on_poison == "stop":

@@ -15,7 +15,7 @@ from nakadi_client.connections import Request, json_request, path
 from nakadi_client.consumer_core import Action, Commit, ConsumerCore, Extend, Look, Place, StreamOptions
 from nakadi_client.decoding import Cursor, PoisonEvent
 from nakadi_client.errors import NoAnswer, Poison
-from nakadi_client.events import new_eid
+from nakadi_client.events import encode, new_eid
 
 LOGGER = logging.getLogger("nakadi_client")
 
@@ -24,7 +24,7 @@ _SECONDS_OF_SILENCE = 45.0
 
 
 class Park(msgspec.Struct, frozen=True):
-    """Publish an event that cannot be worked on to another event type, in the form of the broker's dead letters.
+    """Publish poison events to another event type, in the form of the broker's dead letters.
 
     The event type has to exist; the broker's own `nakadi.dead.letter.queue` will do where one may write to it.
     """
@@ -107,6 +107,11 @@ def tell(core: ConsumerCore, action: Action, answer: Answer | NoAnswer, now: flo
         core.looked(committed_offsets(answer))
     else:
         core.left(answer)
+
+
+def poison_of(event: Any, error: Exception) -> PoisonEvent:
+    """Describe an event that a handler failed at."""
+    return PoisonEvent(encode(event, None)[0], f"{type(error).__name__}: {error}")
 
 
 def skip(poison: PoisonEvent, batch: Batch[Any]) -> None:

@@ -22,7 +22,7 @@ class Lane(Enum):
     NONE = auto()
 
 
-class Delivered(msgspec.Struct, frozen=True):
+class Delivered(msgspec.Struct, frozen=True, gc=False):
     """The broker acknowledged an event.
 
     If `maybe_doubled` is true, an earlier attempt ended without a clear answer and may have stored the event as well.

@@ -135,20 +135,22 @@ class ProducerCore:
         self._queue.clear()
         self._queued_bytes = 0
         for each in given_up:
-            self._settle(each, NotDelivered(reason, maybe_stored=each.ambiguous))
+            each.outcome = NotDelivered(reason, maybe_stored=each.ambiguous)
+        self._forget(given_up)
         return given_up
 
     # What senders do --------------------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> list[Delivery]:
         """Settle and return events that were not delivered in time."""
-        expired = []
+        expired: list[Delivery] = []
         timeout = self.limits.delivery_timeout
         while self._queue and self._queue[0].added_at + timeout <= now:
             delivery = self._queue.popleft()
             self._queued_bytes -= len(delivery.body) + _COMMA
-            self._settle(delivery, _late(delivery))
+            delivery.outcome = _late(delivery)
             expired.append(delivery)
+        self._forget(expired)
         return expired
 
     def step(self, now: float) -> Batch | Wait:
@@ -179,27 +181,29 @@ class ProducerCore:
     def settle(self, batch: Batch, answer: Answer | NoAnswer, now: float) -> list[Delivery]:
         """Act on what came of a batch, and return the events whose outcome is known now."""
         self._requests -= 1
+        for key in {each.key for each in batch.deliveries}:
+            self._held.pop(key, None)
         for each in batch.deliveries:
-            self._held.pop(each.key, None)
             each.attempts += 1
         verdict = _verdict(batch.deliveries, answer)
         self._learn(batch, answer, verdict, now)
         settled: list[Delivery] = []
         again: list[Delivery] = []
         for each, outcome in zip(batch.deliveries, verdict, strict=True):
-            if isinstance(outcome, _Again):
+            if outcome is None:
+                each.outcome = Delivered(each.eid, each.attempts, each.ambiguous)
+            elif not isinstance(outcome, _Again):
+                each.outcome = outcome
+            else:
                 each.ambiguous |= outcome.maybe_stored
                 if each.added_at + self.limits.delivery_timeout > now:
                     again.append(each)
                     continue
-                self._settle(each, _late(each))
-            elif outcome is None:
-                self._settle(each, Delivered(each.eid, each.attempts, each.ambiguous))
-            else:
-                self._settle(each, outcome)
+                each.outcome = _late(each)
             settled.append(each)
+        self._forget(settled)
         self._queue.extendleft(reversed(again))
-        self._queued_bytes += sum(len(each.body) + _COMMA for each in again)
+        self._queued_bytes += _size_of(again)
         return settled
 
     # ------------------------------------------------------------------------------------------------------------------
@@ -233,16 +237,15 @@ class ProducerCore:
         else:
             for _ in chosen:
                 self._queue.popleft()
-        self._queued_bytes -= sum(len(each.body) + _COMMA for each in chosen)
+        self._queued_bytes -= _size_of(chosen)
         self._requests += 1
-        self._held.update((each.key, inf) for each in chosen if each.key is not Lane.NONE)
+        self._held.update(dict.fromkeys({each.key for each in chosen} - {Lane.NONE}, inf))
 
     def _learn(self, batch: Batch, answer: Answer | NoAnswer, verdict: Sequence[_Verdict], now: float) -> None:
         """Pause, let keys rest, and change the size of batches, as an answer suggests."""
         status = answer.status if isinstance(answer, Answer) else 0
-        stored = sum(outcome is None for outcome in verdict)
         count = len(verdict)
-        if stored:
+        if None in verdict:
             self._failures = 0
             self._most_events = min(self.limits.batch_events, self._most_events * 2)
         if status == 207:
@@ -256,9 +259,9 @@ class ProducerCore:
         elif status in _HALVE:
             self._most_events = max(1, count // 2)
             if status == 413:
-                size = sum(len(each.body) + _COMMA for each in batch.deliveries)
-                self._most_bytes = max(1, size // 2) if count > 1 else self.limits.batch_bytes
-        elif any(isinstance(outcome, _Again) for outcome in verdict):
+                self._most_bytes = max(1, _size_of(batch.deliveries) // 2) if count > 1 else self.limits.batch_bytes
+        elif isinstance(verdict[0], _Again):
+            # Without items, what is true of one event is true of all.
             self._failures += 1
             asked = answer.retry_after if isinstance(answer, Answer) else None
             self._paused_until = max(self._paused_until, now + self._pauses.after(self._failures, self._draw, asked))
@@ -269,15 +272,14 @@ class ProducerCore:
         else:
             self._held[delivery.key] = until
 
-    def _settle(self, delivery: Delivery, outcome: Delivered | NakadiError) -> None:
-        size = len(delivery.body) + _COMMA
-        self.kept_events -= 1
-        self.kept_bytes -= size
-        self._left[delivery.epoch] -= 1
-        if not self._left[delivery.epoch] and delivery.epoch != self._epoch:
-            del self._left[delivery.epoch]
-        delivery.body = b""
-        delivery.outcome = outcome
+    def _forget(self, settled: Sequence[Delivery]) -> None:
+        """Give back the room of events whose outcome is known."""
+        self.kept_events -= len(settled)
+        self.kept_bytes -= _size_of(settled)
+        for each in settled:
+            self._left[each.epoch] -= 1
+            each.body = b""
+        self._left = {epoch: count for epoch, count in self._left.items() if count or epoch == self._epoch}
 
 
 class _Again(msgspec.Struct, frozen=True):
@@ -322,6 +324,10 @@ def _verdicts_of_items(status: int, items: Sequence[ItemResult]) -> Iterable[_Ve
             yield EventRefused(item.detail or "The broker refused the batch as a whole.", step=item.step or "none")
         else:
             yield _Again(maybe_stored=False)
+
+
+def _size_of(deliveries: Sequence[Delivery]) -> int:
+    return sum([len(each.body) for each in deliveries]) + _COMMA * len(deliveries)
 
 
 def _late(delivery: Delivery) -> NotDelivered:

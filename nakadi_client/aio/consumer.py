@@ -27,7 +27,7 @@ from nakadi_client.consumer_core import (
     StreamOptions,
     Wait,
 )
-from nakadi_client.consuming import LOGGER, OnPoison, Park, Requests, is_parked, lag_of, skip, stop_at, tell
+from nakadi_client.consuming import LOGGER, OnPoison, Park, Requests, is_parked, lag_of, poison_of, skip, stop_at, tell
 from nakadi_client.decoding import PoisonEvent
 from nakadi_client.errors import Closed, NakadiError, NoAnswer
 from nakadi_client.lines import LineSplitter
@@ -37,6 +37,7 @@ from nakadi_client.tokens import Token
 Event = TypeVar("Event")
 
 _SECONDS_TO_END = 10.0
+_ATTEMPTS = Pauses()
 
 
 class Consumer(Generic[Event]):
@@ -87,6 +88,13 @@ class Consumer(Generic[Event]):
                     self._handled(batch)
         finally:
             await self._finish()
+
+    async def run(self, handle: Callable[[Event], Awaitable[object]], *, attempts: int = 3) -> None:
+        """Handle one event after the other, until `stop` or SIGTERM; `nakadi_client.Consumer.run` says what fails."""
+        async for batch in self:
+            for event in batch:
+                await self._handle(handle, event, batch, attempts)
+            batch.done()
 
     def stop(self) -> None:
         """End the loop when the batch in hand is done. Call it on the loop's thread."""
@@ -160,6 +168,22 @@ class Consumer(Generic[Event]):
     def _handled(self, batch: Batch[Any]) -> None:
         self._core.handled(batch, time.monotonic())
         self._changes.tell()
+
+    async def _handle(
+        self, handle: Callable[[Event], Awaitable[object]], event: Event, batch: Batch[Event], attempts: int
+    ) -> None:
+        for attempt in range(1, attempts + 1):
+            try:
+                await handle(event)
+            except Exception as error:
+                if attempt == attempts:
+                    if self._on_poison == "stop":
+                        raise
+                    await self._treat(poison_of(event, error), batch)
+                    return
+            else:
+                return
+            await asyncio.sleep(_ATTEMPTS.after(attempt, random.random))
 
     async def _treat(self, poison: PoisonEvent, batch: Batch[Any]) -> None:
         if self._on_poison == "stop":

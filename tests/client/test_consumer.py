@@ -227,6 +227,35 @@ def test_an_event_that_does_not_fit_is_parked(nakadi, orders):
     assert "int" in parked["error"]["message"]
 
 
+@pytest.mark.parametrize("policy", ["stop", "skip", "park"])
+def test_an_event_that_the_handler_fails_at_is_treated_as_asked(nakadi, orders, policy):
+    """A handler gets some attempts for each event; then the event ends the consumer, is skipped, or is parked."""
+    nakadi.create_event_type("parked")
+    tried = Counter()
+    on_poison = Park("parked") if policy == "park" else policy
+    consumer = Consumer(nakadi.url, orders, model=Order, options=QUICK, on_poison=on_poison)
+
+    def handle(order):
+        tried[order.n] += 1
+        if order.n == 150:
+            raise ArithmeticError("not this one")
+        if len(tried) == 300:
+            consumer.stop()
+
+    with consumer:
+        if policy == "stop":
+            with pytest.raises(ArithmeticError, match="not this one"):
+                consumer.run(handle, attempts=2)
+        else:
+            consumer.run(handle, attempts=2)
+            assert set(tried) == set(range(300))
+    assert tried.pop(150) == 2
+    assert set(tried.values()) == {1}
+    parked = [(event["event"]["n"], event["error"]["message"]) for event in nakadi.events("parked")]
+    assert parked == ([(150, "ArithmeticError: not this one")] if policy == "park" else [])
+    assert (nakadi.unconsumed(orders) == 0) == (policy != "stop")
+
+
 def test_slow_work_on_a_long_batch_keeps_its_partitions(nakadi, orders):
     """Work that takes longer than the commit timeout is not handed to anybody else, nor repeated."""
     seen = Counter()

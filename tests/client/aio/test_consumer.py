@@ -149,6 +149,35 @@ def test_events_that_do_not_fit_are_treated_as_asked(nakadi, orders, policy):
     assert [event["event"]["n"] for event in nakadi.events("parked")] == (["bad"] if policy == "park" else [])
 
 
+@pytest.mark.parametrize("policy", ["stop", "park"])
+def test_an_event_that_the_handler_fails_at_is_treated_as_asked(nakadi, orders, policy):
+    """A handler gets some attempts for each event; then the event ends the consumer, or is parked."""
+    nakadi.create_event_type("parked")
+    tried = Counter()
+
+    async def work():
+        on_poison = Park("parked") if policy == "park" else policy
+        async with Consumer(nakadi.url, orders, options=QUICK, on_poison=on_poison) as consumer:
+
+            async def handle(event):
+                tried[event["n"]] += 1
+                if event["n"] == 150:
+                    raise ArithmeticError("not this one")
+                if len(tried) == 300:
+                    consumer.stop()
+
+            await consumer.run(handle, attempts=2)
+
+    if policy == "stop":
+        with pytest.raises(ArithmeticError):
+            asyncio.run(work())
+    else:
+        asyncio.run(work())
+        assert set(tried) == set(range(300))
+    assert tried[150] == 2
+    assert [event["event"]["n"] for event in nakadi.events("parked")] == ([150] if policy == "park" else [])
+
+
 def test_a_consumer_of_nothing_says_so(nakadi):
     """A subscription that does not exist ends the consumer with the broker's words."""
 
