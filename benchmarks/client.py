@@ -115,7 +115,7 @@ def post_batches(
 
 
 def pynakadi_batches(url: str, count: int, size: int, clock: Clock) -> int:
-    from pynakadi import NakadiClient  # noqa: PLC0415  # it is not installed everywhere
+    from pyNakadi import NakadiClient  # noqa: PLC0415  # it is not installed everywhere
 
     client = NakadiClient("token", url)
     batch: list[Any] = []
@@ -219,7 +219,7 @@ PRODUCING: Mapping[str, Way] = {
     "httpx, batches of 500": post_batches,
     "Producer, with metadata": produce_with_metadata,
     "httpx, batches with metadata": partial(post_batches, event_type="business", metadata=True),
-    **({"pynakadi, batches of 500": pynakadi_batches} if find_spec("pynakadi") else {}),
+    **({"pynakadi, batches of 500": pynakadi_batches} if find_spec("pyNakadi") else {}),
 }
 CONSUMING: Mapping[str, Way] = {
     "Consumer, a commit a batch": consume,
