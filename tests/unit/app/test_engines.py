@@ -46,6 +46,13 @@ def test_an_engine_that_serves_one_port_serves_no_other(open_store, monkeypatch)
         open_store("new://here")
 
 
+def test_every_event_log_has_a_type_of_storage():
+    """An engine without one is an error, and never counts as embedded."""
+    assert engines.STORAGE_TYPES.keys() == engines.EVENT_LOG_OPENERS.keys()
+    with pytest.raises(BadSetting, match=r"memory, sqlite"):
+        engines.storage_type("redis://here")
+
+
 @pytest.mark.parametrize(
     ("openers", "tested"),
     [

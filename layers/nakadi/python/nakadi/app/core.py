@@ -17,6 +17,7 @@ from nakadi.app.engines import (
     check_storage_reachable,
     open_event_log,
     open_log_index,
+    storage_type,
     storage_url,
 )
 from nakadi.app.settings import Settings
@@ -129,7 +130,7 @@ class EventTypeServices(ABC):
             registry=self.registry,
             choice=self.settings_document("storage"),
             features=self.features,
-            built_in=_storage_type(self.settings.event_log),
+            built_in=storage_type(self.settings.event_log),
             check_reachable=self._check_reachable,
         )
 
@@ -386,12 +387,7 @@ def _make_archive_policy(settings: Settings, *, elsewhere: bool) -> ArchivePolic
 
 def _is_embedded(event_log_url: str) -> bool:
     """Whether one process of the broker commits for all, and so knows what is to be archived."""
-    return _storage_type(event_log_url) is StorageType.EMBEDDED
-
-
-def _storage_type(event_log_url: str) -> StorageType:
-    scheme = event_log_url.partition(":")[0]
-    return StorageType(scheme) if scheme in set(StorageType) else StorageType.EMBEDDED
+    return storage_type(event_log_url) is StorageType.EMBEDDED
 
 
 def attributes_from_pairs(pairs: tuple[tuple[str, str], ...]) -> tuple[Attribute, ...]:

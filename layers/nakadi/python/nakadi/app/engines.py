@@ -271,6 +271,18 @@ EVENT_LOG_OPENERS: Mapping[str, Callable[[str, Clock, LogDependencies], EventLog
     "kafka": _open_kafka_log,
 }
 
+STORAGE_TYPES: Mapping[str, StorageType] = {
+    "memory": StorageType.EMBEDDED,
+    "sqlite": StorageType.EMBEDDED,
+    "kinesis": StorageType.KINESIS,
+    "kafka": StorageType.KAFKA,
+}
+
+
+def storage_type(event_log_url: str) -> StorageType:
+    """The type of the storage whose events are in this log."""
+    return _opener_for(event_log_url, STORAGE_TYPES, "event log")
+
 
 # Storages ------------------------------------------------------------------------------------------------------------
 
