@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 
-from nakadi_jobs.reports import DONE, LOOK_AT_IT
+from nakadi_jobs.reports import DONE, NEEDS_ATTENTION
 
 JOBS = ("compaction", "statistics", "retention")
 FOLLOW = "follow"
@@ -21,18 +21,18 @@ Main = Callable[[Sequence[str]], int]
 def main(arguments: Sequence[str]) -> int:
     """Run the job that the first word names, or all; the exit code is the worst one."""
     if arguments and arguments[0] in (*JOBS, FOLLOW, ACKNOWLEDGE):
-        return _main_of(arguments[0])(arguments[1:])
+        return _find_main(arguments[0])(arguments[1:])
     known, for_all = _parser().parse_known_args(arguments)
     plots = ["--plots", known.plots] if known.plots else []
-    return in_turn([(_main_of(job), [*for_all, *(plots if job == "statistics" else [])]) for job in JOBS])
+    return run_all([(_find_main(job), [*for_all, *(plots if job == "statistics" else [])]) for job in JOBS])
 
 
-def in_turn(jobs: Iterable[tuple[Main, Sequence[str]]]) -> int:
+def run_all(jobs: Iterable[tuple[Main, Sequence[str]]]) -> int:
     """Run jobs one after the other. One that found something to look at stops no other, one that failed does."""
     worst = DONE
     for run, arguments in jobs:
         code = run(arguments)
-        if code not in (DONE, LOOK_AT_IT):
+        if code not in (DONE, NEEDS_ATTENTION):
             return code
         worst = max(worst, code)
     return worst
@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     return made
 
 
-def _main_of(job: str) -> Main:
+def _find_main(job: str) -> Main:
     found: Main = import_module(f"nakadi_jobs.{job}").main
     return found
 

@@ -13,7 +13,7 @@ from nakadi.model.event_type import EventType
 from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexSegment
 from nakadi.ports.log_index import LogIndex
 
-AT_ONCE = 1000
+SEGMENTS_PER_READ = 1000
 
 TopicPartition = tuple[str, int]
 """A topic and a partition of it."""
@@ -60,8 +60,8 @@ class Progress(Struct, frozen=True):
     def read(cls, text: str) -> Progress:
         known = orjson.loads(text)
         return cls(
-            {_place(name): offset for name, offset in known["next"].items()},
-            {_place(name): tuple((first, end) for first, end in found) for name, found in known["gaps"].items()},
+            {_parse_place(name): offset for name, offset in known["next"].items()},
+            {_parse_place(name): tuple((first, end) for first, end in found) for name, found in known["gaps"].items()},
             frozenset(known.get("damaged", ())),
         )
 
@@ -74,37 +74,37 @@ class Progress(Struct, frozen=True):
             known["damaged"] = sorted(self.damaged)
         return orjson.dumps(known, option=orjson.OPT_SORT_KEYS).decode()
 
-    def with_read(self, read: Iterable[ArchiveRange], damaged: Iterable[ArchiveRange]) -> Progress:
+    def after_reading(self, read: Iterable[ArchiveRange], damaged: Iterable[ArchiveRange]) -> Progress:
         """What is known after these were read, and those could not be."""
         following = dict(self.following)
         gaps = {place: list(found) for place, found in self.gaps.items()}
         names = set(self.damaged)
         for part in read:
             names.discard(part.name)
-            gaps[part.place] = list(_without(gaps.get(part.place, ()), part.first, part.end))
+            gaps[part.place] = list(_subtract(gaps.get(part.place, ()), part.first, part.end))
             following[part.place] = max(following.get(part.place, 0), part.end)
         for part in damaged:
             names.add(part.name)
-            left = list(_without(gaps.get(part.place, ()), part.first, part.end))
+            left = list(_subtract(gaps.get(part.place, ()), part.first, part.end))
             gaps[part.place] = sorted([*left, (part.first, part.end)])
             following[part.place] = max(following.get(part.place, 0), part.end)
         return Progress(following, {place: tuple(found) for place, found in gaps.items()}, frozenset(names))
 
 
-NOTHING_READ = Progress({}, {})
+NO_PROGRESS = Progress({}, {})
 
 
-BEHIND_ALL = 10**17
+AFTER_LAST_OFFSET = 10**17
 """Behind the last offset of any partition."""
 
 
-def again(index: LogIndex, event_type: EventType, read: Iterable[ArchiveRange]) -> Iterator[ArchiveRange]:
+def refresh_ranges(index: LogIndex, event_type: EventType, read: Iterable[ArchiveRange]) -> Iterator[ArchiveRange]:
     """What there is now where these were found."""
     ranges: dict[TopicPartition, tuple[int, int]] = {}
     for part in read:
         first, end = ranges.get(part.place, (part.first, part.end))
         ranges[part.place] = min(first, part.first), max(end, part.end)
-    behind = dict.fromkeys(ranges, BEHIND_ALL)
+    behind = dict.fromkeys(ranges, AFTER_LAST_OFFSET)
     progress = Progress(behind, {place: (found,) for place, found in ranges.items()})
     return unread_parts(index, event_type, progress, ranges)
 
@@ -125,11 +125,13 @@ def unread_parts(
             wanted = [*progress.gaps.get(place, ()), (progress.following.get(place, 0), None)]
             for first, end in wanted:
                 for segment in _segments(index, place, max(first, oldest), end):
-                    found = _range_of(place, timeline.order, segment, known.compacted.get(partition, 0))
+                    found = _make_range(place, timeline.order, segment, known.compacted.get(partition, 0))
                     yield _cut(found, max(first, oldest), end)
 
 
-def since_moment(index: LogIndex, event_type: EventType, progress: Progress, moment: int) -> Iterator[ArchiveRange]:
+def unread_parts_since(
+    index: LogIndex, event_type: EventType, progress: Progress, moment: int
+) -> Iterator[ArchiveRange]:
     """What there is to read beyond the progress, and in its gaps, that was stored at this moment or later.
 
     Of an index with years in it only the end is read.
@@ -142,7 +144,7 @@ def since_moment(index: LogIndex, event_type: EventType, progress: Progress, mom
         found = known[topic]
         assert found is not None
         start = max(following.get((topic, partition), 0), found.oldest.get(partition, 0))
-        following[topic, partition] = _first_since(index, (topic, partition), start, heads[topic, partition], moment)
+        following[topic, partition] = _find_start(index, (topic, partition), start, heads[topic, partition], moment)
     with_any = {
         place for place in places if following[place] < heads[place].state.next_offset or progress.gaps.get(place)
     }
@@ -150,7 +152,7 @@ def since_moment(index: LogIndex, event_type: EventType, progress: Progress, mom
     return (part for part in later if part.until >= moment)
 
 
-def _first_since(index: LogIndex, place: TopicPartition, start: int, head: IndexHead, moment: int) -> int:
+def _find_start(index: LogIndex, place: TopicPartition, start: int, head: IndexHead, moment: int) -> int:
     """Where the first segment begins that goes on to a moment or beyond; the head if there is none. Times only grow."""
     end = head.state.next_offset
     if head.state.latest_stored_at < moment:
@@ -165,7 +167,7 @@ def _first_since(index: LogIndex, place: TopicPartition, start: int, head: Index
     return start
 
 
-def beginnings(found: Iterable[ArchiveRange], names: Container[str]) -> Iterator[ArchiveRange]:
+def unblocked_prefixes(found: Iterable[ArchiveRange], names: Container[str]) -> Iterator[ArchiveRange]:
     """Of each partition what has one of these names, up to the first that has not: nothing is passed over."""
     ended: set[TopicPartition] = set()
     for part in found:
@@ -175,12 +177,12 @@ def beginnings(found: Iterable[ArchiveRange], names: Container[str]) -> Iterator
             yield part
 
 
-def in_batches(found: Iterable[ArchiveRange], most_bytes: int) -> Iterator[Sequence[ArchiveRange]]:
+def split_into_batches(found: Iterable[ArchiveRange], max_bytes: int) -> Iterator[Sequence[ArchiveRange]]:
     """Oldest first, as much at once as one commit is to hold. Within a partition nothing is ever passed over."""
     batch: list[ArchiveRange] = []
     size = 0
     for part in sorted(found, key=lambda each: (each.since, each.topic, each.partition, each.first)):
-        if batch and size + part.location.length > most_bytes:
+        if batch and size + part.location.length > max_bytes:
             yield batch
             batch, size = [], 0
         batch.append(part)
@@ -189,7 +191,7 @@ def in_batches(found: Iterable[ArchiveRange], most_bytes: int) -> Iterator[Seque
         yield batch
 
 
-def sizes(found: Iterable[ArchiveRange]) -> Mapping[str, int]:
+def bytes_per_object(found: Iterable[ArchiveRange]) -> Mapping[str, int]:
     """Object -> how many of its bytes these are."""
     known: dict[str, int] = {}
     for location in {part.location for part in found}:
@@ -207,7 +209,7 @@ def _segments(index: LogIndex, place: TopicPartition, start: int, end: int | Non
             return
         yield first
         start = first.end_offset
-    while found := index.segments_from(*place, start, AT_ONCE):
+    while found := index.segments_from(*place, start, SEGMENTS_PER_READ):
         for segment in found:
             if segment.location is None or (end is not None and segment.first_offset >= end):
                 return
@@ -215,7 +217,7 @@ def _segments(index: LogIndex, place: TopicPartition, start: int, end: int | Non
         start = found[-1].end_offset
 
 
-def _range_of(place: TopicPartition, timeline: int, segment: IndexSegment, compacted: int) -> ArchiveRange:
+def _make_range(place: TopicPartition, timeline: int, segment: IndexSegment, compacted: int) -> ArchiveRange:
     topic, partition = place
     assert segment.location is not None
     return ArchiveRange(
@@ -227,11 +229,11 @@ def _range_of(place: TopicPartition, timeline: int, segment: IndexSegment, compa
         location=segment.location,
         since=segment.first_stored_at,
         until=segment.last_stored_at,
-        events=_events_in(segment, compacted),
+        events=_count_events(segment, compacted),
     )
 
 
-def _events_in(segment: IndexSegment, compacted: int) -> int | None:
+def _count_events(segment: IndexSegment, compacted: int) -> int | None:
     """A segment that was written anew says how many are left, but for those from before segments had such a number."""
     if segment.event_count is not None:
         return segment.event_count
@@ -247,7 +249,7 @@ def _cut(part: ArchiveRange, first: int, end: int | None) -> ArchiveRange:
     return replace(part, first=first, end=last, events=last - first if has_all else None)
 
 
-def _without(ranges: Iterable[tuple[int, int]], first: int, end: int) -> Iterator[tuple[int, int]]:
+def _subtract(ranges: Iterable[tuple[int, int]], first: int, end: int) -> Iterator[tuple[int, int]]:
     for start, stop in ranges:
         if start < min(first, stop):
             yield start, min(first, stop)
@@ -255,6 +257,6 @@ def _without(ranges: Iterable[tuple[int, int]], first: int, end: int) -> Iterato
             yield max(end, start), stop
 
 
-def _place(name: str) -> TopicPartition:
+def _parse_place(name: str) -> TopicPartition:
     topic, _, partition = name.rpartition("/")
     return topic, int(partition)

@@ -15,14 +15,14 @@ import orjson
 import zstandard
 
 MAGIC = b"Obj\x01"
-MARK_BYTES = 16
+SYNC_MARKER_BYTES = 16
 
 
 class BadAvro(Exception):
     """Raised for content that is no Avro file, or none that can be read; the message says why."""
 
 
-def bounds_in(content: bytes) -> frozenset[bytes]:
+def read_bounds(content: bytes) -> frozenset[bytes]:
     """Return bounds of columns, and values that files are partitioned by as texts, of a manifest or a list of them."""
     try:
         return frozenset(found for record in _records(content) for found in _bounds(record))
@@ -52,13 +52,13 @@ def _records(content: bytes) -> Iterator[Any]:
     unpack = _CODECS.get(known.get("avro.codec", b"null").decode())
     if unpack is None:
         raise BadAvro(f"blocks are packed with {known['avro.codec'].decode()}")
-    schema, mark = orjson.loads(known["avro.schema"]), reader.take(MARK_BYTES)
+    schema, mark = orjson.loads(known["avro.schema"]), reader.take(SYNC_MARKER_BYTES)
     while not reader.is_at_end:
         count, packed = reader.number(), reader.bytes()
         block = _Reader(unpack(packed))
         for _ in range(count):
             yield block.value(schema)
-        if reader.take(MARK_BYTES) != mark:
+        if reader.take(SYNC_MARKER_BYTES) != mark:
             raise BadAvro("a block does not end where it should")
 
 
@@ -133,12 +133,12 @@ _PLAIN: Mapping[str, Callable[[_Reader], Any]] = {
 }
 
 
-def _inflated(block: bytes) -> bytes:
+def _inflate(block: bytes) -> bytes:
     return zlib.decompress(block, -zlib.MAX_WBITS)
 
 
-def _unpacked(block: bytes) -> bytes:
+def _decompress(block: bytes) -> bytes:
     return zstandard.ZstdDecompressor().decompressobj().decompress(block)
 
 
-_CODECS: Mapping[str, Callable[[bytes], bytes]] = {"null": bytes, "deflate": _inflated, "zstandard": _unpacked}
+_CODECS: Mapping[str, Callable[[bytes], bytes]] = {"null": bytes, "deflate": _inflate, "zstandard": _decompress}

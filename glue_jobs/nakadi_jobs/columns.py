@@ -22,11 +22,11 @@ RESERVED_PREFIX = "nakadi_"
 
 NAME = re.compile(r"[A-Za-z0-9_]{1,120}")
 
-MOST_FIELDS = 1000
+MAX_FIELDS = 1000
 """Further columns are left out; their values are in the text."""
 
 
-MOST_LEVELS = 16
+MAX_LEVELS = 16
 """What is within so many objects, or half as many lists, is kept as JSON text. Spark gives up on columns that are much
 deeper, and lists take it the most steps: each is gone through by a function within that for the list around it."""
 
@@ -66,7 +66,7 @@ class Field(msgspec.Struct, frozen=True):
 
     name: str
     kind: Kind
-    contested: bool = False
+    has_several_types: bool = False
     source: str = ""
 
 
@@ -74,46 +74,50 @@ STRING, BIGINT, DOUBLE, BOOLEAN = Scalar("string"), Scalar("bigint"), Scalar("do
 
 TIMESTAMP = Scalar("timestamp")
 
-MOST_DIGITS = 38
+MAX_DIGITS = 38
 """Of a decimal. It is asked for from the start, so that no later version of a schema needs more."""
 
-MOST_DECIMALS = 18
+MAX_DECIMALS = 18
 """Of a decimal. So many has one whose schema does not say how many it has."""
 
-SCALARS: Mapping[str, Kind] = {"string": STRING, "integer": BIGINT, "number": DOUBLE, "boolean": BOOLEAN}
+SCALAR_KINDS: Mapping[str, Kind] = {"string": STRING, "integer": BIGINT, "number": DOUBLE, "boolean": BOOLEAN}
 
 # What the broker puts into the metadata of an event beside what its publisher may.
-STAMPED = tuple(Field(name, STRING) for name in ("published_by", "received_at", "version"))
+BROKER_METADATA_FIELDS = tuple(Field(name, STRING) for name in ("published_by", "received_at", "version"))
 
 
-def columns_of(event_type: EventType, schemas: Iterable[Mapping[str, Any]], there: Struct | None = None) -> Struct:
+def derive_columns(
+    event_type: EventType, schemas: Iterable[Mapping[str, Any]], existing: Struct | None = None
+) -> Struct:
     """The columns for events of all these schemas, oldest first. Later schemas only ever add to them.
 
     `there` are the columns of a table that exists: what an earlier version of this job made stays as it is.
     """
     columns, closed = Struct(()), True
     for schema in schemas:
-        effective = _effective(event_type, schema)
-        columns = merged(columns, _of_version(event_type, effective))
+        effective = _effective_schema(event_type, schema)
+        columns = merge_columns(columns, _derive_from_version(event_type, effective))
         closed = closed and _is_closed(effective, SchemaDocument.from_root(effective))
-    shallow = Struct(tuple(replace(field, kind=_shallow(field.kind, MOST_LEVELS)) for field in columns.fields))
-    columns = shallow if there is None else _as_there(shallow, there)
-    kept = _limited(columns, there or Struct(()))
-    return replace(kept, closed=closed and bool(kept.fields) and kept == columns and not has_contested(columns))
+    shallow = Struct(tuple(replace(field, kind=_limit_depth(field.kind, MAX_LEVELS)) for field in columns.fields))
+    columns = shallow if existing is None else _keep_existing_types(shallow, existing)
+    kept = _limit_fields(columns, existing or Struct(()))
+    return replace(
+        kept, closed=closed and bool(kept.fields) and kept == columns and not contains_several_types(columns)
+    )
 
 
-def read_as_text(columns: Struct) -> frozenset[str]:
+def text_properties(columns: Struct) -> frozenset[str]:
     """The properties that had several types: their values are read as text, and each column takes what fits it."""
-    return frozenset(field.name for field in columns.fields if field.contested and not field.source)
+    return frozenset(field.name for field in columns.fields if field.has_several_types and not field.source)
 
 
-def has_contested(kind: Kind) -> bool:
+def contains_several_types(kind: Kind) -> bool:
     """Whether any property in it had several types."""
     match kind:
         case Struct(fields):
-            return any(field.contested or has_contested(field.kind) for field in fields)
+            return any(field.has_several_types or contains_several_types(field.kind) for field in fields)
         case Array(element):
-            return has_contested(element)
+            return contains_several_types(element)
     return False
 
 
@@ -133,7 +137,7 @@ def is_decimal(kind: Kind) -> TypeGuard[Scalar]:
     return isinstance(kind, Scalar) and kind.name.startswith("decimal")
 
 
-def merged(old: Struct, new: Struct) -> Struct:
+def merge_columns(old: Struct, new: Struct) -> Struct:
     """What was there stays as it is; what is new comes behind, as does a further column for each further type.
 
     A property whose column cannot have its new values keeps it, and has another one beside it, such as a__double.
@@ -145,32 +149,32 @@ def merged(old: Struct, new: Struct) -> Struct:
         # Of names that differ by case alone the first has the column. One that a further column took has none.
         if known is field or known.name != field.name or known.source:
             continue
-        kind = _joined(known.kind, field.kind)
+        kind = _join_kinds(known.kind, field.kind)
         if kind is not None:
             fields[field.name.lower()] = replace(known, kind=kind)
             continue
-        fields[field.name.lower()] = replace(known, contested=True)
-        further = _further(field)
-        if further.name.lower() not in properties and NAME.fullmatch(further.name):
-            _add_further(fields, further)
+        fields[field.name.lower()] = replace(known, has_several_types=True)
+        extra = _extra_field(field)
+        if extra.name.lower() not in properties and NAME.fullmatch(extra.name):
+            _add_extra_field(fields, extra)
     return Struct(tuple(fields.values()))
 
 
-def _add_further(fields: dict[str, Field], further: Field) -> None:
-    known = fields.setdefault(further.name.lower(), further)
-    if known is not further and known.source == further.source:
-        kind = _joined(known.kind, further.kind)
-        fields[further.name.lower()] = known if kind is None else replace(known, kind=kind)
+def _add_extra_field(fields: dict[str, Field], extra: Field) -> None:
+    known = fields.setdefault(extra.name.lower(), extra)
+    if known is not extra and known.source == extra.source:
+        kind = _join_kinds(known.kind, extra.kind)
+        fields[extra.name.lower()] = known if kind is None else replace(known, kind=kind)
 
 
-def _further(field: Field) -> Field:
+def _extra_field(field: Field) -> Field:
     """A further column for the values of another type; of a structure it is the text."""
     kind = field.kind
     if isinstance(kind, Scalar):
-        return Field(f"{field.name}__{_type_suffix(kind)}", kind, contested=True, source=field.name)
+        return Field(f"{field.name}__{_type_suffix(kind)}", kind, has_several_types=True, source=field.name)
     if isinstance(kind, Array) and isinstance(kind.of, Scalar):
-        return Field(f"{field.name}__{_type_suffix(kind.of)}_array", kind, contested=True, source=field.name)
-    return Field(f"{field.name}__string", STRING, contested=True, source=field.name)
+        return Field(f"{field.name}__{_type_suffix(kind.of)}_array", kind, has_several_types=True, source=field.name)
+    return Field(f"{field.name}__string", STRING, has_several_types=True, source=field.name)
 
 
 def _type_suffix(kind: Scalar) -> str:
@@ -178,76 +182,76 @@ def _type_suffix(kind: Scalar) -> str:
     return re.sub(r"\(\d+,(\d+)\)", r"_\1", kind.name)
 
 
-def _as_there(wanted: Struct, there: Struct) -> Struct:
+def _keep_existing_types(wanted: Struct, existing: Struct) -> Struct:
     """The columns with the types that a table has; what does not fit one of these has a further column."""
-    known = {field.name.lower(): field for field in there.fields}
+    known = {field.name.lower(): field for field in existing.fields}
     fields = {field.name.lower(): field for field in wanted.fields}
     for field in wanted.fields:
         found = known.get(field.name.lower())
         if found is None or ddl(found.kind) == ddl(field.kind):
             continue
-        kind = _kind_there(field.kind, found.kind)
+        kind = _keep_existing_kind(field.kind, found.kind)
         if kind is not None:
             fields[field.name.lower()] = replace(field, kind=kind)
         elif not field.source:
-            fields[field.name.lower()] = replace(field, kind=found.kind, contested=True)
-            _add_further(fields, _further(field))
+            fields[field.name.lower()] = replace(field, kind=found.kind, has_several_types=True)
+            _add_extra_field(fields, _extra_field(field))
     return Struct(tuple(fields.values()))
 
 
-def _kind_there(wanted: Kind, there: Kind) -> Kind | None:
-    match wanted, there:
+def _keep_existing_kind(wanted: Kind, existing: Kind) -> Kind | None:
+    match wanted, existing:
         case Struct(), Struct():
-            return _as_there(wanted, there)
+            return _keep_existing_types(wanted, existing)
         case Array(element), Array(known):
-            kind = _kind_there(element, known)
+            kind = _keep_existing_kind(element, known)
             return None if kind is None else Array(kind)
-    if ddl(wanted) == ddl(there):
+    if ddl(wanted) == ddl(existing):
         return wanted
-    return there if _joined(there, wanted) == there else None
+    return existing if _join_kinds(existing, wanted) == existing else None
 
 
-def kind_of(schema: Any, document: SchemaDocument, within: tuple[str, ...] = ()) -> Kind | None:
+def derive_kind(schema: Any, document: SchemaDocument, within: tuple[str, ...] = ()) -> Kind | None:
     """The type of the values that a schema lets in; None when there is no single one."""
     match schema:
         case {"$ref": str(reference)}:
             return (
                 None
                 if reference in within
-                else kind_of(document.find_target(reference), document, (*within, reference))
+                else derive_kind(document.find_target(reference), document, (*within, reference))
             )
         case {"allOf": list()}:
-            return _of_all(schema, document, within)
+            return _derive_from_all(schema, document, within)
         case {"anyOf": list(choices)} | {"oneOf": list(choices)} if "type" not in schema and "properties" not in schema:
-            return _common(kind_of(each, document, within) for each in choices if not _is_null(each))
+            return _common_kind(derive_kind(each, document, within) for each in choices if not _is_null(each))
         case Mapping():
-            return _of_type(schema, document, within)
+            return _derive_from_type(schema, document, within)
     return None
 
 
-def _of_type(schema: Mapping[str, Any], document: SchemaDocument, within: tuple[str, ...]) -> Kind | None:
-    match _type_of(schema):
+def _derive_from_type(schema: Mapping[str, Any], document: SchemaDocument, within: tuple[str, ...]) -> Kind | None:
+    match _schema_type(schema):
         case "object":
-            return _object(schema, document, within)
-        case "number" if decimals := _decimals(schema):
-            return Scalar(f"decimal({MOST_DIGITS},{decimals})")
+            return _derive_object(schema, document, within)
+        case "number" if decimals := _count_decimals(schema):
+            return Scalar(f"decimal({MAX_DIGITS},{decimals})")
         case "string" if schema.get("format") == "date-time":
             return TIMESTAMP
         case "array":
-            element = kind_of(schema.get("items"), document, within)
+            element = derive_kind(schema.get("items"), document, within)
             return Json() if element is None else Array(element)
         case name:
-            return SCALARS.get(name)
+            return SCALAR_KINDS.get(name)
 
 
-def _decimals(schema: Mapping[str, Any]) -> int:
+def _count_decimals(schema: Mapping[str, Any]) -> int:
     """How many decimals numbers have; 0 if that is not said."""
     unit = schema.get("multipleOf")
     if isinstance(unit, float) and unit > 0:
         exponent = Decimal(repr(unit)).normalize().as_tuple().exponent
         decimals = -exponent if isinstance(exponent, int) else 0
-        return decimals if 0 < decimals <= MOST_DECIMALS else 0
-    return MOST_DECIMALS if schema.get("format") == "decimal" else 0
+        return decimals if 0 < decimals <= MAX_DECIMALS else 0
+    return MAX_DECIMALS if schema.get("format") == "decimal" else 0
 
 
 def ddl(kind: Kind) -> str:
@@ -265,29 +269,29 @@ def ddl(kind: Kind) -> str:
             return "struct<" + ",".join(f"`{each.name}`:{ddl(each.kind)}" for each in fields) + ">"
 
 
-def new_columns(there: Struct, wanted: Struct, above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], str]]:
+def new_columns(existing: Struct, wanted: Struct, above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], str]]:
     """What a table lacks, as path and type, outermost first. An array's elements are called `element`."""
-    known = {field.name.lower(): field for field in there.fields}
+    known = {field.name.lower(): field for field in existing.fields}
     found: list[tuple[tuple[str, ...], str]] = []
     for field in wanted.fields:
         path = (*above, field.name)
         if field.name.lower() not in known:
             found.append((path, ddl(field.kind)))
         else:
-            found += _new_within(known[field.name.lower()].kind, field.kind, path)
+            found += _new_inner_columns(known[field.name.lower()].kind, field.kind, path)
     return found
 
 
-def _new_within(there: Kind, wanted: Kind, path: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
-    match there, wanted:
+def _new_inner_columns(existing: Kind, wanted: Kind, path: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
+    match existing, wanted:
         case Struct(), Struct():
-            return new_columns(there, wanted, path)
+            return new_columns(existing, wanted, path)
         case Array(old), Array(new):
-            return _new_within(old, new, (*path, "element"))
+            return _new_inner_columns(old, new, (*path, "element"))
     return []
 
 
-def _effective(event_type: EventType, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+def _effective_schema(event_type: EventType, schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """What whole events looked like. The mode may have been another one, so only what a schema itself closes is closed;
     what was compacted once may have had a key."""
     policy = CleanupPolicy.DELETE if event_type.category is Category.UNDEFINED else CleanupPolicy.COMPACT
@@ -300,11 +304,11 @@ def _effective(event_type: EventType, schema: Mapping[str, Any]) -> Mapping[str,
     )
 
 
-def _of_version(event_type: EventType, effective: Mapping[str, Any]) -> Struct:
-    kind = kind_of(effective, SchemaDocument.from_root(effective))
+def _derive_from_version(event_type: EventType, effective: Mapping[str, Any]) -> Struct:
+    kind = derive_kind(effective, SchemaDocument.from_root(effective))
     fields = kind.fields if isinstance(kind, Struct) else ()
     fields = tuple(field for field in fields if not field.name.lower().startswith(RESERVED_PREFIX))
-    return Struct(tuple(map(_stamped, fields)) if event_type.category is not Category.UNDEFINED else fields)
+    return Struct(tuple(map(_add_broker_metadata, fields)) if event_type.category is not Category.UNDEFINED else fields)
 
 
 def _is_closed(schema: Any, document: SchemaDocument, within: tuple[str, ...] = ()) -> bool:
@@ -321,7 +325,7 @@ def _is_closed(schema: Any, document: SchemaDocument, within: tuple[str, ...] = 
         case {"type": "array", "items": Mapping() as items}:
             return _is_closed(items, document, within)
         case {"type": str(name)}:
-            return name in SCALARS
+            return name in SCALAR_KINDS
     return False
 
 
@@ -339,38 +343,38 @@ def _is_closed_object(schema: Mapping[str, Any], document: SchemaDocument, withi
     )
 
 
-def _stamped(field: Field) -> Field:
+def _add_broker_metadata(field: Field) -> Field:
     if field.name == "metadata" and isinstance(field.kind, Struct):
-        return replace(field, kind=merged(field.kind, Struct(STAMPED)))
+        return replace(field, kind=merge_columns(field.kind, Struct(BROKER_METADATA_FIELDS)))
     return field
 
 
-def _object(schema: Mapping[str, Any], document: SchemaDocument, within: tuple[str, ...]) -> Kind:
+def _derive_object(schema: Mapping[str, Any], document: SchemaDocument, within: tuple[str, ...]) -> Kind:
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or not properties:
         others = schema.get("additionalProperties")
-        return Texts() if others and kind_of(others, document, within) == STRING else Json()
-    kinds = {name: kind_of(each, document, within) for name, each in properties.items() if NAME.fullmatch(name)}
+        return Texts() if others and derive_kind(others, document, within) == STRING else Json()
+    kinds = {name: derive_kind(each, document, within) for name, each in properties.items() if NAME.fullmatch(name)}
     fields = Struct(tuple(Field(name, kind) for name, kind in kinds.items() if kind is not None))
     # Two names that differ by case alone cannot both be columns.
-    taken = merged(Struct(()), fields)
+    taken = merge_columns(Struct(()), fields)
     return taken if taken.fields else Json()
 
 
-def _of_all(schema: Mapping[str, Any], document: SchemaDocument, within: tuple[str, ...]) -> Kind | None:
+def _derive_from_all(schema: Mapping[str, Any], document: SchemaDocument, within: tuple[str, ...]) -> Kind | None:
     rest = {keyword: value for keyword, value in schema.items() if keyword != "allOf"}
-    kinds = [kind_of(each, document, within) for each in (rest, *schema["allOf"])]
+    kinds = [derive_kind(each, document, within) for each in (rest, *schema["allOf"])]
     found = [kind for kind in kinds if kind is not None]
     structs = [kind for kind in found if isinstance(kind, Struct)]
     if structs:
         whole = Struct(())
         for struct in structs:
-            whole = merged(whole, struct)
+            whole = merge_columns(whole, struct)
         return whole
-    return _common(found)
+    return _common_kind(found)
 
 
-def _common(kinds: Iterable[Kind | None]) -> Kind | None:
+def _common_kind(kinds: Iterable[Kind | None]) -> Kind | None:
     first, *others = [*kinds] or [None]
     return first if all(each == first for each in others) else None
 
@@ -379,7 +383,7 @@ def _is_null(schema: Any) -> bool:
     return isinstance(schema, Mapping) and schema.get("type") == "null"
 
 
-def _type_of(schema: Mapping[str, Any]) -> str:
+def _schema_type(schema: Mapping[str, Any]) -> str:
     named = schema.get("type")
     types = {each for each in (named if isinstance(named, list) else [named]) if each not in ("null", None)}
     if types == {"integer", "number"}:
@@ -400,80 +404,84 @@ def _implied_type(schema: Mapping[str, Any]) -> str:
     return "string" if values and all(isinstance(each, str) for each in values) else ""
 
 
-def _joined(known: Kind, other: Kind) -> Kind | None:
+def _join_kinds(known: Kind, other: Kind) -> Kind | None:
     """The older type with what the newer one adds to it; None if it cannot have values of the newer one."""
     match known, other:
         case Struct(), Struct():
-            return merged(known, other)
+            return merge_columns(known, other)
         case Array(old), Array(new):
-            element = _joined(old, new)
+            element = _join_kinds(old, new)
             return None if element is None else Array(element)
         # What is unknown of objects and arrays is seen when they are read.
         case (Json(), Struct() | Array() | Texts()) | (Struct() | Array() | Texts(), Json()):
             return known
         case Scalar(name=have), Scalar(name=want):
-            return known if have == want or _holds(have, want) else None
+            return known if have == want or _covers(have, want) else None
     return known if known == other else None
 
 
-def _holds(have: str, want: str) -> bool:
+def _covers(have: str, want: str) -> bool:
     """Whether a column of one type has all values of another; a value that it has not is rare, and is in the text."""
     if have.startswith("decimal"):
-        return want == "bigint" or (want.startswith("decimal") and scale_of(want) <= scale_of(have))
+        return want == "bigint" or (want.startswith("decimal") and decimal_scale(want) <= decimal_scale(have))
     return (have, want) == ("string", "timestamp") or (
         have == "double" and (want == "bigint" or want.startswith("decimal"))
     )
 
 
-def scale_of(decimal: str) -> int:
+def decimal_scale(decimal: str) -> int:
     """How many decimals a type has that is called decimal(38,2)."""
     return int(decimal.rpartition(",")[2].rstrip(")"))
 
 
-def _shallow(kind: Kind, levels: int) -> Kind:
+def _limit_depth(kind: Kind, levels: int) -> Kind:
     """The same with texts in place of what is deeper."""
     match kind:
         case Struct() | Array() if levels <= 0:
             return Json()
         case Struct(fields):
-            return replace(kind, fields=tuple(replace(each, kind=_shallow(each.kind, levels - 1)) for each in fields))
+            return replace(
+                kind, fields=tuple(replace(each, kind=_limit_depth(each.kind, levels - 1)) for each in fields)
+            )
         case Array(element):
-            return Array(_shallow(element, levels - 2))
+            return Array(_limit_depth(element, levels - 2))
     return kind
 
 
-def _limited(columns: Struct, there: Struct) -> Struct:
+def _limit_fields(columns: Struct, existing: Struct) -> Struct:
     """The first columns, so many as there may be. What a table has stays: rows without it would not be taken."""
-    known = {field.name.lower(): field.kind for field in there.fields}
-    left = MOST_FIELDS - sum(_size(known[name]) for field in columns.fields if (name := field.name.lower()) in known)
+    known = {field.name.lower(): field.kind for field in existing.fields}
+    left = MAX_FIELDS - sum(
+        _count_fields(known[name]) for field in columns.fields if (name := field.name.lower()) in known
+    )
     kept: list[Field] = []
     for field in columns.fields:
         has = known.get(field.name.lower())
-        more = _size(field.kind) - (0 if has is None else _size(has))
+        more = _count_fields(field.kind) - (0 if has is None else _count_fields(has))
         if more <= left:
             kept.append(field)
             left -= more
         elif has is not None:
-            kept.append(replace(field, kind=_only_there(field.kind, has)))
+            kept.append(replace(field, kind=_intersect(field.kind, has)))
     return Struct(tuple(kept))
 
 
-def _only_there(kind: Kind, there: Kind) -> Kind:
+def _intersect(kind: Kind, existing: Kind) -> Kind:
     """The same without members that a table has no column for."""
-    match kind, there:
+    match kind, existing:
         case Struct(fields), Struct():
-            known = {field.name.lower(): field.kind for field in there.fields}
+            known = {field.name.lower(): field.kind for field in existing.fields}
             found = (each for each in fields if each.name.lower() in known)
-            return Struct(tuple(replace(each, kind=_only_there(each.kind, known[each.name.lower()])) for each in found))
+            return Struct(tuple(replace(each, kind=_intersect(each.kind, known[each.name.lower()])) for each in found))
         case Array(element), Array(has):
-            return Array(_only_there(element, has))
+            return Array(_intersect(element, has))
     return kind
 
 
-def _size(kind: Kind) -> int:
+def _count_fields(kind: Kind) -> int:
     match kind:
         case Struct(fields):
-            return 1 + sum(_size(each.kind) for each in fields)
+            return 1 + sum(_count_fields(each.kind) for each in fields)
         case Array(element):
-            return 1 + _size(element)
+            return 1 + _count_fields(element)
     return 1

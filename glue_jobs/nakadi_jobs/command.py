@@ -28,12 +28,12 @@ from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore
 from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.log_index import LogIndex
 from nakadi.ports.registry import Registry
-from nakadi_jobs.leftovers import GATHERED
+from nakadi_jobs.leftovers import GATHERED_FOLDER
 from nakadi_jobs.reading import Archive
-from nakadi_jobs.reports import NOT_DONE, Report, progress_shown
+from nakadi_jobs.reports import NOT_DONE, Report, show_progress
 from nakadi_jobs.session import CATALOGS, BadCatalog, open_spark
 
-MOST_BYTES = 1 << 20
+MAX_FILE_BYTES = 1 << 20
 """Of a file that an argument names."""
 
 
@@ -41,7 +41,7 @@ class BadArguments(Exception):
     """Raised for arguments that contradict each other; the message names them."""
 
 
-class Workplace(Struct, frozen=True):
+class JobContext(Struct, frozen=True):
     """The stores, the session and the options of a run."""
 
     spark: SparkSession
@@ -57,7 +57,7 @@ class Workplace(Struct, frozen=True):
     report: Report
     options: argparse.Namespace
 
-    def chosen(self) -> Iterator[EventType]:
+    def selected_event_types(self) -> Iterator[EventType]:
         """The event types that the command line names, or all."""
         names = self.options.event_types
         return (each for each in self.event_types.all() if not names or each.name in names)
@@ -81,14 +81,14 @@ class Workplace(Struct, frozen=True):
 
 def parser(job: str, description: str) -> argparse.ArgumentParser:
     """Return a parser with the arguments that all jobs have."""
-    made = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog=f"python -m nakadi_jobs.{job}",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         epilog=EXIT_CODES,
     )
-    places = made.add_argument_group("places", "Without any of these: the data folder of `make run`.")
+    places = parser.add_argument_group("places", "Without any of these: the data folder of `make run`.")
     places.add_argument("--data", default="data", help="the broker's data folder, default ./data")
     places.add_argument("--registry", help="as NAKADI_REGISTRY; default sqlite:///DATA/nakadi.db")
     places.add_argument("--log-index", help="as NAKADI_LOG_INDEX; default sqlite:///DATA/nakadi.db")
@@ -105,18 +105,20 @@ def parser(job: str, description: str) -> argparse.ArgumentParser:
     )
     places.add_argument("--database", default="nakadi", help="the tables' database, default nakadi")
     places.add_argument("--report", help="folder or s3:// prefix to write a report of the run to, as JSON")
-    work = made.add_argument_group("work")
-    work.add_argument("--event-types", type=_words, default=(), help="only these, with commas between; default all")
+    work = parser.add_argument_group("work")
+    work.add_argument(
+        "--event-types", type=_split_words, default=(), help="only these, with commas between; default all"
+    )
     work.add_argument("--master", help="Spark's master, default local[*], on Glue what it is there")
     work.add_argument("--memory", default="2g", help="memory of a Spark on this machine, default 2g")
-    return made
+    return parser
 
 
 EXIT_CODES = """\
 Exit codes: 0 done, perhaps with warnings; 3 done, except for what the last lines list; 1 not done; 2 wrong arguments.
 A run can be repeated at any time, also after it was killed: nothing is done twice."""
 
-GLUE = (
+GLUE_ARGUMENTS = (
     "JOB_ID",
     "JOB_NAME",
     "JOB_RUN_ID",
@@ -151,7 +153,7 @@ GLUE = (
 Others are refused on Glue as well: a job that passed over a misspelled name of an event type would work on all of them.
 """
 
-GLUE_BEGINNINGS = (
+GLUE_PREFIXES = (
     "continuous-log-",
     "customer-driver-",
     "customer-executor-",
@@ -164,28 +166,28 @@ GLUE_BEGINNINGS = (
 )
 
 
-WITH_OPTIONS_OF_OTHERS = ("--conf", "--python-modules-installer-option")
+PASS_THROUGH_ARGUMENTS = ("--conf", "--python-modules-installer-option")
 """The values of these are options of Spark and of pip, and may look like arguments."""
 
 
-def options(made: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+def options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments without those that Glue adds; refuse unknown ones."""
-    known, others = made.parse_known_args(arguments)
-    foreign = _without_arguments_of_glue(others)
+    known, others = parser.parse_known_args(arguments)
+    foreign = _drop_glue_arguments(others)
     if foreign:
-        made.error(f"unknown arguments: {' '.join(foreign)}")
+        parser.error(f"unknown arguments: {' '.join(foreign)}")
     return known
 
 
-def run(job: str, known: argparse.Namespace, work: Callable[[Workplace], None]) -> int:
+def run(job: str, known: argparse.Namespace, work: Callable[[JobContext], None]) -> int:
     """Open what the arguments name, run the job, print its summary, and return the exit code."""
     clock = SystemClock()
     report = Report(job, clock.now())
     try:
         with ExitStack() as stack:
-            workplace = open_workplace(known, report, clock, stack)
+            workplace = open_context(known, report, clock, stack)
             print(f"{job}: begun", file=sys.stderr, flush=True)
-            stack.enter_context(progress_shown(workplace.spark, report))
+            stack.enter_context(show_progress(workplace.spark, report))
             work(workplace)
     except (BadArguments, BadCatalog, BadSetting, BadDataFile, Unavailable) as reason:
         print(f"{job}: cannot be done. {reason}", file=sys.stderr)
@@ -195,12 +197,12 @@ def run(job: str, known: argparse.Namespace, work: Callable[[Workplace], None]) 
         print(f"{job}: not done. It can be run again.", file=sys.stderr)
         return NOT_DONE
     if known.report:
-        write(known.report, f"{job}-{report.begun:%Y-%m-%dT%H-%M-%S}.json", report.document(clock.now()).encode())
+        write(known.report, f"{job}-{report.started_at:%Y-%m-%dT%H-%M-%S}.json", report.document(clock.now()).encode())
     print(report.summary(), file=sys.stderr)
     return report.exit_code
 
 
-def open_workplace(known: argparse.Namespace, report: Report, clock: Clock, stack: ExitStack) -> Workplace:
+def open_context(known: argparse.Namespace, report: Report, clock: Clock, stack: ExitStack) -> JobContext:
     data, registry_place = Path(known.data).absolute(), registry_url(known)
     archive_url = with_scheme(known.archive or str(data / "archive"))
     tables = with_scheme(known.tables or str(data / "tables"))
@@ -211,11 +213,11 @@ def open_workplace(known: argparse.Namespace, report: Report, clock: Clock, stac
     spark = open_spark(report.job, tables, known.catalog, master, known.memory, _catalog_properties(known))
     # The tables lie with the archive, as far as regions and the like go.
     query = urlsplit(archive_url).query
-    gathered_url = f"{tables.rstrip('/')}/{GATHERED}"
+    gathered_url = f"{tables.rstrip('/')}/{GATHERED_FOLDER}"
     gathered, table_files = (
         stack.enter_context(closing(open_archive(f"{url}?{query}".rstrip("?")))) for url in (gathered_url, tables)
     )
-    return Workplace(
+    return JobContext(
         spark=spark,
         registry=registry,
         event_types=EventTypes(registry, Cache(clock, 1)),
@@ -262,7 +264,7 @@ def read(file: str) -> str:
     folder, _, name = with_scheme(file).rpartition("/")
     try:
         with closing(open_archive(folder)) as store:
-            return store.read_range(ArchiveLocation(name, 0, MOST_BYTES)).decode()
+            return store.read_range(ArchiveLocation(name, 0, MAX_FILE_BYTES)).decode()
     except (ArchiveObjectGone, UnicodeDecodeError) as error:
         raise BadArguments(f"{file} cannot be read.") from error
 
@@ -283,16 +285,16 @@ def local_folder(url: str) -> Path | None:
     return Path(parts.path) if parts.scheme == "file" else None
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _split_words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _without_arguments_of_glue(arguments: Sequence[str]) -> Sequence[str]:
+def _drop_glue_arguments(arguments: Sequence[str]) -> Sequence[str]:
     """Return the arguments that Glue has not added. Each of its own may have a value, after `=` or as the next word."""
     foreign, may_be_value = [], False
     for before, each in pairwise(("", *arguments)):
-        if each.startswith("--") and before not in WITH_OPTIONS_OF_OTHERS:
-            is_glues = _is_of_glue(each)
+        if each.startswith("--") and before not in PASS_THROUGH_ARGUMENTS:
+            is_glues = _is_glue_argument(each)
             may_be_value = is_glues and "=" not in each
         else:
             is_glues, may_be_value = may_be_value, False
@@ -301,13 +303,13 @@ def _without_arguments_of_glue(arguments: Sequence[str]) -> Sequence[str]:
     return foreign
 
 
-def _is_of_glue(argument: str) -> bool:
+def _is_glue_argument(argument: str) -> bool:
     name = argument.removeprefix("--").partition("=")[0]
-    return name in GLUE or name.startswith(GLUE_BEGINNINGS)
+    return name in GLUE_ARGUMENTS or name.startswith(GLUE_PREFIXES)
 
 
-def choices(made: argparse.ArgumentParser, name: str, values: Sequence[str], **more: Any) -> None:
+def choices(parser: argparse.ArgumentParser, name: str, values: Sequence[str], **more: Any) -> None:
     """Add an argument that is positional on a laptop and named on Glue."""
-    group = made.add_mutually_exclusive_group()
+    group = parser.add_mutually_exclusive_group()
     group.add_argument(name, nargs="?", choices=values, default=None, **more)
     group.add_argument(f"--{name}", dest=f"{name}_named", choices=values, help=argparse.SUPPRESS)

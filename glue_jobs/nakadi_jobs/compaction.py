@@ -23,11 +23,19 @@ from pyspark.sql import functions as F  # noqa: N812  # its usual name
 from nakadi.model.annotations import MATERIALIZE_ANNOTATION
 from nakadi.model.event_type import Category, EventType, PartitionStrategy
 from nakadi_jobs import command, table_states, transform
-from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, Progress, again, beginnings, in_batches, unread_parts
+from nakadi_jobs.archive_ranges import (
+    NO_PROGRESS,
+    ArchiveRange,
+    Progress,
+    refresh_ranges,
+    split_into_batches,
+    unblocked_prefixes,
+    unread_parts,
+)
 from nakadi_jobs.columns import Struct
-from nakadi_jobs.command import Workplace
+from nakadi_jobs.command import JobContext
 from nakadi_jobs.event_type_tables import (
-    EXPIRED_BEFORE,
+    EXPIRED_BEFORE_PROPERTY,
     all_tables,
     columns_of_all_versions,
     events_table,
@@ -37,11 +45,11 @@ from nakadi_jobs.event_type_tables import (
     take_plain_name,
 )
 from nakadi_jobs.exact_values import MISFIT
-from nakadi_jobs.plain_batches import FAILURES, plain_batch
+from nakadi_jobs.plain_batches import RECOVERABLE_ERRORS, open_plain_batch
 from nakadi_jobs.plain_lines import NotPlain
 from nakadi_jobs.reading import Gathered, Reading
-from nakadi_jobs.reports import in_a_line
-from nakadi_jobs.tables import PROGRESS, Change, ChangedMeanwhile, Table
+from nakadi_jobs.reports import first_line
+from nakadi_jobs.tables import PROGRESS_PROPERTY, Change, ChangedMeanwhile, Table
 
 DESCRIPTION = """\
 Keep the tables of the event types up to date with the archive.
@@ -99,15 +107,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     work.add_argument("--no-tidying", action="store_true", help="leave small files, old snapshots and lost files alone")
 
 
-def compact(work: Workplace) -> None:
+def compact(work: JobContext) -> None:
     """Bring all tables up to date, and show what they have."""
-    bring_up_to_date(work, list(work.chosen()))
+    update_all_tables(work, list(work.selected_event_types()))
     table_states.remove_deletion_note(work)
     table_states.warn_of_misfits(work)
-    work.show(table_of(list(all_tables(work.spark, work.database))))
+    work.show(format_tables(list(all_tables(work.spark, work.database))))
 
 
-def bring_up_to_date(work: Workplace, event_types: Sequence[EventType]) -> None:
+def update_all_tables(work: JobContext, event_types: Sequence[EventType]) -> None:
     """Bring the tables of these event types up to date. A failure with one of them stops no other."""
     wanted = [each for each in event_types if each.annotations.get(MATERIALIZE_ANNOTATION) != "off"]
     for each in event_types:
@@ -116,32 +124,32 @@ def bring_up_to_date(work: Workplace, event_types: Sequence[EventType]) -> None:
     with ThreadPoolExecutor(max(1, work.options.at_once)) as pool:
         for some, parts in _group_by_shared_objects(work, wanted):
             try:
-                with work.archive.gathering(parts) as gathered:
-                    _each(pool, partial(_one, work, partial(_add_gathered, work, gathered, parts)), some)
+                with work.archive.gather(parts) as gathered:
+                    _run_each(pool, partial(_run_one, work, partial(_add_gathered, work, gathered, parts)), some)
             except (Py4JError, PySparkException) as error:
-                work.report.info("archive", f"each event type is read by itself: {in_a_line(error)}")
+                work.report.info("archive", f"each event type is read by itself: {first_line(error)}")
                 break
-        _each(pool, partial(_one, work, partial(update_tables, work)), wanted)
+        _run_each(pool, partial(_run_one, work, partial(update_tables, work)), wanted)
 
 
-def _each(pool: ThreadPoolExecutor, task: Callable[[EventType], None], event_types: Sequence[EventType]) -> None:
+def _run_each(pool: ThreadPoolExecutor, task: Callable[[EventType], None], event_types: Sequence[EventType]) -> None:
     # Spark gives each thread a connection, and this takes it back.
     for _ in pool.map(inheritable_thread_target(task), event_types):
         pass
 
 
 def _group_by_shared_objects(
-    work: Workplace, event_types: Sequence[EventType]
+    work: JobContext, event_types: Sequence[EventType]
 ) -> Iterator[tuple[Sequence[EventType], Sequence[ArchiveRange]]]:
     """Event types whose news lies in the same objects, and as much of it as is read together, oldest first.
 
     All news of such an event type is in one of these, in its order: a table passes over nothing.
     """
     news: dict[str, list[ArchiveRange]] = {}
-    with_news = table_states.with_news(work, event_types)
-    for each in with_news if len(with_news) > 1 else ():
+    outdated = table_states.find_outdated(work, event_types)
+    for each in outdated if len(outdated) > 1 else ():
         try:
-            progress = _progress(events_table(work.spark, work.database, each))
+            progress = _read_progress(events_table(work.spark, work.database, each))
         except (Py4JError, PySparkException):
             continue  # It is reported when its table is brought up to date.
         parts = unread_parts(work.index, each, progress)
@@ -149,12 +157,12 @@ def _group_by_shared_objects(
     readers = Counter(key for parts in news.values() for key in {part.location.key for part in parts})
     sharing = {each for each, parts in news.items() if any(readers[part.location.key] > 1 for part in parts)}
     owners = {part.topic: each for each in sharing for part in news[each]}
-    for batch in in_batches((part for each in sharing for part in news[each]), work.options.batch_mb * 2**20):
+    for batch in split_into_batches((part for each in sharing for part in news[each]), work.options.batch_mb * 2**20):
         here = {owners[part.topic] for part in batch}
         yield [each for each in event_types if each.id in here], batch
 
 
-def table_of(tables: Sequence[Table]) -> str:
+def format_tables(tables: Sequence[Table]) -> str:
     """Format the names and sizes of tables for a terminal."""
     lines = [f"{'table':40s} {'events':>14s} {'files':>8s} {'MB':>10s}"]
     for table in tables:
@@ -165,7 +173,7 @@ def table_of(tables: Sequence[Table]) -> str:
     return "\n".join(lines)
 
 
-def _one(work: Workplace, task: Callable[[EventType], None], event_type: EventType) -> None:
+def _run_one(work: JobContext, task: Callable[[EventType], None], event_type: EventType) -> None:
     try:
         with work.exclusive(event_type.id):
             task(event_type)
@@ -173,41 +181,41 @@ def _one(work: Workplace, task: Callable[[EventType], None], event_type: EventTy
         if _is_gone(work, event_type):
             work.report.complain(event_type.name, "was deleted during the run; its table was not changed")
         else:
-            work.report.complain(event_type.name, f"is not done. {in_a_line(error)}")
+            work.report.complain(event_type.name, f"is not done. {first_line(error)}")
 
 
-def _add_gathered(work: Workplace, gathered: Gathered, parts: Sequence[ArchiveRange], event_type: EventType) -> None:
+def _add_gathered(work: JobContext, gathered: Gathered, parts: Sequence[ArchiveRange], event_type: EventType) -> None:
     """Add what was copied for many event types to the table of one. What cannot be added is left to `update_tables`."""
     table = events_table(work.spark, work.database, event_type)
     columns = columns_of_all_versions(work.event_types, event_type, table)
     prepare(table, event_type, columns, by_day=True)
     lay_out(table, event_type)  # `update_tables` follows for each of them, and warns where this is refused
-    progress = _progress(table)
+    progress = _read_progress(table)
     names = {part.name for part in parts} | progress.damaged
     batch = [
         part
-        for part in beginnings(unread_parts(work.index, event_type, progress), names)
+        for part in unblocked_prefixes(unread_parts(work.index, event_type, progress), names)
         if work.options.read_damaged or part.name not in progress.damaged
     ]
     if not batch:
         return
-    work.report.expect(event_type.name, _offsets_in(batch))
+    work.report.expect(event_type.name, _count_offsets(batch))
     try:
-        outcome, _ = _written(work, event_type, table, columns, gathered.reading(batch), progress)
+        outcome, _ = _write_batch(work, event_type, table, columns, gathered.reading(batch), progress)
     except (Py4JError, PySparkException, Incomplete, ChangedMeanwhile) as error:
-        work.report.info(event_type.name, f"is read by itself: {in_a_line(error)}")
+        work.report.info(event_type.name, f"is read by itself: {first_line(error)}")
         return
-    table_states.note_batch(work, event_type, table, batch, outcome.misfits, is_new=progress == NOTHING_READ)
-    work.report.advance(event_type.name, _offsets_in(batch))
-    _tell(work, event_type, table, outcome)
+    table_states.store_state(work, event_type, table, batch, outcome.misfits, is_new=progress == NO_PROGRESS)
+    work.report.advance(event_type.name, _count_offsets(batch))
+    _report(work, event_type, table, outcome)
 
 
-def update_tables(work: Workplace, event_type: EventType) -> None:
+def update_tables(work: JobContext, event_type: EventType) -> None:
     """Bring the tables of an event type up to date with the archive."""
     events = take_plain_name(work.spark, work.database, event_type)
     if _is_idle(work, event_type, events):
         work.report.info(event_type.name, "nothing new")
-        table_states.note_unchanged(work, event_type, events)
+        table_states.store_missing_state(work, event_type, events)
         return
     columns = columns_of_all_versions(work.event_types, event_type, events)
     prepare(events, event_type, columns, by_day=True)
@@ -222,23 +230,23 @@ def update_tables(work: Workplace, event_type: EventType) -> None:
     _tidy(work, event_type, events)
 
 
-def _is_idle(work: Workplace, event_type: EventType, table: Table) -> bool:
+def _is_idle(work: JobContext, event_type: EventType, table: Table) -> bool:
     """Whether there is nothing to do at all: asking Iceberg and Spark for more would take a second of each."""
     if not table.exists() or not (work.options.no_tidying or table.is_tidy(work.clock.now())):
         return False
-    progress = _progress(table)
-    if progress == NOTHING_READ or progress.damaged or any(unread_parts(work.index, event_type, progress)):
+    progress = _read_progress(table)
+    if progress == NO_PROGRESS or progress.damaged or any(unread_parts(work.index, event_type, progress)):
         return False
     if not has_current_state(event_type):
         return True
     latest = latest_table(table)
-    return latest.exists() and _progress(latest) == progress
+    return latest.exists() and _read_progress(latest) == progress
 
 
 # All events
 
 
-def _fill_with_retries(work: Workplace, event_type: EventType, table: Table, columns: Struct) -> None:
+def _fill_with_retries(work: JobContext, event_type: EventType, table: Table, columns: Struct) -> None:
     for _ in range(ATTEMPTS):
         try:
             return _fill(work, event_type, table, columns)
@@ -247,38 +255,38 @@ def _fill_with_retries(work: Workplace, event_type: EventType, table: Table, col
     raise ChangedMeanwhile(f"table {table.name}: changed by other runs during {ATTEMPTS} attempts")
 
 
-def _fill(work: Workplace, event_type: EventType, table: Table, columns: Struct) -> None:
+def _fill(work: JobContext, event_type: EventType, table: Table, columns: Struct) -> None:
     """Add what the archive has, batch by batch. Each is one commit, which also stores the progress."""
-    progress = _progress(table)
-    found = _leave_out_damaged(work, event_type, list(unread_parts(work.index, event_type, progress)), progress)
+    progress = _read_progress(table)
+    found = _skip_damaged(work, event_type, list(unread_parts(work.index, event_type, progress)), progress)
     if not found:
         work.report.info(event_type.name, "nothing new")
-        table_states.note_unchanged(work, event_type, table)
+        table_states.store_missing_state(work, event_type, table)
         return
-    work.report.expect(event_type.name, _offsets_in(found))
-    for batch in in_batches(found, work.options.batch_mb * 2**20):
-        is_new = progress == NOTHING_READ
+    work.report.expect(event_type.name, _count_offsets(found))
+    for batch in split_into_batches(found, work.options.batch_mb * 2**20):
+        is_new = progress == NO_PROGRESS
         outcome, progress = _add_batch(work, event_type, table, columns, batch, progress)
-        table_states.note_batch(work, event_type, table, batch, outcome.misfits, is_new=is_new)
-        work.report.advance(event_type.name, _offsets_in(batch))
-        _tell(work, event_type, table, outcome)
+        table_states.store_state(work, event_type, table, batch, outcome.misfits, is_new=is_new)
+        work.report.advance(event_type.name, _count_offsets(batch))
+        _report(work, event_type, table, outcome)
 
 
-def _offsets_in(parts: Sequence[ArchiveRange]) -> int:
+def _count_offsets(parts: Sequence[ArchiveRange]) -> int:
     return sum(part.end - part.first for part in parts)
 
 
-def _leave_out_damaged(
-    work: Workplace, event_type: EventType, found: Sequence[ArchiveRange], progress: Progress
+def _skip_damaged(
+    work: JobContext, event_type: EventType, found: Sequence[ArchiveRange], progress: Progress
 ) -> Sequence[ArchiveRange]:
     """Leave out ranges that were damaged when they were read last: each is reported once."""
     if work.options.read_damaged:
         return found
     left_out = [part for part in found if part.name in progress.damaged]
     if left_out:
-        events = _offsets_in(left_out)
+        events = _count_offsets(left_out)
         work.report.count("missing", event_type.name, events)
-        tell = work.report.info if table_states.is_missing_known(work, event_type, events) else work.report.warn
+        tell = work.report.info if table_states.is_missing_acknowledged(work, event_type, events) else work.report.warn
         tell(
             event_type.name,
             f"{events} events are missing, in {len(left_out)} damaged parts of the archive; --read-damaged reads them",
@@ -287,7 +295,7 @@ def _leave_out_damaged(
 
 
 def _add_batch(
-    work: Workplace,
+    work: JobContext,
     event_type: EventType,
     table: Table,
     columns: Struct,
@@ -296,25 +304,25 @@ def _add_batch(
 ) -> tuple[Outcome, Progress]:
     """Add a batch to a table: without Spark as far as that can be, else read in place, else member by member."""
     try:
-        with plain_batch(work, table, columns, batch) as reading:
-            return _written(work, event_type, table, columns, reading, progress)
+        with open_plain_batch(work, table, columns, batch) as reading:
+            return _write_batch(work, event_type, table, columns, reading, progress)
     except NotPlain:
         pass
-    except (*FAILURES, Incomplete) as error:
-        work.report.info(event_type.name, f"Spark reads the archive: {in_a_line(error)}")
-    if work.archive.worth_reading_in_place(batch):
+    except (*RECOVERABLE_ERRORS, Incomplete) as error:
+        work.report.info(event_type.name, f"Spark reads the archive: {first_line(error)}")
+    if work.archive.is_worth_reading_in_place(batch):
         try:
-            return _written(work, event_type, table, columns, work.archive.in_place(batch), progress)
+            return _write_batch(work, event_type, table, columns, work.archive.read_in_place(batch), progress)
         except (Py4JError, PySparkException, Incomplete) as error:
-            work.report.info(event_type.name, f"reading each member of the archive by itself: {in_a_line(error)}")
-    with work.archive.gathering(batch) as gathered:
-        return _written(work, event_type, table, columns, gathered.reading(batch), progress)
+            work.report.info(event_type.name, f"reading each member of the archive by itself: {first_line(error)}")
+    with work.archive.gather(batch) as gathered:
+        return _write_batch(work, event_type, table, columns, gathered.reading(batch), progress)
 
 
-def _written(
-    work: Workplace, event_type: EventType, table: Table, columns: Struct, reading: Reading, progress: Progress
+def _write_batch(
+    work: JobContext, event_type: EventType, table: Table, columns: Struct, reading: Reading, progress: Progress
 ) -> tuple[Outcome, Progress]:
-    following = progress.with_read(reading.parts, (part for part, _ in reading.damaged))
+    following = progress.after_reading(reading.parts, (part for part, _ in reading.damaged))
     with table.change() as change:
         count, misfits = _append_lines(change, reading, columns, following) if reading.has_lines else (0, 0)
         if reading.files or not reading.has_lines:
@@ -324,32 +332,32 @@ def _written(
         _check_unchanged(work, event_type, [*reading.parts, *(each for each, _ in reading.damaged)])
         if count or following != progress:
             change.publish()
-    return Outcome(count, misfits, _offsets_in(reading.parts) - count, reading.damaged), following
+    return Outcome(count, misfits, _count_offsets(reading.parts) - count, reading.damaged), following
 
 
 def _append_lines(change: Change, reading: Reading, columns: Struct, following: Progress) -> tuple[int, int]:
     """How many rows there were, and how many of them do not fit the columns."""
     seen = Observation()
-    rows = rows_of(reading, columns).observe(seen, F.sum(F.col(MISFIT).cast("int")).alias("misfits"))
-    count = change.append(transform.in_order(rows.drop(MISFIT)), following.written())
+    rows = make_rows(reading, columns).observe(seen, F.sum(F.col(MISFIT).cast("int")).alias("misfits"))
+    count = change.append(transform.sort_events(rows.drop(MISFIT)), following.written())
     return count, (seen.get["misfits"] or 0) if count else 0
 
 
-def rows_of(reading: Reading, columns: Struct) -> DataFrame:
+def make_rows(reading: Reading, columns: Struct) -> DataFrame:
     """Make rows of the table from lines of the archive."""
-    lines = transform.of_topics(reading.lines, (part.topic for part in reading.parts))
-    wanted = transform.placed(transform.parsed(lines, columns, reading.parts), reading.parts)
+    lines = transform.select_topics(reading.lines, (part.topic for part in reading.parts))
+    wanted = transform.select_placed(transform.parse_lines(lines, columns, reading.parts), reading.parts)
     return transform.rows(wanted, columns)
 
 
-def _check_unchanged(work: Workplace, event_type: EventType, read: Sequence[ArchiveRange]) -> None:
+def _check_unchanged(work: JobContext, event_type: EventType, read: Sequence[ArchiveRange]) -> None:
     """Raise `ChangedMeanwhile` if a range was replaced while it was read: an erasure may have removed events."""
-    now = {each.location for each in again(work.index, event_type, read)}
+    now = {each.location for each in refresh_ranges(work.index, event_type, read)}
     if any(part.location not in now for part in read):
         raise ChangedMeanwhile(event_type.name)
 
 
-def _tell(work: Workplace, event_type: EventType, table: Table, outcome: Outcome) -> None:
+def _report(work: JobContext, event_type: EventType, table: Table, outcome: Outcome) -> None:
     work.report.info(event_type.name, f"{outcome.events} events into {table.name}")
     if outcome.empty:
         work.report.count("empty_offsets", event_type.name, outcome.empty)
@@ -369,29 +377,31 @@ def _tell(work: Workplace, event_type: EventType, table: Table, outcome: Outcome
 # The newest event of each key
 
 
-def _renew_with_retries(work: Workplace, event_type: EventType, events: Table, latest: Table) -> None:
+def _renew_with_retries(work: JobContext, event_type: EventType, events: Table, latest: Table) -> None:
     """Bring the second table up to date with the first. Repeating it is harmless: progress is stored later."""
     for _ in range(ATTEMPTS):
-        known, there = _progress(latest), _progress(events)
-        if known == there:
+        known, stored = _read_progress(latest), _read_progress(events)
+        if known == stored:
             return
         try:
-            _renew(event_type, events, latest, known, there)
+            _renew(event_type, events, latest, known, stored)
         except ChangedMeanwhile:
             continue
-        latest.set(PROGRESS, there.written())
+        latest.set(PROGRESS_PROPERTY, stored.written())
         work.report.info(event_type.name, f"newest events into {latest.name}")
         return
     raise ChangedMeanwhile(f"table {latest.name}: changed by other runs during {ATTEMPTS} attempts")
 
 
-def _renew(event_type: EventType, events: Table, latest: Table, known: Progress, there: Progress) -> None:
+def _renew(event_type: EventType, events: Table, latest: Table, known: Progress, stored: Progress) -> None:
     """Merge the newest event of each key that has news.
 
     What is new in the first table may be older than what is known of its key: it filled a gap, or comes from another
     partition. So all events of these keys count that are at least as new, also a deletion, which leaves no row.
     """
-    new = events.rows().where(_news(event_type, known, there, events.properties().get(EXPIRED_BEFORE)))
+    new = events.rows().where(
+        _news_condition(event_type, known, stored, events.properties().get(EXPIRED_BEFORE_PROPERTY))
+    )
     oldest = new.agg(F.min("nakadi_timeline"), F.min(F.expr("unix_micros(nakadi_time)"))).first()
     if oldest is None or oldest[0] is None:
         return
@@ -430,14 +440,14 @@ def merge_statement(table: str, newest: str, *, has_operations: bool) -> str:
     """
 
 
-def _news(event_type: EventType, known: Progress, there: Progress, expired_before: str | None) -> str:
+def _news_condition(event_type: EventType, known: Progress, stored: Progress, expired_before: str | None) -> str:
     """Return the condition for rows that the first table has gained since the second was brought up to date.
 
     What is in a gap, and older than what was removed for its age, is no news: newer events of its key were perhaps
     removed, and a deletion among them. What follows has nothing newer behind it that could be gone.
     """
     orders = {timeline.topic: timeline.order for timeline in event_type.timelines}
-    following = {place: (known.following.get(place, 0), end) for place, end in there.following.items()}
+    following = {place: (known.following.get(place, 0), end) for place, end in stored.following.items()}
     gained = [(orders[place[0]], place[1], *found) for place, found in following.items() if place[0] in orders]
     filled = [
         (orders[topic], partition, *gap)
@@ -445,16 +455,16 @@ def _news(event_type: EventType, known: Progress, there: Progress, expired_befor
         for gap in gaps
         if topic in orders
     ]
-    condition = f"({transform.within(filled)})"
+    condition = f"({transform.range_condition(filled)})"
     if expired_before:
         condition += f" and nakadi_time >= timestamp '{expired_before}'"
-    return f"{transform.within(each for each in gained if each[2] < each[3])} or ({condition})"
+    return f"{transform.range_condition(each for each in gained if each[2] < each[3])} or ({condition})"
 
 
 # Housekeeping
 
 
-def _tidy(work: Workplace, event_type: EventType, table: Table) -> None:
+def _tidy(work: JobContext, event_type: EventType, table: Table) -> None:
     if work.options.no_tidying:
         return
     try:
@@ -466,18 +476,18 @@ def _tidy(work: Workplace, event_type: EventType, table: Table) -> None:
         )
     except (Py4JError, PySparkException) as error:
         # Another run may be doing the same; the next run tidies as well.
-        work.report.info(event_type.name, f"{table.name} was not tidied. {in_a_line(error)}")
+        work.report.info(event_type.name, f"{table.name} was not tidied. {first_line(error)}")
         return
     for what, count in done.items():
         work.report.info(event_type.name, f"{table.name}: {count} {what}")
 
 
-def _progress(table: Table) -> Progress:
+def _read_progress(table: Table) -> Progress:
     text = table.progress() if table.exists() else ""
-    return Progress.read(text) if text else NOTHING_READ
+    return Progress.read(text) if text else NO_PROGRESS
 
 
-def _is_gone(work: Workplace, event_type: EventType) -> bool:
+def _is_gone(work: JobContext, event_type: EventType) -> bool:
     now = work.event_types.find(event_type.name)
     return now is None or now.id != event_type.id
 

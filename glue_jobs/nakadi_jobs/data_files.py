@@ -18,10 +18,10 @@ PARQUET = "PARQUET"
 FieldIds = Mapping[str, int]
 """The name of each column, and the number by which Iceberg knows it in files."""
 
-Contents = Sequence[bytes]
+FileContents = Sequence[bytes]
 """What stands in files."""
 
-Changed = Callable[[FieldIds, Contents], Mapping[str, bytes]]
+ChangeContents = Callable[[FieldIds, FileContents], Mapping[str, bytes]]
 """From the files that are there to those that come in their place, each under the path of its partition:
 `window_start_day=2026-11-20`."""
 
@@ -34,7 +34,7 @@ class DataFile(Struct, frozen=True):
     is_plain: bool
 
 
-class Times(Struct, frozen=True):
+class TimeRange(Struct, frozen=True):
     """What a column is to be between."""
 
     column: str
@@ -42,7 +42,7 @@ class Times(Struct, frozen=True):
     until: datetime
 
 
-class Planned(Struct, frozen=True):
+class FilePlan(Struct, frozen=True):
     """What a table has of a time: the snapshot that was looked at, how far it was, its columns, and the files."""
 
     snapshot: int
@@ -51,7 +51,7 @@ class Planned(Struct, frozen=True):
     files: Sequence[DataFile]
 
 
-class WrittenForm(Struct, frozen=True):
+class FileForm(Struct, frozen=True):
     """How files of a table are to be: its schema as JSON, its folder, and the name of its only partition, a day."""
 
     schema: str
@@ -66,7 +66,7 @@ class NewFile(Struct, frozen=True):
     partition: str
 
 
-class OtherForm(Exception):
+class UnsupportedForm(Exception):
     """Raised for a table whose files have to be another way."""
 
 
@@ -74,7 +74,7 @@ class HasDeletedRows(Exception):
     """Raised for files that have rows which are only marked as deleted."""
 
 
-class Rewriting(Struct, frozen=True):
+class Rewrite(Struct, frozen=True):
     """New files that are written, and the change that puts them in the place of others."""
 
     java: Any
@@ -90,7 +90,7 @@ class Rewriting(Struct, frozen=True):
             self.java.io().deleteFile(file.location())
 
 
-def planned(java: Any, jvm: Any, times: Times) -> Sequence[DataFile]:
+def plan_files(java: Any, jvm: Any, times: TimeRange) -> Sequence[DataFile]:
     """The files that may have rows of a time."""
     return [
         DataFile(
@@ -106,12 +106,12 @@ def field_ids(java: Any) -> FieldIds:
     return {column.name(): column.fieldId() for column in java.schema().columns()}
 
 
-def contents(java: Any, jvm: Any, times: Times) -> Contents:
+def read_contents(java: Any, jvm: Any, times: TimeRange) -> FileContents:
     """What stands in the files that may have rows of a time. Raises `HasDeletedRows`."""
     return [_read(java, task) for task in _tasks(java, jvm, times)]
 
 
-def rewriting(java: Any, jvm: Any, times: Times, changed: Changed) -> Rewriting:
+def prepare_rewrite(java: Any, jvm: Any, times: TimeRange, changed: ChangeContents) -> Rewrite:
     """Write new files for those with rows of a time. Its commit fails if others have changed such rows meanwhile.
 
     Raises `HasDeletedRows`.
@@ -125,44 +125,44 @@ def rewriting(java: Any, jvm: Any, times: Times, changed: Changed) -> Rewriting:
         .validateNoConflictingDeletes()
     )
     found = changed(field_ids(java), [_read(java, task) for task in tasks])
-    written = [_written(java, jvm, partition, content) for partition, content in found.items()]
+    written = [_write_file(java, jvm, partition, content) for partition, content in found.items()]
     for task in tasks:
         change.deleteFile(task.file())
     for file in written:
         change.addFile(file)
-    return Rewriting(java, change, written)
+    return Rewrite(java, change, written)
 
 
-def written_form(java: Any, jvm: Any, time: str) -> WrittenForm:
+def file_form(java: Any, jvm: Any, time: str) -> FileForm:
     """Raises `OtherForm` for a table that is not by day of this time, or that is to be compressed in another way."""
     fields = [(java.schema().findColumnName(each.sourceId()), each) for each in java.spec().fields()]
     if [(name, str(each.transform().toString())) for name, each in fields] != [(time, "day")]:
-        raise OtherForm("it is not by day")
+        raise UnsupportedForm("it is not by day")
     properties = dict(java.properties())
-    if any(properties.get(name, value) != value for name, value in _USUAL.items()):
-        raise OtherForm("its properties say so")
+    if any(properties.get(name, value) != value for name, value in _REQUIRED_PROPERTIES.items()):
+        raise UnsupportedForm("its properties say so")
     schema = jvm.org.apache.iceberg.SchemaParser.toJson(java.schema())
-    return WrittenForm(str(schema), str(java.location()), str(fields[0][1].name()))
+    return FileForm(str(schema), str(java.location()), str(fields[0][1].name()))
 
 
-_USUAL = {
+_REQUIRED_PROPERTIES = {
     "write.format.default": "parquet",
     "write.parquet.compression-codec": "zstd",
     "write.parquet.compression-level": "3",
 }
 
 
-def append(java: Any, jvm: Any, branch: str, files: Sequence[NewFile], said: Mapping[str, str]) -> None:
+def append(java: Any, jvm: Any, branch: str, files: Sequence[NewFile], summary_entries: Mapping[str, str]) -> None:
     """Add files to a branch in one commit, of which something is said."""
     change = java.newAppend().toBranch(branch)
     for file in files:
-        change.appendFile(_described(java, jvm, file.partition, java.io().newInputFile(file.path)))
-    for name, value in said.items():
+        change.appendFile(_describe_file(java, jvm, file.partition, java.io().newInputFile(file.path)))
+    for name, value in summary_entries.items():
         change.set(name, value)
     change.commit()
 
 
-def _tasks(java: Any, jvm: Any, times: Times) -> Iterator[Any]:
+def _tasks(java: Any, jvm: Any, times: TimeRange) -> Iterator[Any]:
     found = java.newScan().filter(_condition(jvm, times)).planFiles()
     try:
         each = found.iterator()
@@ -172,7 +172,7 @@ def _tasks(java: Any, jvm: Any, times: Times) -> Iterator[Any]:
         found.close()
 
 
-def _condition(jvm: Any, times: Times) -> Any:
+def _condition(jvm: Any, times: TimeRange) -> Any:
     expressions = jvm.org.apache.iceberg.expressions.Expressions
     both = getattr(expressions, "and")
     return both(
@@ -191,17 +191,17 @@ def _read(java: Any, task: Any) -> bytes:
         stream.close()
 
 
-def _written(java: Any, jvm: Any, partition: str, content: bytes) -> Any:
+def _write_file(java: Any, jvm: Any, partition: str, content: bytes) -> Any:
     path = java.locationProvider().newDataLocation(f"{partition}/{uuid4()}.parquet")
     stream = java.io().newOutputFile(path).create()
     try:
         stream.write(content)
     finally:
         stream.close()
-    return _described(java, jvm, partition, java.io().newInputFile(path))
+    return _describe_file(java, jvm, partition, java.io().newInputFile(path))
 
 
-def _described(java: Any, jvm: Any, partition: str, file: Any) -> Any:
+def _describe_file(java: Any, jvm: Any, partition: str, file: Any) -> Any:
     iceberg = jvm.org.apache.iceberg
     metrics = iceberg.parquet.ParquetUtil.fileMetrics(file, iceberg.MetricsConfig.forTable(java))
     return (

@@ -22,9 +22,9 @@ from nakadi.model.event_type import EventType
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveObjectGone
-from nakadi_jobs.command import Workplace
-from nakadi_jobs.erasure import PATIENCE, Wanted
-from nakadi_jobs.in_tasks import in_tasks
+from nakadi_jobs.command import JobContext
+from nakadi_jobs.erasure import CLAIM_TIMEOUT_SECONDS, ErasedValue
+from nakadi_jobs.in_tasks import run_in_tasks
 from nakadi_jobs.namespaces import namespaces_of_broker
 
 
@@ -34,7 +34,7 @@ class WholeObject(Struct, frozen=True):
     location: ArchiveLocation
 
 
-class Holding(Struct, frozen=True):
+class HoldingObject(Struct, frozen=True):
     """An object that has the value, and why it is still there; from `removable_from` on it can go, if that is known."""
 
     key: str
@@ -46,29 +46,29 @@ class Holding(Struct, frozen=True):
         return f"{self.key} ({self.reason}{when})"
 
 
-def remove_dead_members(work: Workplace, event_type: EventType, wanted: Wanted) -> Sequence[Holding]:
+def remove_dead_members(work: JobContext, event_type: EventType, wanted: ErasedValue) -> Sequence[HoldingObject]:
     """Remove every object in which dead members have the value, and return those that have to stay for now."""
     evacuation = Evacuation(work.index, work.store, namespaces_of_broker(work))
     try:
         with evacuation.claimed() as renew_claim:
             dead = _holding_objects(work, evacuation.partly_dead_objects(), event_type, wanted)
             members = evacuation.members_of({each.stored.key for each in dead})
-            left: list[Holding] = []
+            left: list[HoldingObject] = []
             removable: list[str] = []
             for each in dead:
                 renew_claim()
-                problem = _move_out(evacuation, each, members, work.clock.now())
+                problem = _evacuate(evacuation, each, members, work.clock.now())
                 if problem is None:
                     removable.append(each.stored.key)
                 else:
                     left.append(problem)
             # What was about to be used when it was listed is in use by now.
             needed = evacuation.members_of(removable)
-            left += [Holding(key, "another process has begun to use it") for key in removable if key in needed]
+            left += [HoldingObject(key, "another process has begun to use it") for key in removable if key in needed]
             gone = [key for key in removable if key not in needed]
             work.store.remove(gone)
     except EvacuationBusy:
-        return [Holding("the archive", "another process moves members of its objects")]
+        return [HoldingObject("the archive", "another process moves members of its objects")]
     work.report.details["removed_objects"] += gone
     if gone:
         work.report.info("archive", f"{len(gone)} objects are gone that had it in members without a reference")
@@ -76,23 +76,23 @@ def remove_dead_members(work: Workplace, event_type: EventType, wanted: Wanted) 
 
 
 def _holding_objects(
-    work: Workplace, dead: Sequence[PartlyDeadObject], event_type: EventType, wanted: Wanted
+    work: JobContext, dead: Sequence[PartlyDeadObject], event_type: EventType, wanted: ErasedValue
 ) -> Sequence[PartlyDeadObject]:
     parts = [WholeObject(ArchiveLocation(each.stored.key, 0, each.stored.size)) for each in dead]
-    job = partial(search_objects, work.archive.url, wanted, topics_of(event_type), event_type.name)
-    found = dict(in_tasks(work.spark, parts, job))
+    job = partial(search_objects, work.archive.url, wanted, timeline_topics(event_type), event_type.name)
+    found = dict(run_in_tasks(work.spark, parts, job))
     for problem in found.values():
         if problem:
             work.report.complain(event_type.name, f"not everything could be looked at: {problem}")
     return [each for each in dead if found.get(each.stored.key) == ""]
 
 
-def topics_of(event_type: EventType) -> frozenset[str]:
+def timeline_topics(event_type: EventType) -> frozenset[str]:
     return frozenset(timeline.topic for timeline in event_type.timelines)
 
 
 def search_objects(
-    url: str, wanted: Wanted, topics: Collection[str], name: str, parts: Iterable[WholeObject]
+    url: str, wanted: ErasedValue, topics: Collection[str], name: str, parts: Iterable[WholeObject]
 ) -> Iterator[tuple[str, str]]:
     """Search objects for events of these topics, and of deleted event types of this name. Yields the key of each that
     holds the value, or what is wrong with it as well.
@@ -105,7 +105,7 @@ def search_objects(
         for part in parts:
             key = part.location.key
             try:
-                found = wanted.found_in_member(store.read_range(part.location), is_meant)
+                found = wanted.occurs_in_member(store.read_range(part.location), is_meant)
             except ArchiveObjectGone:
                 continue
             except BadArchive as error:
@@ -115,18 +115,18 @@ def search_objects(
                 yield key, ""
 
 
-def _move_out(
+def _evacuate(
     evacuation: Evacuation, found: PartlyDeadObject, members: Mapping[str, Sequence[LiveMember]], now: datetime
-) -> Holding | None:
+) -> HoldingObject | None:
     """Leave an object without references; what keeps that from being done, if anything does."""
     key = found.stored.key
     try:
         if not evacuation.is_settled(found.stored, now):
-            return Holding(key, "it may be about to be used", found.stored.written_at + SETTLED_AGE)
+            return HoldingObject(key, "it may be about to be used", found.stored.written_at + SETTLED_AGE)
         if key in members:
-            evacuation.move_out(key, members[key], PATIENCE)
+            evacuation.move_out(key, members[key], CLAIM_TIMEOUT_SECONDS)
     except PartitionBusy:
-        return Holding(key, "another process writes a partition of it anew")
+        return HoldingObject(key, "another process writes a partition of it anew")
     except (ArchiveObjectGone, BadArchive, Unavailable) as error:
-        return Holding(key, f"what lives in it could not be moved: {error}")
+        return HoldingObject(key, f"what lives in it could not be moved: {error}")
     return None

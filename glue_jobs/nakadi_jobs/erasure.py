@@ -28,12 +28,12 @@ ENVELOPE = ("metadata", "data_type", "data_op")
 """The members that a blanked event keeps."""
 
 
-class How(StrEnum):
+class ErasureMode(StrEnum):
     REMOVE = "remove"
     BLANK = "blank"
 
 
-class Wanted(Struct, frozen=True):
+class ErasedValue(Struct, frozen=True):
     """A value, as text, at a path from the top of the event; lists on the way are looked through.
 
     With `failed_in`, only dead letters about this event type are meant.
@@ -46,58 +46,60 @@ class Wanted(Struct, frozen=True):
     @property
     def has_other_spellings(self) -> bool:
         """Whether it is a number or a moment, which are the same in many ways to write them."""
-        return _number(self.value) is not None or _moment(self.value) is not None
+        return _parse_number(self.value) is not None or _parse_moment(self.value) is not None
 
-    def found_in(self, event: Any) -> bool:
+    def occurs_in(self, event: Any) -> bool:
         if self.failed_in is not None and not _is_letter_about(event, self.failed_in):
             return False
-        return any(self._is_it(value) for value in _values(event, self.path))
+        return any(self._matches(value) for value in _find_values(event, self.path))
 
-    def found_in_text(self, text: bytes) -> bool:
+    def occurs_in_text(self, text: bytes) -> bool:
         """Search a text that cannot be parsed for the bytes of the value."""
         try:
             event = orjson.loads(text)
         except orjson.JSONDecodeError:
             return self.value.encode() in text
-        return self.found_in(event)
+        return self.occurs_in(event)
 
-    def found_in_record(self, record: Record) -> bool:
+    def occurs_in_record(self, record: Record) -> bool:
         """A tombstone has nothing but its key."""
-        return record.key == self.value if record.value is None else self.found_in_text(record.value)
+        return record.key == self.value if record.value is None else self.occurs_in_text(record.value)
 
-    def found_in_member(self, content: bytes, is_meant: Callable[[ArchivedLine], bool] | None = None) -> bool:
+    def occurs_in_member(self, content: bytes, is_meant: Callable[[ArchivedLine], bool] | None = None) -> bool:
         """Search members of an archive object, some of their lines if it is said which. Parses only what could hold
         the value."""
         return any(
-            self.found_in_record(event.record)
+            self.occurs_in_record(event.record)
             for event in objects.parse_member(content, is_meant)
-            if event.record.value is None or self._could_be_in(event.record.value)
+            if event.record.value is None or self._may_occur_in(event.record.value)
         )
 
-    def _could_be_in(self, text: bytes) -> bool:
+    def _may_occur_in(self, text: bytes) -> bool:
         return self.has_other_spellings or self.value.encode() in text or b"\\" in text
 
-    def _is_it(self, value: Any) -> bool:
+    def _matches(self, value: Any) -> bool:
         if isinstance(value, str):
             # Tables have moments, which they write in their own way.
-            moment = _moment(value)
-            return value == self.value or (moment is not None and moment == _moment(self.value))
+            moment = _parse_moment(value)
+            return value == self.value or (moment is not None and moment == _parse_moment(self.value))
         if isinstance(value, int | float) and not isinstance(value, bool):
-            return _number(repr(value)) == _number(self.value)
+            return _parse_number(repr(value)) == _parse_number(self.value)
         return not isinstance(value, dict | list) and orjson.dumps(value).decode() == self.value
 
 
-def erased(events: Sequence[StoredEvent], wanted: Wanted, how: How) -> tuple[list[StoredEvent], list[int]]:
+def erase_events(
+    events: Sequence[StoredEvent], wanted: ErasedValue, how: ErasureMode
+) -> tuple[list[StoredEvent], list[int]]:
     """Return what is left of these events, and the offsets of those that hold the value."""
     kept: list[StoredEvent] = []
     meant: list[int] = []
     for event in events:
-        if not wanted.found_in_record(event.record):
+        if not wanted.occurs_in_record(event.record):
             kept.append(event)
             continue
         meant.append(event.offset)
         # What is blank already stays as it is found: a tombstone has nothing that could be left.
-        if how is How.BLANK and event.record.value is not None:
+        if how is ErasureMode.BLANK and event.record.value is not None:
             kept.append(event._replace(record=blank(event.record)))
     return kept, meant
 
@@ -114,12 +116,12 @@ def blank(record: Record) -> Record:
     return record._replace(value=orjson.dumps(left), key=None)
 
 
-def search(url: str, wanted: Wanted, parts: Iterable[ArchiveRange]) -> Iterator[tuple[str, str]]:
+def search(url: str, wanted: ErasedValue, parts: Iterable[ArchiveRange]) -> Iterator[tuple[str, str]]:
     """Search parts of an archive. Yields the name of each that holds the value, or what is wrong with it as well."""
     with closing(open_archive(url)) as store:
         for part in parts:
             try:
-                found = wanted.found_in_member(store.read_range(part.location))
+                found = wanted.occurs_in_member(store.read_range(part.location))
             except (BadArchive, ArchiveObjectGone) as error:
                 yield part.name, f"{part.location.key} cannot be read: {error}"
                 continue
@@ -131,28 +133,28 @@ def _is_letter_about(event: Any, event_type: str) -> bool:
     return isinstance(event, dict) and event.get("event_type") == event_type
 
 
-def _values(found: Any, path: Sequence[str]) -> Iterator[Any]:
+def _find_values(found: Any, path: Sequence[str]) -> Iterator[Any]:
     if isinstance(found, list):
         for each in found:
-            yield from _values(each, path)
+            yield from _find_values(each, path)
     elif not path:
         yield found
     elif isinstance(found, dict):
         if path[0] in found:
-            yield from _values(found[path[0]], path[1:])
+            yield from _find_values(found[path[0]], path[1:])
     elif isinstance(found, str) and found[:1] in ("{", "["):
         # Tables keep what they know no more of as text.
-        yield from _values(_parsed(found), path)
+        yield from _find_values(_parse(found), path)
 
 
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         return None
 
 
-def _number(text: str) -> Decimal | None:
+def _parse_number(text: str) -> Decimal | None:
     try:
         number = Decimal(text)
     except InvalidOperation:
@@ -160,7 +162,7 @@ def _number(text: str) -> Decimal | None:
     return number if number.is_finite() else None
 
 
-def _moment(text: str) -> datetime | None:
+def _parse_moment(text: str) -> datetime | None:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -171,11 +173,11 @@ def _moment(text: str) -> datetime | None:
 # Rewriting objects of the archive. Offsets stay as they are -----------------------------------------------------------
 
 
-PATIENCE = 60.0
+CLAIM_TIMEOUT_SECONDS = 60.0
 """Seconds to wait for a compaction of the same partition."""
 
 
-class Rewritten(Struct, frozen=True):
+class RewrittenPart(Struct, frozen=True):
     """A part whose object was replaced, and the offsets that were meant."""
 
     part: ArchiveRange
@@ -191,18 +193,18 @@ class Unreadable(Exception):
 class Rewriter(Struct, frozen=True):
     index: LogIndex
     store: ArchiveStore
-    wanted: Wanted
-    how: How
+    wanted: ErasedValue
+    how: ErasureMode
     compacted: Callable[[str, int, int], None]
     """Called with topic, partition and end of what was replaced, so that readers read it from the archive."""
 
-    def rewrite(self, part: ArchiveRange) -> Rewritten | None:
+    def rewrite(self, part: ArchiveRange) -> RewrittenPart | None:
         """Replace the object of a part, if it holds anything that has to go."""
-        with self._alone(part) as make_sure:
+        with self._claim(part) as make_sure:
             segment = self.index.segment_at_or_before(part.topic, part.partition, part.first)
             if segment is None or segment.location is None:
                 return None
-            kept, meant = erased(self._read_events(segment.location), self.wanted, self.how)
+            kept, meant = erase_events(self._read_events(segment.location), self.wanted, self.how)
             if not meant:
                 return None
             written = self._store_erased(part, segment, kept)
@@ -210,7 +212,7 @@ class Rewriter(Struct, frozen=True):
             self.index.replace_segments(part.topic, part.partition, [written], segment.end_offset)
             self.compacted(part.topic, part.partition, segment.end_offset)
             assert written.location is not None
-            return Rewritten(part, meant, segment.location.key, written.location.key)
+            return RewrittenPart(part, meant, segment.location.key, written.location.key)
 
     def _store_erased(self, part: ArchiveRange, segment: IndexSegment, kept: Sequence[StoredEvent]) -> IndexSegment:
         assert segment.location is not None
@@ -226,19 +228,19 @@ class Rewriter(Struct, frozen=True):
             raise Unreadable(f"{location.key} cannot be read: {error}") from error
 
     @contextmanager
-    def _alone(self, part: ArchiveRange) -> Iterator[Callable[[], None]]:
+    def _claim(self, part: ArchiveRange) -> Iterator[Callable[[], None]]:
         """Hold the claim to a partition that the broker's own compaction needs as well."""
         try:
-            with wait_for_partition(self.index, part.topic, part.partition, PATIENCE) as make_sure:
+            with wait_for_partition(self.index, part.topic, part.partition, CLAIM_TIMEOUT_SECONDS) as make_sure:
                 yield make_sure
         except PartitionBusy as busy:
-            raise self._not_alone(part) from busy
+            raise self._claim_error(part) from busy
 
-    def _not_alone(self, part: ArchiveRange) -> Unavailable:
+    def _claim_error(self, part: ArchiveRange) -> Unavailable:
         return Unavailable(f"Partition {part.partition} of {part.topic} is being compacted by another process")
 
 
-def by_place(rewritten: Sequence[Rewritten]) -> Mapping[tuple[int, int], Sequence[int]]:
+def group_by_partition(rewritten: Sequence[RewrittenPart]) -> Mapping[tuple[int, int], Sequence[int]]:
     """Timeline and partition -> offsets."""
     found: dict[tuple[int, int], list[int]] = {}
     for each in rewritten:

@@ -13,23 +13,23 @@ from pyspark.sql import SparkSession
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.tables import BadTableLayout
 from nakadi.model.event_type import EventType
-from nakadi_jobs.columns import Struct, columns_of, ddl, new_columns
-from nakadi_jobs.layout import BY_KEY, layout_for
-from nakadi_jobs.reports import in_a_line
+from nakadi_jobs.columns import Struct, ddl, derive_columns, new_columns
+from nakadi_jobs.layout import KEY_LAYOUT, choose_layout
+from nakadi_jobs.reports import first_line
 from nakadi_jobs.session import CATALOG
-from nakadi_jobs.tables import PROGRESS, Table
-from nakadi_jobs.transform import ORDER, PLACES, columns_in
+from nakadi_jobs.tables import PROGRESS_PROPERTY, Table
+from nakadi_jobs.transform import ORDER, PLACES, frame_columns
 
-EVENT_TYPE = "nakadi.event-type"
-EVENT_TYPE_ID = "nakadi.event-type-id"
+EVENT_TYPE_PROPERTY = "nakadi.event-type"
+EVENT_TYPE_ID_PROPERTY = "nakadi.event-type-id"
 
-EXPIRED_BEFORE = "nakadi.expired-before"
+EXPIRED_BEFORE_PROPERTY = "nakadi.expired-before"
 """Of a table of all events: events from before this moment were removed, because they were too old."""
 
-LATEST = "__latest"
+LATEST_SUFFIX = "__latest"
 """How the table ends that has the newest event of each key. No event type's own table has two underscores together."""
 
-BY_DAY = "PARTITIONED BY (days(nakadi_time))"
+PARTITIONED_BY_DAY = "PARTITIONED BY (days(nakadi_time))"
 
 
 def table_name(event_type: str) -> str:
@@ -41,7 +41,7 @@ def events_table(spark: SparkSession, database: str, event_type: EventType) -> T
     """The table of all events. One that a deleted event type of the same name left behind is not touched: until it is
     gone, this has another name. Then `take_plain_name` moves it.
     """
-    plain, named = _both_names(spark, database, event_type)
+    plain, named = _candidate_tables(spark, database, event_type)
     if named.exists():
         return plain if _is_moved_to(plain, event_type) else named
     return plain if _is_free_for(plain, event_type) else named
@@ -53,7 +53,7 @@ def take_plain_name(spark: SparkSession, database: str, event_type: EventType) -
     No catalog renames a table together with its folder, and some rename none: so rows are copied. The copy counts from
     the commit on that brings it the progress too. A run that is killed before begins again; after it, old tables go.
     """
-    plain, named = _both_names(spark, database, event_type)
+    plain, named = _candidate_tables(spark, database, event_type)
     latest = latest_table(named)
     if not named.exists():
         return plain if _is_free_for(plain, event_type) else named
@@ -69,26 +69,26 @@ def take_plain_name(spark: SparkSession, database: str, event_type: EventType) -
     return plain
 
 
-def _both_names(spark: SparkSession, database: str, event_type: EventType) -> tuple[Table, Table]:
+def _candidate_tables(spark: SparkSession, database: str, event_type: EventType) -> tuple[Table, Table]:
     """The table that is called as the event type, and the one that has the beginning of its id behind the name."""
     plain = Table(spark, database, table_name(event_type.name))
     return plain, Table(spark, database, f"{plain.name}_{event_type.id.replace('-', '')[:8]}")
 
 
 def _is_free_for(table: Table, event_type: EventType) -> bool:
-    return not table.exists() or table.properties().get(EVENT_TYPE_ID) == event_type.id
+    return not table.exists() or table.properties().get(EVENT_TYPE_ID_PROPERTY) == event_type.id
 
 
 def _is_moved_to(plain: Table, event_type: EventType) -> bool:
-    return plain.exists() and plain.properties().get(EVENT_TYPE_ID) == event_type.id and bool(plain.progress())
+    return plain.exists() and plain.properties().get(EVENT_TYPE_ID_PROPERTY) == event_type.id and bool(plain.progress())
 
 
 def _copy_all(named: Table, plain: Table, event_type: EventType) -> None:
     rows, progress = named.state()
-    prepare(plain, event_type, _own_columns(columns_in(rows)), by_day=True)
+    prepare(plain, event_type, _own_columns(frame_columns(rows)), by_day=True)
     lay_out(plain, event_type)
-    if expired := named.properties().get(EXPIRED_BEFORE):
-        plain.set(EXPIRED_BEFORE, expired)
+    if expired := named.properties().get(EXPIRED_BEFORE_PROPERTY):
+        plain.set(EXPIRED_BEFORE_PROPERTY, expired)
     with plain.change() as change:
         # Another run may have been faster, and may have added more since then.
         if not plain.progress():
@@ -98,12 +98,12 @@ def _copy_all(named: Table, plain: Table, event_type: EventType) -> None:
 
 def _copy_newest(named: Table, plain: Table, event_type: EventType) -> None:
     rows, progress = named.state()
-    prepare(plain, event_type, _own_columns(columns_in(rows)), by_day=False)
+    prepare(plain, event_type, _own_columns(frame_columns(rows)), by_day=False)
     with plain.change() as change:
         change.delete("true")
         change.append(rows, None)
         change.publish()
-    plain.set(PROGRESS, progress)
+    plain.set(PROGRESS_PROPERTY, progress)
 
 
 def _own_columns(columns: Struct) -> Struct:
@@ -111,21 +111,21 @@ def _own_columns(columns: Struct) -> Struct:
     return Struct(tuple(field for field in columns.fields if field.name not in places))
 
 
-def tables_of(spark: SparkSession, database: str, event_type: EventType) -> Sequence[Table]:
+def find_tables(spark: SparkSession, database: str, event_type: EventType) -> Sequence[Table]:
     """Every table that has events of an event type or of a deleted one of the same name, whatever it is called."""
-    return [each for each in all_tables(spark, database) if each.properties()[EVENT_TYPE] == event_type.name]
+    return [each for each in all_tables(spark, database) if each.properties()[EVENT_TYPE_PROPERTY] == event_type.name]
 
 
 def latest_table(events: Table) -> Table:
     """The table of the newest events."""
-    return Table(events.spark, events.database, f"{events.name}{LATEST}")
+    return Table(events.spark, events.database, f"{events.name}{LATEST_SUFFIX}")
 
 
 def columns_of_all_versions(event_types: EventTypes, event_type: EventType, table: Table | None = None) -> Struct:
     """The columns that every version of the schema asks for, the oldest first, with the types that a table has."""
     versions = reversed(event_types.schemas(event_type))
     there = table.columns() if table is not None and table.exists() else None
-    return columns_of(event_type, [orjson.loads(version.text) for version in versions], there)
+    return derive_columns(event_type, [orjson.loads(version.text) for version in versions], there)
 
 
 def prepare(table: Table, event_type: EventType, columns: Struct, *, by_day: bool) -> None:
@@ -138,26 +138,26 @@ def prepare(table: Table, event_type: EventType, columns: Struct, *, by_day: boo
         *((field.name, ddl(field.kind), "") for field in columns.fields),
     ]
     if not table.exists():
-        known = {EVENT_TYPE: event_type.name, EVENT_TYPE_ID: event_type.id}
-        table.create(described, known, BY_DAY if by_day else "")
+        known = {EVENT_TYPE_PROPERTY: event_type.name, EVENT_TYPE_ID_PROPERTY: event_type.id}
+        table.create(described, known, PARTITIONED_BY_DAY if by_day else "")
     there = table.columns()
     names = {field.name for field in there.fields}
     table.add([((name,), kind) for name, kind, _ in PLACES if name not in names])
     table.add(new_columns(there, columns))
     if by_day:
-        table.ordered_by(*ORDER)
+        table.set_order(*ORDER)
     else:
-        table.lay_out(BY_KEY)
+        table.lay_out(KEY_LAYOUT)
 
 
 def lay_out(table: Table, event_type: EventType) -> str:
     """Lay out a table of all events as annotations ask for. Return why not, if that cannot be: it stays as it is."""
     try:
-        table.lay_out(layout_for(event_type, table.columns()))
+        table.lay_out(choose_layout(event_type, table.columns()))
     except BadTableLayout as reason:
         return str(reason)
     except (Py4JError, PySparkException) as error:
-        return in_a_line(error)
+        return first_line(error)
     return ""
 
 
@@ -165,7 +165,7 @@ def all_tables(spark: SparkSession, database: str) -> Iterator[Table]:
     """Every table that belongs to an event type."""
     for name in _names(spark, database):
         table = Table(spark, database, name)
-        if EVENT_TYPE_ID in table.properties():
+        if EVENT_TYPE_ID_PROPERTY in table.properties():
             yield table
 
 

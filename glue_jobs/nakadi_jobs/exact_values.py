@@ -24,10 +24,10 @@ from nakadi_jobs.columns import (
     Struct,
     Texts,
     ddl,
+    decimal_scale,
     is_decimal,
     leaves,
-    read_as_text,
-    scale_of,
+    text_properties,
 )
 
 LITERAL, LIKE_JSON, BROKEN = "\u0001", "\u0002", "\u0003"
@@ -45,13 +45,13 @@ _JSON_STRINGS = r'\G((?:[^"]|"(?![{\[])(?:[^"\\]|\\.)*+")*+)"([{\[](?:[^"\\]|\\.
 ESCAPE, CODE, TWO_BACKSLASHES, BACKSLASH = "\\", r"\u", r"\\", r"\u005c"
 
 # As Java wants a replacement.
-AS_LITERAL, AS_LIKE_JSON, AS_BROKEN = r'$1"\\u0001$2"', r'$1"\\u0002$2', r"\\u0003"
+LITERAL_REPLACEMENT, LIKE_JSON_REPLACEMENT, BROKEN_REPLACEMENT = r'$1"\\u0001$2"', r'$1"\\u0002$2', r"\\u0003"
 
 CODE_LIKE_JSON, CODE_BROKEN = r"\u0002", r"\u0003"
 
 _LITERAL_IN_JSON = r'"\\u0001([^"]*)"'
 
-CERTAIN_DIGITS = 15
+EXACT_DIGITS = 15
 """A number with so many digits is the only one of so many that a double is nearest to."""
 
 MISFIT = "nakadi_misfit"
@@ -65,14 +65,14 @@ _LONG_SECOND = r"[0-9]{2}[.][0-9]{7}"
 _MOMENT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6}0*)?([Zz]|[-+][0-9]{2}:[0-9]{2})$"
 
 
-def quoted(text: str) -> str:
+def quote_text(text: str) -> str:
     """A text as a literal of Spark SQL."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def read_quickly(text: str, line: Struct) -> str:
     """An expression for the structure that a text is. What has a number so long that it may be rounded is a misfit."""
-    limit = ("maxNumLen", str(CERTAIN_DIGITS)) if _is_inexact(line) else ()
+    limit = ("maxNumLen", str(EXACT_DIGITS)) if _is_inexact(line) else ()
     return _from_json(text, Struct((*line.fields, Field(MISFIT, STRING))), (*_OPTIONS, *limit))
 
 
@@ -90,31 +90,31 @@ def may_differ(text: str, read: str, line: Struct) -> str:
 
     A number with few digits is read wrongly only if it has an exponent, and is beyond what a double or decimal has.
     """
-    found = [f"contains({text}, {quoted(CODE)})"]
+    found = [f"contains({text}, {quote_text(CODE)})"]
     if _is_inexact(line):
         found.append(f"{read}.`{MISFIT}` is not null")
-    scales = (scale_of(each.name) for each in leaves(line) if is_decimal(each))
-    decimals = min(scales, default=CERTAIN_DIGITS)
-    if decimals < CERTAIN_DIGITS - 1:
+    scales = (decimal_scale(each.name) for each in leaves(line) if is_decimal(each))
+    decimals = min(scales, default=EXACT_DIGITS)
+    if decimals < EXACT_DIGITS - 1:
         # Spark rounds what has more decimals. A moment ends with its offset from UTC, and a text with quotes.
-        found.append(f"{text} rlike {quoted(_DECIMALS % (decimals + 1))}")
+        found.append(f"{text} rlike {quote_text(_DECIMALS % (decimals + 1))}")
     if TIMESTAMP in leaves(line):
-        found.append(f"{text} rlike {quoted(_LONG_SECOND)}")
-    extreme = _any_extreme(read, line, 0)
+        found.append(f"{text} rlike {quote_text(_LONG_SECOND)}")
+    extreme = _extreme_condition(read, line, 0)
     if extreme:
-        found.append(f"(coalesce({extreme}, false) and {text} rlike {quoted(_EXPONENT)})")
+        found.append(f"(coalesce({extreme}, false) and {text} rlike {quote_text(_EXPONENT)})")
     return f"({' or '.join(found)})"
 
 
 def read_exactly(text: str, line: Struct) -> str:
     """An expression for the structure that a text is, with every value as it was written, or NULL."""
-    parsed = _from_json(_marked(text), Struct((*_texts_of(line).fields, Field(MISFIT, STRING))), _OPTIONS)
-    members = ", ".join([*_members("whole", line, 0), quoted(MISFIT), f"whole.`{MISFIT}`"])
-    return _with(parsed, "whole", f"named_struct({members})")
+    parsed = _from_json(_mark(text), Struct((*_as_texts(line).fields, Field(MISFIT, STRING))), _OPTIONS)
+    members = ", ".join([*_members("whole", line, 0), quote_text(MISFIT), f"whole.`{MISFIT}`"])
+    return _let(parsed, "whole", f"named_struct({members})")
 
 
 def _from_json(text: str, kind: Struct, options: Sequence[str]) -> str:
-    return f"from_json({text}, {quoted(ddl(kind))}, map({', '.join(map(quoted, options))}))"
+    return f"from_json({text}, {quote_text(ddl(kind))}, map({', '.join(map(quote_text, options))}))"
 
 
 def _is_inexact(line: Struct) -> bool:
@@ -122,17 +122,17 @@ def _is_inexact(line: Struct) -> bool:
     return any(each in (DOUBLE, TIMESTAMP) or isinstance(each, Json) or is_decimal(each) for each in leaves(line))
 
 
-def _any_extreme(value: str, kind: Kind, depth: int) -> str:
+def _extreme_condition(value: str, kind: Kind, depth: int) -> str:
     """Whether a number may be near the end of what its type has; nothing if there are no such numbers in it.
 
     Of one with an exponent it is not seen in the text how many decimals it has.
     """
     match kind:
         case Struct(fields):
-            found = (_any_extreme(f"{value}.`{field.name}`", field.kind, depth) for field in fields)
+            found = (_extreme_condition(f"{value}.`{field.name}`", field.kind, depth) for field in fields)
             return " or ".join(each for each in found if each)
         case Array(element):
-            return " or ".join(_any_extreme_in(value, element, depth))
+            return " or ".join(_extreme_conditions_in_list(value, element, depth))
         case Scalar(name) if name.startswith("decimal"):
             return f"{value} is not null"
         case Json():
@@ -140,7 +140,7 @@ def _any_extreme(value: str, kind: Kind, depth: int) -> str:
     return f"not (abs({value}) between 1e-290 and 1e290)" if kind == DOUBLE else ""
 
 
-def _any_extreme_in(values: str, kind: Kind, depth: int) -> Iterator[str]:
+def _extreme_conditions_in_list(values: str, kind: Kind, depth: int) -> Iterator[str]:
     """The same of a list. Spark compiles no lambdas: only lists in lists have some, one for each list that is outside.
 
     A `float` is zero for every number near zero.
@@ -148,9 +148,9 @@ def _any_extreme_in(values: str, kind: Kind, depth: int) -> Iterator[str]:
     match kind:
         case Struct(fields):
             for field in fields:
-                yield from _any_extreme_in(f"{values}.`{field.name}`", field.kind, depth)
+                yield from _extreme_conditions_in_list(f"{values}.`{field.name}`", field.kind, depth)
         case Array(element):
-            inside = " or ".join(_any_extreme_in(f"each{depth}", element, depth + 1))
+            inside = " or ".join(_extreme_conditions_in_list(f"each{depth}", element, depth + 1))
             if inside:
                 yield f"exists({values}, each{depth} -> coalesce({inside}, false))"
         case Scalar("double"):
@@ -162,35 +162,35 @@ def _any_extreme_in(values: str, kind: Kind, depth: int) -> Iterator[str]:
             yield f"size({values}) > 0"
 
 
-def _marked(text: str) -> str:
+def _mark(text: str) -> str:
     """The text with marks. Two backslashes are written as a code first, so that each that is left begins an escape."""
-    plain = f"replace({text}, {quoted(TWO_BACKSLASHES)}, {quoted(BACKSLASH)})"
-    checked = f"if(contains({text}, {quoted(ESCAPE)}), {_replaced(plain, _BROKEN, AS_BROKEN)}, {text})"
-    return _replaced(_replaced(checked, _LITERALS, AS_LITERAL), _JSON_STRINGS, AS_LIKE_JSON)
+    plain = f"replace({text}, {quote_text(TWO_BACKSLASHES)}, {quote_text(BACKSLASH)})"
+    checked = f"if(contains({text}, {quote_text(ESCAPE)}), {_replace(plain, _BROKEN, BROKEN_REPLACEMENT)}, {text})"
+    return _replace(_replace(checked, _LITERALS, LITERAL_REPLACEMENT), _JSON_STRINGS, LIKE_JSON_REPLACEMENT)
 
 
-def _replaced(text: str, pattern: str, by: str) -> str:
-    return f"regexp_replace({text}, {quoted(pattern)}, {quoted(by)})"
+def _replace(text: str, pattern: str, by: str) -> str:
+    return f"regexp_replace({text}, {quote_text(pattern)}, {quote_text(by)})"
 
 
-def _texts_of(kind: Struct) -> Struct:
+def _as_texts(kind: Struct) -> Struct:
     """What the marked text is read as: every value is a string."""
-    as_text = read_as_text(kind)
+    as_text = text_properties(kind)
     return Struct(
         tuple(
-            Field(field.name, STRING if field.name in as_text else _text_of(field.kind))
+            Field(field.name, STRING if field.name in as_text else _as_text(field.kind))
             for field in kind.fields
             if not field.source
         )
     )
 
 
-def _text_of(kind: Kind) -> Kind:
+def _as_text(kind: Kind) -> Kind:
     match kind:
         case Struct():
-            return _texts_of(kind)
+            return _as_texts(kind)
         case Array(element):
-            return Array(_text_of(element))
+            return Array(_as_text(element))
         case Texts():
             return kind
     return STRING
@@ -201,11 +201,14 @@ def _members(value: str, kind: Struct, depth: int) -> list[str]:
     found: list[str] = []
     for field in kind.fields:
         read = f"{value}.`{field.source or field.name}`"
-        found += [quoted(field.name), (_from_text if field.contested else _exact)(read, field.kind, depth)]
+        found += [
+            quote_text(field.name),
+            (_from_text if field.has_several_types else _exact_expression)(read, field.kind, depth),
+        ]
     return found
 
 
-def _exact(value: str, kind: Kind, depth: int) -> str:
+def _exact_expression(value: str, kind: Kind, depth: int) -> str:
     """A value of a property that has one type, from what was read of it."""
     match kind:
         case Struct():
@@ -215,7 +218,7 @@ def _exact(value: str, kind: Kind, depth: int) -> str:
         case Texts():
             # A text that begins like an object or a list has a mark before it: without one it is none.
             marked = rf"^[{{\[]|[{LITERAL}{LIKE_JSON}{BROKEN}]"
-            strange = f"each -> each rlike {quoted(marked)}"
+            strange = f"each -> each rlike {quote_text(marked)}"
             return f"if(exists(map_values({value}), {strange}) or exists(map_keys({value}), {strange}), null, {value})"
         case Json():
             return f"if(substring({value}, 1, 1) in ('{{', '['), {_json(value)}, null)"
@@ -231,22 +234,23 @@ def _from_text(value: str, kind: Kind, depth: int) -> str:
     if kind == STRING:
         return f"if(substring({value}, 1, 1) in ('{{', '['), {_json(value)}, {_string(value)})"
     if isinstance(kind, Scalar | Json):
-        return _exact(value, kind, depth)
+        return _exact_expression(value, kind, depth)
     begins = "[" if isinstance(kind, Array) else "{"
     name = f"read{depth}"
-    parsed = f"from_json({value}, {quoted(ddl(_text_of(kind)))})"
-    return f"if(substring({value}, 1, 1) = '{begins}', {_with(parsed, name, _exact(name, kind, depth + 1))}, null)"
+    structure = f"from_json({value}, {quote_text(ddl(_as_text(kind)))})"
+    result = _let(structure, name, _exact_expression(name, kind, depth + 1))
+    return f"if(substring({value}, 1, 1) = '{begins}', {result}, null)"
 
 
 def _array(value: str, element: Kind, depth: int) -> str:
     """A list. Where an element cannot be held, all of it is NULL: whether it is there says whether it is complete."""
     each, made, read = f"each{depth}", f"made{depth}", f"list{depth}"
-    exact = _exact(each, element, depth + 1)
+    exact = _exact_expression(each, element, depth + 1)
     if isinstance(element, Struct):
         return f"transform({value}, {each} -> {exact})"
     there = f"{each} -> {each} is not null"
     whole = f"if(size(filter({read}, {there})) = size(filter({made}, {there})), {made}, null)"
-    return _with(value, read, _with(f"transform({read}, {each} -> {exact})", made, whole))
+    return _let(value, read, _let(f"transform({read}, {each} -> {exact})", made, whole))
 
 
 def _scalar(value: str, kind: Scalar) -> str:
@@ -259,7 +263,7 @@ def _scalar(value: str, kind: Scalar) -> str:
         case "int" | "bigint":
             return f"if({is_literal} and {rest} rlike '^-?[0-9]+$', {cast}, null)"
         case "timestamp":
-            return f"if({value} rlike {quoted(_MOMENT)}, cast(upper({value}) as timestamp), null)"
+            return f"if({value} rlike {quote_text(_MOMENT)}, cast(upper({value}) as timestamp), null)"
     # What has the same digits as was written is the same: the nearest number cannot be ten times as large.
     return f"if({is_literal} and {_digits(rest)} = {_digits(f'cast({cast} as string)')}, {cast}, null)"
 
@@ -275,10 +279,10 @@ def _string(value: str) -> str:
 
 def _json(value: str) -> str:
     """The text of an object or list, without marks; in it they are written as codes."""
-    plain = f"replace({_replaced(value, _LITERAL_IN_JSON, '$1')}, {quoted(CODE_LIKE_JSON)}, '')"
-    return f"if(contains({value}, {quoted(CODE_BROKEN)}), null, {plain})"
+    plain = f"replace({_replace(value, _LITERAL_IN_JSON, '$1')}, {quote_text(CODE_LIKE_JSON)}, '')"
+    return f"if(contains({value}, {quote_text(CODE_BROKEN)}), null, {plain})"
 
 
-def _with(value: str, name: str, result: str) -> str:
+def _let(value: str, name: str, result: str) -> str:
     """A result with a value that is worked out once and then has a name."""
     return f"transform(array({value}), {name} -> {result})[0]"

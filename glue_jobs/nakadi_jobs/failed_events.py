@@ -14,29 +14,31 @@ from nakadi.ports.event_log import EventLog
 from nakadi.subscriptions.api.parked_events import ParkedEventStore, notify_streams, parked_event_id
 from nakadi.subscriptions.api.repository import SUBSCRIPTIONS_KIND
 from nakadi_jobs import hot_log
-from nakadi_jobs.archive_ranges import NOTHING_READ, unread_parts
-from nakadi_jobs.command import Workplace, registry_url
-from nakadi_jobs.dead_members import Holding
-from nakadi_jobs.erasure import Wanted, search
-from nakadi_jobs.in_tasks import in_tasks
+from nakadi_jobs.archive_ranges import NO_PROGRESS, unread_parts
+from nakadi_jobs.command import JobContext, registry_url
+from nakadi_jobs.dead_members import HoldingObject
+from nakadi_jobs.erasure import ErasedValue, search
+from nakadi_jobs.in_tasks import run_in_tasks
 
 SUBSCRIPTIONS_PER_QUERY = 1000
 
 
-def dead_letters(work: Workplace, event_type: EventType, wanted: Wanted) -> Iterator[tuple[EventType, Wanted]]:
+def dead_letters(
+    work: JobContext, event_type: EventType, wanted: ErasedValue
+) -> Iterator[tuple[EventType, ErasedValue]]:
     """The event type with dead letters, and what to look for there, if the broker has one."""
     letters = work.event_types.find(work.options.dead_letter_queue)
     if letters is not None and letters.id != event_type.id:
         yield letters, replace(wanted, path=("event", *wanted.path), failed_in=event_type.name)
 
 
-def remove_parked_events(work: Workplace, meant: Sequence[tuple[EventType, Wanted]]) -> Sequence[Holding]:
+def remove_parked_events(work: JobContext, meant: Sequence[tuple[EventType, ErasedValue]]) -> Sequence[HoldingObject]:
     """Skip the parked events of these event types that have the value, and return those of the event type for redriving
     that have it: they may be events of any event type.
     """
     wanted_by_name = {event_type.name: wanted for event_type, wanted in meant}
     redrive = work.options.dead_letter_redrive
-    left: list[Holding] = []
+    left: list[HoldingObject] = []
     skipped = 0
     with closing(open_coordination(work.options.coordination or registry_url(work.options))) as coordination:
         for subscription in _subscriptions(work):
@@ -47,7 +49,7 @@ def remove_parked_events(work: Workplace, meant: Sequence[tuple[EventType, Wante
                 if wanted is None:
                     continue
                 value = coordination.parked_event_value(subscription, parked.partition, parked.position)
-                if value is None or not wanted.found_in_text(value):
+                if value is None or not wanted.occurs_in_text(value):
                     continue
                 if name in wanted_by_name:
                     coordination.remove_parked_events(subscription, parked.partition, [parked.position])
@@ -63,23 +65,23 @@ def remove_parked_events(work: Workplace, meant: Sequence[tuple[EventType, Wante
     return left
 
 
-def search_redriven(work: Workplace, hot: EventLog | None, wanted: Wanted) -> Sequence[Holding]:
+def search_redriven(work: JobContext, hot: EventLog | None, wanted: ErasedValue) -> Sequence[HoldingObject]:
     """Look for the value in the event type for redriving."""
     event_type = work.event_types.find(work.options.dead_letter_redrive)
     if event_type is None or event_type.name == work.options.event_type:
         return ()
-    parts = list(unread_parts(work.index, event_type, NOTHING_READ))
-    is_archived = any(in_tasks(work.spark, parts, partial(search, work.archive.url, wanted)))
+    parts = list(unread_parts(work.index, event_type, NO_PROGRESS))
+    is_archived = any(run_in_tasks(work.spark, parts, partial(search, work.archive.url, wanted)))
     if is_archived or (hot is not None and any(hot_log.partitions_with(hot, event_type, wanted))):
         return [_redriven(f"the event type {event_type.name}")]
     return ()
 
 
-def _redriven(place: str) -> Holding:
-    return Holding(place, "it may be an event of another event type: erase it from there too")
+def _redriven(place: str) -> HoldingObject:
+    return HoldingObject(place, "it may be an event of another event type: erase it from there too")
 
 
-def _subscriptions(work: Workplace) -> Iterator[str]:
+def _subscriptions(work: JobContext) -> Iterator[str]:
     after = ""
     while page := work.registry.list(SUBSCRIPTIONS_KIND, after=after, limit=SUBSCRIPTIONS_PER_QUERY):
         yield from (document.key for document in page)

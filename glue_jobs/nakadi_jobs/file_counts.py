@@ -26,16 +26,16 @@ from pyspark.sql import SparkSession
 from nakadi.engines.archive.stores import open_archive
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore
-from nakadi_jobs.measuring import BY_MINUTE, BY_PARTITION, BY_PUBLISHER, BY_STEP, STEPS, Count, begun, digest
+from nakadi_jobs.measuring import BY_MINUTE, BY_PARTITION, BY_PUBLISHER, BY_STEP, STEPS, Count, digest, window_start
 
-COUNTED = "_counted"
+COUNTS_FOLDER = "_counted"
 """The folder beside the tables with what was counted of their files."""
 
-WORTH_TASKS = 1 << 30
+MIN_TASK_BYTES = 1 << 30
 """So many bytes of files are counted by Spark's tasks: starting Python there takes a second."""
 
-AT_ONCE = 8
-ROWS_AT_ONCE = 1 << 20
+READING_THREADS = 8
+ROWS_PER_READ = 1 << 20
 
 COLUMNS = ("nakadi_time", "nakadi_partition", "nakadi_publisher", "nakadi_size")
 
@@ -49,7 +49,7 @@ class File(Struct, frozen=True):
     size: int
 
 
-class Asked(Struct, frozen=True):
+class CountRequest(Struct, frozen=True):
     """What is to be counted: events since a moment, and perhaps before another, in windows of this length.
 
     `stamped`: whether the broker writes into events who published them.
@@ -68,11 +68,11 @@ class FileCounts(Struct, frozen=True):
     minutes: int
     counts: Sequence[Count]
 
-    def answers(self, asked: Asked) -> bool:
-        return self.since <= asked.since and self.minutes * MINUTE == asked.length
+    def answers(self, request: CountRequest) -> bool:
+        return self.since <= request.since and self.minutes * MINUTE == request.length
 
 
-Known = Mapping[str, FileCounts]
+KnownCounts = Mapping[str, FileCounts]
 """By the key of the file."""
 
 
@@ -88,59 +88,61 @@ class Counts(Struct, frozen=True):
     """What was counted of an event type's files, and how many of them were read for that."""
 
     counts: Sequence[Count]
-    known: Known
+    known: KnownCounts
     read: int
 
 
-def counted(place: TableFiles, files: Sequence[File], known: Known, asked: Asked, until: datetime) -> Counts:
+def count_files(
+    place: TableFiles, files: Sequence[File], known: KnownCounts, request: CountRequest, until: datetime
+) -> Counts:
     """Count the events in files, of which some may be known. Of what is read anew all is counted, so that it is known
     the next time; what came after the time that is asked for is not in the sum.
     """
-    new = [file for file in files if file.key not in known or not known[file.key].answers(asked)]
-    found = _read(place, new, asked)
+    new = [file for file in files if file.key not in known or not known[file.key].answers(request)]
+    found = _count_new_files(place, new, request)
     all_known = {file.key: found.get(file.key) or known[file.key] for file in files}
-    cut = [file for file in files if _goes_on(all_known[file.key].counts, until, asked.length)]
-    parts = _read(place, cut, replace(asked, until=until))
+    cut = [file for file in files if _ends_mid_window(all_known[file.key].counts, until, request.length)]
+    parts = _count_new_files(place, cut, replace(request, until=until))
     counts = [
         count
         for key, each in {**all_known, **parts}.items()
         for count in each.counts
-        if asked.since <= count.window < until
+        if request.since <= count.window < until
     ]
     return Counts(counts, all_known, len(new) + len(cut))
 
 
-def _goes_on(counts: Iterable[Count], until: datetime, length: timedelta) -> bool:
+def _ends_mid_window(counts: Iterable[Count], until: datetime, length: timedelta) -> bool:
     """Whether the last window that is asked for goes on after what is asked for."""
-    last, minute = begun(until, length), int(until.timestamp()) // 60
+    last, minute = window_start(until, length), int(until.timestamp()) // 60
     return any(each.by == BY_MINUTE and each.window == last and int(each.what or 0) >= minute for each in counts)
 
 
-def _read(place: TableFiles, files: Sequence[File], asked: Asked) -> Known:
+def _count_new_files(place: TableFiles, files: Sequence[File], request: CountRequest) -> KnownCounts:
     """Count here, or where Spark's tasks run if it is much."""
     size = sum(file.size for file in files)
-    if size < WORTH_TASKS:
-        return dict(_counts_of(place.store, files, asked))
+    if size < MIN_TASK_BYTES:
+        return dict(_count_each(place.store, files, request))
     context = place.spark.sparkContext
-    tasks = min(len(files), max(context.defaultParallelism, size // WORTH_TASKS))
-    in_task = partial(_counts_in_task, place.url, asked)
+    tasks = min(len(files), max(context.defaultParallelism, size // MIN_TASK_BYTES))
+    in_task = partial(_counts_in_task, place.url, request)
     return dict(context.parallelize(files, tasks).mapPartitions(in_task).collect())
 
 
-def _counts_in_task(url: str, asked: Asked, files: Iterable[File]) -> Iterator[tuple[str, FileCounts]]:
+def _counts_in_task(url: str, request: CountRequest, files: Iterable[File]) -> Iterator[tuple[str, FileCounts]]:
     with closing(open_archive(url)) as store:
-        yield from _counts_of(store, files, asked)
+        yield from _count_each(store, files, request)
 
 
-def _counts_of(store: ArchiveStore, files: Iterable[File], asked: Asked) -> Iterator[tuple[str, FileCounts]]:
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield from pool.map(lambda file: (file.key, _count(store, file, asked)), files)
+def _count_each(store: ArchiveStore, files: Iterable[File], request: CountRequest) -> Iterator[tuple[str, FileCounts]]:
+    with ThreadPoolExecutor(READING_THREADS) as pool:
+        yield from pool.map(lambda file: (file.key, _count_file(store, file, request)), files)
 
 
 # One file -------------------------------------------------------------------------------------------------------------
 
 
-class _Ranges(io.RawIOBase):
+class _ObjectReader(io.RawIOBase):
     """An object of a store as a file, of which only what is asked for is read."""
 
     def __init__(self, store: ArchiveStore, file: File) -> None:
@@ -168,25 +170,25 @@ class _Ranges(io.RawIOBase):
         return found
 
 
-def _count(store: ArchiveStore, file: File, asked: Asked) -> FileCounts:
+def _count_file(store: ArchiveStore, file: File, request: CountRequest) -> FileCounts:
     found: dict[tuple[datetime, str, str | None], Count] = {}
-    with parquet.ParquetFile(_Ranges(store, file), pre_buffer=True) as opened:
+    with parquet.ParquetFile(_ObjectReader(store, file), pre_buffer=True) as opened:
         there = [name for name in COLUMNS if name in opened.schema_arrow.names]
-        for batch in opened.iter_batches(ROWS_AT_ONCE, columns=there):
-            for count in _counts_in(pa.Table.from_batches([batch]), asked):
+        for batch in opened.iter_batches(ROWS_PER_READ, columns=there):
+            for count in _count_rows(pa.Table.from_batches([batch]), request):
                 key = count.window, count.by, count.what
-                found[key] = count.with_those(found[key]) if key in found else count
-    return FileCounts(asked.since, asked.length // MINUTE, list(found.values()))
+                found[key] = count.merge_with(found[key]) if key in found else count
+    return FileCounts(request.since, request.length // MINUTE, list(found.values()))
 
 
-def _counts_in(rows: pa.Table, asked: Asked) -> Iterator[Count]:
+def _count_rows(rows: pa.Table, request: CountRequest) -> Iterator[Count]:
     """Count rows by window, and in each by size, minute, partition and publisher."""
-    rows = _timely(rows, asked)
-    minute, window = _minute(rows), asked.length // MINUTE
+    rows = _rows_in_period(rows, request)
+    minute, window = _minute_column(rows), request.length // MINUTE
     size = rows["nakadi_size"] if "nakadi_size" in rows.column_names else pa.nulls(len(rows), pa.int32())
-    kinds = {BY_STEP: _step(size), BY_MINUTE: minute, BY_PARTITION: rows["nakadi_partition"]}
-    if asked.stamped:
-        kinds[BY_PUBLISHER] = _publisher(rows, size)
+    kinds = {BY_STEP: _step_column(size), BY_MINUTE: minute, BY_PARTITION: rows["nakadi_partition"]}
+    if request.stamped:
+        kinds[BY_PUBLISHER] = _publisher_column(rows, size)
     for by, what in kinds.items():
         begins = compute.multiply(compute.divide(minute, window), window)
         found = pa.table({"window": begins, "what": what, "size": size}).group_by(["window", "what"])
@@ -201,30 +203,30 @@ def _counts_in(rows: pa.Table, asked: Asked) -> Iterator[Count]:
             )
 
 
-def _minute(rows: pa.Table) -> pa.ChunkedArray:
+def _minute_column(rows: pa.Table) -> pa.ChunkedArray:
     return compute.divide(compute.cast(rows["nakadi_time"], pa.int64()), 60_000_000)
 
 
-def _timely(rows: pa.Table, asked: Asked) -> pa.Table:
-    minute = _minute(rows)
-    timely = compute.greater_equal(minute, _minutes(asked.since))
-    if asked.until is not None:
-        timely = compute.and_(timely, compute.less(minute, _minutes(asked.until)))
+def _rows_in_period(rows: pa.Table, request: CountRequest) -> pa.Table:
+    minute = _minute_column(rows)
+    timely = compute.greater_equal(minute, _minutes_since_epoch(request.since))
+    if request.until is not None:
+        timely = compute.and_(timely, compute.less(minute, _minutes_since_epoch(request.until)))
     return rows.filter(timely)
 
 
-def _minutes(moment: datetime) -> int:
+def _minutes_since_epoch(moment: datetime) -> int:
     return int(moment.timestamp()) // 60
 
 
-def _step(size: pa.ChunkedArray) -> pa.ChunkedArray:
+def _step_column(size: pa.ChunkedArray) -> pa.ChunkedArray:
     """As `measuring.step_of`; none for events whose size is not known."""
     at_least_one = compute.max_element_wise(size, 1, skip_nulls=False)
     steps = compute.multiply(compute.ln(compute.cast(at_least_one, pa.float64())), float(STEPS))
     return compute.cast(compute.floor(steps), pa.int32())
 
 
-def _publisher(rows: pa.Table, size: pa.ChunkedArray) -> pa.ChunkedArray:
+def _publisher_column(rows: pa.Table, size: pa.ChunkedArray) -> pa.ChunkedArray:
     """An empty text for an event that has none, as earlier versions wrote them. Tombstones never have one."""
     if "nakadi_publisher" not in rows.column_names:
         return compute.if_else(compute.greater(compute.fill_null(size, 1), 0), "", pa.scalar(None, pa.string()))
@@ -236,9 +238,9 @@ def _publisher(rows: pa.Table, size: pa.ChunkedArray) -> pa.ChunkedArray:
 # What was counted before ----------------------------------------------------------------------------------------------
 
 
-def load(store: ArchiveStore, folder: str) -> Known:
+def load(store: ArchiveStore, folder: str) -> KnownCounts:
     """What was counted of an event type's files; nothing, if that cannot be read: then it is counted again."""
-    objects = sorted(store.list_objects(f"{COUNTED}/{folder}/"), key=lambda each: each.written_at)
+    objects = sorted(store.list_objects(f"{COUNTS_FOLDER}/{folder}/"), key=lambda each: each.written_at)
     try:
         content = store.read_range(ArchiveLocation(objects[-1].key, 0, objects[-1].size)) if objects else b""
         return _decoder.decode(gzip.decompress(content)) if content else {}
@@ -246,15 +248,15 @@ def load(store: ArchiveStore, folder: str) -> Known:
         return {}
 
 
-def save(store: ArchiveStore, folder: str, known: Known) -> None:
+def save(store: ArchiveStore, folder: str, known: KnownCounts) -> None:
     """Keep what was counted. Objects never change, so it is a new one, and those before it go."""
-    before = [each.key for each in store.list_objects(f"{COUNTED}/{folder}/")]
-    store.put(f"{COUNTED}/{folder}/{uuid4()}.json.gz", gzip.compress(msgspec.json.encode(known), compresslevel=1))
+    before = [each.key for each in store.list_objects(f"{COUNTS_FOLDER}/{folder}/")]
+    store.put(f"{COUNTS_FOLDER}/{folder}/{uuid4()}.json.gz", gzip.compress(msgspec.json.encode(known), compresslevel=1))
     store.remove(before)
 
 
 def forget(store: ArchiveStore, folder: str) -> None:
-    store.remove([each.key for each in store.list_objects(f"{COUNTED}/{folder}/")])
+    store.remove([each.key for each in store.list_objects(f"{COUNTS_FOLDER}/{folder}/")])
 
 
 _decoder = msgspec.json.Decoder(dict[str, FileCounts])

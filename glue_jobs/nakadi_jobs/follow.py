@@ -23,8 +23,8 @@ from nakadi.model.annotations import MATERIALIZE_ANNOTATION
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unavailable
 from nakadi_jobs import command, compaction, table_states
-from nakadi_jobs.command import Workplace
-from nakadi_jobs.reports import Report, progress_shown
+from nakadi_jobs.command import JobContext
+from nakadi_jobs.reports import Report, show_progress
 
 DESCRIPTION = """\
 Keep the tables up to date within moments of what is archived, until this is interrupted.
@@ -40,7 +40,7 @@ Marker = tuple[tuple[str, int, int], ...]
 """The revision of each partition's head in the log index, with its topic and number."""
 
 
-class Handled(Struct, frozen=True):
+class HandledNews(Struct, frozen=True):
     """What the log index had of an event type when its table was brought up to date, and when that was."""
 
     marker: Marker
@@ -51,22 +51,24 @@ class Handled(Struct, frozen=True):
 class Follower(Struct):
     """Remembers what was handled, so that rounds without news cost a look at the log index and nothing else."""
 
-    work: Workplace
+    work: JobContext
     tidied_at: dict[str, float] = field(default_factory=dict)
-    handled: dict[str, Handled] = field(default_factory=dict)
+    handled: dict[str, HandledNews] = field(default_factory=dict)
 
     def round(self) -> Sequence[EventType]:
         """Bring the tables of the event types with news up to date, and return these."""
-        event_types = [each for each in self.work.chosen() if each.annotations.get(MATERIALIZE_ANNOTATION) != "off"]
+        event_types = [
+            each for each in self.work.selected_event_types() if each.annotations.get(MATERIALIZE_ANNOTATION) != "off"
+        ]
         # Before the tables: what is archived meanwhile changes the marker, and is news of the next round.
         markers = self._markers(event_types)
         now = self.work.clock.monotonic()
-        with_news = [each for each in event_types if self._has_news(each, markers[each.id], now)]
-        if with_news:
-            self._bring_up_to_date(with_news, markers)
+        outdated = [each for each in event_types if self._has_news(each, markers[each.id], now)]
+        if outdated:
+            self._update_tables(outdated, markers)
         there = {each.id for each in event_types}
         self.handled = {key: each for key, each in self.handled.items() if key in there}
-        return with_news
+        return outdated
 
     def _markers(self, event_types: Sequence[EventType]) -> Mapping[str, Marker]:
         places = {
@@ -85,19 +87,19 @@ class Follower(Struct):
             return True
         return handled.failed and now - handled.at >= RETRY_SECONDS
 
-    def _bring_up_to_date(self, event_types: Sequence[EventType], markers: Mapping[str, Marker]) -> None:
+    def _update_tables(self, event_types: Sequence[EventType], markers: Mapping[str, Marker]) -> None:
         """Each round has a report of its own: the one of the whole run would grow for ever."""
         now = self.work.clock.monotonic()
         report = Report("compaction", self.work.clock.now())
         due = {each.id for each in event_types if self._is_tidying_due(each, now)}
-        with progress_shown(self.work.spark, report):
+        with show_progress(self.work.spark, report):
             for tidies in (False, True):
                 some = [each for each in event_types if (each.id in due) is tidies]
                 if some:
-                    compaction.bring_up_to_date(self._workplace(report, tidies=tidies), some)
+                    compaction.update_all_tables(self._context(report, tidies=tidies), some)
         failed = {name for name, _ in report.complaints}
         for each in event_types:
-            self.handled[each.id] = Handled(markers[each.id], now, each.name in failed)
+            self.handled[each.id] = HandledNews(markers[each.id], now, each.name in failed)
             if each.id in due:
                 self.tidied_at[each.id] = now
         self._sum_up(report)
@@ -110,7 +112,7 @@ class Follower(Struct):
         tidied = self.tidied_at.setdefault(event_type.id, now)
         return bool(now - tidied >= options.tidy_minutes * 60)
 
-    def _workplace(self, report: Report, *, tidies: bool) -> Workplace:
+    def _context(self, report: Report, *, tidies: bool) -> JobContext:
         options = argparse.Namespace(**{**vars(self.work.options), "no_tidying": not tidies})
         return replace(self.work, report=report, options=options)
 
@@ -119,7 +121,7 @@ class Follower(Struct):
         whole = self.work.report
         for what, counted in round_report.details.items():
             for subject, number in counted.items():
-                add = whole.greatest if what == "latency_seconds" else whole.count
+                add = whole.keep_maximum if what == "latency_seconds" else whole.count
                 add(what, subject, number)
         subjects = {subject for subject, _ in round_report.complaints}
         whole.complaints[:] = [each for each in whole.complaints if each[0] not in subjects]
@@ -142,10 +144,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return command.options(parser, sys.argv[1:] if arguments is None else arguments)
 
 
-def follow(work: Workplace) -> None:
+def follow(work: JobContext) -> None:
     """Go from round to round until the process is asked to end, or until there is no news if that was asked for."""
     follower = Follower(work)
-    with _interruptible() as ending:
+    with _handle_signals() as ending:
         while not ending.is_set():
             try:
                 had_news = bool(follower.round())
@@ -162,7 +164,7 @@ def follow(work: Workplace) -> None:
 
 
 @contextmanager
-def _interruptible() -> Iterator[threading.Event]:
+def _handle_signals() -> Iterator[threading.Event]:
     """Let the first SIGINT or SIGTERM end the work after the current round, and the second end it at once."""
     ending = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -15,20 +15,20 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from nakadi.model.event_type import EventType
-from nakadi_jobs.data_files import Contents, FieldIds, Times
-from nakadi_jobs.measuring import Advice, Traffic, begun
+from nakadi_jobs.data_files import FieldIds, FileContents, TimeRange
+from nakadi_jobs.measuring import Advice, Traffic, window_start
 from nakadi_jobs.tables import DAY, ChangedMeanwhile, Table
 
-NAME = "nakadi__statistics"
+TABLE_NAME = "nakadi__statistics"
 """No event type's table has two underscores together."""
 
 ATTEMPTS = 5
 
-MOMENT = timedelta(microseconds=1)
+SMALLEST_TIME = timedelta(microseconds=1)
 
-LAST = datetime(9999, 1, 1, tzinfo=UTC)
+END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC)
 
-KINDS = {
+ARROW_TYPES = {
     "string": pa.string(),
     "int": pa.int32(),
     "bigint": pa.int64(),
@@ -75,10 +75,10 @@ class Measurement(Struct, frozen=True):
 
 
 def history_table(spark: SparkSession, database: str) -> Table:
-    table = Table(spark, database, NAME)
+    table = Table(spark, database, TABLE_NAME)
     if not table.exists():
         table.create(COLUMNS, {}, "PARTITIONED BY (days(window_start))")
-        table.ordered_by("event_type", "window_start")
+        table.set_order("event_type", "window_start")
     return table
 
 
@@ -94,19 +94,19 @@ def record(
     if not measurements:
         return
     names = [name for name, _, _ in COLUMNS]
-    new = [dict(zip(names, _row(each, length, now), strict=True)) for each in measurements]
+    new = [dict(zip(names, _make_row(each, length, now), strict=True)) for each in measurements]
     ids, minutes = {each.event_type.id for each in measurements}, round(_minutes(length))
 
-    def is_again(row: Row) -> bool:
+    def is_replaced(row: Row) -> bool:
         return row["event_type_id"] in ids and row["window_minutes"] == minutes and since <= row["window_start"] < until
 
-    def changed(fields: FieldIds, contents: Contents) -> Mapping[str, bytes]:
+    def changed(fields: FieldIds, contents: FileContents) -> Mapping[str, bytes]:
         by_day: defaultdict[datetime, list[Row]] = defaultdict(list)
-        for row in (*(row for row in _rows_in(contents) if not is_again(row)), *new):
-            by_day[begun(row["window_start"], DAY)].append(row)
-        return {f"window_start_day={day:%Y-%m-%d}": _file_of(rows, fields) for day, rows in by_day.items()}
+        for row in (*(row for row in _read_rows(contents) if not is_replaced(row)), *new):
+            by_day[window_start(row["window_start"], DAY)].append(row)
+        return {f"window_start_day={day:%Y-%m-%d}": _write_rows(rows, fields) for day, rows in by_day.items()}
 
-    days = Times("window_start", begun(since, DAY), begun(until - MOMENT, DAY) + DAY)
+    days = TimeRange("window_start", window_start(since, DAY), window_start(until - SMALLEST_TIME, DAY) + DAY)
     for _ in range(ATTEMPTS):
         try:
             table.rewrite(days, changed)
@@ -118,19 +118,19 @@ def record(
 
 def rows_since(table: Table, since: datetime) -> Sequence[Row]:
     """Return the measurements since a moment, by event type and time."""
-    found = _rows_in(table.contents(Times("window_start", since, LAST)))
+    found = _read_rows(table.contents(TimeRange("window_start", since, END_OF_TIME)))
     return sorted((row for row in found if row["window_start"] >= since), key=_ORDER)
 
 
-def _rows_in(contents: Contents) -> Iterator[Row]:
+def _read_rows(contents: FileContents) -> Iterator[Row]:
     for content in contents:
         yield from parquet.read_table(BytesIO(content)).to_pylist()
 
 
-def _file_of(rows: Iterable[Row], fields: FieldIds) -> bytes:
+def _write_rows(rows: Iterable[Row], fields: FieldIds) -> bytes:
     """Rows as Parquet, whose columns have the numbers that the table has for them."""
     schema = pa.schema(
-        pa.field(name, KINDS[kind], metadata={"PARQUET:field_id": str(fields[name])}) for name, kind, _ in COLUMNS
+        pa.field(name, ARROW_TYPES[kind], metadata={"PARQUET:field_id": str(fields[name])}) for name, kind, _ in COLUMNS
     )
     content = BytesIO()
     written = pa.Table.from_pylist(sorted(rows, key=_ORDER), schema)
@@ -138,7 +138,7 @@ def _file_of(rows: Iterable[Row], fields: FieldIds) -> bytes:
     return content.getvalue()
 
 
-def _row(measured: Measurement, length: timedelta, now: datetime) -> tuple[object, ...]:
+def _make_row(measured: Measurement, length: timedelta, now: datetime) -> tuple[object, ...]:
     window, recommended = measured.traffic, measured.advice
     return (
         measured.event_type.name,

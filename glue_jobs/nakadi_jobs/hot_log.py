@@ -12,8 +12,8 @@ from nakadi.model.events import TopicPartition
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLog, OffsetUnavailable, UnknownTopic
 from nakadi.ports.log_index import LogIndex
-from nakadi_jobs.dead_members import Holding
-from nakadi_jobs.erasure import Wanted
+from nakadi_jobs.dead_members import HoldingObject
+from nakadi_jobs.erasure import ErasedValue
 
 
 @contextmanager
@@ -36,29 +36,31 @@ def trim(hot: EventLog, index: LogIndex, topic: str, partition: int) -> None:
         trim_all_archived(hot, index, topic, partition)
 
 
-def remove_archived(hot: EventLog, index: LogIndex, event_type: EventType, wanted: Wanted) -> Sequence[Holding]:
+def remove_archived(
+    hot: EventLog, index: LogIndex, event_type: EventType, wanted: ErasedValue
+) -> Sequence[HoldingObject]:
     """Remove the archived events of each partition that has the value, and return those that have it still."""
-    left: list[Holding] = []
+    left: list[HoldingObject] = []
     for topic, partition in partitions_with(hot, event_type, wanted):
         with suppress(UnknownTopic):
             # A run that was killed may have rewritten the archive alone.
             trim(hot, index, topic, partition)
-            if _holds(hot, topic, partition, wanted):
+            if _contains_value(hot, topic, partition, wanted):
                 place = f"partition {partition} of {event_type.name} in the log"
-                left.append(Holding(place, "it is not archived yet"))
+                left.append(HoldingObject(place, "it is not archived yet"))
     return left
 
 
-def partitions_with(hot: EventLog, event_type: EventType, wanted: Wanted) -> Iterator[TopicPartition]:
+def partitions_with(hot: EventLog, event_type: EventType, wanted: ErasedValue) -> Iterator[TopicPartition]:
     """The partitions of the event type whose events in the log have the value."""
     for timeline in event_type.timelines:
         for partition in range(timeline.partitions):
             with suppress(UnknownTopic):
-                if _holds(hot, timeline.topic, partition, wanted):
+                if _contains_value(hot, timeline.topic, partition, wanted):
                     yield timeline.topic, partition
 
 
-def _holds(hot: EventLog, topic: str, partition: int, wanted: Wanted) -> bool:
+def _contains_value(hot: EventLog, topic: str, partition: int, wanted: ErasedValue) -> bool:
     bounds = hot.bounds(topic, [partition])[partition]
     offset = bounds.oldest
     while offset < bounds.next_offset:
@@ -67,7 +69,7 @@ def _holds(hot: EventLog, topic: str, partition: int, wanted: Wanted) -> bool:
         except OffsetUnavailable:  # retention was faster
             offset = max(offset + 1, hot.bounds(topic, [partition])[partition].oldest)
             continue
-        if any(wanted.found_in_record(event.record) for event in found.events):
+        if any(wanted.occurs_in_record(event.record) for event in found.events):
             return True
         offset = max(found.next_offset, offset + 1)
     return False

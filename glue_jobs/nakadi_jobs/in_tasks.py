@@ -8,9 +8,9 @@ from typing import Protocol, TypeVar
 from pyspark.sql import SparkSession
 
 from nakadi.model.log_index import ArchiveLocation
-from nakadi_jobs.reading import WORTH_TASKS
+from nakadi_jobs.reading import MIN_TASK_WORK
 
-PARTS_OF_A_TASK = 200
+PARTS_PER_TASK = 200
 
 Found = Iterable[tuple[str, str]]
 
@@ -26,11 +26,11 @@ class LocatedPart(Protocol):
 Part = TypeVar("Part", bound=LocatedPart)
 
 
-def in_tasks(spark: SparkSession, parts: Sequence[Part], job: Callable[[Iterable[Part]], Found]) -> Found:
+def run_in_tasks(spark: SparkSession, parts: Sequence[Part], job: Callable[[Iterable[Part]], Found]) -> Found:
     """What a job finds in these parts. A few are worked on here, since starting Python in tasks takes longer."""
-    most, size = WORTH_TASKS
+    most, size = MIN_TASK_WORK
     if len(parts) < most and sum(part.location.length for part in parts) < size:
         return list(job(parts))
     context = spark.sparkContext
-    tasks = min(len(parts), max(context.defaultParallelism, len(parts) // PARTS_OF_A_TASK))
+    tasks = min(len(parts), max(context.defaultParallelism, len(parts) // PARTS_PER_TASK))
     return context.parallelize(parts, max(1, tasks)).mapPartitions(job).collect()

@@ -47,9 +47,9 @@ class TableLayout(Frozen, frozen=True):
         return any(field.transform_name not in TIME_TRANSFORMS for field in self.partition_by)
 
 
-USUAL = TableLayout("", (TablePartitionColumn("nakadi_time", "day"),), tuple(map(TableSortColumn, ORDER)))
+DEFAULT_LAYOUT = TableLayout("", (TablePartitionColumn("nakadi_time", "day"),), tuple(map(TableSortColumn, ORDER)))
 
-BY_KEY = TableLayout(
+KEY_LAYOUT = TableLayout(
     f"by key, {KEY_BUCKETS} buckets",
     (TablePartitionColumn("nakadi_key", BUCKET_TRANSFORM, KEY_BUCKETS),),
     (TableSortColumn("nakadi_key"),),
@@ -58,23 +58,25 @@ BY_KEY = TableLayout(
 """Of the newest events."""
 
 
-def layout_for(event_type: EventType, columns: Struct) -> TableLayout:
+def choose_layout(event_type: EventType, columns: Struct) -> TableLayout:
     """Return the layout of the table of all events, which has these columns. Raises `BadTableLayout`."""
     asked = table_layout_from_annotations(event_type.annotations)
     if asked.partition_by is None and asked.sort_by is None:
-        return USUAL
+        return DEFAULT_LAYOUT
     texts = (event_type.annotations.get(name) or "" for name in (PARTITION_BY_ANNOTATION, SORT_BY_ANNOTATION))
     return TableLayout(
         "; ".join(texts),
-        USUAL.partition_by
+        DEFAULT_LAYOUT.partition_by
         if asked.partition_by is None
         else tuple(_partition_field(field, columns) for field in asked.partition_by),
-        USUAL.sort_by if asked.sort_by is None else tuple(_sort_field(field, columns) for field in asked.sort_by),
+        DEFAULT_LAYOUT.sort_by
+        if asked.sort_by is None
+        else tuple(_sort_field(field, columns) for field in asked.sort_by),
     )
 
 
 def _partition_field(field: TablePartitionColumn, columns: Struct) -> TablePartitionColumn:
-    name, kind = _column(field.column, columns)
+    name, kind = _find_column(field.column, columns)
     if not _may_partition(kind.name, field.transform_name):
         raise BadTableLayout(
             f"{name} is a {kind.name}, and no table is partitioned by {field.transform_name} of such a column"
@@ -83,7 +85,7 @@ def _partition_field(field: TablePartitionColumn, columns: Struct) -> TableParti
 
 
 def _sort_field(field: TableSortColumn, columns: Struct) -> TableSortColumn:
-    return replace(field, column=_column(field.column, columns)[0])
+    return replace(field, column=_find_column(field.column, columns)[0])
 
 
 def _may_partition(kind: str, transform: str) -> bool:
@@ -94,7 +96,7 @@ def _may_partition(kind: str, transform: str) -> bool:
     return kind != "double" and (kind != "boolean" or transform != BUCKET_TRANSFORM)
 
 
-def _column(path: str, columns: Struct) -> tuple[str, Scalar]:
+def _find_column(path: str, columns: Struct) -> tuple[str, Scalar]:
     """The name of a column as the table has it, and its type. It is not within a list."""
     found: list[str] = []
     kind: Kind = columns
@@ -138,14 +140,14 @@ def order_by(wanted: Sequence[TableSortColumn]) -> str:
     )
 
 
-def written_with(layout: TableLayout, columns: Struct, bounded: Container[str]) -> Mapping[str, str]:
+def layout_properties(layout: TableLayout, columns: Struct, bounded: Container[str]) -> Mapping[str, str]:
     """Return the properties of a table with this layout. What is `bounded` has bounds in manifests anyway.
 
     Manifests outlive the files that they name, and so an erasure: they get bounds of moments, and of nothing else that
     a table is sorted by. Paths of files would have values of partitions in them.
     """
     bounds = {
-        f"write.metadata.metrics.column.{name}": "full" if _column(name, columns)[1] == TIMESTAMP else "none"
+        f"write.metadata.metrics.column.{name}": "full" if _find_column(name, columns)[1] == TIMESTAMP else "none"
         for name in (field.column for field in layout.sort_by)
         if name not in bounded
     }

@@ -18,17 +18,17 @@ from nakadi.engines.archive import objects
 from nakadi.engines.archive.objects import BadArchive
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore, StoredObject
-from nakadi_jobs.avro_files import BadAvro, bounds_in
-from nakadi_jobs.erasure import Wanted
+from nakadi_jobs.avro_files import BadAvro, read_bounds
+from nakadi_jobs.erasure import ErasedValue
 from nakadi_jobs.tables import Table
 
-TRUNCATED = 16
+TRUNCATED_LENGTH = 16
 """Manifests have so many characters of a text."""
 
-PLACES_ONLY = "-deletes.parquet"
+DELETE_FILE_SUFFIX = "-deletes.parquet"
 """How files end that have places of rows, and no values."""
 
-GATHERED = "_gathered"
+GATHERED_FOLDER = "_gathered"
 """The folder beside the tables to which parts of the archive are copied for Spark."""
 
 
@@ -36,15 +36,15 @@ class Unreadable(Exception):
     """Raised for a file that cannot be looked through."""
 
 
-def in_files(
+def search_files(
     table: Table, files: ArchiveStore, url: str, holds: Callable[[DataFrame], bool], spark: SparkSession
 ) -> Iterator[str]:
     """The data files that hold the value, though the table may not show it. `url` is that of `files`."""
-    known = table.files_shown()
-    folder = folder_in(url, table.location())
+    known = table.visible_files()
+    folder = relative_folder(url, table.location())
     for kept in files.list_objects(f"{folder}/data/"):
         name = kept.key.rpartition("/")[2]
-        if not name.endswith(".parquet") or name.endswith(PLACES_ONLY) or name.startswith(".") or name in known:
+        if not name.endswith(".parquet") or name.endswith(DELETE_FILE_SUFFIX) or name.startswith(".") or name in known:
             continue
         try:
             found = holds(spark.read.parquet(f"{url.rstrip('/')}/{kept.key}"))
@@ -54,16 +54,16 @@ def in_files(
             yield kept.key
 
 
-def in_metadata(table: Table, files: ArchiveStore, url: str, wanted: Wanted) -> Iterator[str]:
+def search_metadata(table: Table, files: ArchiveStore, url: str, wanted: ErasedValue) -> Iterator[str]:
     """The manifests, and lists of them, that no snapshot has and that hold the value."""
     known = table.manifest_files()
-    folder = folder_in(url, table.location())
+    folder = relative_folder(url, table.location())
     for kept in files.list_objects(f"{folder}/metadata/"):
         name = kept.key.rpartition("/")[2]
         if not name.endswith(".avro") or name in known:
             continue
         try:
-            found = holds_bound(bounds_in(files.read_range(ArchiveLocation(kept.key, 0, kept.size))), wanted)
+            found = holds_bound(read_bounds(files.read_range(ArchiveLocation(kept.key, 0, kept.size))), wanted)
         except ArchiveObjectGone:
             continue
         except BadAvro as error:
@@ -72,37 +72,37 @@ def in_metadata(table: Table, files: ArchiveStore, url: str, wanted: Wanted) -> 
             yield kept.key
 
 
-def in_bounds(table: Table, wanted: Wanted) -> bool:
+def search_bounds(table: Table, wanted: ErasedValue) -> bool:
     """Whether a manifest of a snapshot has the value."""
     return holds_bound(table.bounds(), wanted)
 
 
-def holds_bound(bounds: frozenset[bytes], wanted: Wanted) -> bool:
+def holds_bound(bounds: frozenset[bytes], wanted: ErasedValue) -> bool:
     """Whether the value is that of a partition, or it or its beginning a bound of a column."""
-    beginning = wanted.value[:TRUNCATED]
+    beginning = wanted.value[:TRUNCATED_LENGTH]
     # The greatest of what was cut short is written with its last character raised.
-    above = wanted.value[: TRUNCATED - 1].encode()
-    cut = len(wanted.value) > TRUNCATED
+    above = wanted.value[: TRUNCATED_LENGTH - 1].encode()
+    cut = len(wanted.value) > TRUNCATED_LENGTH
     return not bounds.isdisjoint((wanted.value.encode(), beginning.encode())) or (
         cut and any(bound.startswith(above) for bound in bounds)
     )
 
 
-def in_gathered(files: ArchiveStore, topic: str, wanted: Wanted) -> Iterator[str]:
+def search_copies(files: ArchiveStore, topic: str, wanted: ErasedValue) -> Iterator[str]:
     """Copies of parts of the archive that hold the value."""
-    for kept in files.list_objects(f"{GATHERED}/{topic}/"):
-        if _in_copy(files, kept, wanted):
+    for kept in files.list_objects(f"{GATHERED_FOLDER}/{topic}/"):
+        if _occurs_in_copy(files, kept, wanted):
             yield kept.key
 
 
-def remove_gathered(files: ArchiveStore, prefix: str, before: datetime) -> int:
+def remove_copies(files: ArchiveStore, prefix: str, before: datetime) -> int:
     """Remove copies that are older; how many there were."""
     keys = [kept.key for kept in files.list_objects(prefix) if kept.written_at < before]
     files.remove(keys)
     return len(keys)
 
 
-def folder_in(url: str, location: str) -> str:
+def relative_folder(url: str, location: str) -> str:
     """Where a table's folder is below the folder of all tables."""
     whole, part = urlsplit(url), urlsplit(location)
     base = f"{whole.path.rstrip('/')}/"
@@ -111,10 +111,10 @@ def folder_in(url: str, location: str) -> str:
     return part.path.removeprefix(base).strip("/")
 
 
-def _in_copy(files: ArchiveStore, kept: StoredObject, wanted: Wanted) -> bool:
+def _occurs_in_copy(files: ArchiveStore, kept: StoredObject, wanted: ErasedValue) -> bool:
     try:
         content = files.read_range(ArchiveLocation(kept.key, 0, kept.size))
-        return any(wanted.found_in_record(event.record) for event in objects.parse_member(content))
+        return any(wanted.occurs_in_record(event.record) for event in objects.parse_member(content))
     except ArchiveObjectGone:
         return False
     except BadArchive as error:

@@ -38,7 +38,7 @@ class Count(Struct, frozen=True, array_like=True):
     bytes: int
     largest: int
 
-    def with_those(self, other: Count) -> Count:
+    def merge_with(self, other: Count) -> Count:
         """Add events of the same window and kind."""
         both = (self.events + other.events, self.bytes + other.bytes, max(self.largest, other.largest))
         return Count(self.window, self.by, self.what, *both)
@@ -72,7 +72,7 @@ class Advice(Struct, frozen=True, kw_only=True):
         return self.partitions - self.recommended
 
 
-def step_of(size: int) -> int:
+def size_step(size: int) -> int:
     return math.floor(math.log(max(size, 1)) * STEPS)
 
 
@@ -96,9 +96,9 @@ def traffic(counts: Sequence[Count], since: datetime, until: datetime, partition
         size_p95=min(largest, percentile(sizes, 0.95)),
         size_max=largest,
         per_minute_mean=events / minutes if minutes else 0.0,
-        per_minute_peak=max(_summed(counts, BY_MINUTE).values(), default=0),
-        publishers=len(_summed(counts, BY_PUBLISHER).keys() - {None}),
-        partition_skew=_skew(_summed(counts, BY_PARTITION), partitions),
+        per_minute_peak=max(_sum_by(counts, BY_MINUTE).values(), default=0),
+        publishers=len(_sum_by(counts, BY_PUBLISHER).keys() - {None}),
+        partition_skew=_skew(_sum_by(counts, BY_PARTITION), partitions),
     )
 
 
@@ -142,7 +142,7 @@ def windows(since: datetime, until: datetime, length: timedelta) -> Sequence[tup
     return found
 
 
-def begun(moment: datetime, length: timedelta) -> datetime:
+def window_start(moment: datetime, length: timedelta) -> datetime:
     """When the window of a moment began; windows begin with the day."""
     midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
     return midnight + (moment - midnight) // length * length
@@ -153,7 +153,7 @@ def _skew(by_partition: Mapping[str | None, int], partitions: int) -> float:
     return max(by_partition.values()) * max(partitions, 1) / events if events else 1.0
 
 
-def _summed(counts: Iterable[Count], by: str) -> Counter[str | None]:
+def _sum_by(counts: Iterable[Count], by: str) -> Counter[str | None]:
     found: Counter[str | None] = Counter()
     for each in counts:
         if each.by == by:
@@ -178,13 +178,13 @@ _IN_LINE = f"if({_ONLY_ONCE}, {_AT_ONCE}, get_json_object(value, '$.event.metada
 
 _IN_TABLE = "if(nakadi_publisher is null and nakadi_size > 0, '', nakadi_publisher)"
 
-COUNTED = ("type", "minute", "partition", "publisher", "size")
+COUNTED_COLUMNS = ("type", "minute", "partition", "publisher", "size")
 
 
-def of_lines(lines: DataFrame, since: datetime, until: datetime) -> DataFrame:
+def events_in_lines(lines: DataFrame, since: datetime, until: datetime) -> DataFrame:
     """The events of a time from lines whose places are known. `stamped` says whether the broker names publishers."""
     minute = F.expr(_FIRST_MINUTE)
-    timely = lines.where((minute >= _as_written(since)) & (minute < _as_written(until)))
+    timely = lines.where((minute >= _format_minute(since)) & (minute < _format_minute(until)))
     return timely.select(
         "type",
         (F.unix_timestamp(minute, "yyyy-MM-dd'T'HH:mm") / 60).cast("long").alias("minute"),
@@ -194,7 +194,7 @@ def of_lines(lines: DataFrame, since: datetime, until: datetime) -> DataFrame:
     )
 
 
-def of_table(rows: DataFrame, event_type: str, since: datetime, until: datetime, *, stamped: bool) -> DataFrame:
+def events_in_table(rows: DataFrame, event_type: str, since: datetime, until: datetime, *, stamped: bool) -> DataFrame:
     """The events of a time from an event type's table. It reads no structures, with which Iceberg reads row by row."""
     timely = rows.where((F.col("nakadi_time") >= F.lit(since)) & (F.col("nakadi_time") < F.lit(until)))
     return timely.select(
@@ -207,7 +207,7 @@ def of_table(rows: DataFrame, event_type: str, since: datetime, until: datetime,
     )
 
 
-def counted(sources: Sequence[DataFrame], window: timedelta) -> DataFrame:
+def count_events(sources: Sequence[DataFrame], window: timedelta) -> DataFrame:
     """Count events by type and window."""
     size = F.when(F.col("size").isNotNull(), F.greatest(F.col("size"), F.lit(1)))
     kinds = (BY_STEP, BY_MINUTE, BY_PARTITION, BY_PUBLISHER)
@@ -216,7 +216,7 @@ def counted(sources: Sequence[DataFrame], window: timedelta) -> DataFrame:
         F.array(*(F.struct(F.lit(kind).alias("by"), F.col(kind).cast("string").alias("what")) for kind in kinds))
     )
     return (
-        reduce(DataFrame.unionAll, (source.select(*COUNTED) for source in sources))
+        reduce(DataFrame.unionAll, (source.select(*COUNTED_COLUMNS) for source in sources))
         .withColumn("step", F.floor(F.log(size) * STEPS).cast("int"))
         .groupBy("type", "minute", "partition", "publisher", "step")
         .agg(F.count("*").alias("events"), F.sum("size").alias("bytes"), F.max("size").alias("largest"))
@@ -227,12 +227,12 @@ def counted(sources: Sequence[DataFrame], window: timedelta) -> DataFrame:
     )
 
 
-def is_of_earlier_version(count: Count) -> bool:
+def lacks_measurements(count: Count) -> bool:
     """Whether the rows of a table do not tell their sizes or publishers, as those that earlier versions wrote."""
     return (count.by == BY_STEP and count.what is None) or (count.by == BY_PUBLISHER and count.what == "")
 
 
-def count_in(row: Row) -> Count:
+def read_count(row: Row) -> Count:
     window = datetime.fromtimestamp(60 * row["window"], UTC)
     what = digest(row["what"]) if row["by"] == BY_PUBLISHER else row["what"]
     return Count(window, row["by"], what, row["events"], row["bytes"] or 0, row["largest"] or 0)
@@ -243,6 +243,6 @@ def digest(publisher: str | None) -> str | None:
     return hashlib.sha256(publisher.encode()).hexdigest()[:16] if publisher else publisher
 
 
-def _as_written(moment: datetime) -> str:
+def _format_minute(moment: datetime) -> str:
     """A minute as it is written in lines."""
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M}"

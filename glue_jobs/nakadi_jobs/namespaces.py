@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 from nakadi.engines.archive.objects import namespace_of_key
 from nakadi.event_types.storages import STORAGES_KIND
 from nakadi.model.event_type import StorageType
-from nakadi_jobs.command import Workplace
+from nakadi_jobs.command import JobContext
 
 
-def namespaces_of_broker(work: Workplace) -> Collection[str]:
+def namespaces_of_broker(work: JobContext) -> Collection[str]:
     """Return those that the index refers to, and those that the broker writes to: with its last event type, a namespace
     loses its last reference, and its objects stay.
     """
@@ -19,7 +19,7 @@ def namespaces_of_broker(work: Workplace) -> Collection[str]:
     return {*referenced, work.index.identity(), *_streams(work)}
 
 
-def _streams(work: Workplace) -> Iterator[str]:
+def _streams(work: JobContext) -> Iterator[str]:
     """The Kinesis streams of the broker. Its log indexer orders objects by stream."""
     own = urlsplit(work.options.event_log or "")
     if own.scheme == StorageType.KINESIS:

@@ -19,10 +19,10 @@ from nakadi.model.event_type import EventType
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveObjectGone
-from nakadi_jobs.command import Workplace
-from nakadi_jobs.dead_members import Holding, topics_of
-from nakadi_jobs.erasure import Wanted
-from nakadi_jobs.in_tasks import in_tasks
+from nakadi_jobs.command import JobContext
+from nakadi_jobs.dead_members import HoldingObject, timeline_topics
+from nakadi_jobs.erasure import ErasedValue
+from nakadi_jobs.in_tasks import run_in_tasks
 from nakadi_jobs.namespaces import namespaces_of_broker
 
 
@@ -37,11 +37,11 @@ class OldObject(Struct, frozen=True):
 
 
 def remove_old_versions(
-    work: Workplace, event_type: EventType, wanted: Wanted, table_folders: Sequence[str]
-) -> Sequence[Holding]:
+    work: JobContext, event_type: EventType, wanted: ErasedValue, table_folders: Sequence[str]
+) -> Sequence[HoldingObject]:
     """Remove the old versions that have or may have the value, and return those that stay."""
     removed: list[OldVersion] = []
-    left: list[Holding] = []
+    left: list[HoldingObject] = []
     for store, find in (
         (work.store, partial(_holding_versions, work, event_type, wanted)),
         (work.table_files, partial(_versions_in_folders, table_folders)),
@@ -52,7 +52,9 @@ def remove_old_versions(
             found = find(store)
             kept = store.remove_old_versions(found)
         except Unavailable as error:
-            left.append(Holding(f"old versions in the bucket {store.bucket}", f"they could not be looked at: {error}"))
+            left.append(
+                HoldingObject(f"old versions in the bucket {store.bucket}", f"they could not be looked at: {error}")
+            )
             continue
         removed += [each for each in found if each not in kept]
         left += [_holding(version, reason) for version, reason in kept.items()]
@@ -62,30 +64,34 @@ def remove_old_versions(
     return left
 
 
-def _holding(version: OldVersion, reason: str) -> Holding:
-    return Holding(_name(version), f"an old version, which could not be removed: {reason}; it stays until it expires")
+def _holding(version: OldVersion, reason: str) -> HoldingObject:
+    return HoldingObject(
+        _name(version), f"an old version, which could not be removed: {reason}; it stays until it expires"
+    )
 
 
 def _versions_in_folders(folders: Sequence[str], store: S3Store) -> Sequence[OldVersion]:
     return [version for folder in folders for version in store.list_old_versions(f"{folder}/")]
 
 
-def _holding_versions(work: Workplace, event_type: EventType, wanted: Wanted, store: S3Store) -> Sequence[OldVersion]:
+def _holding_versions(
+    work: JobContext, event_type: EventType, wanted: ErasedValue, store: S3Store
+) -> Sequence[OldVersion]:
     parts = [
         OldObject(version)
         for namespace in sorted(namespaces_of_broker(work))
         for folder in (objects.LOG_FOLDER, objects.REWRITTEN_FOLDER)
         for version in store.list_old_versions(f"{folder}{namespace}/")
     ]
-    job = partial(search_versions, work.archive.url, wanted, topics_of(event_type), event_type.name)
-    found: Mapping[str, str] = dict(in_tasks(work.spark, parts, job))
+    job = partial(search_versions, work.archive.url, wanted, timeline_topics(event_type), event_type.name)
+    found: Mapping[str, str] = dict(run_in_tasks(work.spark, parts, job))
     for problem in filter(None, found.values()):
         work.report.complain(event_type.name, f"not everything could be looked at: {problem}")
     return [each.version for each in parts if found.get(_name(each.version)) == ""]
 
 
 def search_versions(
-    url: str, wanted: Wanted, topics: Collection[str], name: str, parts: Iterable[OldObject]
+    url: str, wanted: ErasedValue, topics: Collection[str], name: str, parts: Iterable[OldObject]
 ) -> Iterator[tuple[str, str]]:
     """Search old versions for events of these topics, and of deleted event types of this name. Yields the name of each
     that holds the value, or what is wrong with it as well.
@@ -98,7 +104,7 @@ def search_versions(
         assert isinstance(store, S3Store)
         for part in parts:
             try:
-                found = wanted.found_in_member(store.read_old_version(part.version), is_meant)
+                found = wanted.occurs_in_member(store.read_old_version(part.version), is_meant)
             except ArchiveObjectGone:
                 continue
             except BadArchive as error:

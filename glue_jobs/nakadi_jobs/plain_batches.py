@@ -16,15 +16,15 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveObjectGone
 from nakadi_jobs.archive_ranges import ArchiveRange
 from nakadi_jobs.columns import Struct
-from nakadi_jobs.command import Workplace
-from nakadi_jobs.data_files import NewFile, OtherForm
-from nakadi_jobs.leftovers import GATHERED, Unreadable, folder_in
-from nakadi_jobs.plain_files import Places, Target, make_files
+from nakadi_jobs.command import JobContext
+from nakadi_jobs.data_files import NewFile, UnsupportedForm
+from nakadi_jobs.leftovers import GATHERED_FOLDER, Unreadable, relative_folder
+from nakadi_jobs.plain_files import StoreUrls, Target, make_files
 from nakadi_jobs.plain_lines import Form, NotPlain, Reader
 from nakadi_jobs.reading import Reading
 from nakadi_jobs.tables import Table
 
-FAILURES = (
+RECOVERABLE_ERRORS = (
     ArchiveObjectGone,
     BadArchive,
     Unavailable,
@@ -37,19 +37,21 @@ FAILURES = (
 
 
 @contextmanager
-def plain_batch(work: Workplace, table: Table, columns: Struct, parts: Sequence[ArchiveRange]) -> Iterator[Reading]:
+def open_plain_batch(
+    work: JobContext, table: Table, columns: Struct, parts: Sequence[ArchiveRange]
+) -> Iterator[Reading]:
     """What is left for Spark, beside data files for the table. Gathered text is removed in the end.
 
     Raises `NotPlain` if there can be none, and `FAILURES`.
     """
     try:
-        form = table.written_form()
-        folder = folder_in(work.tables, form.location)
-    except (OtherForm, Unreadable) as reason:
+        form = table.file_form()
+        folder = relative_folder(work.tables, form.location)
+    except (UnsupportedForm, Unreadable) as reason:
         # Of another layout, or in a catalog that keeps tables elsewhere.
         raise NotPlain(str(reason)) from reason
     url = work.tables.rstrip("/")
-    gathered = f"{GATHERED}/{parts[0].topic}/"
+    gathered = f"{GATHERED_FOLDER}/{parts[0].topic}/"
     target = Target(
         form=Form(columns, form.schema),
         folder=f"{folder}/data",
@@ -58,7 +60,7 @@ def plain_batch(work: Workplace, table: Table, columns: Struct, parts: Sequence[
     )
     Reader(target.form)
     query = urlsplit(work.archive.url).query
-    places = Places(work.archive.url, f"{work.tables}?{query}".rstrip("?"))
+    places = StoreUrls(work.archive.url, f"{work.tables}?{query}".rstrip("?"))
     try:
         made = make_files(work.spark, work.store, work.table_files, places, target, parts)
         files = [

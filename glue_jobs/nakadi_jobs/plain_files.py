@@ -30,8 +30,8 @@ from nakadi.model.log_index import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi_jobs.archive_ranges import ArchiveRange
 from nakadi_jobs.plain_lines import Form, Reader
-from nakadi_jobs.reading import AT_ONCE, spans_of
-from nakadi_jobs.transform import stretches
+from nakadi_jobs.reading import READING_THREADS, group_into_spans
+from nakadi_jobs.transform import join_ranges
 
 CHUNK_BYTES = 4 << 20
 """So much text is read at once."""
@@ -42,23 +42,23 @@ FILE_BYTES = 512 << 20
 GROUP_BYTES = 128 << 20
 """So many bytes of rows are in a row group."""
 
-WORTH_TASKS = 16 << 20
+MIN_TASK_BYTES = 16 << 20
 """So many bytes of the archive are read by Spark's tasks, if these run elsewhere."""
 
 SHARE_BYTES = 8 << 20
 """So many bytes of the archive are worth files of their own."""
 
-MOST_DOUBTFUL = 0.2
+MAX_DOUBTFUL_SHARE = 0.2
 """If more of the lines are left to Spark, it is given all of what follows."""
 
-GATHERED_TEXT = 128 << 20
+GATHERED_TEXT_BYTES = 128 << 20
 """So much text is gathered in an object."""
 
-CODEC, LEVEL = "zstd", 3
+COMPRESSION, COMPRESSION_LEVEL = "zstd", 3
 """As Iceberg would write them."""
 
 EPOCH = date(1970, 1, 1)
-MICROSECONDS_OF_A_DAY = 24 * 60 * 60 * 1_000_000
+MICROSECONDS_PER_DAY = 24 * 60 * 60 * 1_000_000
 
 
 class Target(Struct, frozen=True):
@@ -72,7 +72,7 @@ class Target(Struct, frozen=True):
     gathered: str
 
 
-class Places(Struct, frozen=True):
+class StoreUrls(Struct, frozen=True):
     """The URLs of the archive and of the tables."""
 
     archive: str
@@ -87,7 +87,7 @@ class DayFile(NamedTuple):
     rows: int
 
 
-class Made(NamedTuple):
+class CreatedFiles(NamedTuple):
     """Files with rows, and objects with lines that are left."""
 
     files: Sequence[DayFile]
@@ -98,37 +98,37 @@ def make_files(
     spark: SparkSession,
     archive: ArchiveStore,
     tables: ArchiveStore,
-    places: Places,
+    places: StoreUrls,
     target: Target,
     parts: Sequence[ArchiveRange],
-) -> Made:
+) -> CreatedFiles:
     """Make files of what these parts have: here, or in Spark's tasks if it is much and they run elsewhere.
 
     Raises what stores do and what is said of damaged members: then nothing of it counts.
     """
     context = spark.sparkContext
-    if runs_here(str(context.master), parts):
-        shares = list(_shares(parts, os.cpu_count() or 1))
+    if runs_in_driver(str(context.master), parts):
+        shares = list(_split_into_shares(parts, os.cpu_count() or 1))
         with ThreadPoolExecutor(len(shares)) as pool:
-            made = list(pool.map(partial(_make, archive, tables, target), shares))
+            made = list(pool.map(partial(_make_share, archive, tables, target), shares))
     else:
-        shares = list(_shares(parts, context.defaultParallelism))
+        shares = list(_split_into_shares(parts, context.defaultParallelism))
         tasks = context.parallelize(shares, len(shares))
         made = tasks.map(partial(_make_in_task, places, target)).collect()
-    return Made([file for each in made for file in each.files], [key for each in made for key in each.gathered])
+    return CreatedFiles([file for each in made for file in each.files], [key for each in made for key in each.gathered])
 
 
-def runs_here(master: str, parts: Sequence[ArchiveRange]) -> bool:
+def runs_in_driver(master: str, parts: Sequence[ArchiveRange]) -> bool:
     """Whether tasks would run on this machine, or would not be worth their start."""
-    return master.startswith("local") or sum(part.location.length for part in parts) < WORTH_TASKS
+    return master.startswith("local") or sum(part.location.length for part in parts) < MIN_TASK_BYTES
 
 
-def _make_in_task(places: Places, target: Target, parts: Sequence[ArchiveRange]) -> Made:
+def _make_in_task(places: StoreUrls, target: Target, parts: Sequence[ArchiveRange]) -> CreatedFiles:
     with closing(open_archive(places.archive)) as archive, closing(open_archive(places.tables)) as tables:
-        return _make(archive, tables, target, parts)
+        return _make_share(archive, tables, target, parts)
 
 
-def _shares(parts: Sequence[ArchiveRange], count: int) -> Iterator[Sequence[ArchiveRange]]:
+def _split_into_shares(parts: Sequence[ArchiveRange], count: int) -> Iterator[Sequence[ArchiveRange]]:
     """About equal shares, in the order of tables. What lies in one object stays together: it is read once."""
     by_object: defaultdict[str, list[ArchiveRange]] = defaultdict(list)
     for part in sorted(parts, key=lambda each: (each.timeline, each.partition, each.first)):
@@ -157,27 +157,29 @@ class _Chunk(NamedTuple):
     parts: Sequence[ArchiveRange]
 
 
-def _make(archive: ArchiveStore, tables: ArchiveStore, target: Target, parts: Sequence[ArchiveRange]) -> Made:
-    reader, files, left = Reader(target.form), _Files(tables, target), _Left(tables, target)
+def _make_share(
+    archive: ArchiveStore, tables: ArchiveStore, target: Target, parts: Sequence[ArchiveRange]
+) -> CreatedFiles:
+    reader, files, left = Reader(target.form), _DayFiles(tables, target), _GatheredLines(tables, target)
     read = doubtful = 0
     for chunk in _chunks(archive, parts):
-        if doubtful > MOST_DOUBTFUL * read:
+        if doubtful > MAX_DOUBTFUL_SHARE * read:
             left.add(chunk.text)
             continue
         found = reader.read(chunk.text, chunk.topic, chunk.parts[0].timeline)
         read += len(found.rows) + len(found.doubtful)
         doubtful += len(found.doubtful)
         left.add(b"".join(found.doubtful))
-        for place, rows in _ascending(_wanted(found.rows, chunk.parts)):
+        for place, rows in _ascending_runs(_select_rows(found.rows, chunk.parts)):
             files.add(place, rows, len(chunk.text) * len(rows) // len(found.rows))
     files.finish()
     left.finish()
-    return Made(files.made, left.made)
+    return CreatedFiles(files.made, left.made)
 
 
 def _chunks(archive: ArchiveStore, parts: Sequence[ArchiveRange]) -> Iterator[_Chunk]:
     """The text of members, each of which is read once. Raises `ArchiveObjectGone` and `BadArchive`."""
-    for topic, found in groupby(_contents(archive, parts), key=lambda each: each[0][0].topic):
+    for topic, found in groupby(_read_members(archive, parts), key=lambda each: each[0][0].topic):
         texts: list[bytes] = []
         together: list[ArchiveRange] = []
         for here, content in found:
@@ -191,55 +193,57 @@ def _chunks(archive: ArchiveStore, parts: Sequence[ArchiveRange]) -> Iterator[_C
             yield _Chunk(topic, b"".join(texts), together)
 
 
-def _contents(archive: ArchiveStore, parts: Sequence[ArchiveRange]) -> Iterator[tuple[Sequence[ArchiveRange], bytes]]:
+def _read_members(
+    archive: ArchiveStore, parts: Sequence[ArchiveRange]
+) -> Iterator[tuple[Sequence[ArchiveRange], bytes]]:
     """The bytes of each member, and the parts that lie in it."""
     by_object: defaultdict[str, defaultdict[ArchiveLocation, list[ArchiveRange]]] = defaultdict(
         lambda: defaultdict(list)
     )
     for part in parts:
         by_object[part.location.key][part.location].append(part)
-    spans = chain.from_iterable(spans_of(sorted(found.items())) for found in by_object.values())
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        while some := list(islice(spans, AT_ONCE)):
-            for span, content in zip(some, pool.map(partial(_content_of, archive), some), strict=True):
+    spans = chain.from_iterable(group_into_spans(sorted(found.items())) for found in by_object.values())
+    with ThreadPoolExecutor(READING_THREADS) as pool:
+        while some := list(islice(spans, READING_THREADS)):
+            for span, content in zip(some, pool.map(partial(_read_span, archive), some), strict=True):
                 first = span[0][0].start
                 for location, here in span:
                     yield here, content[location.start - first : location.start - first + location.length]
 
 
-def _content_of(archive: ArchiveStore, span: Sequence[tuple[ArchiveLocation, Any]]) -> bytes:
+def _read_span(archive: ArchiveStore, span: Sequence[tuple[ArchiveLocation, Any]]) -> bytes:
     first, last = span[0][0], span[-1][0]
     return archive.read_range(ArchiveLocation(first.key, first.start, last.start + last.length - first.start))
 
 
-def _wanted(rows: pa.Table, parts: Sequence[ArchiveRange]) -> pa.Table:
+def _select_rows(rows: pa.Table, parts: Sequence[ArchiveRange]) -> pa.Table:
     """The rows whose place was asked for."""
-    partition, offset = _numbers(rows, "nakadi_partition"), _numbers(rows, "nakadi_offset")
+    partition, offset = _column_numbers(rows, "nakadi_partition"), _column_numbers(rows, "nakadi_offset")
     kept = np.zeros(len(rows), np.bool_)
-    for number, first, end in stretches((part.partition, part.first, part.end) for part in parts):
+    for number, first, end in join_ranges((part.partition, part.first, part.end) for part in parts):
         kept |= (partition == number) & (offset >= first) & (offset < end)
     return rows if kept.all() else rows.filter(pa.array(kept))
 
 
-def _ascending(rows: pa.Table) -> Iterator[tuple[tuple[int, int, int, int], pa.Table]]:
+def _ascending_runs(rows: pa.Table) -> Iterator[tuple[tuple[int, int, int, int], pa.Table]]:
     """Rows of the same day and partition whose offsets ascend, and what they are sorted by: day and first place."""
     if not len(rows):
         return
-    day = _numbers(rows, "nakadi_time") // MICROSECONDS_OF_A_DAY
-    timeline, partition = _numbers(rows, "nakadi_timeline"), _numbers(rows, "nakadi_partition")
-    offset = _numbers(rows, "nakadi_offset")
+    day = _column_numbers(rows, "nakadi_time") // MICROSECONDS_PER_DAY
+    timeline, partition = _column_numbers(rows, "nakadi_timeline"), _column_numbers(rows, "nakadi_partition")
+    offset = _column_numbers(rows, "nakadi_offset")
     others = (np.diff(day) != 0) | (np.diff(partition) != 0) | (np.diff(offset) <= 0)
     begins = [0, *(np.flatnonzero(others) + 1).tolist()]
     for first, end in pairwise([*begins, len(rows)]):
         yield (int(day[first]), int(timeline[first]), int(partition[first]), int(offset[first])), rows[first:end]
 
 
-def _numbers(rows: pa.Table, name: str) -> Any:
+def _column_numbers(rows: pa.Table, name: str) -> Any:
     column = rows[name]
     return (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_numpy()
 
 
-class _Files:
+class _DayFiles:
     """Rows that wait for a file of their day, and files that were made."""
 
     def __init__(self, tables: ArchiveStore, target: Target) -> None:
@@ -265,7 +269,9 @@ class _Files:
         rows = pa.concat_tables([each for _, each in waiting])
         rows_at_once = max(1, len(rows) * GROUP_BYTES // max(size, GROUP_BYTES))
         out = pa.BufferOutputStream()
-        with parquet.ParquetWriter(out, rows.schema, compression=CODEC, compression_level=LEVEL) as writer:
+        with parquet.ParquetWriter(
+            out, rows.schema, compression=COMPRESSION, compression_level=COMPRESSION_LEVEL
+        ) as writer:
             writer.write_table(rows, row_group_size=rows_at_once)
         of_day = EPOCH + timedelta(days=day)
         key = f"{self._target.folder}/{self._target.partition}={of_day}/{uuid4()}.parquet"
@@ -273,7 +279,7 @@ class _Files:
         self.made.append(DayFile(key, of_day.isoformat(), len(rows)))
 
 
-class _Left:
+class _GatheredLines:
     """Lines that wait for being gathered, and objects that have such lines."""
 
     def __init__(self, tables: ArchiveStore, target: Target) -> None:
@@ -284,7 +290,7 @@ class _Left:
     def add(self, text: bytes) -> None:
         if text:
             self._waiting.append(text)
-        if sum(map(len, self._waiting)) >= GATHERED_TEXT:
+        if sum(map(len, self._waiting)) >= GATHERED_TEXT_BYTES:
             self.finish()
 
     def finish(self) -> None:

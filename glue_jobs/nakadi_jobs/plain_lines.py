@@ -18,15 +18,26 @@ from msgspec import Struct as Frozen
 from pyarrow import compute
 from pyarrow import json as arrow_json
 
-from nakadi_jobs.columns import DOUBLE, STRING, Array, Field, Kind, Scalar, Struct, has_contested, is_decimal, leaves
-from nakadi_jobs.exact_values import CERTAIN_DIGITS
-from nakadi_jobs.transform import EVENT, HEADER
+from nakadi_jobs.columns import (
+    DOUBLE,
+    STRING,
+    Array,
+    Field,
+    Kind,
+    Scalar,
+    Struct,
+    contains_several_types,
+    is_decimal,
+    leaves,
+)
+from nakadi_jobs.exact_values import EXACT_DIGITS
+from nakadi_jobs.transform import EVENT_MARKER, HEADER
 
 UTC_TIME = pa.timestamp("us", "UTC")
 
 FIELD_ID = b"PARQUET:field_id"
 
-FEW = 64
+FEW_LINES = 64
 """So many lines are left to Spark together, if one of them cannot be read."""
 
 _NULL = r":\s*null"
@@ -74,7 +85,7 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 """True for some of the rows."""
 
 
-class _Made(NamedTuple):
+class _Column(NamedTuple):
     """A column, and where it is doubtful or where something has no column; None for nowhere."""
 
     values: pa.Array
@@ -86,14 +97,14 @@ class Reader:
     """Reads lines of a form. Raises `NotPlain` if there can be no plain lines."""
 
     def __init__(self, form: Form) -> None:
-        if not form.columns.fields or has_contested(form.columns):
+        if not form.columns.fields or contains_several_types(form.columns):
             raise NotPlain("columns with values of several types")
         self.columns = form.columns
         fields = orjson.loads(form.table)["fields"]
         self.schema = pa.schema([_arrow_field(each, each) for each in fields])
         _check_same(form.columns, {each["name"].lower(): each["type"] for each in fields})
         line = Struct((*HEADER, Field("event", form.columns)))
-        read_as = _read_as(line)
+        read_as = _reading_type(line)
         assert read_as is not None
         self._line = line
         self._options = arrow_json.ParseOptions(explicit_schema=pa.schema(list(read_as)))
@@ -119,7 +130,7 @@ class Reader:
         try:
             found = self._rows(here, starts - first, topic)
         except (pa.ArrowException, ValueError):
-            if len(starts) <= FEW:
+            if len(starts) <= FEW_LINES:
                 doubtful += [text[begin:stop] for begin, stop in pairwise(starts.tolist())]
                 return
             half = len(starts) // 2
@@ -139,9 +150,9 @@ class Reader:
         lacking: Mask = np.zeros(count, np.bool_)
         doubtful: Mask = np.zeros(count, np.bool_)
         if compute.any(suspicious).as_py():
-            at, found = np.flatnonzero(_numpy(suspicious)), lines.filter(suspicious)
-            lacking[at] = _numpy(compute.match_substring_regex(found, _NULL))
-            doubtful[at] = _numpy(compute.match_substring_regex(found, self._doubtful))
+            at, found = np.flatnonzero(_to_numpy(suspicious)), lines.filter(suspicious)
+            lacking[at] = _to_numpy(compute.match_substring_regex(found, _NULL))
+            doubtful[at] = _to_numpy(compute.match_substring_regex(found, self._doubtful))
         options = arrow_json.ReadOptions(use_threads=False, block_size=len(text) + 1)
         table = arrow_json.read_json(pa.BufferReader(text), read_options=options, parse_options=self._options)
         if len(table) != count:
@@ -150,28 +161,28 @@ class Reader:
             [column.combine_chunks() for column in table.columns], names=table.column_names
         )
         event = line.field("event")
-        made = _made(event, self.columns, _within(self.schema, self.columns))
-        for more in (made.lacking, _others(line, self._line)):
+        made = _convert(event, self.columns, _column_types(self.schema, self.columns))
+        for more in (made.lacking, _other_members_mask(line, self._line)):
             lacking = lacking if more is None else lacking | more
         doubtful = doubtful if made.doubtful is None else doubtful | made.doubtful
-        heads = _numpy(compute.find_substring(lines, EVENT)).astype(np.int64)
+        heads = _to_numpy(compute.find_substring(lines, EVENT_MARKER)).astype(np.int64)
         for name in ("partition", "offset", "time"):
             doubtful |= ~_validity(line.field(name))
         # Behind the event are a brace and the newline.
-        sizes = np.where(heads < 0, 0, np.maximum(np.diff(starts) - heads - len(EVENT) - 2, 0)).astype(np.int32)
+        sizes = np.where(heads < 0, 0, np.maximum(np.diff(starts) - heads - len(EVENT_MARKER) - 2, 0)).astype(np.int32)
         tombstones = ~_validity(event) & (heads < 0)
-        texts = _texts(text, starts, heads, lacking & ~doubtful & ~tombstones)
+        texts = _event_texts(text, starts, heads, lacking & ~doubtful & ~tombstones)
         places = {
             "nakadi_timeline": pa.array(np.full(count, topic.timeline, np.int32)),
             "nakadi_partition": line.field("partition"),
             "nakadi_offset": line.field("offset"),
             "nakadi_time": compute.cast(line.field("time"), UTC_TIME),
             "nakadi_key": line.field("key"),
-            "nakadi_owner": _owner(line.field("owner"), self.schema.field("nakadi_owner").type),
+            "nakadi_owner": _convert_owner(line.field("owner"), self.schema.field("nakadi_owner").type),
             "nakadi_directed_to": line.field("directed_to"),
             "nakadi_tombstone": pa.array(tombstones),
             "nakadi_size": pa.array(sizes),
-            "nakadi_publisher": _publisher(event, self.columns),
+            "nakadi_publisher": _publisher_column(event, self.columns),
             "nakadi_event": texts,
         }
         payload = {name.lower(): made.values.field(name) for name in (each.name for each in made.values.type)}
@@ -185,7 +196,7 @@ class Reader:
         )
         kept = ~doubtful
         if not compute.all(compute.equal(line.field("topic"), topic.name)).as_py():
-            kept &= _numpy(compute.fill_null(compute.equal(line.field("topic"), topic.name), fill_value=False))
+            kept &= _to_numpy(compute.fill_null(compute.equal(line.field("topic"), topic.name), fill_value=False))
         left = [text[starts[at] : starts[at + 1]] for at in np.flatnonzero(doubtful)]
         return Rows(rows if kept.all() else rows.filter(pa.array(kept)), left)
 
@@ -198,14 +209,14 @@ class _Topic(NamedTuple):
 # What is read, and as what -------------------------------------------------------------------------------------------
 
 
-def _read_as(kind: Kind) -> pa.DataType | None:
+def _reading_type(kind: Kind) -> pa.DataType | None:
     """As what Arrow reads values; None for what only Spark reads. Moments are texts until it is known how they look."""
     match kind:
         case Struct(fields):
-            known = ((field.name, _read_as(field.kind)) for field in fields)
+            known = ((field.name, _reading_type(field.kind)) for field in fields)
             return pa.struct([(name, read_as) for name, read_as in known if read_as is not None])
         case Array(element):
-            inner = _read_as(element)
+            inner = _reading_type(element)
             return None if inner is None else pa.list_(inner)
         case Scalar("timestamp"):
             return pa.string()
@@ -233,38 +244,40 @@ def _arrow_type(kind: Any) -> pa.DataType:
         case {"type": "struct", "fields": fields}:
             return pa.struct([_arrow_field(each, each) for each in fields])
         case {"type": "list", "element-id": number, "element": element}:
-            return pa.list_(_inner("element", element, number, nullable=True))
+            return pa.list_(_inner_field("element", element, number, nullable=True))
         case {"type": "map", "key-id": key_id, "key": key, "value-id": value_id, "value": value}:
-            return pa.map_(_inner("key", key, key_id, nullable=False), _inner("value", value, value_id, nullable=True))
+            return pa.map_(
+                _inner_field("key", key, key_id, nullable=False), _inner_field("value", value, value_id, nullable=True)
+            )
     raise NotPlain(f"columns of the type {kind}")
 
 
-def _inner(name: str, kind: Any, number: int, *, nullable: bool) -> pa.Field:
+def _inner_field(name: str, kind: Any, number: int, *, nullable: bool) -> pa.Field:
     return pa.field(name, _arrow_type(kind), nullable=nullable, metadata={FIELD_ID: str(number)})
 
 
-def _check_same(kind: Kind, there: Any) -> None:
+def _check_same(kind: Kind, existing: Any) -> None:
     """Raise `NotPlain` where the table has another type than the values that are read for it."""
-    match kind, there:
+    match kind, existing:
         case Struct(fields), {"type": "struct", "fields": listed}:
             _check_same(Struct(fields), {each["name"].lower(): each["type"] for each in listed})
             return
-        case Struct(fields), Mapping() if all(field.name.lower() in there for field in fields):
+        case Struct(fields), Mapping() if all(field.name.lower() in existing for field in fields):
             for field in fields:
-                _check_same(field.kind, there[field.name.lower()])
+                _check_same(field.kind, existing[field.name.lower()])
             return
         case Array(element), {"type": "list", "element": inner}:
             _check_same(element, inner)
             return
-        case Scalar("timestamp"), str() if there == _ICEBERG_TIME:
+        case Scalar("timestamp"), str() if existing == _ICEBERG_TIME:
             return
-        case Scalar(name), str() if _ICEBERG.get(name) == there or name == there.replace(" ", ""):
+        case Scalar(name), str() if _ICEBERG.get(name) == existing or name == existing.replace(" ", ""):
             return
-    if _read_as(kind) is not None:
-        raise NotPlain(f"a column that is {there}")
+    if _reading_type(kind) is not None:
+        raise NotPlain(f"a column that is {existing}")
 
 
-def _within(schema: pa.Schema, columns: Struct) -> pa.StructType:
+def _column_types(schema: pa.Schema, columns: Struct) -> pa.StructType:
     """The type of the columns, which are among those of the table."""
     names = {field.name.lower() for field in columns.fields}
     return pa.struct([field for field in schema if field.name.lower() in names])
@@ -273,49 +286,49 @@ def _within(schema: pa.Schema, columns: Struct) -> pa.StructType:
 # Columns -------------------------------------------------------------------------------------------------------------
 
 
-def _made(found: pa.Array, kind: Kind, wanted: pa.DataType) -> _Made:
+def _convert(found: pa.Array, kind: Kind, wanted: pa.DataType) -> _Column:
     """A column of the table from what was read for it."""
     match kind:
         case Struct():
-            return _structure(found, kind, wanted)
+            return _convert_structure(found, kind, wanted)
         case Array(element):
-            inner = _made(found.values, element, wanted.value_type)
-            values = pa.ListArray.from_arrays(found.offsets, inner.values, type=wanted, mask=_mask(found))
-            return _Made(values, _of_lists(inner.doubtful, found), _of_lists(inner.lacking, found))
+            inner = _convert(found.values, element, wanted.value_type)
+            values = pa.ListArray.from_arrays(found.offsets, inner.values, type=wanted, mask=_null_mask(found))
+            return _Column(values, _list_mask(inner.doubtful, found), _list_mask(inner.lacking, found))
         case Scalar("timestamp"):
-            return _moments(found)
+            return _convert_moments(found)
         case Scalar(name) if name.startswith("decimal"):
-            return _decimals(found, wanted)
-    return _Made(found, None, None)
+            return _convert_decimals(found, wanted)
+    return _Column(found, None, None)
 
 
-def _structure(found: pa.StructArray, kind: Struct, wanted: pa.StructType) -> _Made:
-    doubtful, lacking = _unread(found, kind), _others(found, kind)
+def _convert_structure(found: pa.StructArray, kind: Struct, wanted: pa.StructType) -> _Column:
+    doubtful, lacking = _unread_mask(found, kind), _other_members_mask(found, kind)
     kinds = {field.name.lower(): field for field in kind.fields if found.type.get_field_index(field.name) >= 0}
     values = []
     for field in wanted:
         known = kinds.get(field.name.lower())
-        if known is None or _read_as(known.kind) is None:
+        if known is None or _reading_type(known.kind) is None:
             values.append(pa.nulls(len(found), field.type))
             continue
-        made = _made(found.field(known.name), known.kind, field.type)
+        made = _convert(found.field(known.name), known.kind, field.type)
         values.append(made.values)
         doubtful, lacking = _either(doubtful, made.doubtful), _either(lacking, made.lacking)
-    return _Made(pa.StructArray.from_arrays(values, fields=list(wanted), mask=_mask(found)), doubtful, lacking)
+    return _Column(pa.StructArray.from_arrays(values, fields=list(wanted), mask=_null_mask(found)), doubtful, lacking)
 
 
-def _unread(found: pa.StructArray, kind: Struct) -> Mask | None:
+def _unread_mask(found: pa.StructArray, kind: Struct) -> Mask | None:
     """Where there is something that only Spark reads."""
-    return _present(found, [field.name for field in kind.fields if _read_as(field.kind) is None])
+    return _presence_mask(found, [field.name for field in kind.fields if _reading_type(field.kind) is None])
 
 
-def _others(found: pa.StructArray, kind: Struct) -> Mask | None:
+def _other_members_mask(found: pa.StructArray, kind: Struct) -> Mask | None:
     """Where there is something that no column has."""
     names = {field.name for field in kind.fields}
-    return _present(found, [field.name for field in found.type if field.name not in names])
+    return _presence_mask(found, [field.name for field in found.type if field.name not in names])
 
 
-def _present(found: pa.StructArray, names: Iterable[str]) -> Mask | None:
+def _presence_mask(found: pa.StructArray, names: Iterable[str]) -> Mask | None:
     mask: Mask | None = None
     for name in names:
         if found.type.get_field_index(name) >= 0:
@@ -323,45 +336,45 @@ def _present(found: pa.StructArray, names: Iterable[str]) -> Mask | None:
     return mask
 
 
-def _of_lists(mask: Mask | None, lists: pa.ListArray) -> Mask | None:
+def _list_mask(mask: Mask | None, lists: pa.ListArray) -> Mask | None:
     """Which lists have an element with a mark."""
     if mask is None or not mask.any():
         return None
-    before = np.concatenate(([0], np.cumsum(mask)))[_numpy(lists.offsets)]
+    before = np.concatenate(([0], np.cumsum(mask)))[_to_numpy(lists.offsets)]
     found: Mask = np.diff(before) > 0
     return found
 
 
-def _moments(found: pa.Array) -> _Made:
+def _convert_moments(found: pa.Array) -> _Column:
     usual = compute.match_substring_regex(found, _MOMENT)
-    strange = ~_numpy(compute.fill_null(usual, fill_value=True))
+    strange = ~_to_numpy(compute.fill_null(usual, fill_value=True))
     if strange.any():
         found = compute.if_else(usual, found, pa.scalar(None, pa.string()))
-    return _Made(compute.cast(found, UTC_TIME), strange, None)
+    return _Column(compute.cast(found, UTC_TIME), strange, None)
 
 
-def _decimals(found: pa.Array, wanted: pa.Decimal128Type) -> _Made:
+def _convert_decimals(found: pa.Array, wanted: pa.Decimal128Type) -> _Column:
     """From doubles: what has few digits, also in the column, is the decimal that it was written as."""
-    few = compute.less(compute.abs(found), 10.0 ** (CERTAIN_DIGITS - wanted.scale))
+    few = compute.less(compute.abs(found), 10.0 ** (EXACT_DIGITS - wanted.scale))
     values = compute.cast(compute.if_else(few, found, pa.scalar(None, pa.float64())), wanted)
     same = compute.and_(few, compute.equal(compute.cast(values, pa.float64()), found))
     # What is null here and was a number is not the same.
-    return _Made(values, _validity(found) & ~_numpy(compute.fill_null(same, fill_value=False)), None)
+    return _Column(values, _validity(found) & ~_to_numpy(compute.fill_null(same, fill_value=False)), None)
 
 
-def _owner(found: pa.ListArray, wanted: pa.StructType) -> pa.Array:
+def _convert_owner(found: pa.ListArray, wanted: pa.StructType) -> pa.Array:
     """From a type and a value in a list. Raises ValueError for other lists."""
     if found.null_count == len(found):
         return pa.nulls(len(found), wanted)
     lengths = compute.drop_null(compute.list_value_length(found))
     if not compute.all(compute.equal(lengths, 2)).as_py():
         raise ValueError("an owner that is no type and value")
-    first = pa.array(_numpy(found.offsets)[:-1], mask=_numpy(_mask(found)))
+    first = pa.array(_to_numpy(found.offsets)[:-1], mask=_to_numpy(_null_mask(found)))
     values = [found.values.take(compute.add(first, number)) for number in (0, 1)]
-    return pa.StructArray.from_arrays(values, fields=list(wanted), mask=_mask(found))
+    return pa.StructArray.from_arrays(values, fields=list(wanted), mask=_null_mask(found))
 
 
-def _publisher(event: pa.StructArray, columns: Struct) -> pa.Array:
+def _publisher_column(event: pa.StructArray, columns: Struct) -> pa.Array:
     """As `transform` has it."""
     metadata = next((field.kind for field in columns.fields if field.name == "metadata"), None)
     known = {field.name: field.kind for field in metadata.fields} if isinstance(metadata, Struct) else {}
@@ -370,7 +383,7 @@ def _publisher(event: pa.StructArray, columns: Struct) -> pa.Array:
     return event.field("metadata").field("published_by")
 
 
-def _texts(text: bytes, starts: Any, heads: Any, wanted: Mask) -> pa.Array:
+def _event_texts(text: bytes, starts: Any, heads: Any, wanted: Mask) -> pa.Array:
     """The text of the event, for lines that need it. A line ends with a brace behind the event, and with a newline."""
     count = len(heads)
     at = np.flatnonzero(wanted)
@@ -379,7 +392,7 @@ def _texts(text: bytes, starts: Any, heads: Any, wanted: Mask) -> pa.Array:
     found: list[bytes | None] = [None] * count
     for line in at:
         whole = text[starts[line] : starts[line + 1] - 1]
-        found[line] = whole if heads[line] < 0 else whole[heads[line] + len(EVENT) : -1]
+        found[line] = whole if heads[line] < 0 else whole[heads[line] + len(EVENT_MARKER) : -1]
     return pa.array(found, pa.string())
 
 
@@ -390,15 +403,15 @@ def _either(one: Mask | None, other: Mask | None) -> Mask | None:
     return both
 
 
-def _mask(found: pa.Array) -> pa.Array | None:
+def _null_mask(found: pa.Array) -> pa.Array | None:
     """Where there is nothing, as Arrow wants it of a new structure."""
     return found.is_null() if found.null_count else None
 
 
 def _validity(found: pa.Array) -> Mask:
-    valid: Mask = _numpy(found.is_valid())
+    valid: Mask = _to_numpy(found.is_valid())
     return valid
 
 
-def _numpy(found: pa.Array) -> Any:
+def _to_numpy(found: pa.Array) -> Any:
     return found.to_numpy(zero_copy_only=False)

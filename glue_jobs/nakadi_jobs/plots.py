@@ -10,7 +10,7 @@ from typing import Any
 
 from nakadi.event_types.documents import TableState
 
-MOST = 8
+MAX_LINES = 8
 """More lines than this cannot be distinguished."""
 
 Rows = Sequence[Any]
@@ -18,29 +18,31 @@ Rows = Sequence[Any]
 Draw = Callable[[Any, str, Rows, Any], None]
 
 
-def drawn(history: Rows) -> Mapping[str, bytes]:
+def draw_plots(history: Rows) -> Mapping[str, bytes]:
     """Name -> PNG, of the event types with the most events."""
     if not history:
         return {}
-    chosen = _busiest(history)
+    rows_by_event_type = _busiest_event_types(history)
     return {
-        "rate.png": _picture(chosen, "Events a minute", _rate, logarithmic=True),
-        "size.png": _picture(chosen, "Bytes of an event", _size, logarithmic=True),
-        "skew.png": _picture(chosen, "Events of the fullest partition, in even shares", _skew, logarithmic=False),
+        "rate.png": _draw_picture(rows_by_event_type, "Events a minute", _draw_rates, logarithmic=True),
+        "size.png": _draw_picture(rows_by_event_type, "Bytes of an event", _draw_sizes, logarithmic=True),
+        "skew.png": _draw_picture(
+            rows_by_event_type, "Events of the fullest partition, in even shares", _draw_skew, logarithmic=False
+        ),
     }
 
 
-def _busiest(history: Rows) -> Mapping[str, Rows]:
+def _busiest_event_types(history: Rows) -> Mapping[str, Rows]:
     found: defaultdict[str, list[Any]] = defaultdict(list)
     for row in history:
         found[row["event_type"]].append(row)
     order = sorted(found, key=lambda name: -sum(row["events"] for row in found[name]))
-    return {name: found[name] for name in order[:MOST]}
+    return {name: found[name] for name in order[:MAX_LINES]}
 
 
-def _span(chosen: Mapping[str, Rows]) -> tuple[datetime, datetime]:
+def _span(rows_by_event_type: Mapping[str, Rows]) -> tuple[datetime, datetime]:
     """From the first window to the end of the last: left to itself, an axis with one moment on it spans years."""
-    windows = [row for rows in chosen.values() for row in rows]
+    windows = [row for rows in rows_by_event_type.values() for row in rows]
     begins = [row["window_start"] for row in windows]
     ends = [row["window_start"] + timedelta(minutes=row["window_minutes"]) for row in windows]
     return min(begins), max(ends)
@@ -52,42 +54,46 @@ def _steps(rows: Rows, name: str) -> tuple[list[datetime], list[Any]]:
     return [*(row["window_start"] for row in rows), end], [*(row[name] for row in rows), rows[-1][name]]
 
 
-def _line(axes: Any, rows: Rows, name: str, colour: Any, **more: Any) -> None:
+def _draw_line(axes: Any, rows: Rows, name: str, colour: Any, **more: Any) -> None:
     axes.plot(*_steps(rows, name), color=colour, drawstyle="steps-post", **more)
 
 
-def _rate(axes: Any, name: str, rows: Rows, colour: Any) -> None:
-    _line(axes, rows, "per_minute_mean", colour, label=name)
-    _line(axes, rows, "per_minute_peak", colour, linestyle=":", linewidth=1)
+def _draw_rates(axes: Any, name: str, rows: Rows, colour: Any) -> None:
+    _draw_line(axes, rows, "per_minute_mean", colour, label=name)
+    _draw_line(axes, rows, "per_minute_peak", colour, linestyle=":", linewidth=1)
 
 
-def _size(axes: Any, name: str, rows: Rows, colour: Any) -> None:
-    _line(axes, rows, "size_p50", colour, label=name)
+def _draw_sizes(axes: Any, name: str, rows: Rows, colour: Any) -> None:
+    _draw_line(axes, rows, "size_p50", colour, label=name)
     times, low = _steps(rows, "size_p50")
     axes.fill_between(times, low, _steps(rows, "size_p95")[1], color=colour, alpha=0.15, step="post")
-    _line(axes, rows, "size_max", colour, linestyle=":", linewidth=1)
+    _draw_line(axes, rows, "size_max", colour, linestyle=":", linewidth=1)
 
 
-def _skew(axes: Any, name: str, rows: Rows, colour: Any) -> None:
-    _line(axes, rows, "partition_skew", colour, label=name)
+def _draw_skew(axes: Any, name: str, rows: Rows, colour: Any) -> None:
+    _draw_line(axes, rows, "partition_skew", colour, label=name)
     axes.axhline(1, color="grey", linewidth=0.5)
 
 
-def drawn_tables(states: Mapping[str, TableState], now: datetime) -> Mapping[str, bytes]:
+def draw_table_plots(states: Mapping[str, TableState], now: datetime) -> Mapping[str, bytes]:
     """Name -> PNG, of the tables that events took longest to come to; `states` are by event type."""
-    return {"tables.png": _saved(_tables(states, now))} if states else {}
+    return {"tables.png": _save(_draw_tables(states, now))} if states else {}
 
 
-def _tables(states: Mapping[str, TableState], now: datetime) -> Any:
+def _draw_tables(states: Mapping[str, TableState], now: datetime) -> Any:
     from matplotlib.figure import Figure  # noqa: PLC0415  # only who asks for plots needs it
 
-    slowest = sorted(states, key=lambda name: -(states[name].latency_seconds or 0.0))[:MOST]
+    slowest = sorted(states, key=lambda name: -(states[name].latency_seconds or 0.0))[:MAX_LINES]
     # The first of a list of bars is the lowest one.
-    chosen = {name: states[name] for name in reversed(slowest)}
-    figure = Figure(figsize=(11, 1.5 + 0.45 * len(chosen)), layout="constrained")
+    slowest_states = {name: states[name] for name in reversed(slowest)}
+    figure = Figure(figsize=(11, 1.5 + 0.45 * len(slowest_states)), layout="constrained")
     axes = figure.add_subplot()
-    bars = axes.barh(list(chosen), [(each.latency_seconds or 0.0) / 60 for each in chosen.values()], height=0.6)
-    axes.bar_label(bars, labels=[_summary(each, now) for each in chosen.values()], padding=4, fontsize=9)
+    bars = axes.barh(
+        list(slowest_states),
+        [(each.latency_seconds or 0.0) / 60 for each in slowest_states.values()],
+        height=0.6,
+    )
+    axes.bar_label(bars, labels=[_summary(each, now) for each in slowest_states.values()], padding=4, fontsize=9)
     axes.set_title("Minutes from publishing to the table\n", loc="left", fontweight="bold")
     subtitle = "the oldest event of the last commit to each table"
     axes.text(0, 1.02, subtitle, transform=axes.transAxes, fontsize=9, color="dimgrey")
@@ -105,29 +111,29 @@ def _summary(state: TableState, now: datetime) -> str:
 
 
 SUBTITLES: Mapping[Draw, str] = {
-    _rate: "line: mean of the window, dotted: its busiest minute",
-    _size: "line: p50, shade: up to p95, dotted: greatest",
-    _skew: "1: all partitions carry the same",
+    _draw_rates: "line: mean of the window, dotted: its busiest minute",
+    _draw_sizes: "line: p50, shade: up to p95, dotted: greatest",
+    _draw_skew: "1: all partitions carry the same",
 }
 
 
-def _picture(chosen: Mapping[str, Rows], title: str, draw: Draw, *, logarithmic: bool) -> bytes:
-    return _saved(_figure(chosen, title, draw, logarithmic=logarithmic))
+def _draw_picture(rows_by_event_type: Mapping[str, Rows], title: str, draw: Draw, *, logarithmic: bool) -> bytes:
+    return _save(_draw_figure(rows_by_event_type, title, draw, logarithmic=logarithmic))
 
 
-def _saved(figure: Any) -> bytes:
+def _save(figure: Any) -> bytes:
     content = BytesIO()
     figure.savefig(content, format="png", dpi=110)
     return content.getvalue()
 
 
-def _figure(chosen: Mapping[str, Rows], title: str, draw: Draw, *, logarithmic: bool) -> Any:
+def _draw_figure(rows_by_event_type: Mapping[str, Rows], title: str, draw: Draw, *, logarithmic: bool) -> Any:
     from matplotlib import dates, ticker  # noqa: PLC0415  # only who asks for plots needs it
     from matplotlib.figure import Figure  # noqa: PLC0415  # as above
 
     figure = Figure(figsize=(11, 5), layout="constrained")
     axes = figure.add_subplot()
-    for number, (name, rows) in enumerate(chosen.items()):
+    for number, (name, rows) in enumerate(rows_by_event_type.items()):
         draw(axes, name, rows, f"C{number}")
     if logarithmic:
         axes.set_yscale("log")
@@ -142,6 +148,6 @@ def _figure(chosen: Mapping[str, Rows], title: str, draw: Draw, *, logarithmic: 
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
     on_axis: Any = dates.date2num
-    first, last = _span(chosen)
+    first, last = _span(rows_by_event_type)
     axes.set_xlim(on_axis(first), on_axis(last))
     return figure

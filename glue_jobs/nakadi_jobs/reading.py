@@ -25,22 +25,22 @@ from pyspark.sql import DataFrame, SparkSession
 from nakadi.engines.archive.stores import open_archive
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore
-from nakadi_jobs.archive_ranges import ArchiveRange, sizes
+from nakadi_jobs.archive_ranges import ArchiveRange, bytes_per_object
 from nakadi_jobs.data_files import NewFile
 
-Known = TypeVar("Known")
+Knowledge = TypeVar("Knowledge")
 
 GATHERED_BYTES = 32 * 1024 * 1024
-AT_ONCE = 4
-SAMPLE = 10
+READING_THREADS = 4
+SAMPLE_SIZE = 10
 
-WORTH_READING = 0.5
+MIN_WANTED_SHARE = 0.5
 """An object is read where it lies if at least so much of it is wanted."""
 
-WORTH_TASKS = 64, 16 * 1024 * 1024
+MIN_TASK_WORK = 64, 16 * 1024 * 1024
 """So many objects, or bytes of them, are gathered by Spark's tasks: starting Python there takes a second."""
 
-NEAR = 256 * 1024
+MAX_SKIPPED_BYTES = 256 * 1024
 """Bytes between two members that are read along: another request would take longer."""
 
 
@@ -90,25 +90,25 @@ class Archive(Struct, frozen=True):
     gathered: ArchiveStore
     gathered_url: str
 
-    def worth_reading_in_place(self, parts: Sequence[ArchiveRange]) -> bool:
-        wanted = sizes(parts)
-        base = place_of(self.url)
-        if base is None or any(each.events is None for each in parts) or not self._has(base):
+    def is_worth_reading_in_place(self, parts: Sequence[ArchiveRange]) -> bool:
+        wanted = bytes_per_object(parts)
+        base = spark_url(self.url)
+        if base is None or any(each.events is None for each in parts) or not self._can_reach(base):
             return False
-        sample = list(wanted)[:: max(1, len(wanted) // SAMPLE)]
+        sample = list(wanted)[:: max(1, len(wanted) // SAMPLE_SIZE)]
         try:
             there = sum(self._size(f"{base}/{key}") for key in sample)
         except Py4JJavaError:
             return False
-        return sum(wanted[key] for key in sample) >= WORTH_READING * there
+        return sum(wanted[key] for key in sample) >= MIN_WANTED_SHARE * there
 
-    def in_place(self, parts: Sequence[ArchiveRange]) -> Reading:
-        base = place_of(self.url)
+    def read_in_place(self, parts: Sequence[ArchiveRange]) -> Reading:
+        base = spark_url(self.url)
         paths = sorted({f"{base}/{part.location.key}" for part in parts})
         return Reading(self.text(paths), parts, (), by_file=True)
 
     @contextmanager
-    def gathering(self, parts: Sequence[ArchiveRange]) -> Iterator[Gathered]:
+    def gather(self, parts: Sequence[ArchiveRange]) -> Iterator[Gathered]:
         """Copy members, each into objects of its topic. They are removed in the end."""
         by_object: defaultdict[str, set[ArchiveLocation]] = defaultdict(set)
         topics = {part.location: part.topic for part in parts}
@@ -119,7 +119,7 @@ class Archive(Struct, frozen=True):
         paths: defaultdict[str, list[str]] = defaultdict(list)
         problems: dict[str, str] = {}
         try:
-            for copy in self._copied(run, wanted):
+            for copy in self._copy_members(run, wanted):
                 if copy.problem:
                     problems[copy.name] = copy.problem
                 else:
@@ -130,15 +130,15 @@ class Archive(Struct, frozen=True):
                 kept = [each.key for each in self.gathered.list_objects(f"{topic}/")]
                 self.gathered.remove([key for key in kept if key.startswith(f"{topic}/{run}-")])
 
-    def _copied(self, run: str, wanted: Sequence[Members]) -> Iterable[Copy]:
-        objects, size = WORTH_TASKS
+    def _copy_members(self, run: str, wanted: Sequence[Members]) -> Iterable[Copy]:
+        objects, size = MIN_TASK_WORK
         if len(wanted) < objects and sum(location.length for each in wanted for location, _ in each) < size:
-            return copies(self.store, self.gathered, f"{run}-0", wanted)
+            return copy_members(self.store, self.gathered, f"{run}-0", wanted)
         query = urlsplit(self.url).query
         to = f"{self.gathered_url}?{query}".rstrip("?")
         context = self.spark.sparkContext
         tasks = context.parallelize(wanted, min(len(wanted), context.defaultParallelism))
-        found: list[Copy] = tasks.mapPartitionsWithIndex(partial(_copies_of_task, self.url, to, run)).collect()
+        found: list[Copy] = tasks.mapPartitionsWithIndex(partial(_copy_in_task, self.url, to, run)).collect()
         return found
 
     def text(self, paths: Sequence[str]) -> DataFrame:
@@ -146,7 +146,7 @@ class Archive(Struct, frozen=True):
             return self.spark.createDataFrame([], "value string")
         return self.spark.read.option("lineSep", "\n").text(list(paths))
 
-    def _has(self, base: str) -> bool:
+    def _can_reach(self, base: str) -> bool:
         """Whether Spark knows how to reach such a place."""
         try:
             self._files(base)
@@ -180,57 +180,59 @@ class Copy(NamedTuple):
     problem: str = ""
 
 
-def copies(store: ArchiveStore, to: ArchiveStore, run: str, wanted: Iterable[Members]) -> Iterator[Copy]:
+def copy_members(store: ArchiveStore, to: ArchiveStore, run: str, wanted: Iterable[Members]) -> Iterator[Copy]:
     """Copy members of objects, each of which is read once. `run` is what names of copies begin with."""
     together: defaultdict[str, bytearray] = defaultdict(bytearray)
     number = 0
-    for location, topic, content, problem in _contents(store, wanted):
+    for location, topic, content, problem in _read_members(store, wanted):
         if problem:
             yield Copy(topic, f"{location.key}@{location.start}", problem)
             continue
         together[topic] += content
         while sum(map(len, together.values())) >= GATHERED_BYTES:
             largest = max(together, key=lambda each: len(together[each]))
-            yield _put(to, largest, f"{run}-{number}", together.pop(largest))
+            yield _write_copy(to, largest, f"{run}-{number}", together.pop(largest))
             number += 1
     for topic, several in together.items():
-        yield _put(to, topic, f"{run}-{number}", several)
+        yield _write_copy(to, topic, f"{run}-{number}", several)
         number += 1
 
 
-def _put(to: ArchiveStore, topic: str, name: str, content: bytearray) -> Copy:
+def _write_copy(to: ArchiveStore, topic: str, name: str, content: bytearray) -> Copy:
     key = f"{topic}/{name}.json.gz"
     to.put(key, bytes(content))
     return Copy(topic, key)
 
 
-def _copies_of_task(url: str, to_url: str, run: str, task: int, wanted: Iterable[Members]) -> Iterator[Copy]:
+def _copy_in_task(url: str, to_url: str, run: str, task: int, wanted: Iterable[Members]) -> Iterator[Copy]:
     with closing(open_archive(url)) as store, closing(open_archive(to_url)) as to:
         # A task that is repeated writes the same copies again.
-        yield from copies(store, to, f"{run}-{task}", wanted)
+        yield from copy_members(store, to, f"{run}-{task}", wanted)
 
 
-def _contents(store: ArchiveStore, wanted: Iterable[Members]) -> Iterator[tuple[ArchiveLocation, str, bytes, str]]:
+def _read_members(store: ArchiveStore, wanted: Iterable[Members]) -> Iterator[tuple[ArchiveLocation, str, bytes, str]]:
     """Each member with its topic, its bytes, and what is wrong with it."""
-    spans = chain.from_iterable(map(spans_of, wanted))
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        while some := list(islice(spans, AT_ONCE)):
-            for span in pool.map(partial(_read, store), some):
+    spans = chain.from_iterable(map(group_into_spans, wanted))
+    with ThreadPoolExecutor(READING_THREADS) as pool:
+        while some := list(islice(spans, READING_THREADS)):
+            for span in pool.map(partial(_read_span, store), some):
                 yield from span
 
 
-def spans_of(members: Sequence[tuple[ArchiveLocation, Known]]) -> Iterator[Sequence[tuple[ArchiveLocation, Known]]]:
+def group_into_spans(
+    members: Sequence[tuple[ArchiveLocation, Knowledge]],
+) -> Iterator[Sequence[tuple[ArchiveLocation, Knowledge]]]:
     """What is read by one request, of members of one object and what is known of each."""
-    span: list[tuple[ArchiveLocation, Known]] = []
+    span: list[tuple[ArchiveLocation, Knowledge]] = []
     for location, known in members:
-        if span and location.start > span[-1][0].start + span[-1][0].length + NEAR:
+        if span and location.start > span[-1][0].start + span[-1][0].length + MAX_SKIPPED_BYTES:
             yield span
             span = []
         span.append((location, known))
     yield span
 
 
-def _read(store: ArchiveStore, span: Members) -> Sequence[tuple[ArchiveLocation, str, bytes, str]]:
+def _read_span(store: ArchiveStore, span: Members) -> Sequence[tuple[ArchiveLocation, str, bytes, str]]:
     first, last = span[0][0], span[-1][0]
     try:
         content = store.read_range(ArchiveLocation(first.key, first.start, last.start + last.length - first.start))
@@ -240,11 +242,11 @@ def _read(store: ArchiveStore, span: Members) -> Sequence[tuple[ArchiveLocation,
     for location, topic in span:
         start = location.start - first.start
         member = content[start : start + location.length]
-        found.append((location, topic, member, problem_with(member, location.length)))
+        found.append((location, topic, member, find_problem(member, location.length)))
     return found
 
 
-def place_of(url: str) -> str | None:
+def spark_url(url: str) -> str | None:
     """The archive's place as Spark knows it; None if only this process can see it."""
     parts = urlsplit(url)
     if parts.scheme == "file":
@@ -254,19 +256,19 @@ def place_of(url: str) -> str | None:
     return None
 
 
-def problem_with(content: bytes, length: int) -> str:
+def find_problem(content: bytes, length: int) -> str:
     """What is wrong with a member; nothing if it is whole."""
     if len(content) < length:
         return f"is cut off after {len(content)} of {length} bytes"
     try:
-        for _ in _unpacked(content):
+        for _ in _decompress(content):
             pass
     except (zlib.error, EOFError) as error:
         return f"is damaged ({error})"
     return ""
 
 
-def _unpacked(content: bytes) -> Iterator[bytes]:
+def _decompress(content: bytes) -> Iterator[bytes]:
     """The text of gzip members, a piece at a time."""
     rest = content
     while rest:

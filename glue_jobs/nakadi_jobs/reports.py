@@ -19,10 +19,10 @@ from pyspark.sql import SparkSession
 
 DONE = 0
 NOT_DONE = 1
-LOOK_AT_IT = 3
+NEEDS_ATTENTION = 3
 
 
-class UnderWay(Struct, frozen=True):
+class SubjectProgress(Struct, frozen=True):
     """How far a job is with the events of a subject, since a moment of the monotonic clock."""
 
     subject: str
@@ -43,12 +43,12 @@ class Report(Struct):
     """Facts, warnings and complaints by subject. A complaint needs attention, so the exit code is 3."""
 
     job: str
-    begun: datetime
+    started_at: datetime
     facts: list[tuple[str, str]] = field(default_factory=list)
     warnings: list[tuple[str, str]] = field(default_factory=list)
     complaints: list[tuple[str, str]] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
-    under_way: dict[str, UnderWay] = field(default_factory=dict)
+    in_progress: dict[str, SubjectProgress] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def info(self, subject: str, fact: str) -> None:
@@ -64,7 +64,7 @@ class Report(Struct):
             counted = self.details.setdefault(what, {})
             counted[subject] = counted.get(subject, 0) + number
 
-    def greatest(self, what: str, subject: str, value: float) -> None:
+    def keep_maximum(self, what: str, subject: str, value: float) -> None:
         """Keep the greatest value that was measured of a subject."""
         with self._lock:
             measured = self.details.setdefault(what, {})
@@ -77,19 +77,19 @@ class Report(Struct):
     def expect(self, subject: str, events: int) -> None:
         """Begin on a subject with so many events."""
         with self._lock:
-            self.under_way[subject] = UnderWay(subject, events, time.monotonic())
+            self.in_progress[subject] = SubjectProgress(subject, events, time.monotonic())
 
     def advance(self, subject: str, events: int) -> None:
         """So many more events of a subject are done; with the last of them it is no longer under way."""
         with self._lock:
-            work = replace(self.under_way[subject], done=self.under_way[subject].done + events)
-            self.under_way[subject] = work
+            work = replace(self.in_progress[subject], done=self.in_progress[subject].done + events)
+            self.in_progress[subject] = work
             if work.done >= work.events:
-                del self.under_way[subject]
+                del self.in_progress[subject]
 
     @property
     def exit_code(self) -> int:
-        return LOOK_AT_IT if self.complaints else DONE
+        return NEEDS_ATTENTION if self.complaints else DONE
 
     def summary(self) -> str:
         head = "done, except for what needs attention:" if self.complaints else "done."
@@ -100,7 +100,7 @@ class Report(Struct):
     def document(self, now: datetime) -> str:
         known: Mapping[str, Any] = {
             "job": self.job,
-            "begun": self.begun.isoformat(),
+            "begun": self.started_at.isoformat(),
             "ended": now.isoformat(),
             "facts": [list(each) for each in self.facts],
             "warnings": [list(each) for each in self.warnings],
@@ -115,14 +115,14 @@ class Report(Struct):
             print(f"{mark}{subject}: {text}", file=sys.stderr, flush=True)
 
 
-def in_a_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """Return the first line of an error, or of the error in Java that it stands for."""
     text = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
     return str(text).strip().partition("\n")[0][:500]
 
 
 @contextmanager
-def progress_shown(spark: SparkSession, report: Report, every_seconds: float = 5.0) -> Iterator[None]:
+def show_progress(spark: SparkSession, report: Report, every_seconds: float = 5.0) -> Iterator[None]:
     """Print every few seconds how far the job is with each event type, and Spark with its tasks."""
     over = threading.Event()
     # Spark gives each thread a connection, and takes back those of its own kind of threads.
@@ -138,14 +138,14 @@ def progress_shown(spark: SparkSession, report: Report, every_seconds: float = 5
 
 
 def _show(spark: SparkSession, report: Report, over: threading.Event, every_seconds: float) -> None:
-    begun = time.monotonic()
+    started_at = time.monotonic()
     while not over.wait(every_seconds):
         now = time.monotonic()
         done, all_ = _tasks(spark)
-        lines = [work.line(now) for work in list(report.under_way.values())]
+        lines = [work.line(now) for work in list(report.in_progress.values())]
         lines += [f"{done} of {all_} tasks"] if all_ else []
         for line in lines:
-            print(f"  {now - begun:5.0f} s: {line}", file=sys.stderr, flush=True)
+            print(f"  {now - started_at:5.0f} s: {line}", file=sys.stderr, flush=True)
 
 
 def _tasks(spark: SparkSession) -> tuple[int, int]:

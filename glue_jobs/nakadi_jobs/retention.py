@@ -32,18 +32,34 @@ from nakadi.ports.event_log import EventLog
 from nakadi.ports.log_index import LogIndex
 from nakadi.ports.registry import Registry
 from nakadi_jobs import command, hot_log, leftovers
-from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, unread_parts
-from nakadi_jobs.command import BadArguments, Workplace, local_folder
+from nakadi_jobs.archive_ranges import NO_PROGRESS, ArchiveRange, unread_parts
+from nakadi_jobs.command import BadArguments, JobContext, local_folder
 from nakadi_jobs.dead_members import remove_dead_members
-from nakadi_jobs.erasure import ENVELOPE, How, Rewriter, Rewritten, Unreadable, Wanted, by_place, search
-from nakadi_jobs.event_type_tables import EVENT_TYPE, EVENT_TYPE_ID, EXPIRED_BEFORE, LATEST, all_tables, tables_of
+from nakadi_jobs.erasure import (
+    ENVELOPE,
+    ErasedValue,
+    ErasureMode,
+    Rewriter,
+    RewrittenPart,
+    Unreadable,
+    group_by_partition,
+    search,
+)
+from nakadi_jobs.event_type_tables import (
+    EVENT_TYPE_ID_PROPERTY,
+    EVENT_TYPE_PROPERTY,
+    EXPIRED_BEFORE_PROPERTY,
+    LATEST_SUFFIX,
+    all_tables,
+    find_tables,
+)
 from nakadi_jobs.failed_events import dead_letters, remove_parked_events, search_redriven
-from nakadi_jobs.in_tasks import in_tasks
+from nakadi_jobs.in_tasks import run_in_tasks
 from nakadi_jobs.namespaces import namespaces_of_broker
 from nakadi_jobs.old_versions import remove_old_versions
-from nakadi_jobs.reports import in_a_line
-from nakadi_jobs.session import rows_of_values
-from nakadi_jobs.tables import BRANCH_STAYS, ChangedMeanwhile, Table
+from nakadi_jobs.reports import first_line
+from nakadi_jobs.session import make_frame
+from nakadi_jobs.tables import BRANCH_LIFETIME, ChangedMeanwhile, Table
 from nakadi_jobs.transform import ORDER, PLACES
 from nakadi_jobs.wiping import wipe_data_files
 
@@ -61,17 +77,17 @@ Remove events.
 
 DEFAULTS = Settings()
 
-DELETED_SEEN = "nakadi.deleted-seen-at"
+DELETED_SEEN_PROPERTY = "nakadi.deleted-seen-at"
 
 ATTEMPTS = 5
 
-STILL_THERE = {
+REMAINING_EVENTS_NOTES = {
     "kinesis": "events still in the stream are removed by its retention, and are not delivered",
     "kafka": "events in Kafka are delivered until they are deleted there, NAKADI_HOT_RETENTION_MS after archiving",
 }
 """What to know of the logs in which an erasure does not touch what is archived, by the type of their storage."""
 
-MICROSECONDS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+MICROSECOND_FORMAT = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 """How moments of tables are written to be searched."""
 
 MERGED_SPAN = 24 * 3600 * 1_000_000
@@ -101,7 +117,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     value = work.add_mutually_exclusive_group()
     value.add_argument("--value", help="the value; for a number or a text")
     value.add_argument("--value-file", help="file or s3:// object with the value: arguments of a job on Glue are kept")
-    work.add_argument("--how", type=How, choices=tuple(How), default=How.REMOVE, help="default remove")
+    work.add_argument(
+        "--how", type=ErasureMode, choices=tuple(ErasureMode), default=ErasureMode.REMOVE, help="default remove"
+    )
     work.add_argument("--event-log", help="as NAKADI_EVENT_LOG; default sqlite:///DATA/nakadi.db")
     work.add_argument("--coordination", help="as NAKADI_COORDINATION; default where the registry is")
     work.add_argument("--dead-letter-queue", default=DEFAULTS.dead_letter_queue, help="as NAKADI_DEAD_LETTER_QUEUE")
@@ -114,17 +132,17 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 # Expiry
 
 
-def expire(work: Workplace) -> None:
+def expire(work: JobContext) -> None:
     now = work.clock.now()
     known = {event_type.id: event_type for event_type in work.event_types.all()}
     for table in list(all_tables(work.spark, work.database)):
-        identity = table.properties()[EVENT_TYPE_ID]
+        identity = table.properties()[EVENT_TYPE_ID_PROPERTY]
         try:
             with work.exclusive(identity):
                 _expire(work, table, known.get(identity), now)
         except (Py4JError, PySparkException, ChangedMeanwhile) as error:
-            work.report.complain(table.name, f"is not done. {in_a_line(error)}")
-    leftovers.remove_gathered(work.table_files, f"{leftovers.GATHERED}/", now - BRANCH_STAYS)
+            work.report.complain(table.name, f"is not done. {first_line(error)}")
+    leftovers.remove_copies(work.table_files, f"{leftovers.GATHERED_FOLDER}/", now - BRANCH_LIFETIME)
     # In this order: what is replaced now stays until this runs again, for those who are reading in it.
     namespaces = namespaces_of_broker(work)
     _sweep(work, namespaces, now)
@@ -132,27 +150,27 @@ def expire(work: Workplace) -> None:
     _merge(work)
 
 
-def _expire(work: Workplace, table: Table, event_type: EventType | None, now: datetime) -> None:
+def _expire(work: JobContext, table: Table, event_type: EventType | None, now: datetime) -> None:
     if event_type is None:
-        _drop_table_of_deleted(work, table, now)
+        _drop_deleted_table(work, table, now)
         return
     keep = data_lake_retention(event_type)
-    if keep is None or table.name.endswith(LATEST):
+    if keep is None or table.name.endswith(LATEST_SUFFIX):
         return
     before = f"nakadi_time < TIMESTAMP '{now - keep:%Y-%m-%d %H:%M:%S}'"
     count = table.rows().where(before).count()
     if count:
         # First: with a mark too many nothing is lost, without one what was deleted would come back to `__latest`.
-        table.set(EXPIRED_BEFORE, (now - keep).isoformat())
+        table.set(EXPIRED_BEFORE_PROPERTY, (now - keep).isoformat())
         _change_table(table, lambda path: f"DELETE FROM {path} WHERE {before}")  # noqa: S608  # values are dates and numbers of this job
         work.report.info(event_type.name, f"{count} events older than {keep} are gone from {table.name}")
 
 
-def _drop_table_of_deleted(work: Workplace, table: Table, now: datetime) -> None:
+def _drop_deleted_table(work: JobContext, table: Table, now: datetime) -> None:
     """Drop the table of a deleted event type once the grace time since it was first seen as deleted is over."""
-    name, seen = table.properties()[EVENT_TYPE], table.properties().get(DELETED_SEEN)
+    name, seen = table.properties()[EVENT_TYPE_PROPERTY], table.properties().get(DELETED_SEEN_PROPERTY)
     if seen is None:
-        table.set(DELETED_SEEN, now.isoformat())
+        table.set(DELETED_SEEN_PROPERTY, now.isoformat())
     grace = timedelta(hours=work.options.grace_hours)
     if now - datetime.fromisoformat(seen or now.isoformat()) >= grace:
         table.drop()
@@ -161,7 +179,7 @@ def _drop_table_of_deleted(work: Workplace, table: Table, now: datetime) -> None
         work.report.info(name, f"was deleted; {table.name} goes after {work.options.grace_hours:g} hours")
 
 
-def _sweep(work: Workplace, namespaces: Collection[str], now: datetime) -> None:
+def _sweep(work: JobContext, namespaces: Collection[str], now: datetime) -> None:
     grace = timedelta(hours=work.options.grace_hours)
     swept = Evacuation(work.index, work.store, namespaces).sweep(now - grace, now)
     work.report.info(
@@ -169,7 +187,7 @@ def _sweep(work: Workplace, namespaces: Collection[str], now: datetime) -> None:
     )
 
 
-def _evacuate(work: Workplace, namespaces: Collection[str], now: datetime) -> None:
+def _evacuate(work: JobContext, namespaces: Collection[str], now: datetime) -> None:
     """Move what lives out of objects in which other members are dead, so that these do not stay for as long."""
     try:
         result = Evacuation(work.index, BlockCachingStore(work.store), namespaces).move_out_all(now)
@@ -183,7 +201,7 @@ def _evacuate(work: Workplace, namespaces: Collection[str], now: datetime) -> No
         )
 
 
-def _merge(work: Workplace) -> None:
+def _merge(work: JobContext) -> None:
     """Merge small objects. In the order of time, because what was stored at one time lies in one object."""
     merger = SegmentMerger(
         index=work.index,
@@ -194,7 +212,7 @@ def _merge(work: Workplace) -> None:
         read_concurrently=True,
     )
     merged = pieces = 0
-    for piece in sorted(piece for place in _places(work.index) for piece in merger.plan_merges(*place)):
+    for piece in sorted(piece for place in _find_partitions(work.index) for piece in merger.plan_merges(*place)):
         try:
             found = merger.merge_group(piece)
         except PartitionBusy:
@@ -207,7 +225,7 @@ def _merge(work: Workplace) -> None:
         work.report.info("archive", f"{merged + pieces} small segments are {pieces} now")
 
 
-def _places(index: LogIndex) -> Iterator[tuple[str, int]]:
+def _find_partitions(index: LogIndex) -> Iterator[tuple[str, int]]:
     for topic in index.topic_names():
         known = index.topic(topic)
         yield from ((topic, partition) for partition in range(known.partitions if known else 0))
@@ -216,10 +234,10 @@ def _places(index: LogIndex) -> Iterator[tuple[str, int]]:
 # Erasure
 
 
-def erase(work: Workplace) -> None:
+def erase(work: JobContext) -> None:
     """Erase from the archive, then from tables, from dead letters and parked events, and verify."""
-    event_type, wanted = _requested(work)
-    work.report.details["erasure"] = about(event_type, wanted, work.options.how)
+    event_type, wanted = _read_request(work)
+    work.report.details["erasure"] = describe_erasure(event_type, wanted, work.options.how)
     work.report.details |= {"archive": [], "replaced_objects": [], "removed_objects": [], "removed_versions": 0}
     url = work.options.event_log or f"sqlite:///{Path(work.options.data).absolute() / 'nakadi.db'}"
     meant = [(event_type, wanted), *dead_letters(work, event_type, wanted)]
@@ -230,95 +248,97 @@ def erase(work: Workplace) -> None:
         places += map(str, search_redriven(work, hot, wanted))
     _report_verification(work, event_type, places)
     wipe_data_files(work, url)
-    for fact in what_logs_keep(work.registry, event_type, url.partition(":")[0]):
+    for fact in remaining_event_notes(work.registry, event_type, url.partition(":")[0]):
         work.report.info("stream", fact)
 
 
-def _erase_events(work: Workplace, hot: EventLog | None, event_type: EventType, wanted: Wanted) -> Sequence[str]:
+def _erase_events(work: JobContext, hot: EventLog | None, event_type: EventType, wanted: ErasedValue) -> Sequence[str]:
     """Erase from the events of an event type, and return the places that have the value still."""
     with work.exclusive(event_type.id):
-        looked_at: set[str] = set()
-        rewritten = _rewritten(work, event_type, _rewriter(work, hot, wanted), looked_at)
-        for table in tables_of(work.spark, work.database, event_type):
-            _erase_from(work, table, wanted, work.options.how)
+        searched: set[str] = set()
+        rewritten = _rewrite_parts(work, event_type, _make_rewriter(work, hot, wanted), searched)
+        for table in find_tables(work.spark, work.database, event_type):
+            _erase_from_table(work, table, wanted, work.options.how)
         _remove_copies(work, event_type)
         holding = [*remove_dead_members(work, event_type, wanted)]
         holding += remove_old_versions(work, event_type, wanted, _folders_of(work, event_type))
         if hot is not None:
             holding += hot_log.remove_archived(hot, work.index, event_type, wanted)
-        left = _left_in_archive(work, event_type, wanted, looked_at)
+        left = _find_left_in_archive(work, event_type, wanted, searched)
         places = [*(part.location.key for part in left), *map(str, holding)]
         try:
-            places += _left_on_disk(work, event_type, wanted)
+            places += _find_left_on_disk(work, event_type, wanted)
         except leftovers.Unreadable as file:
             work.report.complain(event_type.name, f"{file} cannot be looked through; run this again when it is gone")
     _report_erasure(work, event_type, rewritten)
     return places
 
 
-def about(event_type: EventType, wanted: Wanted, how: How) -> dict[str, str]:
+def describe_erasure(event_type: EventType, wanted: ErasedValue, how: ErasureMode) -> dict[str, str]:
     """Describe the erasure for the report, with a digest in place of the value."""
     digest = hashlib.sha256(wanted.value.encode()).hexdigest()
     return {"event_type": event_type.name, "path": ".".join(wanted.path), "sha256_of_value": digest, "how": str(how)}
 
 
-def _requested(work: Workplace) -> tuple[EventType, Wanted]:
+def _read_request(work: JobContext) -> tuple[EventType, ErasedValue]:
     asked = work.options
     if asked.value and asked.catalog in {"glue", "s3tables"}:
         raise BadArguments(
             "Arguments stay in the history of a job on Glue; name a file with the value by --value-file."
         )
-    value = asked.value or (asked.value_file and value_in(asked.value_file))
+    value = asked.value or (asked.value_file and read_value(asked.value_file))
     if not (asked.event_type and asked.path and value):
         raise BadArguments("To erase, --event-type, --path and --value or --value-file are needed.")
-    if asked.how is How.BLANK and asked.path.split(".")[0] in ENVELOPE:
+    if asked.how is ErasureMode.BLANK and asked.path.split(".")[0] in ENVELOPE:
         raise BadArguments("A blanked event keeps its metadata; use --how remove.")
     event_type = work.event_types.find(asked.event_type)
     if event_type is None:
         raise BadArguments(f'There is no event type "{asked.event_type}".')
-    return event_type, Wanted(tuple(asked.path.split(".")), value)
+    return event_type, ErasedValue(tuple(asked.path.split(".")), value)
 
 
-def value_in(file: str) -> str:
+def read_value(file: str) -> str:
     """Return the first line of a file or of an object in a bucket."""
     return command.read(file).partition("\n")[0]
 
 
-def _rewriter(work: Workplace, hot: EventLog | None, wanted: Wanted) -> Rewriter:
+def _make_rewriter(work: JobContext, hot: EventLog | None, wanted: ErasedValue) -> Rewriter:
     compacted = (
         work.index.set_compacted_until if hot is None else lambda *place: hot_log.trim(hot, work.index, *place[:2])
     )
     return Rewriter(work.index, work.store, wanted, work.options.how, compacted)
 
 
-def what_logs_keep(registry: Registry, event_type: EventType, built_in: str) -> Sequence[str]:
+def remaining_event_notes(registry: Registry, event_type: EventType, built_in: str) -> Sequence[str]:
     """What an operator has to know of each kind of log that has timelines of the event type; `built_in` is the kind of
     the broker's own.
     """
     timelines = [*event_type.timelines, *([event_type.switching_to] if event_type.switching_to else [])]
     storages = {each.storage_id for each in timelines if not each.deleted}
-    kinds = {built_in if each == DEFAULT_STORAGE_ID else _kind_of(registry, each) for each in storages}
-    return [fact for kind, fact in STILL_THERE.items() if kind in kinds]
+    kinds = {built_in if each == DEFAULT_STORAGE_ID else _storage_kind(registry, each) for each in storages}
+    return [fact for kind, fact in REMAINING_EVENTS_NOTES.items() if kind in kinds]
 
 
-def _kind_of(registry: Registry, storage_id: str) -> str:
+def _storage_kind(registry: Registry, storage_id: str) -> str:
     document = registry.get(STORAGES_KIND, storage_id)
     return "" if document is None else str(document.body["type"])
 
 
-def _search(work: Workplace, parts: Sequence[ArchiveRange], wanted: Wanted) -> Mapping[str, str]:
+def _search(work: JobContext, parts: Sequence[ArchiveRange], wanted: ErasedValue) -> Mapping[str, str]:
     """The names of the parts that hold the value, and of those that cannot be read, with the reason."""
-    return dict(in_tasks(work.spark, parts, partial(search, work.archive.url, wanted)))
+    return dict(run_in_tasks(work.spark, parts, partial(search, work.archive.url, wanted)))
 
 
-def _rewritten(work: Workplace, event_type: EventType, rewriter: Rewriter, looked_at: set[str]) -> Sequence[Rewritten]:
+def _rewrite_parts(
+    work: JobContext, event_type: EventType, rewriter: Rewriter, searched: set[str]
+) -> Sequence[RewrittenPart]:
     """Rewrite the parts of the archive that hold the value, and add the names of the others to `looked_at`."""
-    done: list[Rewritten] = []
-    parts = list(unread_parts(work.index, event_type, NOTHING_READ))
+    done: list[RewrittenPart] = []
+    parts = list(unread_parts(work.index, event_type, NO_PROGRESS))
     held = _search(work, parts, rewriter.wanted)
     for part in parts:
         if held.get(part.name, "unknown"):
-            looked_at.add(part.name)
+            searched.add(part.name)
             _complain_of_unreadable(work, held, part)
             continue
         try:
@@ -332,16 +352,16 @@ def _rewritten(work: Workplace, event_type: EventType, rewriter: Rewriter, looke
     return done
 
 
-def _complain_of_unreadable(work: Workplace, held: Mapping[str, str], part: ArchiveRange) -> None:
+def _complain_of_unreadable(work: JobContext, held: Mapping[str, str], part: ArchiveRange) -> None:
     if part.name in held:
         work.report.complain(work.options.event_type, f"not everything could be looked at: {held[part.name]}")
 
 
-def _left_in_archive(
-    work: Workplace, event_type: EventType, wanted: Wanted, looked_at: Container[str]
+def _find_left_in_archive(
+    work: JobContext, event_type: EventType, wanted: ErasedValue, searched: Container[str]
 ) -> Sequence[ArchiveRange]:
     """The parts that hold the value still. What was looked at never changes, so only what is new is searched."""
-    new = [each for each in unread_parts(work.index, event_type, NOTHING_READ) if each.name not in looked_at]
+    new = [each for each in unread_parts(work.index, event_type, NO_PROGRESS) if each.name not in searched]
     held = _search(work, new, wanted)
     for part in new:
         if held.get(part.name):
@@ -349,7 +369,7 @@ def _left_in_archive(
     return [each for each in new if held.get(each.name) == ""]
 
 
-def _report_verification(work: Workplace, event_type: EventType, places: Sequence[str]) -> None:
+def _report_verification(work: JobContext, event_type: EventType, places: Sequence[str]) -> None:
     gone = not places and not work.report.complaints
     work.report.details["verified_gone"] = gone
     work.report.details["left_in"] = places
@@ -359,34 +379,34 @@ def _report_verification(work: Workplace, event_type: EventType, places: Sequenc
         work.report.complain(event_type.name, f"still found in {place}; run this again")
 
 
-def _folders_of(work: Workplace, event_type: EventType) -> Sequence[str]:
+def _folders_of(work: JobContext, event_type: EventType) -> Sequence[str]:
     """The folders of its tables and of copies of its archive. Of tables elsewhere the verification complains."""
-    folders = [f"{leftovers.GATHERED}/{timeline.topic}" for timeline in event_type.timelines]
-    for table in tables_of(work.spark, work.database, event_type):
+    folders = [f"{leftovers.GATHERED_FOLDER}/{timeline.topic}" for timeline in event_type.timelines]
+    for table in find_tables(work.spark, work.database, event_type):
         with suppress(leftovers.Unreadable):
-            folders.append(leftovers.folder_in(work.tables, table.location()))
+            folders.append(leftovers.relative_folder(work.tables, table.location()))
     return folders
 
 
-def _left_on_disk(work: Workplace, event_type: EventType, wanted: Wanted) -> Iterator[str]:
+def _find_left_on_disk(work: JobContext, event_type: EventType, wanted: ErasedValue) -> Iterator[str]:
     """Look through rows of tables, through files that no table shows, through manifests, and through copies."""
-    for table in tables_of(work.spark, work.database, event_type):
-        if places_of(table.rows(), wanted):
+    for table in find_tables(work.spark, work.database, event_type):
+        if find_places(table.rows(), wanted):
             yield f"the table {table.name}"
-        if leftovers.in_bounds(table, wanted):
+        if leftovers.search_bounds(table, wanted):
             yield f"manifests of the table {table.name}"
-        yield from leftovers.in_files(
-            table, work.table_files, work.tables, lambda rows: bool(places_of(rows, wanted)), work.spark
+        yield from leftovers.search_files(
+            table, work.table_files, work.tables, lambda rows: bool(find_places(rows, wanted)), work.spark
         )
-        yield from leftovers.in_metadata(table, work.table_files, work.tables, wanted)
+        yield from leftovers.search_metadata(table, work.table_files, work.tables, wanted)
     for timeline in event_type.timelines:
-        yield from leftovers.in_gathered(work.table_files, timeline.topic, wanted)
+        yield from leftovers.search_copies(work.table_files, timeline.topic, wanted)
 
 
-def _report_erasure(work: Workplace, event_type: EventType, rewritten: Sequence[Rewritten]) -> None:
+def _report_erasure(work: JobContext, event_type: EventType, rewritten: Sequence[RewrittenPart]) -> None:
     work.report.details["archive"] += [
         {"event_type": event_type.name, "timeline": timeline, "partition": partition, "offsets": sorted(offsets)}
-        for (timeline, partition), offsets in by_place(rewritten).items()
+        for (timeline, partition), offsets in group_by_partition(rewritten).items()
     ]
     work.report.details["replaced_objects"] += [each.old for each in rewritten]
     count = sum(len(each.offsets) for each in rewritten)
@@ -396,58 +416,60 @@ def _report_erasure(work: Workplace, event_type: EventType, rewritten: Sequence[
 # Erasure in tables
 
 
-def _erase_from(work: Workplace, table: Table, wanted: Wanted, how: How) -> None:
+def _erase_from_table(work: JobContext, table: Table, wanted: ErasedValue, how: ErasureMode) -> None:
     """Erase from the rows of a table, from its old snapshots, and from what runs left that were cut short."""
     table.drop_other_states()
-    found = places_of(table.rows(), wanted)
+    found = find_places(table.rows(), wanted)
     if found:
         view = f"erased_from_{table.name}"
-        rows_of_values(table.spark, found, "timeline int, partition int, offset bigint").createOrReplaceTempView(view)
-        _change_table(table, lambda path: statement(path, view, table.rows().columns, how))
+        make_frame(table.spark, found, "timeline int, partition int, offset bigint").createOrReplaceTempView(view)
+        _change_table(table, lambda path: erase_statement(path, view, table.rows().columns, how))
         work.report.info(work.options.event_type, f"{len(found)} events erased from {table.name}")
     table.remove_replaced_rows()
     table.forget_deleted_files()
     # Old snapshots would still have them.
     table.expire_snapshots_before(work.clock.now())
-    table.remove_lost_files(_cut_short_before(work))
+    table.remove_lost_files(_abandoned_before(work))
 
 
-def _cut_short_before(work: Workplace) -> datetime:
+def _abandoned_before(work: JobContext) -> datetime:
     """Files of runs from before this moment were left behind. On one machine that is so for all: this run is alone with
     the event type. In a bucket another machine may be writing."""
     now = work.clock.now()
-    return now - BRANCH_STAYS if local_folder(work.tables) is None else now + BRANCH_STAYS
+    return now - BRANCH_LIFETIME if local_folder(work.tables) is None else now + BRANCH_LIFETIME
 
 
-def _remove_copies(work: Workplace, event_type: EventType) -> None:
+def _remove_copies(work: JobContext, event_type: EventType) -> None:
     for timeline in event_type.timelines:
-        leftovers.remove_gathered(work.table_files, f"{leftovers.GATHERED}/{timeline.topic}/", _cut_short_before(work))
+        leftovers.remove_copies(
+            work.table_files, f"{leftovers.GATHERED_FOLDER}/{timeline.topic}/", _abandoned_before(work)
+        )
 
 
-def places_of(table: DataFrame, wanted: Wanted) -> Sequence[tuple[int, int, int]]:
+def find_places(table: DataFrame, wanted: ErasedValue) -> Sequence[tuple[int, int, int]]:
     """Where the events are in rows of a table that hold the value. Every row that could is looked at closely."""
     places = {name for name, _, _ in PLACES}
     payload = [F.col(f"`{name}`") for name in table.columns if name not in places]
-    payload_text = F.to_json(F.struct(*payload), MICROSECONDS) if payload else F.lit("{}")
+    payload_text = F.to_json(F.struct(*payload), MICROSECOND_FORMAT) if payload else F.lit("{}")
     rows = table.select(*ORDER, "nakadi_key", "nakadi_tombstone", "nakadi_event", payload_text.alias("payload"))
     if not wanted.has_other_spellings:
         texts = F.concat_ws(" ", "nakadi_key", "nakadi_event", "payload")
         rows = rows.where(texts.contains(wanted.value) | texts.contains("\\"))
-    found = rows.rdd.filter(partial(_row_holds, wanted)).map(lambda row: tuple(row[name] for name in ORDER))
+    found = rows.rdd.filter(partial(_row_contains, wanted)).map(lambda row: tuple(row[name] for name in ORDER))
     return [(timeline, partition, offset) for timeline, partition, offset in found.collect()]
 
 
-def _row_holds(wanted: Wanted, row: Row) -> bool:
+def _row_contains(wanted: ErasedValue, row: Row) -> bool:
     text = row["nakadi_event"] or row["payload"]
     if row["nakadi_tombstone"]:
         return bool(row["nakadi_key"] == wanted.value)
-    return text is not None and wanted.found_in_text(text.encode())
+    return text is not None and wanted.occurs_in_text(text.encode())
 
 
-def statement(path: str, view: str, columns: Sequence[str], how: How) -> str:
+def erase_statement(path: str, view: str, columns: Sequence[str], how: ErasureMode) -> str:
     """Return the statement that removes or blanks the events of a view."""
     meant = f"({', '.join(ORDER)}) IN (TABLE {view})"
-    if how is How.REMOVE:
+    if how is ErasureMode.REMOVE:
         return f"DELETE FROM {path} WHERE {meant}"  # noqa: S608  # values are dates and numbers of this job
     kept = {*ENVELOPE, *(name for name, _, _ in PLACES)} - {"nakadi_event", "nakadi_key"}
     emptied = ", ".join(f"`{name}` = NULL" for name in columns if name not in kept)

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 CATALOG = "nakadi"
 
-ICEBERG = "snowpark_connect_deps_iceberg"
+ICEBERG_PACKAGE = "snowpark_connect_deps_iceberg"
 """The package that brings the jar where Spark does not have it."""
 
 CATALOGS = ("hadoop", "glue", "rest", "s3tables")
@@ -43,11 +43,11 @@ def open_spark(
     `properties` are Iceberg's: `rest` needs `uri`, and `s3tables` the ARN of a table bucket as `warehouse`.
     """
     _ensure_java(os.environ)
-    catalog_settings = catalog_of(tables, catalog, properties or {})
-    there = SparkSession.getActiveSession()
-    if there is not None:
-        return _session_in(there, catalog_settings)
-    settings = {**_always(), **catalog_settings, **_local(master, memory)}
+    catalog_settings = catalog_settings_for(tables, catalog, properties or {})
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return _new_session(running, catalog_settings)
+    settings = {**_common_settings(), **catalog_settings, **_local_settings(master, memory)}
     builder = SparkSession.builder.appName(f"nakadi {name}")
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -56,15 +56,15 @@ def open_spark(
     return spark
 
 
-def _session_in(there: SparkSession, catalog_settings: Mapping[str, str]) -> SparkSession:
+def _new_session(running: SparkSession, catalog_settings: Mapping[str, str]) -> SparkSession:
     """A session of its own in a Spark that is running already: a session's tables are in one place for good."""
-    spark = there.newSession()
+    spark = running.newSession()
     for key, value in {"spark.sql.session.timeZone": "UTC", **catalog_settings}.items():
         spark.conf.set(key, value)
     return spark
 
 
-def rows_of_values(spark: SparkSession, rows: Iterable[Sequence[object]], columns: str) -> DataFrame:
+def make_frame(spark: SparkSession, rows: Iterable[Sequence[object]], columns: str) -> DataFrame:
     """A few rows as a table; `columns` are names and types. `createDataFrame` would have a task start Python for them.
 
     Times have to have a time zone.
@@ -75,7 +75,7 @@ def rows_of_values(spark: SparkSession, rows: Iterable[Sequence[object]], column
     return spark.range(0, 1, 1, 1).select(F.inline(listed))
 
 
-def _always() -> Mapping[str, str]:
+def _common_settings() -> Mapping[str, str]:
     return {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.extensions": EXTENSIONS,
@@ -84,19 +84,19 @@ def _always() -> Mapping[str, str]:
     }
 
 
-def catalog_of(tables: str, catalog: str, properties: Mapping[str, str]) -> Mapping[str, str]:
+def catalog_settings_for(tables: str, catalog: str, properties: Mapping[str, str]) -> Mapping[str, str]:
     """The settings of Spark for a catalog. Raises `BadCatalog`."""
     match catalog:
         case "hadoop":
             kind = {"type": "hadoop", "warehouse": tables}
         case "glue":
-            kind = {"catalog-impl": "org.apache.iceberg.aws.glue.GlueCatalog", "warehouse": tables, **_ON_S3}
+            kind = {"catalog-impl": "org.apache.iceberg.aws.glue.GlueCatalog", "warehouse": tables, **_S3_PROPERTIES}
         case "rest":
             if not properties.get("uri"):
                 raise BadCatalog("The catalog rest needs --catalog-uri.")
             kind = {"type": "rest"}
         case _:
-            kind = {"type": "rest", **_of_table_bucket(properties.get("warehouse", "")), **_ON_S3}
+            kind = {"type": "rest", **_table_bucket_properties(properties.get("warehouse", "")), **_S3_PROPERTIES}
     # Other runs change tables too.
     settings = {**kind, "cache-enabled": "false", **properties}
     prefix = f"spark.sql.catalog.{CATALOG}"
@@ -106,10 +106,10 @@ def catalog_of(tables: str, catalog: str, properties: Mapping[str, str]) -> Mapp
     }
 
 
-_ON_S3 = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"}
+_S3_PROPERTIES = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"}
 
 
-def _of_table_bucket(arn: str) -> Mapping[str, str]:
+def _table_bucket_properties(arn: str) -> Mapping[str, str]:
     """S3 Tables have a REST catalog in each region, with requests that are signed."""
     found = TABLE_BUCKET.fullmatch(arn)
     if found is None:
@@ -124,7 +124,7 @@ def _of_table_bucket(arn: str) -> Mapping[str, str]:
     }
 
 
-def _local(master: str, memory: str) -> Mapping[str, str]:
+def _local_settings(master: str, memory: str) -> Mapping[str, str]:
     """What Glue has settled already."""
     if not master:
         return {}
@@ -140,12 +140,12 @@ def _local(master: str, memory: str) -> Mapping[str, str]:
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        **_jar(),
+        **_iceberg_jar(),
     }
 
 
-def _jar() -> Mapping[str, str]:
-    found = importlib.util.find_spec(ICEBERG)
+def _iceberg_jar() -> Mapping[str, str]:
+    found = importlib.util.find_spec(ICEBERG_PACKAGE)
     if found is None or not found.submodule_search_locations:
         return {}
     folder = Path(found.submodule_search_locations[0]) / "jars"

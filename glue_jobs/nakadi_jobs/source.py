@@ -27,17 +27,17 @@ from pyspark.sql import DataFrame, SparkSession
 SCHEMA = "partition string, offset string, event string"
 
 BEGIN = "BEGIN"
-EVENTS = '"events":['
+EVENTS_MARKER = '"events":['
 """What the events of a batch stand behind. A cursor comes before it, which has no text of publishers'."""
 
-QUIET_SECONDS = 5
+QUIET_TIMEOUT_SECONDS = 5
 ATTEMPTS = 3
 
 Cursors = Mapping[str, str]
 """The offset of the last event that was read of each partition."""
 
 
-class NotRead(Exception):
+class ReadFailed(Exception):
     """Raised when a broker refuses, or does not send what it says that it has."""
 
 
@@ -103,17 +103,17 @@ def for_each_batch(
             # The token is not for a file.
             planned = [each._replace(token="") for each in ranges]
             known = {"batch": known["batch"] + 1, "ranges": planned, "cursors": dict(cursors), "done": False}
-            _replace(file, known)
+            _replace_file(file, known)
         ranges = [Range(*each)._replace(url=url.rstrip("/"), token=token) for each in known["ranges"]]
         handle(_rows(spark, ranges), known["batch"])
         known = {**known, "ranges": [], "done": True}
-        _replace(file, known)
+        _replace_file(file, known)
 
 
 def _plan(url: str, event_type: str, after: Cursors, token: str) -> tuple[Sequence[Range], Cursors]:
     """What there is to read of each partition now, and the cursors behind it."""
     base = f"{url}/event-types/{quote(event_type, safe='')}"
-    partitions = {each["partition"]: each for each in _asked(f"{base}/partitions", token)}
+    partitions = {each["partition"]: each for each in _request_json(f"{base}/partitions", token)}
     pairs: Any = [
         {
             "initial_cursor": {"partition": name, "offset": after.get(name, each["oldest_available_offset"])},
@@ -123,7 +123,7 @@ def _plan(url: str, event_type: str, after: Cursors, token: str) -> tuple[Sequen
     ]
     ranges: list[Range] = []
     cursors = dict(after)
-    for pair in _asked(f"{base}/cursor-distances", token, pairs):
+    for pair in _request_json(f"{base}/cursor-distances", token, pairs):
         name, last = pair["final_cursor"]["partition"], pair["final_cursor"]["offset"]
         # From the oldest event on, that one is wanted too; where there is none, the newest is before it.
         if pair["distance"] > (0 if name in after else -1):
@@ -135,16 +135,16 @@ def _plan(url: str, event_type: str, after: Cursors, token: str) -> tuple[Sequen
 def _rows(spark: SparkSession, ranges: Sequence[Range]) -> DataFrame:
     if not ranges:
         return spark.createDataFrame([], SCHEMA)
-    return spark.createDataFrame(spark.sparkContext.parallelize(ranges, len(ranges)).flatMap(events_of), SCHEMA)
+    return spark.createDataFrame(spark.sparkContext.parallelize(ranges, len(ranges)).flatMap(read_range), SCHEMA)
 
 
-def events_of(wanted: Range) -> Iterator[tuple[str, str, str]]:
+def read_range(wanted: Range) -> Iterator[tuple[str, str, str]]:
     """Read a range: partition, offset and text of each event. Raises `NotRead` rather than leave any out."""
     after, attempts = wanted.after, 0
     while attempts < ATTEMPTS:
         attempts += 1
         try:
-            for offset, event in _streamed(wanted, after):
+            for offset, event in _stream_events(wanted, after):
                 if _is_behind(offset, wanted.last):
                     return
                 yield wanted.partition, offset, event
@@ -154,18 +154,18 @@ def events_of(wanted: Range) -> Iterator[tuple[str, str, str]]:
         except (OSError, HTTPException, ValueError):
             # The broker may be starting again, and have cut a line off; what is read is known, so it goes on there.
             time.sleep(attempts)
-    raise NotRead(
+    raise ReadFailed(
         f"Partition {wanted.partition} of {wanted.event_type} sends nothing behind {after}, "
         f"but {wanted.last} is its newest offset: the broker is not reached, or the last events were erased"
     )
 
 
-def _streamed(wanted: Range, after: str) -> Iterator[tuple[str, str]]:
+def _stream_events(wanted: Range, after: str) -> Iterator[tuple[str, str]]:
     """One stream, in batches of one event, so that each has its offset; it ends when nothing comes for a while."""
     path = f"event-types/{quote(wanted.event_type, safe='')}/events"
-    limits = f"batch_limit=1&batch_flush_timeout={QUIET_SECONDS}&stream_keep_alive_limit=1"
+    limits = f"batch_limit=1&batch_flush_timeout={QUIET_TIMEOUT_SECONDS}&stream_keep_alive_limit=1"
     cursors = json.dumps([{"partition": wanted.partition, "offset": after}])
-    with _opened(f"{wanted.url}/{path}?{limits}", wanted.token, {"X-Nakadi-Cursors": cursors}) as lines:
+    with _open_url(f"{wanted.url}/{path}?{limits}", wanted.token, {"X-Nakadi-Cursors": cursors}) as lines:
         for line in lines:
             batch = json.loads(line)
             if batch.get("events"):
@@ -174,7 +174,7 @@ def _streamed(wanted: Range, after: str) -> Iterator[tuple[str, str]]:
 
 def _first_event(line: str) -> str:
     """The text of the event as it was sent: parsing it would change numbers that a `float` cannot hold."""
-    start = line.index(EVENTS) + len(EVENTS)
+    start = line.index(EVENTS_MARKER) + len(EVENTS_MARKER)
     _, end = json.JSONDecoder().raw_decode(line, start)
     return line[start:end]
 
@@ -184,26 +184,26 @@ def _is_behind(offset: str, last: str) -> bool:
     return len(offset) == len(last) and offset > last
 
 
-def _asked(url: str, token: str, body: Any = None) -> Any:
+def _request_json(url: str, token: str, body: Any = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
-    with _opened(url, token, {"Content-Type": "application/json"}, data) as answer:
+    with _open_url(url, token, {"Content-Type": "application/json"}, data) as answer:
         return json.load(answer)
 
 
-def _opened(url: str, token: str, headers: Mapping[str, str], data: bytes | None = None) -> Any:
+def _open_url(url: str, token: str, headers: Mapping[str, str], data: bytes | None = None) -> Any:
     if not url.startswith(("http://", "https://")):
-        raise NotRead(f"{url} is not the address of a broker")
+        raise ReadFailed(f"{url} is not the address of a broker")
     credentials = {"Authorization": f"Bearer {token}"} if token else {}
     request = Request(url, data, {**headers, **credentials})  # noqa: S310  # looked at above
     try:
-        return urlopen(request, timeout=12 * QUIET_SECONDS)  # noqa: S310  # as above
+        return urlopen(request, timeout=12 * QUIET_TIMEOUT_SECONDS)  # noqa: S310  # as above
     except HTTPError as error:
         with error:
             text = error.read().decode(errors="replace")
-        raise NotRead(f"{url} answered {error.code}: {text}") from error
+        raise ReadFailed(f"{url} answered {error.code}: {text}") from error
 
 
-def _replace(file: Path, known: Mapping[str, Any]) -> None:
+def _replace_file(file: Path, known: Mapping[str, Any]) -> None:
     """Write a file so that a crash leaves the old or the new one."""
     new = file.with_suffix(".new")
     with new.open("w") as written:

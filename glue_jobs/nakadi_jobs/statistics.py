@@ -29,25 +29,35 @@ from nakadi.ports.registry import PutDocument, RemoveDocument
 from nakadi.subscriptions.api.repository import SUBSCRIPTIONS_KIND as SUBSCRIPTIONS
 from nakadi.subscriptions.api.repository import subscription_from_document
 from nakadi_jobs import command, file_counts, measuring, plots, table_states
-from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, Progress, since_moment
-from nakadi_jobs.command import BadArguments, Workplace
-from nakadi_jobs.data_files import Planned, Times
+from nakadi_jobs.archive_ranges import NO_PROGRESS, ArchiveRange, Progress, unread_parts_since
+from nakadi_jobs.command import BadArguments, JobContext
+from nakadi_jobs.data_files import FilePlan, TimeRange
 from nakadi_jobs.event_type_tables import events_table
-from nakadi_jobs.file_counts import Asked, File, TableFiles
+from nakadi_jobs.file_counts import CountRequest, File, TableFiles
 from nakadi_jobs.history import Measurement, history_table, record, rows_since
-from nakadi_jobs.leftovers import Unreadable, folder_in
-from nakadi_jobs.measuring import Advice, Count, Traffic, advice, begun, first_minute, statistic, traffic, windows
+from nakadi_jobs.leftovers import Unreadable, relative_folder
+from nakadi_jobs.measuring import (
+    Advice,
+    Count,
+    Traffic,
+    advice,
+    first_minute,
+    statistic,
+    traffic,
+    window_start,
+    windows,
+)
 from nakadi_jobs.reading import Reading
-from nakadi_jobs.reports import in_a_line
+from nakadi_jobs.reports import first_line
 from nakadi_jobs.tables import Table
-from nakadi_jobs.transform import among, located, of_topics, wanted
+from nakadi_jobs.transform import locate_lines, select_topics, select_wanted, wanted
 
 Result = TypeVar("Result")
 
-AT_ONCE = 100
+EVENT_TYPES_PER_JOB = 100
 """Event types that are counted in one job of Spark: its plan has a part for each table."""
 
-NOTHING = "no events in the archive for this time"
+NO_EVENTS = "no events in the archive for this time"
 
 DESCRIPTION = """\
 Measure the traffic of each event type from the archive, and recommend a number of partitions.
@@ -59,7 +69,7 @@ Windows go to the table nakadi__statistics; measuring a window again replaces wh
 `GET /event-types/{name}` returns as measured_statistic."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class MeasuredEventType(msgspec.Struct, frozen=True):
     """What was measured of an event type."""
 
     event_type: EventType
@@ -85,22 +95,22 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return command.options(parser, sys.argv[1:] if arguments is None else arguments)
 
 
-def measure(work: Workplace) -> None:
+def measure(work: JobContext) -> None:
     """Measure every event type, write it down, and show it."""
     since, until, length = period(work.options, work.clock.now())
     # Spark need not think about these plans anew after each of their stages: what is counted soon is little.
     work.spark.conf.set("spark.sql.adaptive.enabled", "false")
     work.spark.conf.set("spark.sql.shuffle.partitions", str(work.spark.sparkContext.defaultParallelism))
-    consumers = consumers_in(work)
-    timely = _with_events_since(work, since)
+    consumers = count_consumers(work)
+    timely = _find_active(work, since)
     found = [
-        _measured(work, event_type, counts, windows(since, until, length), consumers.get(event_type.name, 0))
-        for event_type, counts in all_counts(work, timely, since, until, length)
+        _measure_event_type(work, event_type, counts, windows(since, until, length), consumers.get(event_type.name, 0))
+        for event_type, counts in count_all(work, timely, since, until, length)
     ]
     if found:
         _write(work, found, length, since, until)
-    _remove_measurements_of_deleted(work)
-    work.show(table_of(found))
+    _remove_stale_measurements(work)
+    work.show(format_measurements(found))
     if work.options.plots:
         _draw(work, until)
 
@@ -115,16 +125,16 @@ def period(options: argparse.Namespace, now: datetime) -> tuple[datetime, dateti
     if not options.until:
         # The current minute counts as far as it goes: a first try has just published.
         until += timedelta(minutes=1)
-    return begun(until - timedelta(hours=options.hours), length), until, length
+    return window_start(until - timedelta(hours=options.hours), length), until, length
 
 
-def _measured(
-    work: Workplace,
+def _measure_event_type(
+    work: JobContext,
     event_type: EventType,
     counts: Sequence[Count],
     spans: Sequence[tuple[datetime, datetime]],
     consumers: int,
-) -> Found:
+) -> MeasuredEventType:
     """Each window by itself, and all of them together."""
     partitions = event_type.timeline.partitions
     by_window: defaultdict[datetime, list[Count]] = defaultdict(list)
@@ -133,7 +143,7 @@ def _measured(
     # The time before the first event does not count: the event type may not have been in use yet.
     whole = traffic(counts, max(spans[0][0], first_minute(counts)), spans[-1][1], partitions)
     work.report.info(event_type.name, f"{whole.events} events measured")
-    return Found(
+    return MeasuredEventType(
         event_type=event_type,
         windows=[traffic(by_window[span[0]], *span, partitions) for span in spans if span[0] in by_window],
         period=whole,
@@ -150,14 +160,14 @@ class Source(msgspec.Struct, frozen=True):
 
     event_type: EventType
     table: Table | None
-    planned: Planned | None
+    plan: FilePlan | None
     parts: Sequence[ArchiveRange]
 
     def rows(self) -> DataFrame:
         """The rows of the table as it was when its files were looked for."""
         assert self.table is not None
-        assert self.planned is not None
-        return self.table.rows_of(self.planned.snapshot)
+        assert self.plan is not None
+        return self.table.rows_of(self.plan.snapshot)
 
     @property
     def is_stamped(self) -> bool:
@@ -165,37 +175,41 @@ class Source(msgspec.Struct, frozen=True):
         return self.event_type.category is not Category.UNDEFINED
 
 
-def all_counts(
-    work: Workplace, event_types: Sequence[EventType], since: datetime, until: datetime, length: timedelta
+def count_all(
+    work: JobContext, event_types: Sequence[EventType], since: datetime, until: datetime, length: timedelta
 ) -> Iterator[tuple[EventType, Sequence[Count]]]:
     """Count the events of many event types in one job of Spark; if that fails, of each in one of its own."""
     sources = [
-        source for each in event_types for source in _attempted(work, each, partial(_source, work, each, since, until))
+        source
+        for each in event_types
+        for source in _attempt(work, each, partial(_find_source, work, each, since, until))
     ]
-    for start in range(0, len(sources), AT_ONCE):
-        some = sources[start : start + AT_ONCE]
+    for start in range(0, len(sources), EVENT_TYPES_PER_JOB):
+        some = sources[start : start + EVENT_TYPES_PER_JOB]
         try:
-            yield from _counts(work, some, since, until, length)
+            yield from _count_sources(work, some, since, until, length)
         except (Py4JError, PySparkException) as error:
-            work.report.info("statistics", f"each event type is measured by itself: {in_a_line(error)}")
+            work.report.info("statistics", f"each event type is measured by itself: {first_line(error)}")
             for each in some:
-                for found in _attempted(work, each.event_type, partial(_counts, work, [each], since, until, length)):
+                for found in _attempt(
+                    work, each.event_type, partial(_count_sources, work, [each], since, until, length)
+                ):
                     yield from found
 
 
-def _attempted(work: Workplace, event_type: EventType, attempt: Callable[[], Result]) -> Iterator[Result]:
+def _attempt(work: JobContext, event_type: EventType, attempt: Callable[[], Result]) -> Iterator[Result]:
     """What is found of an event type, if the attempt succeeds. A failure with one stops no other."""
     try:
         yield attempt()
     except (Py4JError, PySparkException) as error:
         gone = work.event_types.find(event_type.name) is None
-        problem = "was deleted during the run" if gone else f"is not measured. {in_a_line(error)}"
+        problem = "was deleted during the run" if gone else f"is not measured. {first_line(error)}"
         work.report.complain(event_type.name, problem)
 
 
-def _with_events_since(work: Workplace, since: datetime) -> Sequence[EventType]:
+def _find_active(work: JobContext, since: datetime) -> Sequence[EventType]:
     """The event types with news: the others cost nothing but a look at their heads in the log index."""
-    event_types = list(work.chosen())
+    event_types = list(work.selected_event_types())
     places = {
         each.id: [(one.topic, number) for one in each.timelines for number in range(one.partitions)]
         for each in event_types
@@ -206,95 +220,95 @@ def _with_events_since(work: Workplace, since: datetime) -> Sequence[EventType]:
         if any(heads[place].state.latest_stored_at >= microseconds_since_epoch(since) for place in places[each.id]):
             timely.append(each)
         else:
-            work.report.info(each.name, NOTHING)
+            work.report.info(each.name, NO_EVENTS)
     return timely
 
 
-def _source(work: Workplace, event_type: EventType, since: datetime, until: datetime) -> Source:
+def _find_source(work: JobContext, event_type: EventType, since: datetime, until: datetime) -> Source:
     """The table as far as it goes, and the archive beyond it. Of what is older than the period nothing is read."""
     table = events_table(work.spark, work.database, event_type)
-    planned = table.planned(Times("nakadi_time", since, until)) if table.exists() else None
-    if planned is None or not planned.progress or not {"nakadi_size", "nakadi_publisher"} <= planned.columns:
-        return _source_in_archive(work, event_type, since, until)
-    parts = _beyond(work, event_type, Progress.read(planned.progress), since, until)
-    return Source(event_type, table, planned, parts)
+    plan = table.plan_files(TimeRange("nakadi_time", since, until)) if table.exists() else None
+    if plan is None or not plan.progress or not {"nakadi_size", "nakadi_publisher"} <= plan.columns:
+        return _find_archive_source(work, event_type, since, until)
+    parts = _parts_beyond(work, event_type, Progress.read(plan.progress), since, until)
+    return Source(event_type, table, plan, parts)
 
 
-def _source_in_archive(work: Workplace, event_type: EventType, since: datetime, until: datetime) -> Source:
-    return Source(event_type, None, None, _beyond(work, event_type, NOTHING_READ, since, until))
+def _find_archive_source(work: JobContext, event_type: EventType, since: datetime, until: datetime) -> Source:
+    return Source(event_type, None, None, _parts_beyond(work, event_type, NO_PROGRESS, since, until))
 
 
-def _beyond(
-    work: Workplace, event_type: EventType, progress: Progress, since: datetime, until: datetime
+def _parts_beyond(
+    work: JobContext, event_type: EventType, progress: Progress, since: datetime, until: datetime
 ) -> Sequence[ArchiveRange]:
-    found = since_moment(work.index, event_type, progress, microseconds_since_epoch(since))
+    found = unread_parts_since(work.index, event_type, progress, microseconds_since_epoch(since))
     return [part for part in found if part.since < microseconds_since_epoch(until)]
 
 
-def _counts(
-    work: Workplace, sources: Sequence[Source], since: datetime, until: datetime, length: timedelta
+def _count_sources(
+    work: JobContext, sources: Sequence[Source], since: datetime, until: datetime, length: timedelta
 ) -> Sequence[tuple[EventType, Sequence[Count]]]:
     """Count events in tables and in the archive at once."""
-    counts = _counted(work, sources, since, until, length)
-    earlier = [number for number, found in counts.items() if any(map(measuring.is_of_earlier_version, found))]
+    counts = _count_by_source(work, sources, since, until, length)
+    earlier = [number for number, found in counts.items() if any(map(measuring.lacks_measurements, found))]
     if earlier:
-        lines = [_source_in_archive(work, sources[each].event_type, since, until) for each in earlier]
-        again = _counted(work, lines, since, until, length)
-        counts |= {number: again.get(at, []) for at, number in enumerate(earlier)}
+        lines = [_find_archive_source(work, sources[each].event_type, since, until) for each in earlier]
+        recounted = _count_by_source(work, lines, since, until, length)
+        counts |= {number: recounted.get(at, []) for at, number in enumerate(earlier)}
     for number, source in enumerate(sources):
         _report_gone(work, source)
         if not counts.get(number):
-            work.report.info(source.event_type.name, NOTHING)
+            work.report.info(source.event_type.name, NO_EVENTS)
     return [(source.event_type, counts[number]) for number, source in enumerate(sources) if counts.get(number)]
 
 
-def _counted(
-    work: Workplace, sources: Sequence[Source], since: datetime, until: datetime, length: timedelta
+def _count_by_source(
+    work: JobContext, sources: Sequence[Source], since: datetime, until: datetime, length: timedelta
 ) -> dict[int, list[Count]]:
     """Counts by the number of their source."""
-    asked = {number: Asked(since, None, length, source.is_stamped) for number, source in enumerate(sources)}
-    counts = {number: _counted_in_files(work, source, asked[number], until) for number, source in enumerate(sources)}
+    requests = {number: CountRequest(since, None, length, source.is_stamped) for number, source in enumerate(sources)}
+    counts = {number: _count_in_files(work, source, requests[number], until) for number, source in enumerate(sources)}
     rows = [
-        measuring.of_table(source.rows(), str(number), since, until, stamped=source.is_stamped)
+        measuring.events_in_table(source.rows(), str(number), since, until, stamped=source.is_stamped)
         for number, source in enumerate(sources)
         if source.table and counts[number] is None
     ]
     found: defaultdict[int, list[Count]] = defaultdict(list)
     for number, each in counts.items():
         found[number] += each or ()
-    for number, count in _counted_by_spark(work, sources, rows, since, until, length):
+    for number, count in _count_with_spark(work, sources, rows, since, until, length):
         found[number].append(count)
     return found
 
 
-def _counted_in_files(work: Workplace, source: Source, asked: Asked, until: datetime) -> Sequence[Count] | None:
+def _count_in_files(work: JobContext, source: Source, request: CountRequest, until: datetime) -> Sequence[Count] | None:
     """What the files of a table have; None if there is no table, or if its files cannot be read without Spark."""
-    if source.planned is None or not all(file.is_plain for file in source.planned.files):
+    if source.plan is None or not all(file.is_plain for file in source.plan.files):
         return None
     name, folder = source.event_type.name, f"{work.database}/{source.event_type.id}"
     try:
-        files = [File(folder_in(work.tables, file.path), file.size) for file in source.planned.files]
+        files = [File(relative_folder(work.tables, file.path), file.size) for file in source.plan.files]
         known = file_counts.load(work.table_files, folder)
-        found = file_counts.counted(_table_files(work), files, known, asked, until)
+        found = file_counts.count_files(_table_files(work), files, known, request, until)
         if found.known != known:
             file_counts.save(work.table_files, folder, found.known)
     except Unreadable:
         # In a catalog that keeps tables elsewhere.
         return None
     except (ArchiveObjectGone, Unavailable, OSError, ArrowException, Py4JError, PySparkException) as error:
-        work.report.info(name, f"the table is read by Spark: {in_a_line(error)}")
+        work.report.info(name, f"the table is read by Spark: {first_line(error)}")
         return None
     work.report.count("files_read", name, found.read)
     return found.counts
 
 
-def _table_files(work: Workplace) -> TableFiles:
+def _table_files(work: JobContext) -> TableFiles:
     url = f"{work.tables}?{urlsplit(work.archive.url).query}".rstrip("?")
     return TableFiles(work.spark, work.table_files, url)
 
 
-def _counted_by_spark(
-    work: Workplace,
+def _count_with_spark(
+    work: JobContext,
     sources: Sequence[Source],
     rows: Sequence[DataFrame],
     since: datetime,
@@ -303,15 +317,15 @@ def _counted_by_spark(
 ) -> Iterator[tuple[int, Count]]:
     """Count rows, and lines of the archive, in one job."""
     parts = [part for source in sources for part in source.parts]
-    count = partial(_collected, sources, rows, since=since, until=until, length=length)
+    count = partial(_collect_counts, sources, rows, since=since, until=until, length=length)
     if not parts:
         return count(None)
-    if work.archive.worth_reading_in_place(parts):
+    if work.archive.is_worth_reading_in_place(parts):
         try:
-            return count(work.archive.in_place(parts))
+            return count(work.archive.read_in_place(parts))
         except (Py4JError, PySparkException) as error:
-            work.report.info("archive", f"reading each member by itself: {in_a_line(error)}")
-    with work.archive.gathering(parts) as gathered:
+            work.report.info("archive", f"reading each member by itself: {first_line(error)}")
+    with work.archive.gather(parts) as gathered:
         reading = gathered.reading(parts)
         names = {line.topic: source.event_type.name for source in sources for line in source.event_type.timelines}
         for part, problem in reading.damaged:
@@ -319,7 +333,7 @@ def _counted_by_spark(
         return count(reading)
 
 
-def _collected(
+def _collect_counts(
     sources: Sequence[Source],
     rows: Sequence[DataFrame],
     reading: Reading | None,
@@ -329,24 +343,24 @@ def _collected(
 ) -> Iterator[tuple[int, Count]]:
     frames = list(rows)
     if reading is not None and reading.parts:
-        frames.append(measuring.of_lines(_lines_of(sources, reading), since, until))
-    found = measuring.counted(frames, length).collect() if frames else []
-    return ((int(row["type"]), measuring.count_in(row)) for row in found)
+        frames.append(measuring.events_in_lines(_select_lines(sources, reading), since, until))
+    found = measuring.count_events(frames, length).collect() if frames else []
+    return ((int(row["type"]), measuring.read_count(row)) for row in found)
 
 
-def _lines_of(sources: Sequence[Source], reading: Reading) -> DataFrame:
+def _select_lines(sources: Sequence[Source], reading: Reading) -> DataFrame:
     """The lines of all these event types, each with the number of its source."""
     types = {
         line.topic: (str(number), source.is_stamped)
         for number, source in enumerate(sources)
         for line in source.event_type.timelines
     }
-    lines = located(of_topics(reading.lines, (part.topic for part in reading.parts)), by_file=reading.by_file)
-    chosen = wanted(lines.sparkSession, reading.parts, types, by_file=reading.by_file)
-    return among(lines, chosen, by_file=reading.by_file)
+    lines = locate_lines(select_topics(reading.lines, (part.topic for part in reading.parts)), by_file=reading.by_file)
+    selected = wanted(lines.sparkSession, reading.parts, types, by_file=reading.by_file)
+    return select_wanted(lines, selected, by_file=reading.by_file)
 
 
-def _report_gone(work: Workplace, source: Source) -> None:
+def _report_gone(work: JobContext, source: Source) -> None:
     """Count the offsets that have no event any more, and are in no table: what was published there is not measured."""
     gone = sum(part.end - part.first - part.events for part in source.parts if part.events is not None)
     if gone:
@@ -354,7 +368,7 @@ def _report_gone(work: Workplace, source: Source) -> None:
         work.report.info(source.event_type.name, f"{gone} offsets had no event any more, and are not measured")
 
 
-def consumers_in(work: Workplace) -> Mapping[str, int]:
+def count_consumers(work: JobContext) -> Mapping[str, int]:
     """Event type -> how many applications and groups are subscribed to it."""
     found: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
     after = ""
@@ -369,7 +383,9 @@ def consumers_in(work: Workplace) -> Mapping[str, int]:
 # Writing
 
 
-def _write(work: Workplace, found: Sequence[Found], length: timedelta, since: datetime, until: datetime) -> None:
+def _write(
+    work: JobContext, found: Sequence[MeasuredEventType], length: timedelta, since: datetime, until: datetime
+) -> None:
     measurements = [
         Measurement(each.event_type, window, each.consumers, each.advice) for each in found for window in each.windows
     ]
@@ -387,7 +403,7 @@ def _write(work: Workplace, found: Sequence[Found], length: timedelta, since: da
         )
 
 
-def _remove_measurements_of_deleted(work: Workplace) -> None:
+def _remove_stale_measurements(work: JobContext) -> None:
     known = {event_type.id for event_type in work.event_types.all()}
     for document in work.registry.list(MEASURED_STATISTICS_KIND):
         if document.key not in known:
@@ -395,16 +411,16 @@ def _remove_measurements_of_deleted(work: Workplace) -> None:
             file_counts.forget(work.table_files, f"{work.database}/{document.key}")
 
 
-def _draw(work: Workplace, until: datetime) -> None:
+def _draw(work: JobContext, until: datetime) -> None:
     since = until - timedelta(days=work.options.plot_days)
     history = rows_since(history_table(work.spark, work.database), since)
-    states = table_states.all_by_name(work)
-    for name, content in {**plots.drawn(history), **plots.drawn_tables(states, work.clock.now())}.items():
+    states = table_states.states_by_name(work)
+    for name, content in {**plots.draw_plots(history), **plots.draw_table_plots(states, work.clock.now())}.items():
         command.write(work.options.plots, name, content)
         work.report.info("plots", name)
 
 
-def table_of(found: Sequence[Found]) -> str:
+def format_measurements(found: Sequence[MeasuredEventType]) -> str:
     """What was measured, for a terminal."""
     head = (
         "event type",
@@ -420,7 +436,7 @@ def table_of(found: Sequence[Found]) -> str:
         "skew",
         "partitions",
     )
-    lines = [head, *(_line_of(each) for each in found)]
+    lines = [head, *(_format_line(each) for each in found)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join(
         "  ".join(
@@ -431,7 +447,7 @@ def table_of(found: Sequence[Found]) -> str:
     )
 
 
-def _line_of(found: Found) -> tuple[str, ...]:
+def _format_line(found: MeasuredEventType) -> tuple[str, ...]:
     whole = found.period
     change = "" if not found.advice.error else f" (better {found.advice.recommended})"
     return (

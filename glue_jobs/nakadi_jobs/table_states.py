@@ -14,33 +14,33 @@ from nakadi.event_types.documents import TABLE_STATES_KIND, TableState, table_st
 from nakadi.model.event_type import EventType
 from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument, Registry, RemoveDocument
 from nakadi_jobs.archive_ranges import ArchiveRange, Progress
-from nakadi_jobs.command import Workplace
+from nakadi_jobs.command import JobContext
 from nakadi_jobs.tables import Table
 
 
-def note_batch(
-    work: Workplace, event_type: EventType, table: Table, batch: Sequence[ArchiveRange], misfits: int, *, is_new: bool
+def store_state(
+    work: JobContext, event_type: EventType, table: Table, batch: Sequence[ArchiveRange], misfits: int, *, is_new: bool
 ) -> None:
     """Write down what a table has after a batch was committed, and how long its oldest event had waited for that.
 
     In a table that is new, or was built anew, misfits are counted from the beginning.
     """
     waited = max(0.0, work.clock.now().timestamp() - min(part.since for part in batch) / 1e6)
-    work.report.greatest("latency_seconds", event_type.name, round(waited, 3))
-    known = None if is_new else _known(work, event_type)
+    work.report.keep_maximum("latency_seconds", event_type.name, round(waited, 3))
+    known = None if is_new else _find_state(work, event_type)
     _write(work, event_type, table, misfits + (known.misfit_count if known else 0), waited)
 
 
-def note_unchanged(work: Workplace, event_type: EventType, table: Table) -> None:
+def store_missing_state(work: JobContext, event_type: EventType, table: Table) -> None:
     """Write down what a table has, unless that is known already: an earlier run may have been killed before it did."""
     if not (text := table.progress()):
         return
-    known = _known(work, event_type)
+    known = _find_state(work, event_type)
     if known is None or known.table_name != table.name or known.next_offsets != Progress.read(text).following:
         _write(work, event_type, table, known.misfit_count if known else 0, known.latency_seconds if known else None)
 
 
-def with_news(work: Workplace, event_types: Sequence[EventType]) -> Sequence[EventType]:
+def find_outdated(work: JobContext, event_types: Sequence[EventType]) -> Sequence[EventType]:
     """Those that may have events that are not in their tables. Tables are not looked at for that."""
     known = {
         document.key: table_state_from_body(document.body).next_offsets
@@ -58,14 +58,14 @@ def with_news(work: Workplace, event_types: Sequence[EventType]) -> Sequence[Eve
     ]
 
 
-def all_by_name(work: Workplace) -> Mapping[str, TableState]:
+def states_by_name(work: JobContext) -> Mapping[str, TableState]:
     """The state of each table, by the name of its event type."""
     names = {event_type.id: event_type.name for event_type in work.event_types.all()}
     documents = work.registry.list(TABLE_STATES_KIND)
     return {names[each.key]: table_state_from_body(each.body) for each in documents if each.key in names}
 
 
-def remove_deletion_note(work: Workplace) -> None:
+def remove_deletion_note(work: JobContext) -> None:
     """Remove the states of event types that are gone."""
     there = {event_type.id for event_type in work.event_types.all()}
     for document in work.registry.list(TABLE_STATES_KIND):
@@ -73,7 +73,7 @@ def remove_deletion_note(work: Workplace) -> None:
             work.registry.write(RemoveDocument(TABLE_STATES_KIND, document.key))
 
 
-def _known(work: Workplace, event_type: EventType) -> TableState | None:
+def _find_state(work: JobContext, event_type: EventType) -> TableState | None:
     """The state that is known, which is also that of a table which was moved to another name."""
     document = work.registry.get(TABLE_STATES_KIND, event_type.id)
     return None if document is None else table_state_from_body(document.body)
@@ -83,28 +83,28 @@ def acknowledge(registry: Registry, event_type: EventType) -> TableState | None:
     """Note that all misfits and gaps of a table are known. Returns its state; None if it has no table."""
     state: TableState | None = None
 
-    def known(found: TableState | None) -> TableState | None:
+    def acknowledged(found: TableState | None) -> TableState | None:
         nonlocal state
         state = found and replace(
             found, acknowledged_misfits=found.misfit_count, acknowledged_unreadable=found.unreadable_count
         )
         return state
 
-    _change(registry, event_type, known)
+    _change(registry, event_type, acknowledged)
     return state
 
 
-def is_missing_known(work: Workplace, event_type: EventType, missing: int) -> bool:
+def is_missing_acknowledged(work: JobContext, event_type: EventType, missing: int) -> bool:
     """Whether an operator said of so many events that it is known that they are missing."""
-    state = _known(work, event_type)
+    state = _find_state(work, event_type)
     return state is not None and missing <= state.acknowledged_unreadable
 
 
-def warn_of_misfits(work: Workplace) -> None:
+def warn_of_misfits(work: JobContext) -> None:
     """Warn of misfits that earlier runs found, until they are acknowledged."""
     found_now = work.report.details.get("misfits", {})
-    names = {event_type.name for event_type in work.chosen()}
-    for name, state in all_by_name(work).items():
+    names = {event_type.name for event_type in work.selected_event_types()}
+    for name, state in states_by_name(work).items():
         earlier = state.misfit_count - state.acknowledged_misfits - found_now.get(name, 0)
         if name in names and earlier > 0:
             work.report.warn(
@@ -114,7 +114,7 @@ def warn_of_misfits(work: Workplace) -> None:
             )
 
 
-def _write(work: Workplace, event_type: EventType, table: Table, misfits: int, waited: float | None) -> None:
+def _write(work: JobContext, event_type: EventType, table: Table, misfits: int, waited: float | None) -> None:
     progress = Progress.read(table.progress())
     rows = int(table.summary().get("total-records", "0"))
     state = TableState(
@@ -127,7 +127,7 @@ def _write(work: Workplace, event_type: EventType, table: Table, misfits: int, w
         latency_seconds=None if waited is None else round(waited, 3),
     )
 
-    def with_what_is_known(found: TableState | None) -> TableState:
+    def keep_acknowledged(found: TableState | None) -> TableState:
         """What is known is no more than there is: events that are found again may be missing again."""
         if found is None:
             return state
@@ -137,7 +137,7 @@ def _write(work: Workplace, event_type: EventType, table: Table, misfits: int, w
             acknowledged_unreadable=min(found.acknowledged_unreadable, state.unreadable_count),
         )
 
-    _change(work.registry, event_type, with_what_is_known)
+    _change(work.registry, event_type, keep_acknowledged)
 
 
 def _change(

@@ -20,45 +20,45 @@ from pyspark.sql import DataFrame, SparkSession
 
 from nakadi_jobs.columns import Struct
 from nakadi_jobs.data_files import (
-    Changed,
-    Contents,
+    ChangeContents,
+    FileContents,
+    FileForm,
+    FilePlan,
     HasDeletedRows,
     NewFile,
-    OtherForm,
-    Planned,
-    Times,
-    WrittenForm,
+    TimeRange,
+    UnsupportedForm,
     append,
-    contents,
     field_ids,
-    planned,
-    rewriting,
-    written_form,
+    file_form,
+    plan_files,
+    prepare_rewrite,
+    read_contents,
 )
-from nakadi_jobs.layout import TableLayout, order_by, partition_by, written_with
+from nakadi_jobs.layout import TableLayout, layout_properties, order_by, partition_by
 from nakadi_jobs.session import CATALOG
-from nakadi_jobs.transform import columns_in
+from nakadi_jobs.transform import frame_columns
 
 Result = TypeVar("Result")
 
-PROGRESS = "nakadi.progress"
-TIDIED = "nakadi.tidied-at"
-LAYOUT = "nakadi.layout"
+PROGRESS_PROPERTY = "nakadi.progress"
+TIDIED_PROPERTY = "nakadi.tidied-at"
+LAYOUT_PROPERTY = "nakadi.layout"
 MANIFEST_BYTES = "commit.manifest.target-size-bytes"
 
-MAIN = "main"
-RUN = "run_"
+MAIN_BRANCH = "main"
+BRANCH_PREFIX = "run_"
 """How the branches of runs begin."""
 
 DAY = timedelta(days=1)
 
-DAY_TAG = "day-"
+DAY_TAG_PREFIX = "day-"
 """How the names of the states of days begin: day-2026-11-22."""
 
-BRANCH_STAYS = DAY
+BRANCH_LIFETIME = DAY
 """A run that was killed leaves its branch for so long. No run takes longer."""
 
-BOUNDED = ("nakadi_timeline", "nakadi_partition", "nakadi_offset", "nakadi_time", "window_start")
+BOUNDED_COLUMNS = ("nakadi_timeline", "nakadi_partition", "nakadi_offset", "nakadi_time", "window_start")
 """Columns whose bounds are worth having: tables are sorted by them."""
 
 SMALL_FILES = 8
@@ -66,7 +66,7 @@ SMALL_FILES = 8
 
 SMALL_BYTES = 32 * 1024 * 1024
 
-MOST_DELETES = 32
+MAX_DELETE_FILES = 32
 """So many lists of rows that were replaced are read with a file, until it is written anew without them."""
 
 
@@ -101,7 +101,7 @@ class Table(msgspec.Struct, frozen=True):
 
     def columns(self) -> Struct:
         """The columns that are there. Of one of texts it is not known what the texts are."""
-        return columns_in(self.rows())
+        return frame_columns(self.rows())
 
     def summary(self) -> Mapping[str, str]:
         """What Iceberg counts: records, files and bytes."""
@@ -120,40 +120,40 @@ class Table(msgspec.Struct, frozen=True):
     def rows_of(self, snapshot: int) -> DataFrame:
         return self.spark.sql(f"SELECT * FROM {self.path} VERSION AS OF {snapshot}")  # noqa: S608  # a number
 
-    def planned(self, times: Times) -> Planned:
+    def plan_files(self, times: TimeRange) -> FilePlan:
         """The files with rows of a time, and the progress of the same moment."""
         java = self._java()
         jvm: Any = self.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
-        return Planned(
+        return FilePlan(
             snapshot=java.currentSnapshot().snapshotId(),
             progress=self._read_progress(java),
             columns=frozenset(field_ids(java)),
-            files=planned(java, jvm, times),
+            files=plan_files(java, jvm, times),
         )
 
     def _read_progress(self, java: Any) -> str:
         snapshot = java.currentSnapshot()
         while snapshot is not None:
             summary = dict(snapshot.summary())
-            if PROGRESS in summary:
-                return str(summary[PROGRESS])
+            if PROGRESS_PROPERTY in summary:
+                return str(summary[PROGRESS_PROPERTY])
             parent = snapshot.parentId()
             snapshot = None if parent is None else java.snapshot(parent)
-        return str(dict(java.properties()).get(PROGRESS, ""))
+        return str(dict(java.properties()).get(PROGRESS_PROPERTY, ""))
 
-    def written_form(self) -> WrittenForm:
+    def file_form(self) -> FileForm:
         """How files are to be that are written without Spark. Raises `OtherForm`."""
-        if self.properties().get(LAYOUT):
-            raise OtherForm("it has a layout of its own")
+        if self.properties().get(LAYOUT_PROPERTY):
+            raise UnsupportedForm("it has a layout of its own")
         jvm: Any = self.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
-        return written_form(self._java(), jvm, "nakadi_time")
+        return file_form(self._java(), jvm, "nakadi_time")
 
     # Making and growing
 
     def create(self, columns: Sequence[tuple[str, str, str]], properties: Mapping[str, str], clauses: str = "") -> None:
         """Create the table with an empty first snapshot, if it does not exist."""
         listed = ", ".join(f"`{name}` {kind} COMMENT '{comment}'" for name, kind, comment in columns)
-        bounded = {f"write.metadata.metrics.column.{name}": "full" for name, _, _ in columns if name in BOUNDED}
+        bounded = {f"write.metadata.metrics.column.{name}": "full" for name, _, _ in columns if name in BOUNDED_COLUMNS}
         all_properties = {**_DEFAULTS, **bounded, **properties}
         known = ", ".join(f"'{name}'='{value}'" for name, value in all_properties.items())
         self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.`{self.database}`")
@@ -163,23 +163,23 @@ class Table(msgspec.Struct, frozen=True):
         if self._java().currentSnapshot() is None:
             self._java().newAppend().commit()
 
-    def ordered_by(self, *names: str) -> None:
+    def set_order(self, *names: str) -> None:
         """What tables are sorted by when their files are written anew."""
         if self._java().sortOrder().isUnsorted():
             self.spark.sql(f"ALTER TABLE {self.path} WRITE LOCALLY ORDERED BY {', '.join(names)}")
 
     def lay_out(self, layout: TableLayout) -> None:
         """Partition and sort what is written from now on. Files that are there stay as they are."""
-        if self.properties().get(LAYOUT, "") == layout.name:
+        if self.properties().get(LAYOUT_PROPERTY, "") == layout.name:
             return
         jvm: Any = self.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
         partition_by(self._java(), jvm.org.apache.iceberg.expressions.Expressions, layout.partition_by)
         self.spark.sql(f"ALTER TABLE {self.path} WRITE LOCALLY ORDERED BY {order_by(layout.sort_by)}")
         update = self._java().updateProperties()
-        for name, value in written_with(layout, self.columns(), BOUNDED).items():
+        for name, value in layout_properties(layout, self.columns(), BOUNDED_COLUMNS).items():
             update = update.set(name, value)
         # The last, since it says that all of this was done.
-        update.set(LAYOUT, layout.name).commit()
+        update.set(LAYOUT_PROPERTY, layout.name).commit()
 
     def add(self, columns: Sequence[tuple[tuple[str, ...], str]]) -> None:
         """Add columns in one change of the table, since each change writes a new description of all its columns."""
@@ -206,7 +206,7 @@ class Table(msgspec.Struct, frozen=True):
 
     def drop_other_states(self) -> None:
         """Remove every branch and tag but the table itself; a run that goes on has to begin again."""
-        refs = self.spark.table(f"{self.path}.refs").where(f"name != '{MAIN}'").collect()
+        refs = self.spark.table(f"{self.path}.refs").where(f"name != '{MAIN_BRANCH}'").collect()
         for ref in refs:
             snapshots = self._java().manageSnapshots()
             removed = snapshots.removeTag if ref["type"] == "TAG" else snapshots.removeBranch
@@ -215,10 +215,10 @@ class Table(msgspec.Struct, frozen=True):
     @contextmanager
     def change(self) -> Iterator[Change]:
         """Open a branch to write to. Without `publish` the table does not change."""
-        change = Change(self, f"{RUN}{uuid4().hex}")
+        change = Change(self, f"{BRANCH_PREFIX}{uuid4().hex}")
         java = self._java()
         snapshots = java.manageSnapshots().createBranch(change.branch, java.currentSnapshot().snapshotId())
-        snapshots.setMaxRefAgeMs(change.branch, int(BRANCH_STAYS.total_seconds() * 1000)).commit()
+        snapshots.setMaxRefAgeMs(change.branch, int(BRANCH_LIFETIME.total_seconds() * 1000)).commit()
         try:
             yield change
         finally:
@@ -226,12 +226,12 @@ class Table(msgspec.Struct, frozen=True):
             if not change.published and java.refs().containsKey(change.branch):
                 java.manageSnapshots().removeBranch(change.branch).commit()
 
-    def rewrite(self, times: Times, changed: Changed) -> None:
+    def rewrite(self, times: TimeRange, changed: ChangeContents) -> None:
         """Put other files in place of those with rows of a time. Raises `ChangedMeanwhile`.
 
         It is one commit, without a branch and without a job of Spark: it is for tables of few rows.
         """
-        begun = self._on_plain_files(lambda java, jvm: rewriting(java, jvm, times, changed))
+        begun = self._retry_on_plain_files(lambda java, jvm: prepare_rewrite(java, jvm, times, changed))
         try:
             begun.commit()
         except Py4JJavaError as error:
@@ -240,11 +240,11 @@ class Table(msgspec.Struct, frozen=True):
                 raise ChangedMeanwhile(self.name) from error
             raise
 
-    def contents(self, times: Times) -> Contents:
+    def contents(self, times: TimeRange) -> FileContents:
         """What stands in the files that may have rows of a time, of a table of few rows."""
-        return self._on_plain_files(lambda java, jvm: contents(java, jvm, times))
+        return self._retry_on_plain_files(lambda java, jvm: read_contents(java, jvm, times))
 
-    def _on_plain_files(self, work: Callable[[Any, Any], Result]) -> Result:
+    def _retry_on_plain_files(self, work: Callable[[Any, Any], Result]) -> Result:
         """Let something read files, which are written anew before if another engine has only marked rows as deleted."""
         jvm: Any = self.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
         try:
@@ -265,9 +265,9 @@ class Table(msgspec.Struct, frozen=True):
             # Whole days, so that this has something to do once a day, and not each time.
             expired = expired.replace(hour=0, minute=0, second=0, microsecond=0)
         done = {"files made larger": self._merge_small_files(), **self._expire_snapshots(expired)}
-        if self._due(now):
+        if self._is_tidying_due(now):
             done["orphans removed"] = self._remove_orphans(now - orphans_after)
-            self.set(TIDIED, now.isoformat())
+            self.set(TIDIED_PROPERTY, now.isoformat())
         return {what: count for what, count in done.items() if count}
 
     def _merge_small_files(self) -> int:
@@ -276,7 +276,7 @@ class Table(msgspec.Struct, frozen=True):
         options = f"'min-input-files', '2', 'min-file-size-bytes', '{SMALL_BYTES}', 'max-file-size-bytes', '{2**40}'"
         if self._merges_on_read():
             # Rows that were replaced are not in merged files; a large one is written anew when it has many such lists.
-            options += f", 'delete-file-threshold', '{MOST_DELETES}', {_WITHOUT_DELETES}"
+            options += f", 'delete-file-threshold', '{MAX_DELETE_FILES}', {_REWRITE_OPTIONS}"
         done = self._call(
             f"rewrite_data_files(table => '{self.plain_path}', strategy => 'sort', options => map({options}))"
             if not self._java().sortOrder().isUnsorted()
@@ -290,7 +290,7 @@ class Table(msgspec.Struct, frozen=True):
             self._write_without_deleted_rows()
 
     def _write_without_deleted_rows(self) -> None:
-        options = f"map('delete-file-threshold', '1', {_WITHOUT_DELETES})"
+        options = f"map('delete-file-threshold', '1', {_REWRITE_OPTIONS})"
         self._call(f"rewrite_data_files(table => '{self.plain_path}', options => {options})")
 
     def _merges_on_read(self) -> bool:
@@ -303,15 +303,17 @@ class Table(msgspec.Struct, frozen=True):
 
     def _tag_days(self, today: date, keep_days: int) -> None:
         """Give the last state of each day a name, unless the day is not over, or was too long ago."""
-        first, last = (f"{DAY_TAG}{each}" for each in (today - timedelta(days=keep_days), today))
-        tags = self.spark.table(f"{self.path}.refs").where(f"name LIKE '{DAY_TAG}%'").collect()
+        first, last = (f"{DAY_TAG_PREFIX}{each}" for each in (today - timedelta(days=keep_days), today))
+        tags = self.spark.table(f"{self.path}.refs").where(f"name LIKE '{DAY_TAG_PREFIX}%'").collect()
         known = {row["name"] for row in tags}
         states = {}
         if keep_days:
             history = (
                 self.spark.table(f"{self.path}.history")
                 .where("is_current_ancestor")
-                .selectExpr(f"concat('{DAY_TAG}', date(made_current_at)) AS name", "made_current_at", "snapshot_id")
+                .selectExpr(
+                    f"concat('{DAY_TAG_PREFIX}', date(made_current_at)) AS name", "made_current_at", "snapshot_id"
+                )
             )
             states = {row["name"]: row["snapshot_id"] for row in history.orderBy("made_current_at").collect()}
         snapshots, changes = self._java().manageSnapshots(), 0
@@ -326,24 +328,24 @@ class Table(msgspec.Struct, frozen=True):
 
     def _expire_snapshots(self, before: datetime) -> Mapping[str, int]:
         oldest = self.spark.table(f"{self.path}.snapshots").agg({"committed_at": "min"}).first()
-        branches = self.spark.table(f"{self.path}.refs").where(f"name LIKE '{RUN}%'")
+        branches = self.spark.table(f"{self.path}.refs").where(f"name LIKE '{BRANCH_PREFIX}%'")
         if oldest is None or oldest[0] is None or (oldest[0] >= before.replace(tzinfo=None) and branches.isEmpty()):
             return {}
         return {"old files removed": self.expire_snapshots_before(before)}
 
     def expire_snapshots_before(self, moment: datetime) -> int:
         """Expire the snapshots from before a moment, and keep the progress that the last of them has."""
-        self.set(PROGRESS, self.progress())
+        self.set(PROGRESS_PROPERTY, self.progress())
         at = f"TIMESTAMP '{moment:%Y-%m-%d %H:%M:%S.%f}'"
         done = self._call(f"expire_snapshots(table => '{self.plain_path}', older_than => {at}, retain_last => 1)")
         return int(done["deleted_data_files_count"])
 
     def is_tidy(self, now: datetime) -> bool:
         """Whether the table was tidied within a day."""
-        return not self._due(now)
+        return not self._is_tidying_due(now)
 
-    def _due(self, now: datetime) -> bool:
-        tidied = self.properties().get(TIDIED)
+    def _is_tidying_due(self, now: datetime) -> bool:
+        tidied = self.properties().get(TIDIED_PROPERTY)
         return tidied is None or now - datetime.fromisoformat(tidied) > timedelta(days=1)
 
     def _remove_orphans(self, before: datetime) -> int:
@@ -373,7 +375,7 @@ class Table(msgspec.Struct, frozen=True):
         """The URL of the table's folder."""
         return str(self._java().location())
 
-    def files_shown(self) -> frozenset[str]:
+    def visible_files(self) -> frozenset[str]:
         """The names of files all of whose rows the table has: none while it has rows that are marked as replaced."""
         found = self.spark.table(f"{self.path}.files").select("content", "file_path").collect()
         if any(row["content"] for row in found):
@@ -444,17 +446,17 @@ class Change(msgspec.Struct):
         """Write rows, and how far the table is with them, unless that is stored elsewhere; how many there were."""
         writer = rows.writeTo(self.path).option("fanout-enabled", "true")
         if progress is not None:
-            writer = writer.option(f"snapshot-property.{PROGRESS}", progress)
+            writer = writer.option(f"snapshot-property.{PROGRESS_PROPERTY}", progress)
         writer.append()
-        return self._added()
+        return self._count_added()
 
     def append_files(self, files: Sequence[NewFile], progress: str) -> int:
         """Add files that are written; how many rows they have."""
         jvm: Any = self.table.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
-        append(self.table._java(), jvm, self.branch, files, {PROGRESS: progress})  # noqa: SLF001  # the two are one
-        return self._added()
+        append(self.table._java(), jvm, self.branch, files, {PROGRESS_PROPERTY: progress})  # noqa: SLF001  # the two are one
+        return self._count_added()
 
-    def _added(self) -> int:
+    def _count_added(self) -> int:
         snapshot = self.table._java().snapshot(self.branch)  # noqa: SLF001  # the two are one
         return int(dict(snapshot.summary()).get("added-records", "0"))
 
@@ -466,7 +468,7 @@ class Change(msgspec.Struct):
         """Make the branch the state of the table. Raises `ChangedMeanwhile`."""
         snapshots = self.table._java().manageSnapshots()  # noqa: SLF001  # the two are one
         try:
-            snapshots.fastForwardBranch(MAIN, self.branch).removeBranch(self.branch).commit()
+            snapshots.fastForwardBranch(MAIN_BRANCH, self.branch).removeBranch(self.branch).commit()
         except (Py4JJavaError, PySparkException) as error:
             if _is_conflict(error):
                 raise ChangedMeanwhile(self.table.name) from error
@@ -480,7 +482,7 @@ def _is_conflict(error: Py4JJavaError | PySparkException) -> bool:
 
 
 # New files have a number of their own, behind which no list of replaced rows is looked for.
-_WITHOUT_DELETES = "'remove-dangling-deletes', 'true', 'use-starting-sequence-number', 'false'"
+_REWRITE_OPTIONS = "'remove-dangling-deletes', 'true', 'use-starting-sequence-number', 'false'"
 
 _CONFLICTS = (
     "not an ancestor",

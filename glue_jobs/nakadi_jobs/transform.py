@@ -11,11 +11,11 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from nakadi_jobs.archive_ranges import ArchiveRange
-from nakadi_jobs.columns import STRING, Array, Field, Json, Kind, Scalar, Struct, Texts, has_contested
+from nakadi_jobs.columns import STRING, Array, Field, Json, Kind, Scalar, Struct, Texts, contains_several_types
 from nakadi_jobs.exact_values import MISFIT, is_misfit, may_differ, read_exactly, read_quickly
-from nakadi_jobs.session import rows_of_values
+from nakadi_jobs.session import make_frame
 
-EVENT = ',"event":'
+EVENT_MARKER = ',"event":'
 """Where the event begins in a line; in a text the quotes would have a backslash before them."""
 
 HEADER = (
@@ -56,43 +56,43 @@ ORDER = ("nakadi_timeline", "nakadi_partition", "nakadi_offset")
 
 _BEGINNING = '{"topic":"'
 
-MOST_OF_A_NAME = 260
+MAX_NAME_LENGTH = 260
 """More characters than the name of a topic has."""
 
 # What Spark makes of the beginning of a line, {"topic":"…","partition":0,"offset":17,"time":"2026-11-20T10:00:00…
-_HEAD = f"substring_index(value, '{EVENT}', 1)"
+_HEAD = f"substring_index(value, '{EVENT_MARKER}', 1)"
 _TOPIC = "substring_index(substring_index(head, '\"', 4), '\"', -1)"
 _PARTITION = "substring_index(substring_index(head, ',', 2), ':', -1)"
 _OFFSET = "substring_index(substring_index(head, ',', 3), ':', -1)"
 _TIME = "substring_index(substring_index(head, '\"time\":\"', -1), '\"', 1)"
 
-SIZE = f"greatest(octet_length(value) - octet_length(head) - {len(EVENT) + 1}, 0)"
+SIZE = f"greatest(octet_length(value) - octet_length(head) - {len(EVENT_MARKER) + 1}, 0)"
 """The event without what is around it."""
 
-WANTED = "file string, topic string, partition int, from long, to long, type string, stamped boolean"
+WANTED_COLUMNS = "file string, topic string, partition int, from long, to long, type string, stamped boolean"
 
 
 def wanted(
     spark: SparkSession, parts: Iterable[ArchiveRange], types: Mapping[str, tuple[str, bool]], *, by_file: bool
 ) -> DataFrame:
     """Which offsets to take, and if several objects may have them, from which; and what is known of their topics."""
-    found = stretches(
+    found = join_ranges(
         (each.location.key.rpartition("/")[2] if by_file else "", each.topic, each.partition, each.first, each.end)
         for each in parts
     )
-    return rows_of_values(spark, ((*each, *types[each[1]]) for each in found), WANTED)
+    return make_frame(spark, ((*each, *types[each[1]]) for each in found), WANTED_COLUMNS)
 
 
-def of_topics(lines: DataFrame, topics: Iterable[str]) -> DataFrame:
+def select_topics(lines: DataFrame, topics: Iterable[str]) -> DataFrame:
     """Select the lines of some topics by their first characters."""
     named = sorted(set(topics))
     if len(named) == 1:
         return lines.where(F.col("value").startswith(f'{_BEGINNING}{named[0]}"'))
-    topic = F.substring_index(F.substring("value", len(_BEGINNING) + 1, MOST_OF_A_NAME), '"', 1)
+    topic = F.substring_index(F.substring("value", len(_BEGINNING) + 1, MAX_NAME_LENGTH), '"', 1)
     return lines.where(topic.isin(named))
 
 
-def located(lines: DataFrame, *, by_file: bool) -> DataFrame:
+def locate_lines(lines: DataFrame, *, by_file: bool) -> DataFrame:
     """Add the place of each line, taken from its beginning; `head` is the text before the event.
 
     The name of its file only if that is asked for: Spark would write all that it knows of a file beside each line.
@@ -110,7 +110,7 @@ def located(lines: DataFrame, *, by_file: bool) -> DataFrame:
     )
 
 
-def among(lines: DataFrame, chosen: DataFrame, *, by_file: bool) -> DataFrame:
+def select_wanted(lines: DataFrame, chosen: DataFrame, *, by_file: bool) -> DataFrame:
     """Those whose place was asked for, with what is known of their topics."""
     same = [
         F.col("lines.topic") == F.col("chosen.topic"),
@@ -123,7 +123,7 @@ def among(lines: DataFrame, chosen: DataFrame, *, by_file: bool) -> DataFrame:
     return lines.alias("lines").join(F.broadcast(chosen.alias("chosen")), same).select("lines.*", "type", "stamped")
 
 
-def parsed(lines: DataFrame, columns: Struct, parts: Sequence[ArchiveRange]) -> DataFrame:
+def parse_lines(lines: DataFrame, columns: Struct, parts: Sequence[ArchiveRange]) -> DataFrame:
     """What the lines say: `line`, the whole as a structure, beside the text as it was, and its place.
 
     `doubtful` says whether a value was perhaps not what Spark makes of it: those lines were read with care. `misfit`
@@ -131,25 +131,29 @@ def parsed(lines: DataFrame, columns: Struct, parts: Sequence[ArchiveRange]) -> 
     there are two.
     """
     line = _line(columns)
-    if columns.fields and has_contested(line):
-        read = lines.withColumn("line", F.expr(_once(read_exactly("value", line))))
+    if columns.fields and contains_several_types(line):
+        read = lines.withColumn("line", F.expr(_prevent_reparsing(read_exactly("value", line))))
         return read.withColumns(
-            {"doubtful": F.lit(True), "misfit": F.expr(f"line.`{MISFIT}` is not null"), **_places(parts)}
+            {"doubtful": F.lit(True), "misfit": F.expr(f"line.`{MISFIT}` is not null"), **_place_columns(parts)}
         )
-    quickly = lines.withColumn("line", F.expr(_once(read_quickly("value", line))))
+    quickly = lines.withColumn("line", F.expr(_prevent_reparsing(read_quickly("value", line))))
     doubtful = F.expr(may_differ("value", "line", line)) if columns.fields else F.lit(False)
-    judged = {"doubtful": doubtful, "misfit": F.expr(_once(is_misfit("value", "line", line))), **_places(parts)}
+    judged = {
+        "doubtful": doubtful,
+        "misfit": F.expr(_prevent_reparsing(is_misfit("value", "line", line))),
+        **_place_columns(parts),
+    }
     if columns.fields:
         judged["line"] = F.when(doubtful, F.expr(read_exactly("value", line))).otherwise(F.col("line"))
     return quickly.withColumns(judged)
 
 
-def _once(expression: str) -> str:
+def _prevent_reparsing(expression: str) -> str:
     """The same in other words, which keep Spark from parsing each line once more for a condition on what was parsed."""
     return f"if(monotonically_increasing_id() >= 0, {expression}, null)"
 
 
-def placed(lines: DataFrame, parts: Sequence[ArchiveRange]) -> DataFrame:
+def select_placed(lines: DataFrame, parts: Sequence[ArchiveRange]) -> DataFrame:
     """The parsed lines whose place was asked for.
 
     Copies of an event in objects that were replaced are among them: whether there are any is seen by the number.
@@ -157,16 +161,16 @@ def placed(lines: DataFrame, parts: Sequence[ArchiveRange]) -> DataFrame:
     return lines.where(" or ".join(_conditions(parts)) or "false")
 
 
-def _places(parts: Sequence[ArchiveRange]) -> Mapping[str, Column]:
+def _place_columns(parts: Sequence[ArchiveRange]) -> Mapping[str, Column]:
     """Partition, offset and timeline of a line; what cannot be parsed has them nevertheless."""
     return {
-        "partition": F.expr(f"coalesce(line.partition, cast({_of_head(_PARTITION)} as int))"),
-        "offset": F.expr(f"coalesce(line.offset, cast({_of_head(_OFFSET)} as bigint))"),
-        "timeline": F.expr(f"case {' '.join(_timelines(parts))} end"),
+        "partition": F.expr(f"coalesce(line.partition, cast({_in_head(_PARTITION)} as int))"),
+        "offset": F.expr(f"coalesce(line.offset, cast({_in_head(_OFFSET)} as bigint))"),
+        "timeline": F.expr(f"case {' '.join(_timeline_cases(parts))} end"),
     }
 
 
-def _timelines(parts: Sequence[ArchiveRange]) -> Iterator[str]:
+def _timeline_cases(parts: Sequence[ArchiveRange]) -> Iterator[str]:
     for topic, timeline in sorted({(part.topic, part.timeline) for part in parts}):
         yield f'when startswith(value, \'{{"topic":"{topic}"\') then {timeline}'
     if not parts:
@@ -175,13 +179,13 @@ def _timelines(parts: Sequence[ArchiveRange]) -> Iterator[str]:
 
 def _conditions(parts: Sequence[ArchiveRange]) -> Iterator[str]:
     """One for each stretch of offsets without a hole."""
-    for timeline, partition, first, end in stretches(
+    for timeline, partition, first, end in join_ranges(
         (each.timeline, each.partition, each.first, each.end) for each in parts
     ):
         yield f"(timeline = {timeline} and partition = {partition} and offset >= {first} and offset < {end})"
 
 
-def stretches(ranges: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+def join_ranges(ranges: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     """Ranges, the ends of which are their last two members, without those that go on where another one ends."""
     last: tuple[Any, ...] = ()
     for each in sorted(set(ranges)):
@@ -196,7 +200,7 @@ def stretches(ranges: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         yield last
 
 
-def within(ranges: Iterable[tuple[int, int, int, int]]) -> str:
+def range_condition(ranges: Iterable[tuple[int, int, int, int]]) -> str:
     """The condition for rows in ranges of timeline, partition, first offset and end: files are chosen by it."""
     timeline, partition, offset = ORDER
     conditions = (
@@ -214,10 +218,10 @@ def rows(events: DataFrame, columns: Struct) -> DataFrame:
     """
     line = _line(columns)
     misfit = F.col("misfit")
-    lacking = F.expr(f"{members_in_columns('line', line)} < {names_in('value')}")
+    lacking = F.expr(f"{count_column_members('line', line)} < {count_names('value')}")
     incomplete = misfit | (F.col("doubtful") & lacking if columns.closed else lacking)
-    has_event = F.contains(F.col("value"), F.lit(EVENT))
-    event = F.expr(f"substring(value, instr(value, '{EVENT}') + {len(EVENT)}, length(value))")
+    has_event = F.contains(F.col("value"), F.lit(EVENT_MARKER))
+    event = F.expr(f"substring(value, instr(value, '{EVENT_MARKER}') + {len(EVENT_MARKER)}, length(value))")
     text = F.when(has_event, event.substr(F.lit(1), F.length(event) - 1)).otherwise(F.col("value"))
     tombstone = F.col("line.event").isNull() & ~has_event & ~misfit
     owner = F.struct(F.col("line.owner")[0].alias("data_type"), F.col("line.owner")[1].alias("value"))
@@ -225,13 +229,13 @@ def rows(events: DataFrame, columns: Struct) -> DataFrame:
         "nakadi_timeline": F.col("timeline"),
         "nakadi_partition": F.col("partition"),
         "nakadi_offset": F.col("offset"),
-        "nakadi_time": F.expr(f"cast(trim(trailing 'Z' from coalesce(line.time, {_of_head(_TIME)})) as timestamp)"),
+        "nakadi_time": F.expr(f"cast(trim(trailing 'Z' from coalesce(line.time, {_in_head(_TIME)})) as timestamp)"),
         "nakadi_key": F.col("line.key"),
         "nakadi_owner": F.when(F.col("line.owner").isNotNull(), owner),
         "nakadi_directed_to": F.col("line.directed_to"),
         "nakadi_tombstone": tombstone,
-        "nakadi_size": F.expr(_of_head(SIZE)),
-        "nakadi_publisher": F.expr(_publisher_in(columns)),
+        "nakadi_size": F.expr(_in_head(SIZE)),
+        "nakadi_publisher": F.expr(_publisher_expression(columns)),
         "nakadi_event": F.when(~tombstone & incomplete, text),
         MISFIT: misfit,
     }
@@ -239,7 +243,7 @@ def rows(events: DataFrame, columns: Struct) -> DataFrame:
     return events.select(*(value.alias(name) for name, value in places.items()), *payload)
 
 
-def _publisher_in(columns: Struct) -> str:
+def _publisher_expression(columns: Struct) -> str:
     """Who published, from the metadata. An event that could not be read has it in its text."""
     metadata = next((field.kind for field in columns.fields if field.name == "metadata"), None)
     known = {field.name: field.kind for field in metadata.fields} if isinstance(metadata, Struct) else {}
@@ -250,29 +254,29 @@ def _publisher_in(columns: Struct) -> str:
     return f"coalesce(line.event.metadata.published_by, if(misfit, {in_text}, null))"
 
 
-def _of_head(expression: str) -> str:
+def _in_head(expression: str) -> str:
     return re.sub(r"\bhead\b", _HEAD, expression)
 
 
-def columns_in(rows: DataFrame) -> Struct:
+def frame_columns(rows: DataFrame) -> Struct:
     """The columns that rows have. Of one of texts it is not known what the texts are."""
-    found = _kind_of(rows.schema)
+    found = _frame_kind(rows.schema)
     assert isinstance(found, Struct)
     return found
 
 
-def _kind_of(found: DataType) -> Kind:
+def _frame_kind(found: DataType) -> Kind:
     match found:
         case StructType():
-            return Struct(tuple(Field(field.name, _kind_of(field.dataType)) for field in found.fields))
+            return Struct(tuple(Field(field.name, _frame_kind(field.dataType)) for field in found.fields))
         case ArrayType():
-            return Array(_kind_of(found.elementType))
+            return Array(_frame_kind(found.elementType))
         case MapType():
             return Texts()
     return Scalar(found.simpleString())
 
 
-def in_order(events: DataFrame) -> DataFrame:
+def sort_events(events: DataFrame) -> DataFrame:
     """As tables keep them: by day, and in a day by their place."""
     return events.sortWithinPartitions(F.to_date("nakadi_time"), *ORDER)
 
@@ -287,31 +291,33 @@ def newest_per_key(events: DataFrame) -> DataFrame:
 
 def _line(columns: Struct) -> Struct:
     """A line whose event has these columns; without any, the event is its text."""
-    return Struct((*HEADER, Field("event", columns) if columns.fields else Field("event", STRING, contested=True)))
+    return Struct(
+        (*HEADER, Field("event", columns) if columns.fields else Field("event", STRING, has_several_types=True))
+    )
 
 
 # Completeness: how many members of an event its columns hold, as an expression of Spark SQL ---------------------------
 
 
-def names_in(text: str) -> str:
+def count_names(text: str) -> str:
     """At least as many as there are members."""
     return f"((octet_length({text}) - octet_length(replace({text}, '\":', ''))) div 2)"
 
 
-def members_in_columns(value: str, kind: Struct) -> str:
+def count_column_members(value: str, kind: Struct) -> str:
     """Return an expression for the number of members that a value of this type holds, nested ones included."""
-    return _inside(value, kind, 0)
+    return _count_nested(value, kind, 0)
 
 
-def _members_of(value: str, field: Field, depth: int) -> str:
-    if field.contested:
+def _count_members(value: str, field: Field, depth: int) -> str:
+    if field.has_several_types:
         return "0"
     if _is_plain(field.kind):
         return f"cast({value} is not null as int)"
-    return f"if({value} is null, 0, 1 + {_inside(value, field.kind, depth)})"
+    return f"if({value} is null, 0, 1 + {_count_nested(value, field.kind, depth)})"
 
 
-def _whole(values: str, kind: Struct) -> tuple[int, list[str]] | None:
+def _complete_members(values: str, kind: Struct) -> tuple[int, list[str]] | None:
     """How many members such a structure has, if it has all, and what is true or unknown if one in a list lacks some.
 
     Nothing for a structure with members that are neither plain nor such structures. Spark compiles no lambdas; asked
@@ -321,19 +327,19 @@ def _whole(values: str, kind: Struct) -> tuple[int, list[str]] | None:
     for field in kind.fields:
         inner = f"{values}.`{field.name}`"
         members += 1
-        if field.contested:
+        if field.has_several_types:
             return None
         match field.kind:
             case Struct() as structure:
-                within = _whole(inner, structure)
-                if within is None or not within[0]:
+                inner_members = _complete_members(inner, structure)
+                if inner_members is None or not inner_members[0]:
                     return None
-                members += within[0]
-                lacking += within[1]
+                members += inner_members[0]
+                lacking += inner_members[1]
             case Scalar("boolean"):
                 lacking.append(f"array_contains(cast({inner} as array<int>), 2)")
             case Scalar(name):
-                lacking.append(f"array_contains({inner}, cast('{UNLIKELY.get(name, '-99991')}' as {name}))")
+                lacking.append(f"array_contains({inner}, cast('{UNLIKELY_VALUES.get(name, '-99991')}' as {name}))")
             case Array() as plain if _is_plain(plain):
                 lacking.append(f"flatten({inner}) is null")
             case _:
@@ -341,7 +347,7 @@ def _whole(values: str, kind: Struct) -> tuple[int, list[str]] | None:
     return members, lacking
 
 
-UNLIKELY = {"string": r"\u0000", "timestamp": "0001-01-01"}
+UNLIKELY_VALUES = {"string": r"\u0000", "timestamp": "0001-01-01"}
 """A value that hardly any event has: where one has it, members are counted one by one."""
 
 
@@ -349,20 +355,20 @@ def _is_plain(kind: Kind) -> bool:
     return isinstance(kind, Scalar) or (isinstance(kind, Array) and _is_plain(kind.of))
 
 
-def _inside(value: str, kind: Kind, depth: int) -> str:
+def _count_nested(value: str, kind: Kind, depth: int) -> str:
     match kind:
         case Struct(fields):
-            return _sum([_members_of(f"{value}.`{field.name}`", field, depth) for field in fields])
+            return _balanced_sum([_count_members(f"{value}.`{field.name}`", field, depth) for field in fields])
         case Texts():
             return f"coalesce(size({value}), 0)"
         case Json():
-            return _inside_json(value)
+            return _count_json_members(value)
         case Array(element) if not _is_plain(element):
             each = f"each{depth}"
-            inside = _inside(each, element, depth + 1)
+            inside = _count_nested(each, element, depth + 1)
             added = f"(sum{depth}, {each}) -> sum{depth} + cast({inside} as int)"
             one_by_one = f"coalesce(aggregate({value}, 0, {added}), 0)"
-            whole = _whole(value, element) if isinstance(element, Struct) else None
+            whole = _complete_members(value, element) if isinstance(element, Struct) else None
             if not whole or not whole[0]:
                 return one_by_one
             lacking = " or ".join(whole[1])
@@ -370,15 +376,15 @@ def _inside(value: str, kind: Kind, depth: int) -> str:
     return "0"
 
 
-def _sum(terms: Sequence[str]) -> str:
+def _balanced_sum(terms: Sequence[str]) -> str:
     """A sum by halves: one by one, a thousand terms would be nested more deeply than Spark's stack is."""
     if len(terms) < 2:
         return f"({terms[0] if terms else 0})"
     half = len(terms) // 2
-    return f"({_sum(terms[:half])} + {_sum(terms[half:])})"
+    return f"({_balanced_sum(terms[:half])} + {_balanced_sum(terms[half:])})"
 
 
-def _inside_json(value: str) -> str:
+def _count_json_members(value: str) -> str:
     """At most as many as there are. A text that is no object and no array was something else when it was written."""
-    certain = f"({names_in(value)} - (octet_length({value}) - octet_length(replace({value}, '\\\\\":', ''))) div 3)"
+    certain = f"({count_names(value)} - (octet_length({value}) - octet_length(replace({value}, '\\\\\":', ''))) div 3)"
     return f"coalesce(if(substring({value}, 1, 1) in ('{{', '['), {certain}, -1), 0)"

@@ -7,10 +7,10 @@ from pathlib import Path
 from nakadi.app.engines import data_file_paths
 from nakadi.engines.sqlite.wiping import LOG_PATIENCE_SECONDS, DataFileWiper, request_wipe
 from nakadi.model.outcomes import Unavailable
-from nakadi_jobs.command import Workplace, log_index_url, registry_url
+from nakadi_jobs.command import JobContext, log_index_url, registry_url
 
 
-def wipe_data_files(work: Workplace, event_log_url: str) -> None:
+def wipe_data_files(work: JobContext, event_log_url: str) -> None:
     """Wipe the data files that the job works on. What cannot be done now is left to the broker, and reported."""
     urls = (event_log_url, registry_url(work.options), log_index_url(work.options))
     paths = data_file_paths(urls)

@@ -4,14 +4,14 @@ from msgspec.structs import replace
 from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 from nakadi_jobs.archive_ranges import (
-    NOTHING_READ,
+    NO_PROGRESS,
     Progress,
-    again,
-    beginnings,
-    in_batches,
-    since_moment,
-    sizes,
+    bytes_per_object,
+    refresh_ranges,
+    split_into_batches,
+    unblocked_prefixes,
     unread_parts,
+    unread_parts_since,
 )
 from tests.support.builders import an_event_type
 
@@ -48,7 +48,7 @@ def add(index, count, *, partition=0, key=None, archived=True):
     return segment
 
 
-def offsets(index, progress=NOTHING_READ):
+def offsets(index, progress=NO_PROGRESS):
     return [(each.partition, each.first, each.end) for each in unread_parts(index, EVENT_TYPE, progress)]
 
 
@@ -65,7 +65,7 @@ def test_what_was_read_is_not_read_again(index):
     """After a run only newer events are to be read, also where objects were joined meanwhile."""
     add(index, 10)
     first = add(index, 5)
-    progress = NOTHING_READ.with_read(unread_parts(index, EVENT_TYPE, NOTHING_READ), ())
+    progress = NO_PROGRESS.after_reading(unread_parts(index, EVENT_TYPE, NO_PROGRESS), ())
     add(index, 5)
     assert offsets(index, progress) == [(0, 15, 20)]
 
@@ -96,12 +96,12 @@ def test_damaged_parts_are_gaps(index):
     add(index, 10)
     damaged = add(index, 5)
     add(index, 5)
-    found = list(unread_parts(index, EVENT_TYPE, NOTHING_READ))
+    found = list(unread_parts(index, EVENT_TYPE, NO_PROGRESS))
 
-    progress = NOTHING_READ.with_read([found[0], found[2]], [found[1]])
+    progress = NO_PROGRESS.after_reading([found[0], found[2]], [found[1]])
 
     assert offsets(index, Progress.read(progress.written())) == [(0, damaged.first_offset, damaged.end_offset)]
-    assert offsets(index, progress.with_read(unread_parts(index, EVENT_TYPE, progress), ())) == []
+    assert offsets(index, progress.after_reading(unread_parts(index, EVENT_TYPE, progress), ())) == []
 
 
 def test_what_was_stored_since_a_moment_is_found_without_reading_the_whole_index(index, monkeypatch):
@@ -115,16 +115,16 @@ def test_what_was_stored_since_a_moment_is_found_without_reading_the_whole_index
         index, "segments_from", lambda *place: [looked_at.append(place) or each for each in several(*place)]
     )
 
-    found = list(since_moment(index, EVENT_TYPE, NOTHING_READ, 19_965))
+    found = list(unread_parts_since(index, EVENT_TYPE, NO_PROGRESS, 19_965))
 
     assert [(each.partition, each.first) for each in found] == [(0, 19_960), (0, 19_970), (0, 19_980), (0, 19_990)]
     assert len(looked_at) < 30
     assert {partition for _, partition, *_ in looked_at} == {0}
 
-    damaged = next(each for each in unread_parts(index, EVENT_TYPE, NOTHING_READ) if each.first == 19_970)
-    progress = Progress({(TOPIC, 0): 19_990}, {}).with_read([], [damaged])
-    assert [each.first for each in since_moment(index, EVENT_TYPE, progress, 19_965)] == [19_970, 19_990]
-    assert list(since_moment(index, EVENT_TYPE, progress, segments[-1].last_stored_at + 1)) == []
+    damaged = next(each for each in unread_parts(index, EVENT_TYPE, NO_PROGRESS) if each.first == 19_970)
+    progress = Progress({(TOPIC, 0): 19_990}, {}).after_reading([], [damaged])
+    assert [each.first for each in unread_parts_since(index, EVENT_TYPE, progress, 19_965)] == [19_970, 19_990]
+    assert list(unread_parts_since(index, EVENT_TYPE, progress, segments[-1].last_stored_at + 1)) == []
 
 
 def test_a_deleted_topic_has_nothing(index):
@@ -139,7 +139,7 @@ def test_the_number_of_events_is_unknown_where_some_were_compacted_away(index):
     add(index, 10)
     add(index, 10)
     index.set_compacted_until(TOPIC, 0, 10)
-    assert [each.events for each in unread_parts(index, EVENT_TYPE, NOTHING_READ)] == [None, 10]
+    assert [each.events for each in unread_parts(index, EVENT_TYPE, NO_PROGRESS)] == [None, 10]
 
 
 def test_segments_that_were_written_anew_say_how_many_events_they_have(index):
@@ -148,7 +148,7 @@ def test_segments_that_were_written_anew_say_how_many_events_they_have(index):
     index.replace_segments(TOPIC, 0, [replace(first, event_count=7)], 10)
     index.replace_segments(TOPIC, 0, [replace(second, event_count=9)], 20)
     index.set_compacted_until(TOPIC, 0, 10)
-    assert [each.events for each in unread_parts(index, EVENT_TYPE, NOTHING_READ)] == [7, 9]
+    assert [each.events for each in unread_parts(index, EVENT_TYPE, NO_PROGRESS)] == [7, 9]
 
     progress = Progress({(TOPIC, 0): 15}, {})
     assert [each.events for each in unread_parts(index, EVENT_TYPE, progress)] == [None]
@@ -160,7 +160,7 @@ def test_batches_go_forward(index):
         add(index, 10)
         add(index, 10, partition=1)
 
-    batches = list(in_batches(unread_parts(index, EVENT_TYPE, NOTHING_READ), 300))
+    batches = list(split_into_batches(unread_parts(index, EVENT_TYPE, NO_PROGRESS), 300))
 
     assert [len(batch) for batch in batches] == [3, 3, 3, 1]
     firsts = [each.first for batch in batches for each in batch if each.partition == 0]
@@ -172,16 +172,21 @@ def test_nothing_is_passed_over(index):
     for _ in range(3):
         add(index, 10)
         add(index, 10, partition=1)
-    found = list(unread_parts(index, EVENT_TYPE, NOTHING_READ))
+    found = list(unread_parts(index, EVENT_TYPE, NO_PROGRESS))
     names = {each.name for each in found if (each.partition, each.first) != (0, 10)}
-    assert [(each.partition, each.first) for each in beginnings(found, names)] == [(0, 0), (1, 0), (1, 10), (1, 20)]
+    assert [(each.partition, each.first) for each in unblocked_prefixes(found, names)] == [
+        (0, 0),
+        (1, 0),
+        (1, 10),
+        (1, 20),
+    ]
 
 
 def test_sizes_of_objects(index):
     """Bytes that are wanted are counted once for each member."""
     add(index, 10, key="log/x/shared")
-    found = list(unread_parts(index, EVENT_TYPE, NOTHING_READ))
-    assert sizes([*found, replace(found[0], first=5)]) == {"log/x/shared": 100}
+    found = list(unread_parts(index, EVENT_TYPE, NO_PROGRESS))
+    assert bytes_per_object([*found, replace(found[0], first=5)]) == {"log/x/shared": 100}
 
 
 def test_what_was_read_can_be_looked_up_again(index):
@@ -190,9 +195,9 @@ def test_what_was_read_can_be_looked_up_again(index):
     middle = add(index, 5)
     add(index, 5)
     add(index, 5, partition=1)
-    read = [each for each in unread_parts(index, EVENT_TYPE, NOTHING_READ) if each.first == 10]
-    assert list(again(index, EVENT_TYPE, read)) == read
+    read = [each for each in unread_parts(index, EVENT_TYPE, NO_PROGRESS) if each.first == 10]
+    assert list(refresh_ranges(index, EVENT_TYPE, read)) == read
 
     index.replace_segments(TOPIC, 0, [replace(middle, location=ArchiveLocation("log/x/new", 0, 1))], 15)
 
-    assert [each.location.key for each in again(index, EVENT_TYPE, read)] == ["log/x/new"]
+    assert [each.location.key for each in refresh_ranges(index, EVENT_TYPE, read)] == ["log/x/new"]

@@ -4,7 +4,7 @@ from nakadi.model.event_type import Category
 from nakadi_jobs.columns import (
     BIGINT,
     DOUBLE,
-    MOST_LEVELS,
+    MAX_LEVELS,
     STRING,
     Array,
     Field,
@@ -12,10 +12,10 @@ from nakadi_jobs.columns import (
     Scalar,
     Struct,
     Texts,
-    columns_of,
     ddl,
+    derive_columns,
     new_columns,
-    read_as_text,
+    text_properties,
 )
 from nakadi_jobs.tables import Table
 from tests.support.builders import an_event_type
@@ -26,7 +26,7 @@ UNDEFINED = an_event_type()
 def of(*versions):
     """The columns of payloads with these properties, one version after the other."""
     schemas = [{"type": "object", "properties": properties} for properties in versions]
-    return columns_of(UNDEFINED, schemas)
+    return derive_columns(UNDEFINED, schemas)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_references_are_followed():
         "definitions": {"name": {"type": "string"}, "tree": {"properties": {"child": {"$ref": "#/definitions/tree"}}}},
         "properties": {"name": {"$ref": "#/definitions/name"}, "tree": {"$ref": "#/definitions/tree"}},
     }
-    assert columns_of(UNDEFINED, [schema]) == Struct((Field("name", STRING), Field("tree", Json())))
+    assert derive_columns(UNDEFINED, [schema]) == Struct((Field("name", STRING), Field("tree", Json())))
 
 
 @pytest.mark.parametrize("name", ["a.b", "", "a b", "order-number", "nakadi_offset", "x" * 200])
@@ -100,15 +100,15 @@ def test_new_columns_in_lists():
 
 def test_a_type_that_changed_is_contested():
     """A column keeps its first type, is marked as lacking values, and has a further column beside it."""
-    further = Field("a__bigint", BIGINT, contested=True, source="a")
+    further = Field("a__bigint", BIGINT, has_several_types=True, source="a")
     assert of({"a": {"type": "string"}}, {"a": {"type": "integer"}}) == Struct(
-        (Field("a", STRING, contested=True), further)
+        (Field("a", STRING, has_several_types=True), further)
     )
 
 
 def test_the_metadata_of_a_business_event():
     """Metadata has the columns that publishers may fill, and those that the broker stamps."""
-    columns = columns_of(an_event_type(category=Category.BUSINESS), [{"properties": {"a": {"type": "string"}}}])
+    columns = derive_columns(an_event_type(category=Category.BUSINESS), [{"properties": {"a": {"type": "string"}}}])
 
     metadata = next(field.kind for field in columns.fields if field.name == "metadata")
     names = {field.name for field in metadata.fields}
@@ -119,7 +119,7 @@ def test_the_metadata_of_a_business_event():
 
 def test_the_envelope_of_a_data_event():
     """A data event has its envelope as columns, and its payload within `data`."""
-    columns = columns_of(an_event_type(category=Category.DATA), [{"properties": {"a": {"type": "string"}}}])
+    columns = derive_columns(an_event_type(category=Category.DATA), [{"properties": {"a": {"type": "string"}}}])
 
     kinds = {field.name: field.kind for field in columns.fields}
 
@@ -133,7 +133,7 @@ def test_a_very_wide_schema():
     assert len(of(wide).fields) == 1000
 
 
-@pytest.mark.parametrize(("kind", "levels"), [("object", MOST_LEVELS), ("array", MOST_LEVELS // 2)])
+@pytest.mark.parametrize(("kind", "levels"), [("object", MAX_LEVELS), ("array", MAX_LEVELS // 2)])
 def test_a_very_deep_schema(kind, levels):
     """What is deeper than Spark can have it is a text."""
     schema = {"type": "number"}
@@ -160,7 +160,7 @@ def test_a_property_whose_type_changes_has_further_columns():
         {"properties": {"a": {"properties": {"c": {"type": "string"}}}}},
         {"properties": {"a": {"type": "number"}}},
     ]
-    columns = columns_of(an_event_type(category=Category.UNDEFINED), versions)
+    columns = derive_columns(an_event_type(category=Category.UNDEFINED), versions)
     assert [(field.name, ddl(field.kind), field.source) for field in columns.fields] == [
         ("a", "bigint", ""),
         ("b", "string", ""),
@@ -168,7 +168,7 @@ def test_a_property_whose_type_changes_has_further_columns():
         ("a__double", "double", "a"),
         ("a__string", "string", "a"),
     ]
-    assert read_as_text(columns) == {"a", "b"}
+    assert text_properties(columns) == {"a", "b"}
 
 
 def test_a_table_that_is_there_keeps_its_types():
@@ -181,7 +181,7 @@ def test_a_table_that_is_there_keeps_its_types():
             "in": {"properties": {"n": {"type": "number"}}},
         }
     }
-    columns = columns_of(UNDEFINED, [schema], there)
+    columns = derive_columns(UNDEFINED, [schema], there)
     assert ddl(columns) == "struct<`price`:double,`at`:string,`in`:struct<`n`:bigint,`n__double`:double>>"
 
 
@@ -208,7 +208,7 @@ def test_columns_that_hold_everything():
     def closed(changes=None, **properties):
         first = {"a": {"type": "string"}, "l": {"type": "array", "items": line}}
         schema = {"type": "object", "properties": first | properties, "additionalProperties": False}
-        return columns_of(an_event_type(category=Category.BUSINESS), [schema | (changes or {})]).closed
+        return derive_columns(an_event_type(category=Category.BUSINESS), [schema | (changes or {})]).closed
 
     assert closed()
     assert not closed({"additionalProperties": True})
@@ -216,7 +216,7 @@ def test_columns_that_hold_everything():
     assert not closed(b={"type": "object", "properties": {"c": {"type": "string"}}})
     assert not closed(b={"anyOf": [{"type": "string"}]})
     assert not closed(A={"type": "string"})
-    assert not columns_of(UNDEFINED, [line, line | {"properties": {"n": {"type": "string"}}}]).closed
+    assert not derive_columns(UNDEFINED, [line, line | {"properties": {"n": {"type": "string"}}}]).closed
 
 
 def test_columns_come_into_a_table_in_one_change_of_it(jobs):

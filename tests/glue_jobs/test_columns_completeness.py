@@ -9,7 +9,7 @@ from nakadi_jobs.columns import (
     BIGINT,
     BOOLEAN,
     DOUBLE,
-    MOST_LEVELS,
+    MAX_LEVELS,
     STRING,
     TIMESTAMP,
     Array,
@@ -21,14 +21,14 @@ from nakadi_jobs.columns import (
     ddl,
 )
 from nakadi_jobs.exact_values import MISFIT
-from nakadi_jobs.transform import members_in_columns, names_in
+from nakadi_jobs.transform import count_column_members, count_names
 
 
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
         (Struct((Field("a", BIGINT),)), "(cast(v.`a` is not null as int))"),
-        (Struct((Field("a", STRING, contested=True),)), "(0)"),
+        (Struct((Field("a", STRING, has_several_types=True),)), "(0)"),
         (Struct((Field("a", Array(STRING)),)), "(cast(v.`a` is not null as int))"),
         (Struct(()), "(0)"),
         (
@@ -40,21 +40,21 @@ from nakadi_jobs.transform import members_in_columns, names_in
 )
 def test_members_are_counted_by_type(kind, said):
     """Each member that a column holds counts once; one whose column was of another type counts for nothing."""
-    assert members_in_columns("v", kind) == said
+    assert count_column_members("v", kind) == said
 
 
 def test_elements_are_counted_one_by_one():
     """The members of the objects in a list count, each list with names of its own."""
     inner = Array(Struct((Field("c", BIGINT),)))
-    said = members_in_columns("v", Struct((Field("a", Array(Struct((Field("b", inner),)))),)))
+    said = count_column_members("v", Struct((Field("a", Array(Struct((Field("b", inner),)))),)))
     assert "each0" in said
     assert "each1.`c`" in said
 
 
 def test_names_in_free_text():
     """In free JSON only names that are certainly names count."""
-    said = members_in_columns("v", Struct((Field("a", Json()),)))
-    assert names_in("v.`a`") in said
+    said = count_column_members("v", Struct((Field("a", Json()),)))
+    assert count_names("v.`a`") in said
     assert "div 3" in said
 
 
@@ -100,7 +100,7 @@ def test_members_in_lists(jobs):
     one = jobs.spark().range(1)
     texts = F.from_json(F.lit(json.dumps(values)), f"array<{ddl(columns)}>")
     rows = one.select(F.posexplode(texts).alias("number", "v"))
-    counted = rows.selectExpr("number", f"{members_in_columns('v', columns)} AS members").orderBy("number").collect()
+    counted = rows.selectExpr("number", f"{count_column_members('v', columns)} AS members").orderBy("number").collect()
     assert [row["members"] for row in counted] == [members(value) for value in values]
 
 
@@ -115,7 +115,7 @@ def members(value):
 
 def test_a_sum_of_many_members_is_not_deep():
     """Spark's stack is not deep enough for a thousand terms that are nested in each other."""
-    counted = members_in_columns("v", Struct(tuple(Field(f"n{number}", DOUBLE) for number in range(1000))))
+    counted = count_column_members("v", Struct(tuple(Field(f"n{number}", DOUBLE) for number in range(1000))))
     depths, depth = [], 0
     for letter in counted:
         depth += {"(": 1, ")": -1}.get(letter, 0)
@@ -145,19 +145,19 @@ def test_schemas_that_would_be_too_much_for_spark(jobs, data):
         "metadata.published_by",
         "nakadi_event",
         "lists",
-        f"objects{'.a' * MOST_LEVELS}",
+        f"objects{'.a' * MAX_LEVELS}",
         "nakadi_publisher",
     )
     assert (publisher, text, known) == ([1], None, None)
-    assert json.loads(object_within) == reduce(lambda inner, _: {"a": inner}, range(40 - MOST_LEVELS), 1.5)
-    [inner] = reduce(lambda found, _: found[0], range(MOST_LEVELS // 2 - 1), lists)
-    assert json.loads(inner) == reduce(lambda inner, _: [inner], range(40 - MOST_LEVELS // 2), 1.5)
+    assert json.loads(object_within) == reduce(lambda inner, _: {"a": inner}, range(40 - MAX_LEVELS), 1.5)
+    [inner] = reduce(lambda found, _: found[0], range(MAX_LEVELS // 2 - 1), lists)
+    assert json.loads(inner) == reduce(lambda inner, _: [inner], range(40 - MAX_LEVELS // 2), 1.5)
 
 
 @pytest.mark.long("tests/glue_jobs/test_columns.py::test_a_very_wide_schema")
 def test_a_table_with_as_many_columns_as_there_may_be(jobs, data, monkeypatch):
     """The columns that a table has go on being written when later schemas ask for more than there may be."""
-    monkeypatch.setattr(columns, "MOST_FIELDS", 4)
+    monkeypatch.setattr(columns, "MAX_FIELDS", 4)
     number = {"type": "integer"}
     first = {"properties": {"a": {"properties": {"x": number}}, "b": number}}
     second = {"properties": {"a": {"properties": {"x": number, "y": number, "z": number}}, "b": number, "c": number}}

@@ -3,13 +3,13 @@ import pytest
 from nakadi_jobs import command
 
 
-def parsed(*arguments):
+def parse_lines(*arguments):
     return command.options(command.parser("compaction", "Does it."), arguments)
 
 
 def test_what_glue_adds_is_passed_over():
     """A job takes the arguments that Glue gives to every job."""
-    known = parsed(
+    known = parse_lines(
         "--JOB_NAME", "nakadi-compaction", "--JOB_RUN_ID=jr_1", "--TempDir", "s3://x/y", "--enable-metrics", "true",
         "--datalake-formats", "iceberg", "--tables", "s3://tables/t",
     )  # fmt: skip
@@ -33,7 +33,7 @@ def test_what_glue_adds_is_passed_over():
 def test_whatever_glue_adds_is_passed_over(added):
     """All that Glue documents to add leaves a job's own arguments as they are, wherever it stands."""
     for arguments in ((*added, "--database", "d"), ("--database", "d", *added)):
-        assert parsed(*arguments).database == "d"
+        assert parse_lines(*arguments).database == "d"
 
 
 @pytest.mark.parametrize(
@@ -49,19 +49,19 @@ def test_whatever_glue_adds_is_passed_over(added):
 def test_a_mistake_is_reported(wrong, capsys):
     """Unknown arguments end the program before it begins."""
     with pytest.raises(SystemExit) as ended:
-        parsed(*wrong)
+        parse_lines(*wrong)
     assert ended.value.code == 2
     assert "unknown arguments" in capsys.readouterr().err
 
 
 def test_event_types_by_name():
     """Event types are named with commas between."""
-    assert parsed("--event-types", "a.b, c.d").event_types == ("a.b", "c.d")
+    assert parse_lines("--event-types", "a.b, c.d").event_types == ("a.b", "c.d")
 
 
 def test_help_explains_itself(capsys):
     """`--help` says what the job does, its arguments, and what its exit codes mean."""
     with pytest.raises(SystemExit):
-        parsed("--help")
+        parse_lines("--help")
     told = capsys.readouterr().out
     assert all(each in told for each in ("Does it.", "--archive", "--tables", "Exit codes", "killed"))

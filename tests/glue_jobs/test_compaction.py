@@ -10,7 +10,7 @@ from nakadi.engines.archive.stores import FolderStore
 from nakadi.model.annotations import MATERIALIZE_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy, PartitionStrategy
 from nakadi_jobs import compaction, reading
-from nakadi_jobs.archive_ranges import NOTHING_READ, unread_parts
+from nakadi_jobs.archive_ranges import NO_PROGRESS, unread_parts
 from nakadi_jobs.event_type_tables import columns_of_all_versions, events_table
 from nakadi_jobs.tables import ChangedMeanwhile
 from tests.support.jobs import ORDERS, STORED_AT, order
@@ -44,11 +44,11 @@ def test_a_commit_is_at_most_one_job_of_spark_which_copies_lines_twice(jobs, dat
     """Lines become structures, these are judged, and become rows; nothing is said of files. Plain lines need no job."""
     orders = data.event_type("order.placed")
     data.archived(orders, [order(number) for number in range(5)])
-    parts = list(unread_parts(data.index, orders, NOTHING_READ))
+    parts = list(unread_parts(data.index, orders, NO_PROGRESS))
     archive = reading.Archive(jobs.spark(), data.store, data.archive, data.store, "")
     columns = columns_of_all_versions(data.event_types, orders)
 
-    rows = compaction.rows_of(archive.in_place(parts), columns)
+    rows = compaction.make_rows(archive.read_in_place(parts), columns)
     plan = rows._jdf.queryExecution().executedPlan().toString()
 
     assert rows.count() == 5
@@ -222,7 +222,7 @@ def test_objects_with_many_event_types_are_read_once(jobs, data, monkeypatch):
 @pytest.mark.long
 def test_many_objects_are_copied_by_tasks_of_spark(jobs, data, tables, monkeypatch):
     """The driver reads none of them: tasks do, each event is in its table once, damage is reported, and copies go."""
-    monkeypatch.setattr(reading, "WORTH_TASKS", (2, 2**40))
+    monkeypatch.setattr(reading, "MIN_TASK_WORK", (2, 2**40))
     event_types = [data.event_type(f"type.{name}", schema={}) for name in "abc"]
     for number in range(5):
         together = data.archived_together([(each, [order(number), order(number)]) for each in event_types])
@@ -314,7 +314,7 @@ def test_an_event_type_deleted_meanwhile(jobs, data, monkeypatch):
     data.archived(pages, [{"url": "/"}])
     listed = list(data.event_types.all())
     data.delete("order.placed")
-    monkeypatch.setattr("nakadi_jobs.command.Workplace.chosen", lambda _: iter(listed))
+    monkeypatch.setattr("nakadi_jobs.command.JobContext.selected_event_types", lambda _: iter(listed))
 
     told = jobs.compacted()
 

@@ -17,7 +17,7 @@ COMPACTED = {
     "category": Category.BUSINESS,
     "cleanup_policy": CleanupPolicy.COMPACT,
 }
-LATEST = "customer_changed__latest"
+LATEST_SUFFIX = "customer_changed__latest"
 
 
 def named(*names):
@@ -35,13 +35,13 @@ def test_an_older_event_that_comes_later_brings_nothing_back(jobs, data):
     later = STORED_AT + timedelta(hours=1)
     data.archived(customers, named(None, "B 2", None), keys=["a", "b", "d"], at=later)
     assert jobs.compacted().code == 3
-    assert jobs.rows(LATEST, "nakadi_key", "name") == [("b", "B 2")]
+    assert jobs.rows(LATEST_SUFFIX, "nakadi_key", "name") == [("b", "B 2")]
 
     data.path(damaged).write_bytes(whole)
     data.archived(customers, named("D", "E"), partition=1, keys=["d", "e"])
     assert jobs.compacted("--read-damaged").code == 0
 
-    assert jobs.rows(LATEST, "nakadi_key", "name") == [("c", "C"), ("b", "B 2"), ("e", "E")]
+    assert jobs.rows(LATEST_SUFFIX, "nakadi_key", "name") == [("c", "C"), ("b", "B 2"), ("e", "E")]
 
 
 @pytest.mark.long
@@ -63,7 +63,7 @@ def test_what_is_too_old_brings_nothing_back(jobs, data):
     assert jobs.compacted("--read-damaged").code == 0
 
     assert jobs.rows("customer_changed", "name") == [("A",), ("B",), ("D",)]
-    assert jobs.rows(LATEST, "nakadi_key", "name") == [("c", "C"), ("d", "D")]
+    assert jobs.rows(LATEST_SUFFIX, "nakadi_key", "name") == [("c", "C"), ("d", "D")]
 
 
 @pytest.mark.long
@@ -77,23 +77,23 @@ def test_a_change_writes_what_it_changes(jobs, data, tables, monkeypatch):
     data.archived(customers, named("new", None), keys=["k7", "k8"], at=STORED_AT + timedelta(hours=1))
     jobs.compacted()
 
-    snapshots = jobs.spark().table(f"nakadi.{jobs.database}.{LATEST}.snapshots").orderBy("committed_at")
+    snapshots = jobs.spark().table(f"nakadi.{jobs.database}.{LATEST_SUFFIX}.snapshots").orderBy("committed_at")
     summary = snapshots.collect()[-1]["summary"]
     assert "deleted-data-files" not in summary
     assert int(summary["added-records"]) == 1
     assert int(summary["added-files-size"]) < int(summary["total-files-size"]) / 4
     expected = [*sorted(str(number) for number in numbers if number not in (7, 8)), "new"]
-    assert sorted(name for (name,) in jobs.rows(LATEST, "name")) == expected
-    deletes = jobs.spark().table(f"nakadi.{jobs.database}.{LATEST}.delete_files")
+    assert sorted(name for (name,) in jobs.rows(LATEST_SUFFIX, "name")) == expected
+    deletes = jobs.spark().table(f"nakadi.{jobs.database}.{LATEST_SUFFIX}.delete_files")
     assert deletes.count() == 2, "rows that were replaced are marked beside the files that have them"
-    assert_read_alike(jobs.table(LATEST), tables / jobs.database / LATEST)
+    assert_read_alike(jobs.table(LATEST_SUFFIX), tables / jobs.database / LATEST_SUFFIX)
 
     jobs.run(compaction.main, "--keep-snapshots-days", "0")
-    kept = jobs.spark().table(f"nakadi.{jobs.database}.{LATEST}.files").select("content", "partition").collect()
+    kept = jobs.spark().table(f"nakadi.{jobs.database}.{LATEST_SUFFIX}.files").select("content", "partition").collect()
     buckets = [bucket for content, bucket in kept if content == 0]
     # The bucket of the key that went away is one file still, which has a row that does not count.
     assert (len(buckets), len(set(buckets)), len(kept)) == (16, 16, 17)
-    assert sorted(name for (name,) in jobs.rows(LATEST, "name")) == expected
+    assert sorted(name for (name,) in jobs.rows(LATEST_SUFFIX, "name")) == expected
 
 
 @pytest.mark.long

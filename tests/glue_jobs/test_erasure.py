@@ -8,9 +8,9 @@ from nakadi.model.events import Record, StoredEvent
 from nakadi.model.log_index import ArchiveLocation
 from nakadi_jobs.archive_ranges import ArchiveRange
 from nakadi_jobs.command import BadArguments
-from nakadi_jobs.erasure import How, Wanted, erased, search
-from nakadi_jobs.leftovers import Unreadable, folder_in, in_bounds
-from nakadi_jobs.retention import value_in
+from nakadi_jobs.erasure import ErasedValue, ErasureMode, erase_events, search
+from nakadi_jobs.leftovers import Unreadable, relative_folder, search_bounds
+from nakadi_jobs.retention import read_value
 from tests.support.builders import A_MOMENT
 
 
@@ -39,7 +39,7 @@ def stored(*values, key=None):
 )
 def test_a_value_is_found(event, path, value):
     """A value is found through objects and lists, however it was written."""
-    assert Wanted(tuple(path.split(".")), value).found_in(event)
+    assert ErasedValue(tuple(path.split(".")), value).occurs_in(event)
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,14 @@ def test_a_value_is_found(event, path, value):
 )
 def test_another_value_is_not_meant(event, path, value):
     """What merely looks like the value, or is somewhere else, stays."""
-    assert not Wanted(tuple(path.split(".")), value).found_in(event)
+    assert not ErasedValue(tuple(path.split(".")), value).occurs_in(event)
 
 
 def test_removing_keeps_offsets():
     """Removed events leave holes; the others keep their numbers."""
-    kept, meant = erased(stored({"id": "a"}, {"id": "b"}, {"id": "c"}), Wanted(("id",), "b"), How.REMOVE)
+    kept, meant = erase_events(
+        stored({"id": "a"}, {"id": "b"}, {"id": "c"}), ErasedValue(("id",), "b"), ErasureMode.REMOVE
+    )
     assert [each.offset for each in kept] == [0, 2]
     assert meant == [1]
 
@@ -71,7 +73,7 @@ def test_blanking_keeps_the_event():
     """A blanked event has its metadata, and says nothing; it has no key either."""
     event = {"metadata": {"eid": "e", "partition_compaction_key": "b"}, "id": "b", "name": "Jane"}
 
-    kept, meant = erased(stored(event, key="b"), Wanted(("id",), "b"), How.BLANK)
+    kept, meant = erase_events(stored(event, key="b"), ErasedValue(("id",), "b"), ErasureMode.BLANK)
 
     assert meant == [0]
     assert json.loads(kept[0].record.value) == {"metadata": {"eid": "e"}}
@@ -81,22 +83,22 @@ def test_blanking_keeps_the_event():
 def test_blanking_a_data_event():
     """A data event keeps its form."""
     event = {"metadata": {"eid": "e"}, "data_type": "t", "data_op": "U", "data": {"id": "b"}}
-    kept, _ = erased(stored(event), Wanted(("data", "id"), "b"), How.BLANK)
+    kept, _ = erase_events(stored(event), ErasedValue(("data", "id"), "b"), ErasureMode.BLANK)
     assert json.loads(kept[0].record.value) == {"metadata": {"eid": "e"}, "data_type": "t", "data_op": "U", "data": {}}
 
 
-@pytest.mark.parametrize("how", How)
+@pytest.mark.parametrize("how", ErasureMode)
 def test_a_tombstone_is_known_by_its_key(how):
     """A tombstone under the value goes, since nothing else is in it."""
-    kept, meant = erased(stored(None, key="c-1"), Wanted(("id",), "c-1"), how)
+    kept, meant = erase_events(stored(None, key="c-1"), ErasedValue(("id",), "c-1"), how)
     assert (kept, meant) == ([], [0])
 
 
 def test_a_value_is_found_in_what_cannot_be_parsed():
     """Tables keep broken events as text; what has to be erased is not overlooked there."""
-    wanted = Wanted(("customer", "id"), "c-1")
-    assert wanted.found_in_text(b'{broken "c-1"')
-    assert not wanted.found_in_text(b'{broken "c-2"')
+    wanted = ErasedValue(("customer", "id"), "c-1")
+    assert wanted.occurs_in_text(b'{broken "c-1"')
+    assert not wanted.occurs_in_text(b'{broken "c-2"')
 
 
 def test_parts_of_an_archive_are_searched(tmp_path):
@@ -113,18 +115,18 @@ def test_parts_of_an_archive_are_searched(tmp_path):
         place = {"topic": "t", "timeline": 1, "partition": 0, "first": 0, "end": 2, "since": 0, "until": 0}
         parts.append(ArchiveRange(**place, location=ArchiveLocation(key, 0, len(content)), events=2))
 
-    numbers = dict(search(f"file://{tmp_path}", Wanted(("id",), "4711"), parts))
+    numbers = dict(search(f"file://{tmp_path}", ErasedValue(("id",), "4711"), parts))
     assert (sorted(numbers), numbers["a@0"]) == (["a@0", "c@0"], "")
     assert numbers["c@0"].startswith("c cannot be read")
-    assert "a@0" in dict(search(f"file://{tmp_path}", Wanted(("id",), "b"), parts))
+    assert "a@0" in dict(search(f"file://{tmp_path}", ErasedValue(("id",), "b"), parts))
 
 
 def test_the_value_can_be_in_a_file(tmp_path):
     """The first line of a file is the value; a file that is not there is refused."""
     (tmp_path / "value").write_text("Zoë 4711\nand more\n")
-    assert value_in(str(tmp_path / "value")) == "Zoë 4711"
+    assert read_value(str(tmp_path / "value")) == "Zoë 4711"
     with pytest.raises(BadArguments):
-        value_in(str(tmp_path / "other"))
+        read_value(str(tmp_path / "other"))
 
 
 class Bounds:
@@ -140,12 +142,12 @@ class Bounds:
 )
 def test_bounds_that_are_the_beginning_of_a_value(bound, found):
     """Manifests have sixteen characters of a text, of the greatest with the last one raised."""
-    assert in_bounds(Bounds(bound), Wanted(("id",), "customer-4711-of-the-long-name")) == found
+    assert search_bounds(Bounds(bound), ErasedValue(("id",), "customer-4711-of-the-long-name")) == found
 
 
 def test_folders_of_tables():
     """A table's folder is found below that of all tables; one that lies elsewhere cannot be looked through."""
-    assert folder_in("file:///data/tables", "file:/data/tables/nakadi/orders") == "nakadi/orders"
-    assert folder_in("s3://bucket/tables", "s3://bucket/tables/nakadi.db/orders") == "nakadi.db/orders"
+    assert relative_folder("file:///data/tables", "file:/data/tables/nakadi/orders") == "nakadi/orders"
+    assert relative_folder("s3://bucket/tables", "s3://bucket/tables/nakadi.db/orders") == "nakadi.db/orders"
     with pytest.raises(Unreadable):
-        folder_in("s3://bucket/tables", "s3://other/tables/nakadi.db/orders")
+        relative_folder("s3://bucket/tables", "s3://other/tables/nakadi.db/orders")

@@ -17,7 +17,7 @@ from nakadi.model.event_type import Category, CleanupPolicy
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
 from nakadi_jobs import command, dead_members, leftovers, retention
-from nakadi_jobs.avro_files import BadAvro, bounds_in
+from nakadi_jobs.avro_files import BadAvro, read_bounds
 from nakadi_jobs.erasure import Rewriter
 from nakadi_jobs.event_type_tables import events_table
 from nakadi_jobs.tables import Change, Table
@@ -107,13 +107,13 @@ def test_an_erasure_that_is_killed_is_finished_by_the_next(jobs, data, cut_short
     """Wherever it is killed, the next run erases what is left, and nothing else."""
     moments = [
         (Rewriter, "rewrite"),
-        (retention, "_erase_from"),
+        (retention, "_erase_from_table"),
         (Change, "publish"),
         (Table, "remove_replaced_rows"),
         (Table, "forget_deleted_files"),
         (Table, "expire_snapshots_before"),
         (Table, "remove_lost_files"),
-        (leftovers, "remove_gathered"),
+        (leftovers, "remove_copies"),
         (retention, "remove_parked_events"),
         (retention, "_report_verification"),
     ]
@@ -306,7 +306,7 @@ def test_old_versions_that_stay_are_named(versioned, monkeypatch, tmp_path, refu
 def test_what_is_left_on_disk_is_found(jobs, monkeypatch):
     """The verification looks into files that no table refers to: nothing is called gone that is there."""
     monkeypatch.setattr(Table, "remove_lost_files", lambda *_: 0)
-    monkeypatch.setattr(leftovers, "remove_gathered", lambda *_: 0)
+    monkeypatch.setattr(leftovers, "remove_copies", lambda *_: 0)
     told = jobs.drop_before(*ERASE_NAME)
     assert (told.code, "verified" in told.told) == (3, False)
     for name in ("lost.parquet", "lost-m0.avro", "killed-0.json.gz"):
@@ -382,14 +382,14 @@ def test_manifests_are_read_without_iceberg(jobs, data, tables):
     table = events_table(jobs.spark(), jobs.database, orders)
     manifests = sorted((tables / jobs.database / "order_placed" / "metadata").glob("*-m*.avro"))
 
-    found = frozenset().union(*(bounds_in(each.read_bytes()) for each in manifests))
+    found = frozenset().union(*(read_bounds(each.read_bytes()) for each in manifests))
     assert NAME.encode() in found
     # Of days Iceberg shows the date, and files have their number.
     assert table.bounds() - {str(LATELY.date()).encode()} <= found
     whole = manifests[0].read_bytes()
     for broken in (b"", b"PAR1", whole[:-1], whole[:40], whole + b"\x02", whole[:-16] + bytes(16)):
         with pytest.raises(BadAvro):
-            bounds_in(broken)
+            read_bounds(broken)
 
 
 def shared_objects(data):
@@ -433,7 +433,7 @@ def test_nothing_is_left_in_objects_that_others_share(jobs, data, tmp_path):
 def test_an_object_that_cannot_be_emptied_yet_is_not_called_gone(jobs, data, tmp_path, monkeypatch):
     """While another process rewrites a neighbour's partition, the report names the object; a later run removes it."""
     paid, _ = shared_objects(data)
-    monkeypatch.setattr(dead_members, "PATIENCE", 0.0)
+    monkeypatch.setattr(dead_members, "CLAIM_TIMEOUT_SECONDS", 0.0)
     with claim_partition(data.index, paid.timeline.topic, 0):
         told = jobs.drop_before(*ERASE_NAME, "--report", str(tmp_path / "reports"))
     assert (told.code, "verified" in told.told) == (3, False)

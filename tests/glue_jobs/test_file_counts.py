@@ -88,7 +88,7 @@ def test_all_ways_count_alike(jobs, measured, known, monkeypatch, module, name, 
     for each in known.rglob("*.gz"):
         each.unlink()
     monkeypatch.setattr(module, name, value)
-    assert measured() == (len(files_of(jobs)) if name == "WORTH_TASKS" else None)
+    assert measured() == (len(files_of(jobs)) if name == "MIN_TASK_BYTES" else None)
     assert windows_of(jobs) == figures
 
 
@@ -118,14 +118,14 @@ def test_a_file_is_read_once(jobs, data, orders, measured, known):
     told = jobs.drop_before(*ERASE)
     assert told.code == 0, told.told
     assert measured() == len(files_of(jobs) - files) > 0
-    erased = windows_of(jobs)
-    assert sum(row[0] for row in erased) == sum(row[0] for row in second) - 3 - 3 - 1
-    assert erased == figures_from_nothing(jobs, known, measured)
+    figures = windows_of(jobs)
+    assert sum(row[0] for row in figures) == sum(row[0] for row in second) - 3 - 3 - 1
+    assert figures == figures_from_nothing(jobs, known, measured)
 
     jobs.spark().sql(f"DROP TABLE nakadi.{jobs.database}.order_placed PURGE")
     jobs.compacted()
     assert measured() == len(files_of(jobs))
-    assert windows_of(jobs) == erased
+    assert windows_of(jobs) == figures
 
 
 @pytest.mark.long
@@ -137,8 +137,8 @@ def test_periods_that_end_within_a_file(jobs, measured):
     assert measured(*early) > 0
     stored = [number * 61 for number in range(102)] + [70 * 60 + number for number in range(20)]
     timely = [seconds for seconds in stored if seconds < minutes * 60]
-    counted = [row[0] for row in windows_of(jobs)]
-    assert counted == [sum(seconds < 3600 for seconds in timely), sum(seconds >= 3600 for seconds in timely)]
+    counts = [row[0] for row in windows_of(jobs)]
+    assert counts == [sum(seconds < 3600 for seconds in timely), sum(seconds >= 3600 for seconds in timely)]
 
     assert measured() == 0
     assert sum(row[0] for row in windows_of(jobs)) == len(stored)
@@ -174,7 +174,7 @@ def test_what_is_known_is_damaged(jobs, measured, known, monkeypatch):
     """It is counted again, also if not all rows are read at once; and of publishers there are no names."""
     measured()
     figures = windows_of(jobs)
-    monkeypatch.setattr(file_counts, "ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(file_counts, "ROWS_PER_READ", 7)
     [file] = known.rglob("*.gz")
     assert "shop" not in gzip.decompress(file.read_bytes()).decode()
     for content in (b"", b"nonsense", gzip.compress(b"{}")[:-3], gzip.compress(b'{"a": 1}')):

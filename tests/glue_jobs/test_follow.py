@@ -22,9 +22,9 @@ def rounds(monkeypatch):
     plain = Follower.round
 
     def counted(self):
-        with_news = plain(self)
-        found.append([each.name for each in with_news])
-        return with_news
+        updated = plain(self)
+        found.append([each.name for each in updated])
+        return updated
 
     monkeypatch.setattr(Follower, "round", counted)
     return found

@@ -11,7 +11,7 @@ from nakadi.event_types.tables import (
 )
 from nakadi_jobs import compaction
 from nakadi_jobs.columns import BIGINT, BOOLEAN, DOUBLE, STRING, TIMESTAMP, Array, Field, Struct, Texts
-from nakadi_jobs.layout import USUAL, layout_for
+from nakadi_jobs.layout import DEFAULT_LAYOUT, choose_layout
 from tests.support.builders import an_event_type
 from tests.support.jobs import order
 from tests.support.table_readers import assert_read_alike
@@ -30,7 +30,7 @@ COLUMNS = Struct(
 
 def layout(**texts):
     names = {"partition_by": PARTITION_BY_ANNOTATION, "sort_by": SORT_BY_ANNOTATION}
-    return layout_for(an_event_type(annotations={names[name]: text for name, text in texts.items()}), COLUMNS)
+    return choose_layout(an_event_type(annotations={names[name]: text for name, text in texts.items()}), COLUMNS)
 
 
 def test_columns_are_called_as_the_table_calls_them():
@@ -38,9 +38,9 @@ def test_columns_are_called_as_the_table_calls_them():
     found = layout(partition_by="bucket(4, customer.ID), day(AT)", sort_by="customer.rank desc, total")
     assert found.partition_by == (TablePartitionColumn("Customer.id", "bucket", 4), TablePartitionColumn("at", "day"))
     assert found.sort_by == (TableSortColumn("Customer.rank", descending=True), TableSortColumn("total"))
-    assert layout(sort_by="at").partition_by == USUAL.partition_by
-    assert layout(partition_by="at").sort_by == USUAL.sort_by
-    assert layout() is USUAL
+    assert layout(sort_by="at").partition_by == DEFAULT_LAYOUT.partition_by
+    assert layout(partition_by="at").sort_by == DEFAULT_LAYOUT.sort_by
+    assert layout() is DEFAULT_LAYOUT
 
 
 @pytest.mark.parametrize(

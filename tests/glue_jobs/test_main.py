@@ -2,11 +2,11 @@
 
 import pytest
 
-from nakadi_jobs.__main__ import in_turn
+from nakadi_jobs.__main__ import run_all
 
 
 @pytest.mark.parametrize(
-    ("codes", "expected", "begun"),
+    ("codes", "expected", "started"),
     [
         ((0, 0, 0), 0, 3),
         ((3, 0, 0), 3, 3),
@@ -15,12 +15,12 @@ from nakadi_jobs.__main__ import in_turn
         ((3, 2, 0), 2, 2),
     ],
 )
-def test_a_job_with_complaints_stops_no_other(codes, expected, begun):
+def test_a_job_with_complaints_stops_no_other(codes, expected, started):
     """What needs attention is in the exit code, and every job has run; a failure ends the round."""
     given = []
 
     def job(code):
         return lambda arguments: given.append(arguments) or code
 
-    assert in_turn([(job(code), ["--hours", str(code)]) for code in codes]) == expected
-    assert given == [["--hours", str(code)] for code in codes[:begun]]
+    assert run_all([(job(code), ["--hours", str(code)]) for code in codes]) == expected
+    assert given == [["--hours", str(code)] for code in codes[:started]]

@@ -10,12 +10,12 @@ from nakadi_jobs.measuring import (
     BY_STEP,
     Count,
     advice,
-    begun,
     first_minute,
     percentile,
+    size_step,
     statistic,
-    step_of,
     traffic,
+    window_start,
     windows,
 )
 
@@ -26,7 +26,7 @@ HOUR = timedelta(hours=1)
 def counts(events, *, size=100, minute=0, partition=0, publisher="shop"):
     """Events of one kind, as they are counted in four ways."""
     at = str(int(NOON.timestamp()) // 60 + minute)
-    kinds = {BY_STEP: str(step_of(size)), BY_MINUTE: at, BY_PARTITION: str(partition), BY_PUBLISHER: publisher}
+    kinds = {BY_STEP: str(size_step(size)), BY_MINUTE: at, BY_PARTITION: str(partition), BY_PUBLISHER: publisher}
     return [Count(NOON, by, what, events, events * size, size) for by, what in kinds.items()]
 
 
@@ -87,7 +87,7 @@ def test_the_statistic():
 
 def test_windows_begin_with_the_day():
     """Windows are the same whenever a run begins; the last one may be shorter."""
-    since = begun(NOON + timedelta(minutes=59), HOUR)
+    since = window_start(NOON + timedelta(minutes=59), HOUR)
     assert since == NOON
     assert windows(since, NOON + timedelta(minutes=90), HOUR) == [
         (NOON, NOON + HOUR),

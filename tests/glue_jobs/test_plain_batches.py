@@ -72,8 +72,8 @@ def events(seed, plain):
 @pytest.mark.parametrize(("seed", "plain"), [pytest.param(1, 0.0, marks=pytest.mark.long), (2, 0.9)])
 def test_tables_are_as_spark_would_make_them(jobs, data, monkeypatch, seed, plain):
     """Whatever is published: each column of each row, but for texts of events that the columns hold anyway."""
-    monkeypatch.setattr(plain_files, "MOST_DOUBTFUL", 1)
-    monkeypatch.setattr("nakadi_jobs.plain_lines.FEW", 2)
+    monkeypatch.setattr(plain_files, "MAX_DOUBTFUL_SHARE", 1)
+    monkeypatch.setattr("nakadi_jobs.plain_lines.FEW_LINES", 2)
     one, other = (data.event_type(name, schema=SCHEMA, partitions=2) for name in ("by.files", "by.spark"))
     for event_type in (one, other):
         for partition in (0, 1):
@@ -101,7 +101,7 @@ def only_spark(monkeypatch):
         raise NotPlain("a test")
 
     with monkeypatch.context() as patched:
-        patched.setattr(compaction, "plain_batch", refuse)
+        patched.setattr(compaction, "open_plain_batch", refuse)
         yield
 
 
@@ -171,7 +171,7 @@ def test_a_table_with_a_layout_of_its_own_is_left_to_spark(jobs, data):
 
 @pytest.mark.long
 def test_tasks_of_spark_make_files_where_they_run_elsewhere(jobs, data, monkeypatch):
-    monkeypatch.setattr(plain_files, "runs_here", lambda *_: False)
+    monkeypatch.setattr(plain_files, "runs_in_driver", lambda *_: False)
     monkeypatch.setattr(plain_files, "SHARE_BYTES", 1)
     orders = data.event_type("order.placed", partitions=3)
     for partition in range(3):
@@ -239,7 +239,7 @@ def test_lines_of_other_topics_have_no_row():
 
 def test_one_bad_line_leaves_the_others(monkeypatch):
     """What Arrow refuses is looked for by halves; names that come twice, no JSON at all, and what is no Unicode."""
-    monkeypatch.setattr("nakadi_jobs.plain_lines.FEW", 2)
+    monkeypatch.setattr("nakadi_jobs.plain_lines.FEW_LINES", 2)
     reader = a_reader(Struct((Field("n", DOUBLE),)))
     bad = [line(1, b'{"n":1,"n":2}'), b"nothing\n", line(7, b'{"n":[]}'), line(9, b'{"t":"\xff"}')]
     lines = [bad.pop(0) if number in (1, 4, 7, 9) else line(number, b'{"n":1}') for number in range(12)]
@@ -285,7 +285,7 @@ def test_owners_are_of_a_type():
     ("columns", "table"),
     [
         (Struct(()), None),
-        (Struct((Field("a", STRING, contested=True),)), None),
+        (Struct((Field("a", STRING, has_several_types=True),)), None),
         (Struct((Field("a", STRING),)), Struct((Field("a", BIGINT),))),
         (Struct((Field("a", TIMESTAMP),)), Struct((Field("a", STRING),))),
         (Struct((Field("a", STRING),)), Struct((Field("a", STRING), Field("b", Scalar("date"))))),

@@ -20,7 +20,7 @@ def window(hour):
 def test_one_window_fills_its_plot():
     """The axis of time spans what was measured, also when that is a single hour."""
     one = [window(timedelta(0))]
-    axes = plots._figure({"order.placed": one}, "Events", plots._rate, logarithmic=True).axes[0]
+    axes = plots._draw_figure({"order.placed": one}, "Events", plots._draw_rates, logarithmic=True).axes[0]
     left, right = axes.get_xlim()
     assert (right - left) * 24 == pytest.approx(1)
     mean, peak = axes.get_lines()
@@ -37,9 +37,9 @@ def test_all_windows_are_on_the_plot():
 def test_every_plot_is_drawn():
     """Rates, sizes and skew, of one window as of several."""
     for windows in ([window(timedelta(0))], [window(timedelta(hours=hour)) for hour in range(3)]):
-        drawn = plots.drawn(windows)
-        assert set(drawn) == {"rate.png", "size.png", "skew.png"}
-        assert all(content.startswith(b"\x89PNG") for content in drawn.values())
+        images = plots.draw_plots(windows)
+        assert set(images) == {"rate.png", "size.png", "skew.png"}
+        assert all(content.startswith(b"\x89PNG") for content in images.values())
 
 
 def test_tables_are_drawn_with_what_they_have():
@@ -58,10 +58,10 @@ def test_tables_are_drawn_with_what_they_have():
         "usual": state,
         "unknown": replace(state, latency_seconds=None),
     }
-    axes = plots._tables(states, FIRST + timedelta(hours=2)).axes[0]
+    axes = plots._draw_tables(states, FIRST + timedelta(hours=2)).axes[0]
 
     assert [text.get_text() for text in axes.get_yticklabels()] == ["unknown", "usual", "slow"]
     assert [bar.get_width() for bar in axes.patches] == [0.0, 1.5, 10.0]
     assert axes.texts[0].get_text() == "18,250 rows, 3 misfits, 2 missing; changed 2.0 h ago"
-    assert plots.drawn_tables(states, FIRST)["tables.png"].startswith(b"\x89PNG")
-    assert plots.drawn_tables({}, FIRST) == {}
+    assert plots.draw_table_plots(states, FIRST)["tables.png"].startswith(b"\x89PNG")
+    assert plots.draw_table_plots({}, FIRST) == {}

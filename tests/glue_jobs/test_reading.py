@@ -7,7 +7,7 @@ from nakadi.engines.archive.stores import MemoryStore
 from nakadi.model.events import Record, StoredEvent
 from nakadi.model.log_index import ArchiveLocation
 from nakadi_jobs import reading
-from nakadi_jobs.reading import copies, place_of, problem_with
+from nakadi_jobs.reading import copy_members, find_problem, spark_url
 from tests.support.builders import A_MOMENT
 
 WHOLE = objects.pack_member("t", 0, [StoredEvent(0, Record(b'{"a":"' + b"x" * 5_000_000 + b'"}'), A_MOMENT)])
@@ -15,8 +15,8 @@ WHOLE = objects.pack_member("t", 0, [StoredEvent(0, Record(b'{"a":"' + b"x" * 5_
 
 def test_a_whole_member_has_no_problem():
     """A member that is as long as it should be, and whose checksum holds, is fine."""
-    assert problem_with(WHOLE, len(WHOLE)) == ""
-    assert problem_with(WHOLE + WHOLE, 2 * len(WHOLE)) == ""
+    assert find_problem(WHOLE, len(WHOLE)) == ""
+    assert find_problem(WHOLE + WHOLE, 2 * len(WHOLE)) == ""
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_whole_member_has_no_problem():
 )
 def test_what_is_wrong_is_reported(content, problem):
     """A member that is cut off, changed, or no gzip at all is not taken for events."""
-    assert problem in problem_with(content, len(WHOLE))
+    assert problem in find_problem(content, len(WHOLE))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_what_is_wrong_is_reported(content, problem):
 )
 def test_where_spark_finds_the_archive(url, place):
     """An archive's URL as Spark writes it; what only this process has cannot be read from elsewhere."""
-    assert place_of(url) == place
+    assert spark_url(url) == place
 
 
 class CountingStore(MemoryStore):
@@ -84,7 +84,7 @@ def test_a_shared_object_is_read_once_for_all_event_types(monkeypatch):
     topics = [f"t{number}" for number in range(5)]
     wanted = [an_object(store, f"o{number}", topics, number) for number in range(8)]
 
-    made = list(copies(store, to, "run-0", wanted))
+    made = list(copy_members(store, to, "run-0", wanted))
 
     assert store.reads == {f"o{number}": 1 for number in range(8)}
     for topic in topics:
@@ -97,7 +97,7 @@ def test_a_shared_object_is_read_once_for_all_event_types(monkeypatch):
 
 def test_what_lies_between_members_is_left_out_if_it_is_much(monkeypatch):
     """Members that are far from each other are read by themselves; what is damaged or lost is named."""
-    monkeypatch.setattr(reading, "NEAR", 50)
+    monkeypatch.setattr(reading, "MAX_SKIPPED_BYTES", 50)
     store = CountingStore()
     members = an_object(store, "o", ["a", *["other"] * 3, "a", "b"], 7)
     damaged = bytearray(store.content("o"))
@@ -105,7 +105,7 @@ def test_what_lies_between_members_is_left_out_if_it_is_much(monkeypatch):
     store.put("o", bytes(damaged))
     lost = (ArchiveLocation("gone", 5, 10), "a")
 
-    made = list(copies(store, MemoryStore(), "run-0", [[members[0], members[4], members[5]], [lost]]))
+    made = list(copy_members(store, MemoryStore(), "run-0", [[members[0], members[4], members[5]], [lost]]))
 
     assert store.reads == {"o": 2, "gone": 1}
     assert store.bytes["o"] == sum(location.length for location, topic in members if topic != "other")

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from nakadi_jobs.reports import Report, UnderWay
+from nakadi_jobs.reports import Report, SubjectProgress
 
 BEGUN = datetime(2026, 11, 20, tzinfo=UTC)
 
@@ -20,7 +20,7 @@ BEGUN = datetime(2026, 11, 20, tzinfo=UTC)
 )
 def test_progress_has_a_pace_and_an_end(done, seconds, line):
     """The event type, done of all, events a second and seconds left."""
-    assert UnderWay("order.placed", 600, 100.0, done).line(100.0 + seconds) == line
+    assert SubjectProgress("order.placed", 600, 100.0, done).line(100.0 + seconds) == line
 
 
 def test_what_is_done_is_no_longer_under_way():

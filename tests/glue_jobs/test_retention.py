@@ -13,9 +13,9 @@ from nakadi.event_types.storages import STORAGES_KIND
 from nakadi.model.annotations import PARTITION_BY_ANNOTATION, RETENTION_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy
 from nakadi.ports.registry import ABSENT_REVISION, PutDocument
-from nakadi_jobs.archive_ranges import NOTHING_READ, unread_parts
-from nakadi_jobs.event_type_tables import EVENT_TYPE_ID, EXPIRED_BEFORE, events_table
-from nakadi_jobs.retention import STILL_THERE, what_logs_keep
+from nakadi_jobs.archive_ranges import NO_PROGRESS, unread_parts
+from nakadi_jobs.event_type_tables import EVENT_TYPE_ID_PROPERTY, EXPIRED_BEFORE_PROPERTY, events_table
+from nakadi_jobs.retention import REMAINING_EVENTS_NOTES, remaining_event_notes
 from nakadi_jobs.tables import Change, Table
 from tests.support.builders import a_timeline, an_event_type
 from tests.support.jobs import order
@@ -27,7 +27,7 @@ def archive_of(data, event_type):
     """Offset -> event, as readers find them."""
     return {
         event.offset: event.record.value
-        for part in unread_parts(data.index, event_type, NOTHING_READ)
+        for part in unread_parts(data.index, event_type, NO_PROGRESS)
         for event in objects.parse_member(data.store.read_range(part.location))
     }
 
@@ -116,8 +116,8 @@ def test_a_table_takes_the_name_of_its_event_type_once_that_is_free(jobs, data, 
     newest = [(0, "Old"), (4, "Cid"), (5, "Bob 2"), (7, "Dan 1")]
     assert jobs.rows("customer_changed__latest", "nakadi_offset", "name") == newest
     table = events_table(jobs.spark(), jobs.database, customers)
-    assert table.properties()[EVENT_TYPE_ID] == customers.id
-    assert EXPIRED_BEFORE in table.properties()
+    assert table.properties()[EVENT_TYPE_ID_PROPERTY] == customers.id
+    assert EXPIRED_BEFORE_PROPERTY in table.properties()
     assert "name_bucket_2" in jobs.spark().table(f"{table.path}.files").select("partition.*").columns
     [state] = data.registry.list(TABLE_STATES_KIND)
     assert table_state_from_body(state.body).table_name == "customer_changed"
@@ -174,7 +174,7 @@ def test_many_small_segments_become_one(jobs, data):
     assert "20 small segments are 1 now" in told
     assert "0 objects (0 bytes) that nothing refers to are gone" in told
     assert archive_of(data, orders) == before
-    assert len(list(unread_parts(data.index, orders, NOTHING_READ))) == 1
+    assert len(list(unread_parts(data.index, orders, NO_PROGRESS))) == 1
     data.archived(orders, [order(20)], at=NOW - timedelta(minutes=1))
     jobs.compacted()
     assert [offset for _, offset in jobs.rows("order_placed")] == list(range(21))
@@ -189,7 +189,7 @@ def test_erasing(jobs, data, tmp_path, monkeypatch, how):
     """Events with the value are gone from archive, tables and old snapshots; the others keep their offsets."""
     if how == "remove":
         # As in a large archive: in tasks of Spark.
-        monkeypatch.setattr("nakadi_jobs.in_tasks.WORTH_TASKS", (0, 0))
+        monkeypatch.setattr("nakadi_jobs.in_tasks.MIN_TASK_WORK", (0, 0))
     orders = data.event_type("order.placed", schema={"properties": {"customer": {"type": "object"}}})
     named = [{"customer": {"id": name}} for name in ("ann", "bob", "cid")]
     data.archived(orders, named)
@@ -214,7 +214,7 @@ def test_erasing(jobs, data, tmp_path, monkeypatch, how):
     assert "ann" in texts
     assert '"bob\\' not in texts
     assert jobs.snapshots("order_placed") == 1
-    assert untouched.location in {each.location for each in unread_parts(data.index, orders, NOTHING_READ)}
+    assert untouched.location in {each.location for each in unread_parts(data.index, orders, NO_PROGRESS)}
     (report,) = (tmp_path / "reports").iterdir()
     known = json.loads(report.read_text())
     assert known["verified_gone"] is True
@@ -278,7 +278,7 @@ def test_what_cannot_be_asked(jobs, data, wrong):
     assert "cannot be done" in told.told
 
 
-STREAM, KAFKA = STILL_THERE.values()
+STREAM, KAFKA = REMAINING_EVENTS_NOTES.values()
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_an_erasure_tells_what_logs_still_deliver(built_in, storages, told):
         )
     timelines = tuple(a_timeline(order=number, storage_id=each) for number, each in enumerate(storages))
 
-    assert list(what_logs_keep(registry, an_event_type(timelines=timelines), built_in)) == told
+    assert list(remaining_event_notes(registry, an_event_type(timelines=timelines), built_in)) == told
 
 
 def test_an_erasure_tells_nothing_of_a_log_that_events_have_left():
@@ -315,4 +315,4 @@ def test_an_erasure_tells_nothing_of_a_log_that_events_have_left():
     registry = open_registry("memory:")
     timelines = (a_timeline(order=0, deleted=True), a_timeline(order=1, storage_id="removed"))
 
-    assert what_logs_keep(registry, an_event_type(timelines=timelines), "kafka") == []
+    assert remaining_event_notes(registry, an_event_type(timelines=timelines), "kafka") == []

@@ -3,8 +3,8 @@
 import pytest
 
 from nakadi_jobs.event_type_tables import events_table
-from nakadi_jobs.leftovers import folder_in
-from nakadi_jobs.session import BadCatalog, catalog_of, open_spark
+from nakadi_jobs.leftovers import relative_folder
+from nakadi_jobs.session import BadCatalog, catalog_settings_for, open_spark
 from tests.support.jobs import order
 from tests.support.rest_catalog import rest_catalog
 
@@ -33,7 +33,7 @@ def test_tables_in_a_rest_catalog(jobs, data, tables, tmp_path):
         spark = open_spark("look", str(warehouse), "rest", properties={"uri": url, "token": "secret"})
         table = events_table(spark, jobs.database, orders)
         # An erasure looks through this folder.
-        assert folder_in(warehouse.as_uri(), table.location()) == f"{jobs.database}/order_placed"
+        assert relative_folder(warehouse.as_uri(), table.location()) == f"{jobs.database}/order_placed"
         assert table.rows().count() == 0
 
     assert ("POST", f"/v1/namespaces/{jobs.database}/tables/order_placed") in catalog.asked
@@ -43,7 +43,7 @@ def test_tables_in_a_rest_catalog(jobs, data, tables, tmp_path):
 
 def test_table_buckets():
     """A table bucket's catalog is in its region, and requests to it are signed."""
-    assert catalog_of("s3://bucket/tables", "s3tables", {"warehouse": BUCKET}) == {
+    assert catalog_settings_for("s3://bucket/tables", "s3tables", {"warehouse": BUCKET}) == {
         PREFIX: "org.apache.iceberg.spark.SparkCatalog",
         f"{PREFIX}.type": "rest",
         f"{PREFIX}.uri": "https://s3tables.eu-central-1.amazonaws.com/iceberg",
@@ -67,4 +67,4 @@ def test_table_buckets():
 def test_catalogs_that_lack_something(catalog, properties, reason):
     """A catalog that cannot be found is refused before Spark looks for it."""
     with pytest.raises(BadCatalog, match=f"^{reason}$"):
-        catalog_of("data/tables", catalog, properties)
+        catalog_settings_for("data/tables", catalog, properties)

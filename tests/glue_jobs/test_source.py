@@ -13,7 +13,7 @@ import pytest
 
 from nakadi.local import Broker
 from nakadi_jobs.session import open_spark
-from nakadi_jobs.source import NotRead, Range, events_of, for_each_batch, read_events
+from nakadi_jobs.source import Range, ReadFailed, for_each_batch, read_events, read_range
 from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +72,7 @@ def test_a_read_has_what_was_there_and_the_next_one_what_came_since(spark, order
     later = read_events(spark, orders.url, "order.placed", after=read.cursors)
     assert numbers_in(later.rows) == sorted(second)
     assert read_events(spark, orders.url, "order.placed", after=later.cursors).rows.count() == 0
-    with pytest.raises(NotRead, match="404"):
+    with pytest.raises(ReadFailed, match="404"):
         read_events(spark, orders.url, "order.lost")
 
 
@@ -150,7 +150,7 @@ def test_a_stream_that_is_cut_goes_on_where_it_was(cutting):
         lines(3, 4, 5),
     ]
 
-    assert list(events_of(wanted(cutting))) == [("0", f"{n}", f'{{"n":{n}}}') for n in (1, 2, 3, 4)]
+    assert list(read_range(wanted(cutting))) == [("0", f"{n}", f'{{"n":{n}}}') for n in (1, 2, 3, 4)]
     assert cutting.asked == ["BEGIN", "1", "1", "2"]
 
 
@@ -158,5 +158,5 @@ def test_events_that_do_not_come_are_not_left_out_in_silence(cutting):
     """A broker that says that it has events, and sends none, is a failure of the task."""
     cutting.answers = [lines(1), b"", b"", b""]
 
-    with pytest.raises(NotRead, match="sends nothing behind 1, but 4 is its newest offset"):
-        list(events_of(wanted(cutting)))
+    with pytest.raises(ReadFailed, match="sends nothing behind 1, but 4 is its newest offset"):
+        list(read_range(wanted(cutting)))

@@ -8,8 +8,8 @@ import pytest
 from nakadi.event_types.documents import TABLE_STATES_KIND, TableState, table_state_body
 from nakadi.model.event_type import Category
 from nakadi.ports.registry import PutDocument
-from nakadi_jobs.data_files import Times
-from nakadi_jobs.history import NAME
+from nakadi_jobs.data_files import TimeRange
+from nakadi_jobs.history import TABLE_NAME
 from nakadi_jobs.tables import ChangedMeanwhile, Table
 from tests.support.jobs import STORED_AT, Jobs, order
 from tests.support.table_readers import by_duckdb, by_pyiceberg, by_spark
@@ -140,12 +140,12 @@ def test_event_types_are_counted_together(jobs, data, tables):
     assert (alone, together) == (2, 2)
     figures = ("event_type", "events", "publishers")
     of_orders = {("order.placed", 60, 2), ("order.placed", 12, 1)}
-    assert set(rows_of(jobs, *figures)) == {*of_orders, ("page.viewed", 2, 0)}
+    assert set(make_rows(jobs, *figures)) == {*of_orders, ("page.viewed", 2, 0)}
 
     # Measuring one again leaves those of the other as they are, though its days are written anew.
     data.archived(pages, [order(3)])
     assert jobs.spark_jobs(lambda: jobs.measured(*UNTIL, "--event-types", "page.viewed")) == 2
-    assert set(rows_of(jobs, *figures)) == {*of_orders, ("page.viewed", 3, 0)}
+    assert set(make_rows(jobs, *figures)) == {*of_orders, ("page.viewed", 3, 0)}
 
     later = ("--until", (STORED_AT + timedelta(days=9)).isoformat())
     assert jobs.spark_jobs(lambda: jobs.measured(*later)) == 0
@@ -156,8 +156,8 @@ def test_event_types_are_counted_together(jobs, data, tables):
 def test_of_two_runs_at_once_one_begins_again(jobs, tables):
     """Days that another run changed meanwhile are not written over, and nothing is left of the attempt."""
     jobs.measured(*UNTIL)
-    table = Table(jobs.spark(), jobs.database, NAME)
-    times = Times("window_start", STORED_AT - timedelta(days=1), STORED_AT + timedelta(days=1))
+    table = Table(jobs.spark(), jobs.database, TABLE_NAME)
+    times = TimeRange("window_start", STORED_AT - timedelta(days=1), STORED_AT + timedelta(days=1))
 
     def as_there(_, contents):
         [content] = contents
@@ -170,7 +170,7 @@ def test_of_two_runs_at_once_one_begins_again(jobs, tables):
     with pytest.raises(ChangedMeanwhile):
         table.rewrite(times, meanwhile)
     assert table.rows().count() == 2
-    files = [*(tables / jobs.database / NAME).rglob("*.parquet")]
+    files = [*(tables / jobs.database / TABLE_NAME).rglob("*.parquet")]
     known = jobs.spark().table(f"{table.path}.all_files").select("file_path").distinct().collect()
     assert {file.name for file in files} == {row["file_path"].rpartition("/")[2] for row in known}
 
@@ -181,18 +181,18 @@ def test_measurements_are_read_alike(jobs, tables):
     """Spark, DuckDB and pyiceberg see the same measurements, of several days, and of windows of several lengths."""
     jobs.measured("--until", (STORED_AT + timedelta(days=1)).isoformat(), "--hours", "36")
     jobs.measured("--until", (STORED_AT + timedelta(days=1)).isoformat(), "--window-minutes", "120")
-    folder = tables / jobs.database / NAME
-    rows = sorted(map(str, by_spark(jobs.table(NAME))))
+    folder = tables / jobs.database / TABLE_NAME
+    rows = sorted(map(str, by_spark(jobs.table(TABLE_NAME))))
     assert len(rows) == 5
     assert sorted(map(str, by_duckdb(folder))) == rows
     assert sorted(map(str, by_pyiceberg(folder))) == rows
 
 
 def windows_of(jobs):
-    return rows_of(
+    return make_rows(
         jobs, "events", "publishers", "bytes", "size_p50", "size_p95", "size_max", "per_minute_peak", "partition_skew"
     )
 
 
-def rows_of(jobs, *columns):
+def make_rows(jobs, *columns):
     return [tuple(row) for row in jobs.table("nakadi__statistics").orderBy("window_start").select(*columns).collect()]

@@ -19,7 +19,7 @@ from nakadi_cdk.network import ENDPOINTS, existing_network
 from nakadi_cdk.permissions import PERMISSIONS
 from nakadi_cdk.streaming import ServiceSize, Streaming
 from nakadi_jobs import compaction
-from nakadi_jobs.session import catalog_of
+from nakadi_jobs.session import catalog_settings_for
 from tests.infra.conftest import CONTEXT, LARGE, NOT_LOOKED_AT
 from tests.support.kinesis_local import CREDENTIALS
 from tests.support.kinesis_pushed import pushing
@@ -465,7 +465,7 @@ def test_tables_can_be_in_a_table_bucket(asleep, deployment):
     given = [part for name, value in job["DefaultArguments"].items() for part in (name, text(value))]
     known = compaction._options(given)
     assert (known.catalog, known.keep_days) == ("s3tables", 30)
-    assert catalog_of(known.tables, known.catalog, {"warehouse": known.warehouse})
+    assert catalog_settings_for(known.tables, known.catalog, {"warehouse": known.warehouse})
     may = [
         action
         for name in asleep.analytics.all("AWS::IAM::Role")

@@ -21,7 +21,7 @@ from pathlib import Path
 from nakadi.engines.archive import objects
 from nakadi.model.event_type import Category, CleanupPolicy, EventType
 from nakadi_jobs import compaction as finishing
-from nakadi_jobs.archive_ranges import NOTHING_READ, unread_parts
+from nakadi_jobs.archive_ranges import NO_PROGRESS, unread_parts
 from nakadi_jobs.session import open_spark
 from tests.support.bytes_left import files_in, with_text
 from tests.support.environment import plain_environment
@@ -90,19 +90,19 @@ class Killed:
                 told.append(line)
                 if line == f"{job}: begun\n":
                     break
-            begun = time.monotonic()
+            started_at = time.monotonic()
             if isinstance(kill, str):
                 until(lambda: self._files(kill) > there or process.poll() is not None, PATIENCE)
                 assert process.poll() is None, "it was over before it could be killed"
             elif kill:
-                end = begun + self.drawn.uniform(0, self.lasts)
+                end = started_at + self.drawn.uniform(0, self.lasts)
                 while (left := end - time.monotonic()) > 0:
                     meanwhile()
                     time.sleep(min(left, 0.5))
             else:
                 told += process.stderr.readlines()
                 assert process.wait(PATIENCE) == 0, "".join(told)
-                self.lasts = time.monotonic() - begun
+                self.lasts = time.monotonic() - started_at
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -186,7 +186,7 @@ def retention(killed: Killed, kills: int) -> None:
     assert killed.rows("customer_changed", "nakadi_offset", "nakadi_key", "name") == sorted(left, key=str)
     archived = {
         event.offset
-        for part in unread_parts(killed.data.index, killed.customers, NOTHING_READ)
+        for part in unread_parts(killed.data.index, killed.customers, NO_PROGRESS)
         for event in objects.parse_member(killed.data.store.read_range(part.location))
     }
     assert archived == {offset for offset, _, _ in left}

@@ -34,7 +34,7 @@ from nakadi.local import Broker
 from nakadi.model.event_type import EventType
 from nakadi.ports.clock import SystemClock
 from nakadi_jobs import compaction, retention, statistics
-from nakadi_jobs.event_type_tables import LATEST, events_table
+from nakadi_jobs.event_type_tables import LATEST_SUFFIX, events_table
 from nakadi_jobs.session import open_spark
 from nakadi_jobs.tables import Change, Table
 from tests.support.api import a_definition, created
@@ -295,9 +295,9 @@ class World:
     def _job(self, main: Callable[[Sequence[str]], int], *arguments: str, for_one: bool = True) -> None:
         places = ["--data", str(self._folder), "--tables", str(self._tables), "--database", self._database]
         work = ["--master", "local[2]", "--memory", "1g"]
-        chosen = ["--event-types", self._definition["name"]] if for_one else []
+        selection = ["--event-types", self._definition["name"]] if for_one else []
         with redirect_stderr(StringIO()) as told, redirect_stdout(StringIO()):
-            code = main([*places, *work, *chosen, *arguments])
+            code = main([*places, *work, *selection, *arguments])
         assert code == 0, told.getvalue()
 
     # Comparing
@@ -320,7 +320,7 @@ class World:
         return len(found)
 
     def _compare_current_state(self) -> None:
-        latest = self._compared(self._events + LATEST)
+        latest = self._compared(self._events + LATEST_SUFFIX)
         assert latest == {*self._state.values()}, (latest, self._state)
 
     def _compared(self, name: str) -> Collection[int]:
