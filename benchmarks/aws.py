@@ -73,7 +73,7 @@ print(json.dumps(marks), file=sys.stderr)
 LOAD_FLOOR = "import boto3\nclient = boto3.client('dynamodb', endpoint_url={endpoint!r})"
 CALL_FLOOR = "client.get_item(TableName='live-documents', Key={'kind': {'S': 'a'}, 'key': {'S': 'a'}})"
 LOAD_FUNCTION = "sys.path.insert(0, {folder!r})\nimport handler"
-PREPARE = "from tests.support.functions import Context, recorded\nevent = recorded({event!r})"
+PREPARE = "from tests.support.functions import Context, load_recorded_event\nevent = load_recorded_event({event!r})"
 TOKEN = "\nevent['authorizationToken'] = {bearer!r}"
 CALL_FUNCTION = "handler.handler(event, Context())"
 
@@ -83,8 +83,8 @@ import gc, json, sys, time
 import orjson
 sys.path.insert(0, {folder!r})
 import handler
-from tests.support.functions import Context, recorded
-event = recorded('apigateway/publish_batch')
+from tests.support.functions import Context, load_recorded_event
+event = load_recorded_event('apigateway/publish_batch')
 def best(call, times):
     found = []
     for _ in range(times):

@@ -16,7 +16,7 @@ from botocore.awsrequest import AWSPreparedRequest, HeadersDict
 from moto.core.models import botocore_stubber
 
 from tests.support.aws import REGION, aws
-from tests.support.kinesis import made_stream, session
+from tests.support.kinesis import create_stream, session
 
 BUCKET = "archive"
 SCOPE = re.compile(r"Credential=[^/]+/[0-9]+/[^/]+/([^/]+)/")
@@ -92,7 +92,7 @@ def services() -> Iterator[Service]:
     moto = Lock()
     with aws() as world, ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
         world.made_tables("live")
-        stream = made_stream(session().create_client("kinesis", REGION), shards=1)
+        stream = create_stream(session().create_client("kinesis", REGION), shards=1)
         constraint = {"LocationConstraint": REGION}
         session().create_client("s3", REGION).create_bucket(Bucket=BUCKET, CreateBucketConfiguration=constraint)
         service = Service(f"http://127.0.0.1:{server.server_address[1]}", stream)

@@ -27,7 +27,7 @@ import httpx
 from pyiceberg.table import StaticTable
 
 from nakadi.local import Broker
-from tests.support.api import a_business_definition, created
+from tests.support.api import a_business_definition, create_event_type
 
 LOOKS_EVERY = 0.25
 PATIENCE = 600.0
@@ -57,7 +57,7 @@ def measured(folder: Path, seconds: float, archive_after: int, rounds: float) ->
         Broker(**places, archive_after_seconds=archive_after) as broker,
         httpx.Client(base_url=broker.url, timeout=PATIENCE) as api,
     ):
-        created(api, definition)
+        create_event_type(api, definition)
         with _publishing(api, definition["name"], sent), _following(folder, rounds):
             return _read(folder / "tables" / "nakadi" / "page_viewed", sent, seconds)
 

@@ -118,7 +118,7 @@ def add(data: DataFolder, event_type: EventType, first: int, end: int) -> None:
         texts = list(texts_of(number, min(A_MEMBER, end - number)))
         at = BEGUN + timedelta(seconds=number / 200)
         partition = number // A_MEMBER % PARTITIONS
-        data.archived(event_type, texts, partition=partition, at=at, apart=timedelta(milliseconds=5))
+        data.archive_events(event_type, texts, partition=partition, at=at, apart=timedelta(milliseconds=5))
 
 
 def texts_of(first: int, count: int) -> Iterator[bytes]:

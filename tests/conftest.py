@@ -65,10 +65,10 @@ def pytest_report_header() -> str | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only `make test-all` runs. What takes longest goes first, so that no process works alone at the
     end."""
-    left_out = [item for item in items if everything.is_left_out(item)]
+    left_out = [item for item in items if everything.is_skipped(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not everything.is_left_out(item)]
+        items[:] = [item for item in items if not everything.is_skipped(item)]
     items.sort(key=lambda item: TOGETHER.index(found) if (found := group(item.nodeid)) in TOGETHER else len(TOGETHER))
 
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.attacked import Attacked, attacked
+from tests.support.attacked import AttackedBroker, start_attacked_broker
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Attacked]:
+def broker() -> Iterator[AttackedBroker]:
     """A broker that a file of tests attacks. It is there at the end, and has logged no traceback."""
-    with attacked() as broker:
+    with start_attacked_broker() as broker:
         yield broker
         assert broker.alive()
         assert broker.tracebacks() == []

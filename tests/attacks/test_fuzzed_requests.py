@@ -19,10 +19,10 @@ from nakadi import openapi
 from nakadi.model.authorization import BlockedKind
 from tests.support import everything
 from tests.support.api import a_business_definition, a_definition
-from tests.support.attacked import Attacked, attacked, times
-from tests.support.hostile import HostileRequest, World, hostile_requests
+from tests.support.attacked import AttackedBroker, choose_repetitions, start_attacked_broker
+from tests.support.hostile import BrokerContent, HostileRequest, hostile_requests
 from tests.support.openapi import assert_answer_matches, operation_at
-from tests.support.parking import PARKING, keyed
+from tests.support.parking import PARKING, a_keyed_definition
 from tests.support.subscriptions import a_cursor, a_request
 from tests.support.wire import Wire
 
@@ -40,7 +40,7 @@ Answer = tuple[int, dict[str, str], bytes | None]
 class Target:
     """A broker with something of everything, which is made again when a request has deleted or changed it."""
 
-    def __init__(self, broker: Attacked) -> None:
+    def __init__(self, broker: AttackedBroker) -> None:
         self.broker = broker
         self.statuses: Counter[int] = Counter()
         self._wire: Wire | None = None
@@ -62,7 +62,7 @@ class Target:
         for definition in (
             a_definition(name="fuzz.plain", schema={"type": "object"}),
             a_business_definition(name="fuzz.business", default_statistic=STATISTIC),
-            keyed(name="fuzz.keyed", category="business", cleanup_policy="compact", **ENRICHED),
+            a_keyed_definition(name="fuzz.keyed", category="business", cleanup_policy="compact", **ENRICHED),
             a_definition(name="fuzz.change", category="data", compatibility_mode="none", **ENRICHED),
         ):
             made = self._api.post("/event-types", json=definition)
@@ -162,25 +162,25 @@ CHANGE = {"data_op": "C", "data_type": "x", "data": {"a": 1}, "metadata": METADA
 def target(request, tmp_path_factory) -> Iterator[Target]:
     folder = tmp_path_factory.mktemp("fuzzed")
     arguments = () if request.param == "memory" else ("--engine=sqlite", f"--data={folder}")
-    with attacked(*arguments, NAKADI_MAX_COMMIT_TIMEOUT_SECONDS="1") as broker:
+    with start_attacked_broker(*arguments, NAKADI_MAX_COMMIT_TIMEOUT_SECONDS="1") as broker:
         with closing(Target(broker)) as target:
             yield target
         assert broker.alive()
         assert broker.tracebacks() == []
-        assert " ERROR " not in broker.logged()
+        assert " ERROR " not in broker.read_log()
 
 
 @pytest.mark.parametrize("target", ["sqlite"], indirect=True)
 def test_hostile_requests_are_answered_as_described(target, record_property):
     """Whatever stands in a path, a query, a header or a body, the answer is a documented one and no fault. (R16)"""
 
-    @settings(SEEDED, max_examples=times(300, 4_000))
-    @given(hostile_requests(World(target.names, target.bodies)))
+    @settings(SEEDED, max_examples=choose_repetitions(300, 4_000))
+    @given(hostile_requests(BrokerContent(target.names, target.bodies)))
     def attack(request: HostileRequest) -> None:
         target.hold(request)
 
     attack()
-    record_property("figures", in_words(target.statuses))
+    record_property("figures", describe_statuses(target.statuses))
 
 
 @pytest.mark.parametrize("target", ["memory"], indirect=True)
@@ -194,13 +194,13 @@ def test_requests_from_the_description_are_answered_as_described(target, record_
             modes.append(GenerationMode.NEGATIVE)
         for mode in modes:
 
-            @settings(SEEDED, max_examples=times(2, 6))
+            @settings(SEEDED, max_examples=choose_repetitions(2, 6))
             @given(operation.as_strategy(generation_mode=mode))
             def attack(case: Case) -> None:
                 target.hold(made_by_schemathesis(case, target))
 
             attack()
-    record_property("figures", in_words(target.statuses - before))
+    record_property("figures", describe_statuses(target.statuses - before))
 
 
 def made_by_schemathesis(case: Case, target: Target) -> HostileRequest:
@@ -218,5 +218,5 @@ def _bytes(value: str | bytes) -> bytes:
     return value if isinstance(value, bytes) else value.encode("latin-1", "replace")
 
 
-def in_words(statuses: Counter[int]) -> str:
+def describe_statuses(statuses: Counter[int]) -> str:
     return ", ".join(f"{status}: {count}" for status, count in sorted(statuses.items()))

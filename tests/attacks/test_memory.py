@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.support.attacked import LONG, MEGABYTE, attacked
+from tests.support.attacked import LONG, MEGABYTE, start_attacked_broker
 from tests.support.patience import until
 from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 
@@ -36,7 +36,7 @@ def got(broker, path):
         return answer.read()
 
 
-def published(broker, name, body):
+def publish_compressed(broker, name, body):
     """The answer to a batch that is sent in gzip."""
     return post(broker, f"/event-types/{name}/events", gzip.compress(body, 1), **{"Content-Encoding": "gzip"})
 
@@ -61,7 +61,7 @@ def quiet(broker):
 
 def test_millions_of_tiny_events_are_refused(broker, quiet):
     """Twenty-two million empty events in 65 KB are 413, and take little more than they have unpacked."""
-    status, answer = published(broker, an_event_type(broker, "tiny"), b"[" + b"{}," * 21_999_999 + b"{}]")
+    status, answer = publish_compressed(broker, an_event_type(broker, "tiny"), b"[" + b"{}," * 21_999_999 + b"{}]")
 
     assert (status, json.loads(answer)["detail"]) == (413, "The batch has more than 10000 events")
     assert broker.peak_memory() - quiet < 3 * 66 * MEGABYTE
@@ -70,7 +70,7 @@ def test_millions_of_tiny_events_are_refused(broker, quiet):
 
 def test_half_a_million_tiny_events_are_refused_unparsed(broker, quiet):
     """Half a million empty events in 1.5 KB are refused at the price of their text."""
-    status, _ = published(broker, an_event_type(broker, "half"), b"[" + b"{}," * 499_999 + b"{}]")
+    status, _ = publish_compressed(broker, an_event_type(broker, "half"), b"[" + b"{}," * 499_999 + b"{}]")
 
     assert status == 413
     assert broker.peak_memory() - quiet < 20 * MEGABYTE
@@ -78,7 +78,7 @@ def test_half_a_million_tiny_events_are_refused_unparsed(broker, quiet):
 
 def test_ten_thousand_tiny_events_take_little(broker, quiet):
     """As many events as a batch may have take some hundred bytes each, also where they are kept."""
-    status, answer = published(broker, an_event_type(broker, "many"), b"[" + b"{}," * 9_999 + b"{}]")
+    status, answer = publish_compressed(broker, an_event_type(broker, "many"), b"[" + b"{}," * 9_999 + b"{}]")
 
     assert (status, answer) == (200, b"")
     assert broker.peak_memory() - quiet < 15 * MEGABYTE
@@ -102,7 +102,7 @@ OFTEN = ("numbers", "names", "letters")
 def test_a_body_takes_a_few_times_its_size(broker, quiet, shape, record_property):
     """A body takes less than eight times its size in memory, whatever it holds; what is stored is among them."""
     body = batch_of(SHAPES[shape], 16 * MEGABYTE)
-    status, answer = published(broker, an_event_type(broker, f"shape.{shape.replace(' ', '-')}"), body)
+    status, answer = publish_compressed(broker, an_event_type(broker, f"shape.{shape.replace(' ', '-')}"), body)
 
     factor = (broker.peak_memory() - quiet) / len(body)
     record_property("figures", f"{len(body) / MEGABYTE:.1f} MB of {shape}: {factor:.1f} times that in memory")
@@ -115,7 +115,7 @@ def test_a_body_takes_a_few_times_its_size(broker, quiet, shape, record_property
 @pytest.mark.parametrize("body", [b"[" * 16_000_000, b"[{" + b"{" * 16_000_000, b"[" + b'{"a":{}}' * 2_000_000])
 def test_what_is_no_batch_takes_no_more(broker, quiet, body):
     """A body that cannot be read takes as little as one that can."""
-    status, _ = published(broker, an_event_type(broker, f"rubbish.{len(body)}"), body)
+    status, _ = publish_compressed(broker, an_event_type(broker, f"rubbish.{len(body)}"), body)
 
     assert status in (400, 413)
     assert broker.peak_memory() - quiet < 3 * len(body) + 20 * MEGABYTE
@@ -160,10 +160,12 @@ def issuer(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def guarded(issuer):
+def broker_with_tokens(issuer):
     """A broker that asks for tokens, and has 100 MB for bodies."""
     settings = {"NAKADI_AUTH": "jwt", "NAKADI_AUTH_JWKS": str(issuer.path), "NAKADI_AUTH_ISSUER": ISSUER}
-    with attacked(**settings, NAKADI_AUTH_AUDIENCE=AUDIENCE, NAKADI_MAX_REQUEST_MEMORY_BYTES="100000000") as broker:
+    with start_attacked_broker(
+        **settings, NAKADI_AUTH_AUDIENCE=AUDIENCE, NAKADI_MAX_REQUEST_MEMORY_BYTES="100000000"
+    ) as broker:
         yield broker
         assert broker.alive()
         assert broker.tracebacks() == []
@@ -181,26 +183,26 @@ def send_on(wire, size):
         wire.socket.sendall(b" " * size)
 
 
-def test_without_a_token_nothing_is_kept(guarded):
+def test_without_a_token_nothing_is_kept(broker_with_tokens):
     """Fifteen clients with large bodies and no token are refused at once, and none of their bytes stay."""
-    guarded.forget_peak()
-    before = guarded.memory()
-    wires = [sending(guarded) for _ in range(15)]
+    broker_with_tokens.forget_peak()
+    before = broker_with_tokens.memory()
+    wires = [sending(broker_with_tokens) for _ in range(15)]
     statuses = [wire.response()[0] for wire in wires]
     for wire in wires:
         send_on(wire, 20 * MEGABYTE)
         wire.socket.close()
 
     assert statuses == [401] * 15
-    assert guarded.peak_memory() - before < 30 * MEGABYTE
+    assert broker_with_tokens.peak_memory() - before < 30 * MEGABYTE
 
 
-def test_bodies_in_work_have_a_limit_together(guarded, issuer):
+def test_bodies_in_work_have_a_limit_together(broker_with_tokens, issuer):
     """With a token, too, no more than the limit is kept of all bodies; beyond it they are 503, and may come again."""
     token = f"Authorization: Bearer {issuer.token()}"
-    before = guarded.memory()
-    guarded.forget_peak()
-    wires = [sending(guarded, token) for _ in range(15)]
+    before = broker_with_tokens.memory()
+    broker_with_tokens.forget_peak()
+    wires = [sending(broker_with_tokens, token) for _ in range(15)]
     for wire in wires:
         send_on(wire, 20 * MEGABYTE)
     refused = [wire for wire in wires if select.select([wire.socket], [], [], 0)[0]]
@@ -209,10 +211,10 @@ def test_bodies_in_work_have_a_limit_together(guarded, issuer):
     assert {(status, headers["retry-after"]) for status, headers, _ in answers} == {(503, "1")}
     assert 15 - len(refused) <= 5
     # Gathering a body costs its size once more for a moment.
-    assert guarded.peak_memory() - before < 200 * MEGABYTE
+    assert broker_with_tokens.peak_memory() - before < 200 * MEGABYTE
 
     for wire in wires:
         wire.socket.close()
     headers = {"Authorization": f"Bearer {issuer.token()}", "Content-Type": "application/json"}
     body = b"[" + b" " * 10 * MEGABYTE + b"]"
-    until(lambda: post(guarded, "/event-types/nothing/events", body, **headers)[0] == 404)
+    until(lambda: post(broker_with_tokens, "/event-types/nothing/events", body, **headers)[0] == 404)

@@ -2,7 +2,7 @@
 
 import random
 
-from tests.support.attacked import times
+from tests.support.attacked import choose_repetitions
 
 WORDS = (
     *(b"GET", b"POST", b"PUT", b"CONNECT", b"BREW", b" ", b"  ", b"/", b"/event-types", b"*", b"HTTP/1.1", b"HTTP/1.0"),
@@ -15,7 +15,7 @@ WORDS = (
 def test_rubbish_is_answered_or_the_connection_ends(broker):
     """Rubbish never gets a 5xx other than 501, and the broker answers other clients afterwards."""
     dice = random.Random(8)  # the same rubbish in every run
-    for _ in range(times(300, 5_000)):
+    for _ in range(choose_repetitions(300, 5_000)):
         rubbish = b"".join(dice.choice(WORDS) for _ in range(dice.randint(1, 20)))
         with broker.wire() as wire:
             answers = wire.answers(rubbish)

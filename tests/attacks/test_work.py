@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 import httpx
 
-from tests.support.attacked import Attacked, attacked, times
+from tests.support.attacked import AttackedBroker, choose_repetitions, start_attacked_broker
 from tests.support.patience import until
 from tests.support.processes import ENVIRONMENT
 from tests.support.wire import Wire
@@ -24,7 +24,7 @@ def a_schema(levels):
     return {"definitions": {"d0": {"type": "object"}, **definitions}, "$ref": f"#/definitions/d{levels - 1}"}
 
 
-def created(broker, name, schema):
+def create_event_type(broker, name, schema):
     definition = {
         "name": name,
         "owning_application": "attacks",
@@ -40,7 +40,7 @@ def a_wire(broker):
     return wire
 
 
-def posted(wire, name, events):
+def post_events(wire, name, events):
     body = json.dumps(events).encode()
     head = f"POST /event-types/{name}/events HTTP/1.1"
     return wire.send(head, "Content-Type: application/json", f"Content-Length: {len(body)}", body=body)
@@ -55,35 +55,35 @@ def worst_batches(broker, stack):
     """As many batches as there are threads for them, each with as much work as a batch may have, and more."""
     wires = [stack.enter_context(a_wire(broker)) for _ in range(BATCHES)]
     for wire in wires:
-        posted(wire, "the.worst", [{}] * 1_300)
+        post_events(wire, "the.worst", [{}] * 1_300)
     return wires
 
 
 def test_the_worst_batches_hold_up_no_other_client_and_not_the_end():
     """While they are in work, health and small batches are answered; SIGTERM ends the process by itself."""
-    with attacked() as broker, ExitStack() as stack:
-        assert created(broker, "too.far", a_schema(22)).status_code == 422
-        assert created(broker, "the.worst", a_schema(12)).status_code == 201
-        assert created(broker, "small", {}).status_code == 201
+    with start_attacked_broker() as broker, ExitStack() as stack:
+        assert create_event_type(broker, "too.far", a_schema(22)).status_code == 422
+        assert create_event_type(broker, "the.worst", a_schema(12)).status_code == 201
+        assert create_event_type(broker, "small", {}).status_code == 201
 
         wires = worst_batches(broker, stack)
-        for _ in range(times(10, 100)):
+        for _ in range(choose_repetitions(10, 100)):
             assert health(broker) == 200
             with a_wire(broker) as small:
-                assert posted(small, "small", [{"a": 1}]).response()[0] == 200
+                assert post_events(small, "small", [{"a": 1}]).response()[0] == 200
         assert {wire.response()[0] for wire in wires} <= {200, 422, 503}
 
         worst_batches(broker, stack)
         assert health(broker) == 200
         assert broker.end(signal.SIGTERM) == 0
-        assert "cut off" not in broker.logged()
+        assert "cut off" not in broker.read_log()
         assert broker.tracebacks() == []
 
 
 def test_a_client_that_reads_nothing_does_not_hold_up_the_end():
     """Streams whose clients take nothing are cut off, and the process ends by itself."""
-    with attacked() as broker, ExitStack() as stack:
-        assert created(broker, "large", {}).status_code == 201
+    with start_attacked_broker() as broker, ExitStack() as stack:
+        assert create_event_type(broker, "large", {}).status_code == 201
         for _ in range(20):
             assert (
                 httpx.post(
@@ -126,7 +126,7 @@ exit_process(program.main(signals=signals))
 
 
 @contextmanager
-def with_a_registry_that_falls_silent(folder):
+def silenceable_broker(folder):
     """A broker, and how to silence its registry."""
     silent, log = folder / "silent", folder / "log"
     command = [sys.executable, "-c", PROGRAM, str(silent), "--port=0", "--engine=memory"]
@@ -134,7 +134,7 @@ def with_a_registry_that_falls_silent(folder):
         environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path)}
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True)
     try:
-        yield Attacked(process, log), silent.touch
+        yield AttackedBroker(process, log), silent.touch
     finally:
         if process.poll() is None:
             process.kill()
@@ -143,8 +143,8 @@ def with_a_registry_that_falls_silent(folder):
 
 def test_a_registry_that_does_not_answer_takes_neither_health_nor_open_streams_nor_the_end(tmp_path):
     """Many requests wait for it: the process is healthy and not ready, open streams go on, and SIGTERM ends it."""
-    with with_a_registry_that_falls_silent(tmp_path) as (broker, silence), ExitStack() as stack:
-        assert created(broker, "kept", {}).status_code == 201
+    with silenceable_broker(tmp_path) as (broker, silence), ExitStack() as stack:
+        assert create_event_type(broker, "kept", {}).status_code == 201
         with a_wire(broker) as wire:
             assert wire.send("GET /ready HTTP/1.1").response()[0] == 200
         followed = stack.enter_context(a_wire(broker))
@@ -162,8 +162,8 @@ def test_a_registry_that_does_not_answer_takes_neither_health_nor_open_streams_n
 
         broker.process.send_signal(signal.SIGTERM)
         broker.process.wait(60)
-        assert "Still at work: " in broker.logged()
-        assert "nakadi-streams in EventTypes.find" in broker.logged()
+        assert "Still at work: " in broker.read_log()
+        assert "nakadi-streams in EventTypes.find" in broker.read_log()
 
 
 def not_ready(broker):

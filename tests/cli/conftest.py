@@ -15,7 +15,7 @@ import pytest
 
 from infra.laptop.laptop import Laptop
 from nakadi_cli.__main__ import main
-from tests.support.laptop import ALL, HURRIED, OPEN, STRICTNESS, OnALaptop
+from tests.support.laptop import ALL, FAST_SETTINGS, OPEN, STRICTNESS, LaptopBroker
 from tests.support.patience import PATIENCE
 from tests.support.served import ServedBroker
 
@@ -38,15 +38,15 @@ class Done:
 
 
 @pytest.fixture(scope="session", params=["aws-local" if ALL else "embedded"])
-def broker(request, tmp_path_factory) -> Iterator[ServedBroker | OnALaptop]:
+def broker(request, tmp_path_factory) -> Iterator[ServedBroker | LaptopBroker]:
     """A broker in this process; in `make test-aws-local` the deployment on this machine."""
     if request.param == "embedded":
         with ServedBroker() as broker:
             yield broker
         return
-    with Laptop(tmp_path_factory.mktemp("laptop"), HURRIED, STRICTNESS) as laptop:
+    with Laptop(tmp_path_factory.mktemp("laptop"), FAST_SETTINGS, STRICTNESS) as laptop:
         front = laptop.front(authorizes=False, settings=OPEN)
-        with pytest.MonkeyPatch.context() as patch, closing(OnALaptop(laptop, front)) as deployed:
+        with pytest.MonkeyPatch.context() as patch, closing(LaptopBroker(laptop, front)) as deployed:
             # For what only an insider can do; no role is of that name, so that everything is allowed.
             patch.setenv("AWS_ACCESS_KEY_ID", "laptop")
             patch.setenv("AWS_SECRET_ACCESS_KEY", "laptop")

@@ -163,18 +163,18 @@ def everything(run, url):
     """What a broker has, without what differs from one to the next."""
     own = {"created_at", "updated_at", "id", "version"}
 
-    def cleaned(value):
+    def drop_server_fields(value):
         if isinstance(value, dict):
-            return {key: cleaned(each) for key, each in value.items() if key not in own}
+            return {key: drop_server_fields(each) for key, each in value.items() if key not in own}
         if isinstance(value, list):
-            return sorted((cleaned(each) for each in value), key=json.dumps)
+            return sorted((drop_server_fields(each) for each in value), key=json.dumps)
         return value
 
     event_types = [
         json.loads(run("event-types", "get", each["name"], "-o", "json", url=url).out)
         for each in run("event-types", "list", "shop.*", "-o", "json", url=url).json
     ]
-    return cleaned(event_types), cleaned(run("subscriptions", "list", "-o", "json", url=url).json)
+    return drop_server_fields(event_types), drop_server_fields(run("subscriptions", "list", "-o", "json", url=url).json)
 
 
 def test_files_are_applied_twice_the_second_time_without_a_change(run, empty, folder):

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from nakadi.local import Broker
-from tests.support.api import created
+from tests.support.api import create_event_type
 from tests.support.parking import PARKING
 from tests.support.patience import PATIENCE
 from tests.support.tokens import Issuer
@@ -22,7 +22,7 @@ def empty():
 
 def test_a_new_timeline_begins(run, api):
     """`timelines create` begins a timeline, and `list` shows all of them in their order."""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
 
     assert run("timelines", "create", name).code == 0
     assert [each["order"] for each in run("timelines", "list", name, "-o", "json").json] == [1, 2]
@@ -31,7 +31,7 @@ def test_a_new_timeline_begins(run, api):
 
 def test_topics_of_another_broker_are_adopted(run, api):
     """`timelines adopt` sends the timelines in a file, and shows why they are refused."""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     adopt = ("timelines", "adopt", name, "--storage", "default", "-f", "-")
 
     refused = run(*adopt, stdin=json.dumps([{"order": 1, "topic": "elsewhere"}]))
@@ -70,20 +70,20 @@ def test_features_are_switched(run, empty):
 def test_admins_are_added_and_removed(run, empty):
     """`admin add` and `remove` change one entry of one list, and leave the others."""
 
-    def listed():
+    def list_storages():
         return run("admin", "list", "-o", "json", url=empty.url).json
 
-    before = listed()
+    before = list_storages()
     assert run("admin", "add", "writers", "service:shop", url=empty.url).code == 0
-    between = listed()
+    between = list_storages()
     assert run("admin", "add", "writers", "service:shop", url=empty.url).code == 0
-    assert listed() == between
+    assert list_storages() == between
     assert run("admin", "remove", "writers", "service:shop", url=empty.url).code == 0
 
     new = {"role": "writers", "data_type": "service", "value": "shop"}
     assert new in between
     assert len(between) == len(before) + 1
-    assert listed() == before
+    assert list_storages() == before
     assert run("admin", "remove", "writers", "service:shop", url=empty.url).code == 2
     assert run("admin", "add", "writers", "shop", url=empty.url).code == 2
 
@@ -143,7 +143,7 @@ def test_a_bad_token_is_found(run, tmp_path):
 
 def test_the_lots_of_subscriptions_are_looked_at(run, api, broker):
     """A subscription that parks events is looked at, whether it has parked some or not."""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     body = {"owning_application": "cli", "event_types": [name], "annotations": PARKING}
     assert api.post("/subscriptions", json=body).status_code == 201
 
@@ -155,7 +155,7 @@ def test_the_lots_of_subscriptions_are_looked_at(run, api, broker):
 def test_misspelt_annotations_are_noticed(run, empty):
     """`doctor` names annotations that mean nothing to the broker, and is well all the same."""
     with httpx.Client(base_url=empty.url, timeout=PATIENCE) as api:
-        created(api, annotations={"nakadi.io/table-sort-bye": "id"})
+        create_event_type(api, annotations={"nakadi.io/table-sort-bye": "id"})
     done = run("doctor", "-o", "json", url=empty.url)
 
     assert done.code == 0

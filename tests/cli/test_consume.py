@@ -9,16 +9,16 @@ import pytest
 
 from nakadi_cli.api import Api
 from nakadi_cli.failures import NotAnswered
-from tests.support.api import created
+from tests.support.api import create_event_type
 from tests.support.builders import a_name
 from tests.support.patience import PATIENCE, until
-from tests.support.processes import ROOT_ENVIRONMENT, running
+from tests.support.processes import ROOT_ENVIRONMENT, run_process
 
 
 @pytest.fixture
 def subscription(run, api):
     """The id of a subscription from the beginning to twenty events in one partition."""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     assert api.post(f"/event-types/{name}/events", json=[{"n": n} for n in range(20)]).status_code == 200
     return run("subscriptions", "create", name, "--owner", a_name(), "--from", "begin").out.strip()
 
@@ -27,9 +27,9 @@ def waiting(run, subscription):
     return sum(row["unconsumed_events"] for row in run("subscriptions", "lag", subscription, "-o", "json").json)
 
 
-def started(subscription, *arguments, url):
+def start_consumer(subscription, *arguments, url):
     command = [sys.executable, "-W", "error", "-m", "nakadi_cli", "consume", subscription, "--url", url, *arguments]
-    return running(command, ROOT_ENVIRONMENT)
+    return run_process(command, ROOT_ENVIRONMENT)
 
 
 def until_its_parent_ends(condition="true"):
@@ -83,7 +83,7 @@ def test_what_was_not_committed_goes_to_the_next_consumer_at_once(run, api, subs
 def test_a_consumer_that_is_killed_releases_its_partitions(broker, api, subscription, tmp_path):
     """The end of the connection is the end of the stream. (S329)"""
     line = f"touch {tmp_path}/began; {until_its_parent_ends()}"
-    with started(subscription, "--exec", line, url=broker.url) as process:
+    with start_consumer(subscription, "--exec", line, url=broker.url) as process:
         until((tmp_path / "began").exists)
         assert api.head(f"/subscriptions/{subscription}/events").status_code == 409
         process.kill()
@@ -121,7 +121,7 @@ def test_an_unknown_subscription_is_exit_code_5(run):
 def test_a_signal_lets_the_batch_at_hand_be_finished(run, broker, subscription, tmp_path, number):
     """After a signal the command goes on with its batch, which is committed; no other batch begins."""
     line = f"cat > /dev/null; echo $$ >> {tmp_path}/began; {until_its_parent_ends(f'[ ! -e {tmp_path}/go ]')}"
-    with started(subscription, "--batch-size", "6", "--exec", line, url=broker.url) as process:
+    with start_consumer(subscription, "--batch-size", "6", "--exec", line, url=broker.url) as process:
         until((tmp_path / "began").exists)
         process.send_signal(number)
         (tmp_path / "go").touch()
@@ -136,7 +136,7 @@ def test_a_signal_lets_the_batch_at_hand_be_finished(run, broker, subscription, 
 def test_a_second_signal_ends_the_command_as_well(run, broker, subscription, tmp_path):
     """A command that does not end is ended by a second signal, and its batch is not committed."""
     line = f"touch {tmp_path}/began; {until_its_parent_ends()}"
-    with started(subscription, "--exec", line, url=broker.url) as process:
+    with start_consumer(subscription, "--exec", line, url=broker.url) as process:
         until((tmp_path / "began").exists)
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
@@ -218,7 +218,7 @@ def test_a_signal_ends_looking_whether_something_waits(run, subscription, monkey
 
 def test_a_signal_ends_waiting(broker, subscription):
     """A consumer that waits for events ends at once, with 0."""
-    with started(subscription, url=broker.url) as process:
+    with start_consumer(subscription, url=broker.url) as process:
         for _ in range(20):
             process.stdout.readline()
         process.send_signal(signal.SIGTERM)

@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from tests.support.api import a_definition, created
+from tests.support.api import a_definition, create_event_type
 from tests.support.builders import a_name
 
 SCHEMA = {"type": "object", "properties": {"order": {"type": "string"}}}
@@ -13,8 +13,8 @@ SCHEMA = {"type": "object", "properties": {"order": {"type": "string"}}}
 
 def test_event_types_are_listed_by_pattern_owner_and_category(run, api):
     """A list has the event types that fit, as a table, as JSON or as YAML."""
-    name = created(api, owning_application="the-cli")["name"]
-    created(api, owning_application="another")
+    name = create_event_type(api, owning_application="the-cli")["name"]
+    create_event_type(api, owning_application="another")
 
     found = run("event-types", "list", name[:8] + "*", "--owner", "the-cli", "--category", "undefined", "-o", "json")
 
@@ -28,7 +28,7 @@ def test_event_types_are_listed_by_pattern_owner_and_category(run, api):
 
 def test_an_event_type_is_shown_with_its_schema(run, api):
     """`get` shows the definition, its schema as what it is."""
-    name = created(api, schema=SCHEMA)["name"]
+    name = create_event_type(api, schema=SCHEMA)["name"]
 
     assert yaml.safe_load(run("event-types", "get", name).out)["schema"]["schema"] == SCHEMA
     assert run("event-types", "get", name, "-o", "json").json["name"] == name
@@ -37,7 +37,7 @@ def test_an_event_type_is_shown_with_its_schema(run, api):
 
 def test_what_get_shows_can_be_created_again(run, api):
     """The output of `get`, under another name, is input of `create`."""
-    old, new = created(api, schema=SCHEMA)["name"], a_name()
+    old, new = create_event_type(api, schema=SCHEMA)["name"], a_name()
     text = run("event-types", "get", old).out.replace(old, new)
 
     assert run("event-types", "create", "-f", "-", stdin=text).code == 0
@@ -46,7 +46,7 @@ def test_what_get_shows_can_be_created_again(run, api):
 
 def test_what_get_shows_can_be_edited_and_handed_back(run, api):
     """`update` makes an event type what a definition says, and needs its name."""
-    name = created(api, schema=SCHEMA)["name"]
+    name = create_event_type(api, schema=SCHEMA)["name"]
     definition = yaml.safe_load(run("event-types", "get", name).out)
     definition["schema"]["schema"]["properties"]["paid"] = {"type": "boolean"}
 
@@ -69,7 +69,7 @@ def test_an_event_type_is_created_from_json(run, api, tmp_path):
 
 def test_a_refusal_is_a_sentence_with_the_detail_and_the_flow_id(run, api):
     """What the broker refuses ends with 3 and one line: the detail, the violations, the status and the flow id."""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
 
     twice = run("event-types", "create", "-f", "-", stdin=json.dumps(a_definition(name=name)))
     invalid = run("event-types", "create", "-f", "-", stdin="{name: no}")
@@ -83,7 +83,7 @@ def test_a_refusal_is_a_sentence_with_the_detail_and_the_flow_id(run, api):
 
 def test_an_event_type_is_deleted_when_its_name_is_typed(run, api):
     """`delete` asks for the name; `--yes` does not ask."""
-    one, two = created(api)["name"], created(api)["name"]
+    one, two = create_event_type(api)["name"], create_event_type(api)["name"]
 
     assert run("event-types", "delete", one, stdin="yes\n").code == 2
     assert api.get(f"/event-types/{one}").status_code == 200
@@ -94,7 +94,7 @@ def test_an_event_type_is_deleted_when_its_name_is_typed(run, api):
 
 def test_where_nothing_can_be_typed_nothing_is_deleted(run, api):
     """Without a terminal and without `--yes` a script is told what is missing."""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     done = run("event-types", "delete", name)
 
     assert done.code == 2
@@ -104,7 +104,7 @@ def test_where_nothing_can_be_typed_nothing_is_deleted(run, api):
 
 def test_partitions_are_listed(run, api):
     """`partitions` shows where each partition begins and ends."""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
 
     assert run("event-types", "partitions", name, "-o", "json").json[0]["partition"] == "0"
     assert run("event-types", "partitions", name).out.split()[:3] == ["PARTITION", "OLDEST", "NEWEST"]
@@ -127,7 +127,7 @@ def test_a_missing_file_is_named(run):
 def test_what_a_terminal_would_obey_is_not_printed(run, api):
     """No form of a result has control characters of what others wrote."""
     owner = "shop\x1b[2J\x9b2J"
-    created(api, owning_application=owner)
+    create_event_type(api, owning_application=owner)
 
     for how in ("table", "json", "yaml"):
         shown = run("event-types", "list", "--owner", owner, "-o", how).out

@@ -11,13 +11,13 @@ import pytest
 from nakadi_cli.local_commands import _JOBS
 from tests.support.environment import plain_environment
 from tests.support.patience import PATIENCE
-from tests.support.processes import ROOT, ROOT_ENVIRONMENT, running
+from tests.support.processes import ROOT, ROOT_ENVIRONMENT, run_process
 
 
 def test_a_broker_is_served_until_a_signal(run, tmp_path):
     """`nakadi serve` is the local program with its options, and ends with 0 at SIGTERM."""
     command = [sys.executable, "-m", "nakadi_cli", "serve", "--port", "0", "--data", str(tmp_path / "data")]
-    with running(command, ROOT_ENVIRONMENT) as process:
+    with run_process(command, ROOT_ENVIRONMENT) as process:
         greeting = ""
         while "Ctrl-C ends it." not in greeting:
             line = process.stdout.readline()
@@ -72,7 +72,7 @@ def test_fish_shows_whole_descriptions(run):
 def test_commands_and_options_are_completed():
     """What a shell asks is answered with commands, those of groups and options."""
 
-    def completed(words, at):
+    def complete(words, at):
         done = subprocess.run(
             [sys.executable, "-m", "nakadi_cli"],
             env={
@@ -87,9 +87,9 @@ def test_commands_and_options_are_completed():
         )
         return {line.partition(",")[2] for line in done.stdout.splitlines()}
 
-    assert completed("nakadi sub", 1) == {"subscriptions"}
-    assert completed("nakadi subscriptions re", 2) == {"reset"}
-    assert "--dry-run" in completed("nakadi subscriptions reset --", 3)
+    assert complete("nakadi sub", 1) == {"subscriptions"}
+    assert complete("nakadi subscriptions re", 2) == {"reset"}
+    assert "--dry-run" in complete("nakadi subscriptions reset --", 3)
 
 
 @pytest.mark.parametrize(

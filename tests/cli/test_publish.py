@@ -9,7 +9,7 @@ from nakadi.local import Broker
 from nakadi_cli.api import Api
 from nakadi_cli.failures import BadInput
 from nakadi_cli.reading_events import Event, batches, events_in
-from tests.support.api import created
+from tests.support.api import create_event_type
 from tests.support.builders import a_name
 
 ORDERS = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -18,14 +18,14 @@ ORDERS = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
 @pytest.fixture
 def orders(api):
     """The name of an event type whose events have a number."""
-    return created(api, schema=ORDERS)["name"]
+    return create_event_type(api, schema=ORDERS)["name"]
 
 
 def lines(*numbers):
     return "".join(f'{{"n": {number}}}\n' for number in numbers)
 
 
-def stored(run, name):
+def read_stored_events(run, name):
     return sorted(event["n"] for event in run("tail", name, "--from", "begin", "--no-follow", "-o", "json").lines)
 
 
@@ -35,7 +35,7 @@ def test_events_are_published_line_by_line(run, orders):
 
     assert done.code == 0
     assert "10 published" in done.err
-    assert stored(run, orders) == list(range(10))
+    assert read_stored_events(run, orders) == list(range(10))
 
 
 def test_ctrl_c_says_how_many_are_published(run, orders, monkeypatch):
@@ -53,7 +53,7 @@ def test_ctrl_c_says_how_many_are_published(run, orders, monkeypatch):
 
     assert done.code == 130
     assert "6 published" in done.err
-    assert stored(run, orders) == list(range(6))
+    assert read_stored_events(run, orders) == list(range(6))
 
 
 def test_an_array_is_published(run, orders, tmp_path):
@@ -63,7 +63,7 @@ def test_an_array_is_published(run, orders, tmp_path):
     done = run("publish", orders, str(tmp_path / "orders.json"), "-o", "json")
 
     assert done.json == {"published": 5, "refused": [], "failed": [], "ended_at": None}
-    assert stored(run, orders) == list(range(5))
+    assert read_stored_events(run, orders) == list(range(5))
 
 
 def test_a_refused_event_ends_publishing(run, orders):
@@ -76,7 +76,7 @@ def test_a_refused_event_ends_publishing(run, orders):
     assert done.json["published"] == 2
     assert [each["event"] for each in done.json["refused"]] == [3]
     assert done.json["ended_at"] == 3
-    assert stored(run, orders) == [0, 1]
+    assert read_stored_events(run, orders) == [0, 1]
     first = run("publish", orders, stdin=text)
     assert first.code == 3
     assert "event 3: " in first.err
@@ -89,7 +89,7 @@ def test_refused_events_can_be_left_out(run, orders):
 
     assert done.code == 7
     assert "3 published, 2 refused" in done.err
-    assert stored(run, orders) == [0, 1, 4]
+    assert read_stored_events(run, orders) == [0, 1, 4]
 
 
 def test_only_what_was_not_stored_is_sent_again(run):
@@ -142,7 +142,7 @@ def test_what_was_refused_can_be_sent_again(run, orders, tmp_path):
     kept.write_text(kept.read_text().replace("1.50", "1"))
     assert run("publish", orders, str(kept), "--refused", str(tmp_path / "none")).code == 0
     assert (tmp_path / "none").read_text() == ""
-    assert stored(run, orders) == [0, 1, 2]
+    assert read_stored_events(run, orders) == [0, 1, 2]
 
 
 def test_where_publishing_ends_the_rest_is_kept(run, orders, tmp_path):
@@ -153,7 +153,7 @@ def test_where_publishing_ends_the_rest_is_kept(run, orders, tmp_path):
     assert run("publish", orders, "--batch-size", "2", "--refused", str(kept), stdin=text).code == 7
 
     assert kept.read_text() == lines(2) + '{"n": "three"}\n' + lines(4, 5)
-    assert stored(run, orders) == [0, 1]
+    assert read_stored_events(run, orders) == [0, 1]
 
 
 def test_what_was_given_up_is_kept(run, tmp_path):
@@ -175,18 +175,18 @@ def test_what_was_given_up_is_kept(run, tmp_path):
 
 def test_tombstones_are_published(run, api):
     """--tombstones deletes by key: it takes an offset that consumers do not see, of compacted event types alone."""
-    compacted = created(
+    compacted = create_event_type(
         api, cleanup_policy="compact", category="business", enrichment_strategies=["metadata_enrichment"]
     )
     tombstone = json.dumps({"metadata": {"partition_compaction_key": "4711"}})
 
     done = run("publish", compacted["name"], "--tombstones", stdin=tombstone)
-    of_another_policy = run("publish", created(api)["name"], "--tombstones", stdin=tombstone)
+    of_another_policy = run("publish", create_event_type(api)["name"], "--tombstones", stdin=tombstone)
 
     assert done.code == 0, done.err
     [partition] = run("event-types", "partitions", compacted["name"], "-o", "json").json
     assert partition["newest_available_offset"] >= partition["oldest_available_offset"]
-    assert stored(run, compacted["name"]) == []
+    assert read_stored_events(run, compacted["name"]) == []
     assert of_another_policy.code == 3
     assert "compacted" in of_another_policy.err
     assert run("publish", "any", "--tombstones", "--for", "x", stdin=tombstone).code == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from tests.support.api import created
+from tests.support.api import create_event_type
 from tests.support.postgres import running_server
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -34,7 +34,7 @@ def insert(database, event_type: str, key: str, event: str) -> None:
 
 def test_rows_are_published_once(run, api, database):
     """`--once` publishes what waits; what the broker refuses is listed, and can be tried again or skipped."""
-    name = created(api, schema=SCHEMA)["name"]
+    name = create_event_type(api, schema=SCHEMA)["name"]
     insert(database, name, "A", '{"n": 1}')
     insert(database, name, "A", '{"n": "two"}')
     insert(database, name, "A", '{"n": 3}')

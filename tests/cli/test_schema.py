@@ -6,7 +6,7 @@ import jsonpatch
 import pytest
 
 from nakadi_cli.line_numbers import line_of
-from tests.support.api import a_definition, created
+from tests.support.api import a_definition, create_event_type
 
 SCHEMA = {"type": "object", "properties": {"order": {"type": "string"}}}
 CHANGED = """{
@@ -21,7 +21,7 @@ CHANGED = """{
 
 def test_a_schema_is_checked_before_it_is_changed(run, api, tmp_path):
     """`schema check` says whether a schema could follow, with 0 or 1, from a schema or from a definition."""
-    name = created(api, schema=SCHEMA, compatibility_mode="compatible")["name"]
+    name = create_event_type(api, schema=SCHEMA, compatibility_mode="compatible")["name"]
     good, bad, whole = (tmp_path / each for each in ("good.yaml", "bad.json", "whole.yaml"))
     good.write_text("{type: object, properties: {order: {type: string}, note: {type: string}}}")
     bad.write_text(json.dumps({"type": "object", "properties": {"order": {"type": "integer"}}}))
@@ -29,34 +29,34 @@ def test_a_schema_is_checked_before_it_is_changed(run, api, tmp_path):
 
     assert run("schema", "check", str(good), "--event-type", name).code == 0
     assert run("schema", "check", str(whole)).code == 0
-    refused = run("schema", "check", str(bad), "--event-type", name, "-o", "json")
-    assert refused.code == 1
-    assert "order" in refused.json["error"]
+    rejected_schema = run("schema", "check", str(bad), "--event-type", name, "-o", "json")
+    assert rejected_schema.code == 1
+    assert "order" in rejected_schema.json["error"]
     assert run("schema", "check", str(bad)).code == 2
     assert run("schema", "list", name, "-o", "json").json[0]["schema"] == SCHEMA
 
 
 @pytest.fixture
 def name(api):
-    return created(api, schema=SCHEMA)["name"]
+    return create_event_type(api, schema=SCHEMA)["name"]
 
 
 @pytest.fixture
-def refused(tmp_path):
+def rejected_schema(tmp_path):
     file = tmp_path / "refused.json"
     file.write_text(CHANGED)
     return str(file)
 
 
-def test_a_report_has_lines_reasons_and_a_proposal(run, name, refused):
+def test_a_report_has_lines_reasons_and_a_proposal(run, name, rejected_schema):
     """People read where each change is, what it means, and what would be accepted."""
-    done = run("schema", "check", refused, "--event-type", name)
+    done = run("schema", "check", rejected_schema, "--event-type", name)
 
     assert done.code == 1
     first, title, order, proposal, *patch = done.out.splitlines()
-    assert first == f"{refused}: cannot follow version 1.0.0 of {name} in mode forward."
-    assert title.startswith(f"{refused}:1: patch: The title of the root")
-    assert order.startswith(f"{refused}:5: refused: The type of the schema at #/properties/order changed.")
+    assert first == f"{rejected_schema}: cannot follow version 1.0.0 of {name} in mode forward."
+    assert title.startswith(f"{rejected_schema}:1: patch: The title of the root")
+    assert order.startswith(f"{rejected_schema}:5: refused: The type of the schema at #/properties/order changed.")
     assert proposal.startswith("Proposal")
     accepted = jsonpatch.apply_patch(json.loads(CHANGED), [json.loads(each) for each in patch])
     assert accepted["properties"] == {"order": {"type": "string"}, "order_2": {"type": "integer"}}
@@ -72,23 +72,23 @@ def test_a_report_of_an_accepted_schema_says_its_level(run, name, tmp_path):
     assert "as a patch version" in done.out.splitlines()[0]
 
 
-def test_annotations_for_github(run, name, refused):
+def test_annotations_for_github(run, name, rejected_schema):
     """Each change is a workflow command, with what would end it escaped."""
-    done = run("schema", "check", refused, "--event-type", name, "--annotations", "github")
+    done = run("schema", "check", rejected_schema, "--event-type", name, "--annotations", "github")
 
     assert done.code == 1
     title, order = done.out.splitlines()
-    assert title.startswith(f"::notice file={refused},line=1,title=TITLE_CHANGED::")
-    assert order.startswith(f"::error file={refused},line=5,title=TYPE_CHANGED::The type of ")
+    assert title.startswith(f"::notice file={rejected_schema},line=1,title=TITLE_CHANGED::")
+    assert order.startswith(f"::error file={rejected_schema},line=5,title=TYPE_CHANGED::The type of ")
 
 
-def test_annotations_for_gitlab(run, name, refused):
+def test_annotations_for_gitlab(run, name, rejected_schema):
     """The report has an issue for each change, which keeps its fingerprint from run to run."""
-    arguments = ("schema", "check", refused, "--event-type", name, "--annotations", "gitlab")
+    arguments = ("schema", "check", rejected_schema, "--event-type", name, "--annotations", "gitlab")
     title, order = issues = run(*arguments).json
 
     assert (title["severity"], order["severity"]) == ("info", "blocker")
-    assert order["location"] == {"path": refused, "lines": {"begin": 5}}
+    assert order["location"] == {"path": rejected_schema, "lines": {"begin": 5}}
     assert order["check_name"] == "TYPE_CHANGED"
     assert len({each["fingerprint"] for each in issues}) == 2
     assert run(*arguments).json == issues

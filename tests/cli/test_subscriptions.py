@@ -13,14 +13,14 @@ import pytest
 from nakadi_cli import subscription_commands
 from nakadi_cli.api import Api
 from tests.cli.test_tail import FOUR
-from tests.support.api import created
+from tests.support.api import create_event_type
 from tests.support.patience import PATIENCE
 
 
 @pytest.fixture
 def numbers(api):
     """The name of an event type with four partitions, and forty events in them."""
-    name = created(api, partition_strategy="hash", partition_key_fields=["n"], default_statistic=FOUR)["name"]
+    name = create_event_type(api, partition_strategy="hash", partition_key_fields=["n"], default_statistic=FOUR)["name"]
     assert api.post(f"/event-types/{name}/events", json=[{"n": n} for n in range(40)]).status_code == 200
     return name
 
@@ -64,14 +64,14 @@ def test_subscriptions_are_listed_by_lag(run, numbers, owner, monkeypatch, alone
     assert len(run("consume", some, "-n", "10").lines) == 10
     asked, get = [], Api.get
 
-    def without(api, where, **parameters):
+    def delete_during(api, where, **parameters):
         asked.append(where)
         found = get(api, where, **parameters)
         for each in found["items"] if alone and where == "/subscriptions" else ():
             del each["status"]
         return found
 
-    monkeypatch.setattr(Api, "get", without)
+    monkeypatch.setattr(Api, "get", delete_during)
     found = run("subscriptions", "list", "--owner", owner, "--lag", "-o", "json").json
     table = run("subscriptions", "list", "--owner", owner, "--lag").out.splitlines()
 

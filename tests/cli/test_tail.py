@@ -9,9 +9,9 @@ import pytest
 
 from nakadi_cli.cursors import Start, parse_start
 from nakadi_cli.failures import BadInput
-from tests.support.api import created
+from tests.support.api import create_event_type
 from tests.support.patience import PATIENCE
-from tests.support.processes import ROOT_ENVIRONMENT, running
+from tests.support.processes import ROOT_ENVIRONMENT, run_process
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 FOUR = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 4, "write_parallelism": 4}
@@ -20,7 +20,7 @@ FOUR = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 4, "wri
 @pytest.fixture
 def numbers(api):
     """The name of an event type with four partitions, and forty events in them."""
-    name = created(api, partition_strategy="hash", partition_key_fields=["n"], default_statistic=FOUR)["name"]
+    name = create_event_type(api, partition_strategy="hash", partition_key_fields=["n"], default_statistic=FOUR)["name"]
     assert api.post(f"/event-types/{name}/events", json=[{"n": n} for n in range(40)]).status_code == 200
     return name
 
@@ -34,7 +34,7 @@ def test_all_partitions_are_read_from_the_beginning(run, numbers):
 
 def test_numbers_keep_all_of_their_digits(run, api):
     """What `tail` and `consume` write is what was stored, also numbers that Python has no room for."""
-    name, text = created(api)["name"], '{"price":1.10,"share":0.12345678901234567890}'
+    name, text = create_event_type(api)["name"], '{"price":1.10,"share":0.12345678901234567890}'
     assert run("publish", name, stdin=f"{text}\n" * 2).code == 0
     subscription = run("subscriptions", "create", name, "--owner", "digits", "--from", "begin").out.strip()
 
@@ -86,7 +86,7 @@ def test_an_offset_is_a_place_in_one_partition(run, numbers):
 def test_what_comes_is_shown_until_ctrl_c(broker, api, numbers, shell):
     """A tail shows events as they come, and Ctrl-C ends it without a traceback, also where a shell has it ignored."""
     command = [*shell, sys.executable, "-W", "error", "-m", "nakadi_cli", "tail", numbers, "--from", "begin"]
-    with running([*command, "--url", broker.url], ROOT_ENVIRONMENT) as process:
+    with run_process([*command, "--url", broker.url], ROOT_ENVIRONMENT) as process:
         for _ in range(40):
             process.stdout.readline()
         api.post(f"/event-types/{numbers}/events", json=[{"n": 40}])

@@ -15,9 +15,9 @@ import pytest
 
 from nakadi_client import Consumer, Limits, Producer, StreamOptions, key_at
 from nakadi_client.testing import Network
-from tests.support.everything import SEED, times
+from tests.support.everything import SEED, choose_count
 from tests.support.patience import PATIENCE, until
-from tests.support.processes import running
+from tests.support.processes import run_process
 
 EVENT_TYPE = {
     "name": "killed",
@@ -43,7 +43,7 @@ class Life:
         self._stack = ExitStack()
         command = [sys.executable, "-m", "nakadi.local", "--port=0", f"--data={folder}"]
         log = self._stack.enter_context((folder / "log").open("a"))
-        self._process = self._stack.enter_context(running(command, log=log))
+        self._process = self._stack.enter_context(run_process(command, log=log))
         greeting = ""
         while not (found := re.search(r"http://127\.0\.0\.1:\d+", greeting)):
             line = self._process.stdout.readline()
@@ -60,7 +60,7 @@ class Life:
 def test_nothing_that_was_acknowledged_is_lost(tmp_path, record_property):
     """Every acknowledged event is stored and consumed, in the order of its key; copies are told where they may be."""
     rng = random.Random(SEED)
-    kills = times(3, 100)
+    kills = choose_count(3, 100)
     life = Life(tmp_path)
     httpx.post(f"{life.url}/event-types", json=EVENT_TYPE, timeout=PATIENCE).raise_for_status()
     subscription = httpx.post(

@@ -14,7 +14,7 @@ from nakadi.engines.archive.reading import read_segment
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.ports.clock import SystemClock
-from tests.support.archive_until_killed import PARTITIONS, TOPIC, opened, url_of
+from tests.support.archive_until_killed import PARTITIONS, TOPIC, log_url, open_log
 from tests.support.until_killed import lines_until_killed
 
 KILLS = 8
@@ -27,13 +27,13 @@ def test_nothing_is_lost_between_the_halves_when_the_process_is_killed(tmp_path,
     acknowledged: dict[int, list[str]] = defaultdict(list)
     kills = 0
     # A busy machine may need some more of them until anything is in the archive alone.
-    while kills < KILLS or (kills < MOST_KILLS and not in_the_archive_alone(tmp_path)):
+    while kills < KILLS or (kills < MOST_KILLS and not count_archived_only(tmp_path)):
         for line in lines_until_killed("archive_until_killed.py", tmp_path, kills, between=(0.05, 0.5)):
             partition, *names = line.split()
             acknowledged[int(partition)] += names
         kills += 1
-    cold = in_the_archive_alone(tmp_path)
-    log = opened(tmp_path, ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=0))
+    cold = count_archived_only(tmp_path)
+    log = open_log(tmp_path, ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=0))
     try:
         found = {partition: everything_in(log, partition) for partition in range(PARTITIONS)}
         lost = sum(len(set(names) - set(found[partition])) for partition, names in acknowledged.items())
@@ -51,14 +51,14 @@ def test_nothing_is_lost_between_the_halves_when_the_process_is_killed(tmp_path,
         log.close()
 
 
-def in_the_archive_alone(folder) -> int:
+def count_archived_only(folder) -> int:
     """How many events the hot half has removed."""
-    with closing(open_event_log(url_of(folder), SystemClock())) as hot:
+    with closing(open_event_log(log_url(folder), SystemClock())) as hot:
         return sum(each.oldest for each in hot.bounds(TOPIC, range(PARTITIONS)).values())
 
 
 def see_that_the_archive_is_in_order(log: TieredLog, folder: Path) -> None:
-    with closing(open_log_index(url_of(folder))) as index, closing(open_archive(f"{folder}/archive")) as store:
+    with closing(open_log_index(log_url(folder))) as index, closing(open_archive(f"{folder}/archive")) as store:
         for partition in range(PARTITIONS):
             segments = list(archived_segments_from(index, TOPIC, partition))
             assert all(one.end_offset == following.first_offset for one, following in pairwise(segments))

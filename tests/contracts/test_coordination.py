@@ -26,7 +26,7 @@ from nakadi.model.subscription import (
 )
 from nakadi.ports.coordination import MAX_PARTITIONS_PER_WRITE, AssignmentChanged, Coordination
 from tests.support.builders import A_MOMENT
-from tests.support.closed import see_that_everything_is_refused
+from tests.support.closed import assert_everything_is_refused
 from tests.support.coordination import (
     LATER,
     SUBSCRIPTION,
@@ -35,15 +35,15 @@ from tests.support.coordination import (
     a_session,
     an_assignment,
     at,
-    begun,
+    begin_assignment,
     commit,
-    committed_soon,
+    commit_async,
     entries,
-    in_words,
+    format_partitions,
     places,
     position,
 )
-from tests.support.patience import PATIENCE, in_threads
+from tests.support.patience import PATIENCE, run_in_threads
 
 
 class TestAssignment:
@@ -93,7 +93,7 @@ class TestAssignment:
     def test_keeps_the_task_of_a_reset(self, coordination: Coordination, task):
         """What a reset is to do is read by whichever process finds it, and what it has done by any process that asks.
         (S137)"""
-        begun(coordination, "")
+        begin_assignment(coordination, "")
         for reset, ended in (
             (Reset("r", LATER, A_MOMENT, task), None),
             (Reset("r", LATER, A_MOMENT, task, is_claimed=True), EndedReset("q", A_MOMENT, task=task)),
@@ -108,13 +108,13 @@ class TestAssignment:
 
     def test_is_one_per_subscription(self, coordination: Coordination):
         """What is written of one subscription says nothing of another."""
-        begun(coordination, "")
+        begin_assignment(coordination, "")
         assert coordination.assignment("another") == EMPTY_ASSIGNMENT
         assert coordination.committed_offsets("another") == {}
 
     def test_is_written_only_as_it_was_read(self, coordination: Coordination):
         """A write over what another changed meanwhile leaves nothing behind. (S249, S319)"""
-        first = begun(coordination, "", "")
+        first = begin_assignment(coordination, "", "")
         second = coordination.replace_assignment(
             SUBSCRIPTION, first, replace(first, entries=entries("a", "")), A_MOMENT
         )
@@ -132,7 +132,7 @@ class TestAssignment:
 
     def test_of_many_writers_one_succeeds(self, coordination: Coordination):
         """Many that add themselves by reading and writing lose none. (S249, S319)"""
-        begun(coordination, "")
+        begin_assignment(coordination, "")
 
         def join(number: int) -> None:
             for step in range(5):
@@ -145,22 +145,22 @@ class TestAssignment:
                     except AssignmentChanged:
                         continue
 
-        in_threads(join, 8)
+        run_in_threads(join, 8)
         found = coordination.assignment(SUBSCRIPTION)
         assert found.revision == 41
         assert {each.id for each in found.sessions} == {f"{n}-{step}" for n in range(8) for step in range(5)}
 
     def test_is_forgotten_with_everything(self, coordination: Coordination):
         """After forgetting, the subscription is as if it had never been; forgetting again changes nothing. (S72)"""
-        begun(coordination, "a", sessions=[a_session("a")])
-        begun(coordination, "a", subscription="another")
+        begin_assignment(coordination, "a", sessions=[a_session("a")])
+        begin_assignment(coordination, "a", subscription="another")
         coordination.remove_subscription_state(SUBSCRIPTION)
         coordination.remove_subscription_state(SUBSCRIPTION)
         assert coordination.assignment(SUBSCRIPTION) == EMPTY_ASSIGNMENT
         assert coordination.committed_offsets(SUBSCRIPTION) == {}
         assert commit(coordination, "a", 1) is CommitResult.NOT_OWNED
-        assert in_words(coordination.assignment("another").entries) == ["a"]
-        begun(coordination, "")
+        assert format_partitions(coordination.assignment("another").entries) == ["a"]
+        begin_assignment(coordination, "")
         assert coordination.assignment(SUBSCRIPTION).revision == 1
 
     @pytest.mark.parametrize(
@@ -179,14 +179,14 @@ class TestAssignment:
     )
     def test_refuses_what_no_engine_could_do(self, coordination: Coordination, new, positions):
         """Entries without offsets, offsets without entries and too many moves are mistakes of the caller."""
-        old = begun(coordination, "")
+        old = begin_assignment(coordination, "")
         with pytest.raises(ValueError, match=r"partition|position"):
             coordination.replace_assignment(SUBSCRIPTION, old, new, A_MOMENT, positions)
         assert coordination.assignment(SUBSCRIPTION) == old
 
     def test_moves_as_many_as_fit(self, coordination: Coordination):
         """Ninety-nine partitions come into being, and change their owner, in one write."""
-        old = begun(coordination, *[""] * MAX_PARTITIONS_PER_WRITE)
+        old = begin_assignment(coordination, *[""] * MAX_PARTITIONS_PER_WRITE)
         coordination.replace_assignment(
             SUBSCRIPTION, old, replace(old, entries=entries(*["a"] * MAX_PARTITIONS_PER_WRITE)), LATER
         )
@@ -207,7 +207,7 @@ class TestOffsets:
 
     def test_keep_their_place_when_owners_change(self, coordination: Coordination):
         """A partition that changes hands stays where it is committed; one that does not is not touched. (S244)"""
-        old = begun(coordination, "a", "a")
+        old = begin_assignment(coordination, "a", "a")
         commit(coordination, "a", 5)
         new = replace(old, entries=entries("b", "a>b"))
         coordination.replace_assignment(SUBSCRIPTION, old, new, LATER + timedelta(seconds=1))
@@ -218,7 +218,7 @@ class TestOffsets:
 
     def test_are_set_by_a_write_in_any_direction(self, coordination: Coordination):
         """A write puts offsets where it says, back and forth, and may add partitions. (S134, S137, S293)"""
-        old = begun(coordination, "", "")
+        old = begin_assignment(coordination, "", "")
         old = coordination.replace_assignment(SUBSCRIPTION, old, old, LATER, {a_place(0): at(9)})
         new = replace(old, entries=(*old.entries, PartitionAssignment(a_place(2))))
         coordination.replace_assignment(SUBSCRIPTION, old, new, LATER, {a_place(0): at(3), a_place(2): at(-1, 2)})
@@ -229,7 +229,7 @@ class TestOffsets:
 class TestCommit:
     def test_moves_forward_only(self, coordination: Coordination):
         """Greater positions are committed, the same and smaller ones are outdated; nothing moves back. (S120, S314)"""
-        begun(coordination, "a")
+        begin_assignment(coordination, "a")
         steps = [(5, 1), (5, 1), (4, 1), (6, 1), (-1, 2), (900, 1), (0, 2), (-1, 2)]
         verdicts = [commit(coordination, "a", offset, timeline=timeline) for offset, timeline in steps]
         C, O = CommitResult.COMMITTED, CommitResult.OUTDATED  # noqa: N806, E741  # two columns to read at a glance
@@ -242,25 +242,25 @@ class TestCommit:
     def test_is_for_the_owner_alone(self, coordination: Coordination, owned, session):
         """A session that does not own the partition commits nothing, not even the one that it is promised to. (S118,
         S312)"""
-        begun(coordination, owned)
+        begin_assignment(coordination, owned)
         assert commit(coordination, session, 5) is CommitResult.NOT_OWNED
         assert position(coordination) == at(-1)
 
     def test_is_for_the_owner_while_it_hands_over(self, coordination: Coordination):
         """Until it has released a partition, its owner commits in it, though it is promised to another session. (S118,
         S312)"""
-        begun(coordination, "a>b")
+        begin_assignment(coordination, "a>b")
         assert commit(coordination, "a", 5) is CommitResult.COMMITTED
 
     def test_of_what_is_not_there_is_no_ones(self, coordination: Coordination):
         """A partition without an entry has no owner, and does not come into being. (S116)"""
-        begun(coordination, "a")
+        begin_assignment(coordination, "a")
         assert commit(coordination, "a", 5, partition=3) is CommitResult.NOT_OWNED
         assert set(coordination.committed_offsets(SUBSCRIPTION)) == {a_place(0)}
 
     def test_is_judged_partition_by_partition(self, coordination: Coordination):
         """One commit of several partitions moves each for itself. (S119, S120)"""
-        begun(coordination, "a", "b", "a")
+        begin_assignment(coordination, "a", "b", "a")
         commit(coordination, "a", 5, partition=2)
         found = coordination.commit(SUBSCRIPTION, "a", {a_place(n): at(3) for n in range(4)}, LATER)
         assert found == {
@@ -273,7 +273,7 @@ class TestCommit:
 
     def test_goes_with_ownership(self, coordination: Coordination):
         """From the write that gives a partition away, its former owner commits no more, and the new one does. (S312)"""
-        old = begun(coordination, "a")
+        old = begin_assignment(coordination, "a")
         assert commit(coordination, "a", 1) is CommitResult.COMMITTED
         coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("b")), LATER)
         assert commit(coordination, "a", 2) is CommitResult.NOT_OWNED
@@ -283,13 +283,13 @@ class TestCommit:
     def test_loses_nothing_among_many(self, coordination: Coordination):
         """Of many who commit at the same time the greatest position stays, and every number is committed once or
         outdated. (S120, S314)"""
-        begun(coordination, "a", "a")
+        begin_assignment(coordination, "a", "a")
 
         def commit_some(number: int) -> int:
             verdicts = [commit(coordination, "a", number + 8 * step, partition=step % 2) for step in range(20)]
             return verdicts.count(CommitResult.COMMITTED)
 
-        committed = sum(in_threads(commit_some, 8))
+        committed = sum(run_in_threads(commit_some, 8))
         assert 20 <= committed <= 160
         assert position(coordination, 0) == at(7 + 8 * 18)
         assert position(coordination, 1) == at(7 + 8 * 19)
@@ -297,7 +297,7 @@ class TestCommit:
     def test_never_comes_from_two_sessions(self, coordination: Coordination):
         """While a partition goes back and forth between two sessions that both commit, what one commits is never behind
         what the other had committed before it got the partition. (S312, S315)"""
-        begun(coordination, "a")
+        begin_assignment(coordination, "a")
         done = threading.Event()
         seen: list[tuple[str, int]] = []
 
@@ -314,7 +314,7 @@ class TestCommit:
                 coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("ba"[turn % 2])), LATER)
             done.set()
 
-        in_threads(lambda number: swap(0) if number == 2 else commit_on(number), 3)
+        run_in_threads(lambda number: swap(0) if number == 2 else commit_on(number), 3)
         numbers = [number for _, number in seen]
         assert sorted(numbers) == list(range(len(numbers)))
         assert position(coordination) == at(len(numbers) - 1)
@@ -323,9 +323,9 @@ class TestCommit:
 class TestCommitSoon:
     def test_does_what_a_commit_does(self, coordination: Coordination):
         """Without waiting: the outcome comes later, of each partition, and what is committed then is there."""
-        begun(coordination, "a", "b", "a")
+        begin_assignment(coordination, "a", "b", "a")
         commit(coordination, "a", 5, partition=2)
-        outcome = committed_soon(coordination, "a", {a_place(n): at(3) for n in range(4)})
+        outcome = commit_async(coordination, "a", {a_place(n): at(3) for n in range(4)})
         assert outcome.result(PATIENCE) == {
             a_place(0): CommitResult.COMMITTED,
             a_place(1): CommitResult.NOT_OWNED,
@@ -336,10 +336,10 @@ class TestCommitSoon:
 
     def test_is_reported_before_its_outcome(self, coordination: Coordination):
         """Whoever is told that a commit is made may rely on it that the streams have been told."""
-        begun(coordination, "a")
+        begin_assignment(coordination, "a")
         heard: list[SubscriptionChangeNotice] = []
         end = coordination.add_change_listener(SUBSCRIPTION, heard.append)
-        outcome = committed_soon(coordination, "a", {a_place(): at(3)})
+        outcome = commit_async(coordination, "a", {a_place(): at(3)})
         outcome.add_done_callback(lambda _: heard.append(SubscriptionChange.ASSIGNMENT))
         outcome.result(PATIENCE)
         end()
@@ -348,9 +348,9 @@ class TestCommitSoon:
 
     def test_many_at_once_are_judged_one_after_the_other(self, coordination: Coordination):
         """Of many commits of several partitions each number is committed once or outdated, and the greatest stays."""
-        begun(coordination, *["a"] * 20)
+        begin_assignment(coordination, *["a"] * 20)
         outcomes = [
-            committed_soon(coordination, "a", {a_place(number % 20): at(number), a_place(7): at(number)})
+            commit_async(coordination, "a", {a_place(number % 20): at(number), a_place(7): at(number)})
             for number in range(200)
         ]
         found = [result for each in outcomes for result in each.result(PATIENCE).values()]
@@ -361,8 +361,8 @@ class TestCommitSoon:
 
     def test_what_was_begun_is_made_before_closing(self, coordination: Coordination):
         """Each gets its outcome, also if it was still waiting for its turn."""
-        begun(coordination, "a")
-        outcomes = [committed_soon(coordination, "a", {a_place(): at(number)}) for number in range(50)]
+        begin_assignment(coordination, "a")
+        outcomes = [commit_async(coordination, "a", {a_place(): at(number)}) for number in range(50)]
         coordination.close()
         for each in outcomes:
             error = each.exception(PATIENCE)
@@ -396,10 +396,10 @@ class TestWatch:
         committed = OffsetsCommitted("a", ((a_place(), at(3)),))
         heard: list[SubscriptionChangeNotice] = []
         end = coordination.add_change_listener(SUBSCRIPTION, heard.append)
-        begun(coordination, "a", subscription="another")
+        begin_assignment(coordination, "a", subscription="another")
         assert heard == []
         for change, told_of in (
-            (lambda: begun(coordination, "a"), {SubscriptionChange.ASSIGNMENT}),
+            (lambda: begin_assignment(coordination, "a"), {SubscriptionChange.ASSIGNMENT}),
             (lambda: commit(coordination, "a", 3), {SubscriptionChange.OFFSETS, committed}),
             (lambda: coordination.remove_subscription_state(SUBSCRIPTION), {SubscriptionChange.ASSIGNMENT}),
         ):
@@ -409,7 +409,7 @@ class TestWatch:
         end()
         end()
         heard.clear()
-        begun(coordination, "a")
+        begin_assignment(coordination, "a")
         assert heard == []
 
     def test_survives_listeners_that_fail(self, coordination: Coordination):
@@ -417,24 +417,24 @@ class TestWatch:
         heard: list[SubscriptionChange] = []
         coordination.add_change_listener(SUBSCRIPTION, lambda _: 1 / 0)
         coordination.add_change_listener(SUBSCRIPTION, heard.append)
-        begun(coordination, "a")
+        begin_assignment(coordination, "a")
         assert heard == [SubscriptionChange.ASSIGNMENT]
 
 
 class TestClose:
     def test_refuses_what_comes_later(self, coordination: Coordination):
         """Nothing pretends to work after closing, and no listener is called; closing again changes nothing."""
-        begun(coordination, "a")
+        begin_assignment(coordination, "a")
         heard: list[SubscriptionChange] = []
         end = coordination.add_change_listener(SUBSCRIPTION, heard.append)
         coordination.close()
         coordination.close()
         attempts = {
             "assignment": lambda: coordination.assignment(SUBSCRIPTION),
-            "replace_assignment": lambda: begun(coordination, ""),
+            "replace_assignment": lambda: begin_assignment(coordination, ""),
             "committed_offsets": lambda: coordination.committed_offsets(SUBSCRIPTION),
             "commit": lambda: commit(coordination, "a", 1),
-            "begin_commit": lambda: committed_soon(coordination, "a", {a_place(): at(1)}).result(PATIENCE),
+            "begin_commit": lambda: commit_async(coordination, "a", {a_place(): at(1)}).result(PATIENCE),
             "park_events": lambda: park_events(coordination, "a", a_parked_event(1)),
             "list_parked_events": lambda: coordination.list_parked_events(SUBSCRIPTION),
             "parked_event_value": lambda: coordination.parked_event_value(SUBSCRIPTION, a_place(), at(1)),
@@ -445,6 +445,6 @@ class TestClose:
             "lease_expiries": coordination.lease_expiries,
             "add_change_listener": lambda: coordination.add_change_listener(SUBSCRIPTION, heard.append),
         }
-        see_that_everything_is_refused(Coordination, attempts)
+        assert_everything_is_refused(Coordination, attempts)
         assert heard == []
         end()

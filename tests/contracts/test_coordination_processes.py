@@ -12,11 +12,11 @@ from nakadi.app.engines import open_coordination
 from nakadi.model.subscription import CommitResult, SubscriptionChange
 from nakadi.ports.coordination import AssignmentChanged
 from tests.support.builders import A_MOMENT
-from tests.support.coordination import SUBSCRIPTION, at, begun, commit, position
+from tests.support.coordination import SUBSCRIPTION, at, begin_assignment, commit, position
 from tests.support.dynamodb_service import CREDENTIALS
 from tests.support.engines import DYNAMODB_LOCAL, SQLITE
 from tests.support.environment import plain_environment
-from tests.support.patience import PATIENCE, in_threads
+from tests.support.patience import PATIENCE, run_in_threads
 
 OTHER_PROCESS = """
 import sys
@@ -59,9 +59,9 @@ def shared_url(request, tmp_path):
         yield SQLITE.format(folder=tmp_path)
         return
     # It takes seconds to load.
-    from tests.support.dynamodb_service import a_dynamodb, on_dynamodb_local  # noqa: PLC0415
+    from tests.support.dynamodb_service import a_dynamodb, start_dynamodb_local  # noqa: PLC0415
 
-    with a_dynamodb() if request.param == "dynamodb" else on_dynamodb_local() as url:
+    with a_dynamodb() if request.param == "dynamodb" else start_dynamodb_local() as url:
         yield url
 
 
@@ -95,7 +95,7 @@ class TestTwoProcesses:
     def test_see_and_hear_of_each_other(self, two):
         """What one process commits is seen by the other, which hears of it. (S198)"""
         here, ask = two
-        begun(here, "a")
+        begin_assignment(here, "a")
         heard = threading.Event()
         end = here.add_change_listener(
             SUBSCRIPTION, lambda changed: heard.set() if changed is SubscriptionChange.OFFSETS else None
@@ -110,7 +110,7 @@ class TestTwoProcesses:
     def test_lose_no_update(self, two):
         """Two processes that count up one entry at the same time lose no count. (S249, S319)"""
         here, ask = two
-        begun(here, "a")
+        begin_assignment(here, "a")
 
         def count_up(_: int) -> None:
             for _ in range(50):
@@ -126,5 +126,5 @@ class TestTwoProcesses:
                     except AssignmentChanged:
                         continue
 
-        in_threads(lambda number: ask("count 50") if number else count_up(0), 2)
+        run_in_threads(lambda number: ask("count 50") if number else count_up(0), 2)
         assert here.assignment(SUBSCRIPTION).entries[0].failed_streams == 100

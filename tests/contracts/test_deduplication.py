@@ -13,7 +13,7 @@ from nakadi.model.events import Duplicate, EventPlace, OffsetBounds, Record, Rec
 from nakadi.ports.deduplication import DeduplicatingLog, EventIds
 from nakadi.ports.event_log import AppendResultByPartition, SealedTopic, UnknownTopic
 from tests.support.engines import DEDUPLICATING_LOGS, LogUnderTest, a_log, a_record
-from tests.support.patience import PATIENCE, in_threads
+from tests.support.patience import PATIENCE, run_in_threads
 
 WINDOW = timedelta(minutes=30)
 
@@ -207,7 +207,7 @@ def test_stores_once_what_many_append(log):
             )
         return stored
 
-    assert sum(in_threads(publish, 6)) == 60
+    assert sum(run_in_threads(publish, 6)) == 60
     found = [value for partition in range(4) for value in log.values(topic, partition)]
     assert sorted(found) == sorted(names)
 
@@ -223,7 +223,7 @@ def test_mixes_with_appends_without_ids(log):
             else:
                 once(log, topic, f"{thread}/{number}/a", f"{thread}/{number}/b")
 
-    in_threads(publish, 6)
+    run_in_threads(publish, 6)
     found = log.values(topic)
     for thread in range(0, 6, 2):
         for number in range(20):

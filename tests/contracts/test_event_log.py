@@ -11,9 +11,9 @@ from nakadi.model.authorization import Attribute
 from nakadi.model.events import OffsetBounds, Record, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import EventLog, OffsetUnavailable, SealedTopic, UnknownTopic
-from tests.support.closed import see_that_everything_is_refused
-from tests.support.engines import HOUR, LogUnderTest, a_record, appended_soon, everything
-from tests.support.patience import PATIENCE, in_threads, until
+from tests.support.closed import assert_everything_is_refused
+from tests.support.engines import HOUR, LogUnderTest, a_record, append_async, read_everything
+from tests.support.patience import PATIENCE, run_in_threads, until
 
 """No test waits so long unless something is broken."""
 
@@ -31,7 +31,7 @@ class TestAppend:
         ]
         topic = log.a_topic()
         log.log.append(topic, {0: records})
-        assert [event.record for event in everything(log.log, topic, 0, 0)] == records
+        assert [event.record for event in read_everything(log.log, topic, 0, 0)] == records
 
     @pytest.mark.parametrize("size", [1, 100, 5_000, 70_000, 1_000_000])
     def test_stores_values_of_any_size(self, log: LogUnderTest, size):
@@ -39,7 +39,7 @@ class TestAppend:
         topic = log.a_topic()
         values = [b'"%s"' % (bytes([97 + number]) * size) for number in range(3)]
         log.log.append(topic, {0: [Record(value) for value in values]})
-        assert [event.record.value for event in everything(log.log, topic, 0, 0)] == values
+        assert [event.record.value for event in read_everything(log.log, topic, 0, 0)] == values
 
     def test_numbers_events_from_zero_in_their_order(self, log: LogUnderTest):
         """In a partition events are numbered 0, 1, 2, … in the order of the log."""
@@ -80,7 +80,7 @@ class TestAppend:
                 names = [f"{writer}/{number}/{index}" for index in range(3)]
                 log.log.append(topic, {partition: [a_record(name) for name in names] for partition in range(2)})
 
-        in_threads(publish, 8)
+        run_in_threads(publish, 8)
         for partition in range(2):
             found = log.values(topic, partition)
             assert len(found) == 8 * 20 * 3
@@ -91,7 +91,7 @@ class TestAppend:
     def test_keeps_the_order_of_each_appender(self, log: LogUnderTest):
         """What one thread appends after another append returned has a greater offset."""
         topic = log.a_topic()
-        in_threads(lambda writer: [log.store(topic, f"{writer}/{number}") for number in range(50)], 8)
+        run_in_threads(lambda writer: [log.store(topic, f"{writer}/{number}") for number in range(50)], 8)
         for writer in range(8):
             mine = [int(name.split("/")[1]) for name in log.values(topic) if name.startswith(f"{writer}/")]
             assert mine == list(range(50))
@@ -99,7 +99,7 @@ class TestAppend:
     def test_leaves_no_gap_and_gives_no_number_twice(self, log: LogUnderTest):
         """Offsets are dense also when many append at once."""
         topic = log.a_topic()
-        in_threads(lambda writer: [log.store(topic, *"abc"[: 1 + writer % 3]) for _ in range(50)], 8)
+        run_in_threads(lambda writer: [log.store(topic, *"abc"[: 1 + writer % 3]) for _ in range(50)], 8)
         offsets = [offset for offset, _ in log.events(topic)]
         assert offsets == list(range(log.log.bounds(topic, [0])[0].next_offset))
 
@@ -113,7 +113,7 @@ class TestAppend:
                 assert log.log.bounds(topic, [writer])[writer].next_offset == number + 1
                 assert len(log.log.read(topic, writer, number).events) == 1
 
-        in_threads(store_and_look, 4)
+        run_in_threads(store_and_look, 4)
 
     def test_stamps_events_with_a_time_that_never_decreases(self, log: LogUnderTest):
         """Within a partition no event was stored before the one in front of it, also when the clock is put back."""
@@ -123,7 +123,7 @@ class TestAppend:
         log.store(topic, "b")
         log.an_hour_is_lost()
         log.store(topic, "c")
-        moments = [event.stored_at for event in everything(log.log, topic, 0, 0)]
+        moments = [event.stored_at for event in read_everything(log.log, topic, 0, 0)]
         assert moments == sorted(moments)
         assert moments[1] == moments[0] + HOUR
         assert moments[0].utcoffset() == timedelta(0)
@@ -138,7 +138,7 @@ class TestRead:
         for start in range(5):
             found = log.log.read(topic, 0, start)
             assert [event.offset for event in found.events] == list(range(start, found.next_offset))
-            assert [event.offset for event in everything(log.log, topic, 0, start)] == list(range(start, 5))
+            assert [event.offset for event in read_everything(log.log, topic, 0, start)] == list(range(start, 5))
 
     @pytest.mark.parametrize("limit", [1, 2, 3, 4, 7, 100])
     def test_answers_no_more_than_the_limit(self, log: LogUnderTest, limit):
@@ -180,7 +180,7 @@ class TestRead:
 
         with ThreadPoolExecutor(4) as readers:
             ended = [readers.submit(read_along, number) for number in range(4)]
-            in_threads(lambda writer: [log.store(topic, f"{writer}/{number}") for number in range(50)], 3)
+            run_in_threads(lambda writer: [log.store(topic, f"{writer}/{number}") for number in range(50)], 3)
             for end in ended:
                 end.result(PATIENCE)
         assert all(each == seen[0] for each in seen)
@@ -309,7 +309,7 @@ class TestTopics:
             log.log.create_topic("shared", 1)
             log.store("shared", "a")
 
-        in_threads(create_and_store, 8)
+        run_in_threads(create_and_store, 8)
         assert log.values("shared") == ["a"] * 8
 
     def test_grow_by_empty_partitions(self, log: LogUnderTest):
@@ -368,7 +368,7 @@ class TestTopics:
         log.log.delete_topic(topic)
         log.log.delete_topic(topic)
         log.log.delete_topic("never created")
-        for attempt in what_needs_a_topic(log, topic).values():
+        for attempt in calls_needing_a_topic(log, topic).values():
             with pytest.raises(UnknownTopic):
                 attempt()
         assert log.values(other) == ["b"]
@@ -448,7 +448,7 @@ class TestClose:
         end = log.log.add_change_listener(lambda *place: told.append(place))
         log.log.close()
         log.log.close()
-        see_that_everything_is_refused(EventLog, everything_one_can_do_with(log, topic))
+        assert_everything_is_refused(EventLog, everything_one_can_do_with(log, topic))
         assert told == []
         end()
 
@@ -474,20 +474,20 @@ class TestClose:
 
 
 def everything_one_can_do_with(log: LogUnderTest, topic: str):
-    return what_needs_a_topic(log, topic) | {
+    return calls_needing_a_topic(log, topic) | {
         "create_topic": lambda: log.log.create_topic("another", 1),
         "delete_topic": lambda: log.log.delete_topic(topic),
         "add_change_listener": lambda: log.log.add_change_listener(lambda *_: None),
     }
 
 
-def what_needs_a_topic(log: LogUnderTest, topic: str):
+def calls_needing_a_topic(log: LogUnderTest, topic: str):
     now = log.now()
     return {
         "add_partitions": lambda: log.log.add_partitions(topic, 2),
         "seal_topic": lambda: log.log.seal_topic(topic),
         "append": lambda: log.log.append(topic, {0: [a_record("a")]}),
-        "begin_append": lambda: appended_soon(log.log, topic, {0: [a_record("a")]}).result(PATIENCE),
+        "begin_append": lambda: append_async(log.log, topic, {0: [a_record("a")]}).result(PATIENCE),
         "read": lambda: log.log.read(topic, 0, 0, wait=1),
         "bounds": lambda: log.log.bounds(topic, [0]),
         "offset_at": lambda: log.log.offset_at(topic, 0, now),

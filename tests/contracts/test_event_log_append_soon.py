@@ -10,17 +10,17 @@ import pytest
 from nakadi.model.events import Record, RecordLines, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
-from tests.support.engines import LogUnderTest, a_record, appended_soon, everything
-from tests.support.patience import PATIENCE, in_threads
+from tests.support.engines import LogUnderTest, a_record, append_async, read_everything
+from tests.support.patience import PATIENCE, run_in_threads
 
 
 def test_it_stores_what_append_would(log: LogUnderTest):
     """The fates are those of `append`, and what is stored is seen by every read after `done` was called."""
     topic = log.a_topic(partitions=2)
-    fates = appended_soon(log.log, topic, {1: [a_record("x")], 0: [a_record("y"), a_record("z")]})
+    fates = append_async(log.log, topic, {1: [a_record("x")], 0: [a_record("y"), a_record("z")]})
     assert fates.result(PATIENCE) == {1: Stored(), 0: Stored()}
     assert (log.values(topic, 0), log.values(topic, 1)) == (["y", "z"], ["x"])
-    assert appended_soon(log.log, topic, {0: []}).result(PATIENCE) == {0: Stored()}
+    assert append_async(log.log, topic, {0: []}).result(PATIENCE) == {0: Stored()}
 
 
 def test_what_append_would_raise_is_handed_on(log: LogUnderTest):
@@ -28,9 +28,9 @@ def test_what_append_would_raise_is_handed_on(log: LogUnderTest):
     topic = log.a_topic()
     for place, error in (("nowhere", UnknownTopic), (topic, SealedTopic)):
         log.log.seal_topic(topic)
-        assert type(appended_soon(log.log, place, {0: [a_record("a")]}).exception(PATIENCE)) is error
+        assert type(append_async(log.log, place, {0: [a_record("a")]}).exception(PATIENCE)) is error
     with pytest.raises(UnknownTopic):
-        appended_soon(log.log, log.a_topic(), {7: [a_record("a")]}).result(PATIENCE)
+        append_async(log.log, log.a_topic(), {7: [a_record("a")]}).result(PATIENCE)
     assert log.values(topic) == []
 
 
@@ -39,7 +39,7 @@ def test_one_that_fails_leaves_the_others_alone(log: LogUnderTest):
     topic, sealed = log.a_topic(), log.a_topic()
     log.log.seal_topic(sealed)
     waiting = [
-        appended_soon(log.log, sealed if number % 3 else topic, {0: [a_record(str(number))]}) for number in range(9)
+        append_async(log.log, sealed if number % 3 else topic, {0: [a_record(str(number))]}) for number in range(9)
     ]
     failed = [number for number, each in enumerate(waiting) if each.exception(PATIENCE)]
     assert failed == [number for number in range(9) if number % 3]
@@ -50,7 +50,7 @@ def test_done_is_called_once_for_each(log: LogUnderTest):
     """However many are begun at once, each has its own outcome, and every event its own offset."""
     topic = log.a_topic(partitions=2)
     calls: Counter[str] = Counter()
-    everything = threading.Event()
+    submitted = threading.Event()
 
     def publish(writer: int) -> None:
         for number in range(5):
@@ -59,12 +59,12 @@ def test_done_is_called_once_for_each(log: LogUnderTest):
             def done(outcome, name=name):
                 calls[name] += 1
                 if isinstance(outcome, Exception) or len(calls) == 20:
-                    everything.set()
+                    submitted.set()
 
             log.log.begin_append(topic, {number % 2: [a_record(name), a_record(name)]}, done)
 
-    in_threads(publish, 4)
-    assert everything.wait(PATIENCE)
+    run_in_threads(publish, 4)
+    assert submitted.wait(PATIENCE)
     assert set(calls.values()) == {1}
     found = [(place, offset, text) for place in (0, 1) for offset, text in log.events(topic, place)]
     assert Counter(text for _, _, text in found) == Counter(dict.fromkeys(calls, 2))
@@ -75,22 +75,22 @@ def test_records_are_stored_to_the_byte(log: LogUnderTest):
     """Large, small and empty values, keys and tombstones, all in one append that shares its commit with others."""
     topic = log.a_topic()
     records = [Record(b'"%s"' % (b"x" * size), f"k{size}") for size in (1, 70_000, 10)] + [Record(None, "k1")]
-    waiting = [appended_soon(log.log, topic, {0: records}) for _ in range(5)]
+    waiting = [append_async(log.log, topic, {0: records}) for _ in range(5)]
     for each in waiting:
         each.result(PATIENCE)
-    assert [event.record for event in everything(log.log, topic, 0, 0)] == records * 5
+    assert [event.record for event in read_everything(log.log, topic, 0, 0)] == records * 5
 
 
 def test_a_log_that_closes_completes_every_append(log: LogUnderTest):
     """Every append that was begun has its outcome when the log is closed, and later ones are refused."""
     topic = log.a_topic()
-    waiting = [appended_soon(log.log, topic, {0: [a_record(str(number))]}) for number in range(10)]
+    waiting = [append_async(log.log, topic, {0: [a_record(str(number))]}) for number in range(10)]
     log.log.close()
     for each in waiting:
         with suppress(Unavailable):
             # `Refused` is one too: a service that is slow may not have answered in time.
             assert each.result(PATIENCE).keys() == {0}
-    late: Future = appended_soon(log.log, topic, {0: [a_record("late")]})
+    late: Future = append_async(log.log, topic, {0: [a_record("late")]})
     with pytest.raises(Unavailable, match=r"\bclosed\b"):
         late.result(PATIENCE)
 
@@ -102,11 +102,11 @@ def test_lines_are_records(log: LogUnderTest):
     many = [b'{"n":%d,"x":"%b"}' % (number, b"x" * 700) for number in range(300)]
     log.log.append(topic, {0: RecordLines(b"\n".join(few), 3), 1: RecordLines(few[0], 1)})
     log.log.append(topic, {0: RecordLines(b"\n".join(many), 300), 1: [Record(few[1], "a key")]})
-    waiting = [appended_soon(log.log, topic, {1: RecordLines(few[2], 1)}) for _ in range(5)]
+    waiting = [append_async(log.log, topic, {1: RecordLines(few[2], 1)}) for _ in range(5)]
     assert [each.result(PATIENCE) for each in waiting] == [{1: Stored()}] * 5
 
-    assert [event.record for event in everything(log.log, topic, 0, 0)] == [Record(each) for each in few + many]
-    assert [event.record for event in everything(log.log, topic, 1, 0)] == [
+    assert [event.record for event in read_everything(log.log, topic, 0, 0)] == [Record(each) for each in few + many]
+    assert [event.record for event in read_everything(log.log, topic, 1, 0)] == [
         Record(few[0]),
         Record(few[1], "a key"),
         *[Record(few[2])] * 5,

@@ -7,7 +7,7 @@ import pytest
 from nakadi.model.events import OffsetBounds, Record
 from nakadi.ports.event_log import OffsetUnavailable
 from tests.support.engines import COMPACT_LATER, EVENT_LOGS, HOUR, LogUnderTest, a_log, a_record, event_log_params
-from tests.support.patience import PATIENCE, in_threads
+from tests.support.patience import PATIENCE, run_in_threads
 
 
 class TestTrim:
@@ -52,7 +52,7 @@ class TestTrim:
         log.an_hour_passes()
         with ThreadPoolExecutor(1) as trimmer:
             trimming = trimmer.submit(log.log.trim, topic, 0, log.now())
-            in_threads(lambda writer: [log.store(topic, f"{writer}/{number}") for number in range(20)], 4)
+            run_in_threads(lambda writer: [log.store(topic, f"{writer}/{number}") for number in range(20)], 4)
             trimming.result(PATIENCE)
         assert [offset for offset, _ in log.events(topic)] == list(range(old, old + 80))
 

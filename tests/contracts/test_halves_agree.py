@@ -22,7 +22,7 @@ from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support.clock import HandMovedClock
 from tests.support.engines import HOUR
 from tests.support.everything import seeds
-from tests.support.tiers import BY_HAND, Parts
+from tests.support.tiers import ARCHIVE_MANUALLY, TierParts
 
 TOPICS = ("first", "second")
 PARTITIONS = 2
@@ -78,7 +78,7 @@ class Walk:
     def open_halves(self) -> None:
         """A log of two halves, and what is between them, which is at work only when it is asked."""
         hot, folder, clock, tiers = self.made
-        self.parts = Parts(hot, folder, clock)
+        self.parts = TierParts(hot, folder, clock)
         self.halves = self.parts.log(tiers)
         self.worker = ArchiveWorker(
             self.parts.hot, self.parts.index, self.parts.store, clock, EmptyTopicCatalog(), tiers
@@ -237,7 +237,7 @@ def test_two_halves_show_what_one_shows(hot, walks, tmp_path):
     what the index refers to is there, and nothing else is left."""
     seen: Counter[str] = Counter()
     for number in walks:
-        walk = Walk(f"{hot} {number}", tmp_path / str(number), hot, BY_HAND)
+        walk = Walk(f"{hot} {number}", tmp_path / str(number), hot, ARCHIVE_MANUALLY)
         try:
             for _ in range(STEPS):
                 walk.step()

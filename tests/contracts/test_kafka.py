@@ -23,7 +23,7 @@ from nakadi.ports.clock import SystemClock
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support import kafka
 from tests.support.clock import HandMovedClock
-from tests.support.engines import a_record, text_of
+from tests.support.engines import a_record, record_text
 from tests.support.patience import PATIENCE, until
 
 pytestmark = kafka.NOT_IN_EVERY_RUN
@@ -54,7 +54,7 @@ class TestArchive:
     def test_has_what_kafka_has_removed(self, url, tmp_path):
         """Two processes share a cluster, an index and an archive: what one of them has archived and Kafka has removed
         is read by the other, and one cursor leads through both halves."""
-        first, second = (self._opened(url, tmp_path) for _ in range(2))
+        first, second = (self._open_log(url, tmp_path) for _ in range(2))
         with closing(first), closing(second):
             first.create_topic("t", 1)
             names = [f"{number}" for number in range(500)]
@@ -73,7 +73,7 @@ class TestArchive:
     def test_has_everything_once_when_several_processes_write_it(self, url, tmp_path):
         """Two workers that have opened the same storage archive it while events arrive, and remove from Kafka what is
         archived: the archive has no gap and nothing twice, and each worker reads every event once and in order."""
-        first, second = (self._opened(url, tmp_path, hot_retention=0.0) for _ in range(2))
+        first, second = (self._open_log(url, tmp_path, hot_retention=0.0) for _ in range(2))
         appended = threading.Event()
 
         def archive_again_and_again(log):
@@ -99,7 +99,7 @@ class TestArchive:
             assert [each.first_offset for each in segments[1:]] == [each.end_offset for each in segments[:-1]]
             assert first._hot.bounds("t", [0])[0].oldest > 0
 
-    def _opened(self, url, folder, **policy):
+    def _open_log(self, url, folder, **policy):
         dependencies = LogDependencies(
             open_index=lambda: open_log_index(f"sqlite:///{folder}/index.db"),
             open_archive=lambda: open_archive(f"{folder}/archive"),
@@ -131,7 +131,7 @@ class TestTwoProcesses:
         for number in range(20):
             another.append("t", {0: [a_record(f"{number}")]})
             assert log.bounds("t", [0])[0].next_offset == number + 1
-            assert text_of(log.read("t", 0, number).events[0].record) == f"{number}"
+            assert record_text(log.read("t", 0, number).events[0].record) == f"{number}"
             assert log.read("t", 0, number + 1) == EventSlice((), number + 1)
 
     def test_tell_each_other_of_appends(self, log, another):
@@ -213,11 +213,11 @@ class TestTwoProcesses:
         ends = log._cluster.read_partition_bounds
         with closing(open_event_log(url, HandMovedClock(before + timedelta(hours=1)))) as another:
 
-            def ends_once_another_has_appended(*wanted):
+            def end_after_another_append(*wanted):
                 another.append("t", {0: [a_record("late")]})
                 return ends(*wanted)
 
-            monkeypatch.setattr(log._cluster, "read_partition_bounds", ends_once_another_has_appended)
+            monkeypatch.setattr(log._cluster, "read_partition_bounds", end_after_another_append)
 
             assert log.offset_at("t", 0, before) == 1
 
@@ -375,7 +375,7 @@ def values(log, topic: str, partition: int = 0) -> list[str]:
     place = bounds.oldest
     while place < bounds.next_offset:
         piece = log.read(topic, partition, place)
-        found += [text_of(event.record) for event in piece.events]
+        found += [record_text(event.record) for event in piece.events]
         assert piece.next_offset > place
         place = piece.next_offset
     return found

@@ -13,7 +13,7 @@ import pytest
 from nakadi.model.events import Refused, Stored
 from tests.support import kafka
 from tests.support.engines import a_record
-from tests.support.kafka_load import WRITERS, Load, opened, outcome
+from tests.support.kafka_load import WRITERS, Load, open_log, outcome
 from tests.support.kafka_proxy import FETCH, LIST_OFFSETS, METADATA, PRODUCE, Fault, Proxy
 from tests.support.patience import until
 
@@ -67,7 +67,7 @@ def proxy(tmp_path_factory):
 @contextmanager
 def a_log(proxy, timeout):
     servers = [SimpleNamespace(address=f"127.0.0.1:{proxy.port}")]
-    with opened(servers, timeout, f"{uuid4().hex[:12]}-") as log:
+    with open_log(servers, timeout, f"{uuid4().hex[:12]}-") as log:
         log.create_topic("t", 1)
         yield log
 

@@ -15,7 +15,7 @@ from nakadi.model.events import OffsetBounds, Refused, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
 from tests.support import kafka
-from tests.support.engines import a_record, text_of
+from tests.support.engines import a_record, record_text
 from tests.support.kafka_load import until_available
 from tests.support.patience import until
 
@@ -60,7 +60,7 @@ def test_an_append_that_a_producer_cannot_send_is_the_last_one_that_it_refuses(a
         assert log.append("t", {0: [a_record("b")]}) == {0: Refused("timed out")}
         assert log.append("t", {0: [a_record("c")]}) == {0: Stored()}
         assert log.append("t", {0: [a_record("d")]}) == {0: Stored()}
-        assert [text_of(event.record) for event in another.read("t", 0, 0).events] == ["a", "c", "d"]
+        assert [record_text(event.record) for event in another.read("t", 0, 0).events] == ["a", "c", "d"]
         assert len(made) == 2
 
 
@@ -68,7 +68,7 @@ def test_a_read_that_a_consumer_cannot_make_is_the_last_one_that_fails(log, monk
     lost(client.new_consumer, reading, "new_consumer", monkeypatch)
     with pytest.raises(Unavailable):
         log.read("t", 0, 0)
-    assert [text_of(event.record) for event in log.read("t", 0, 0).events] == ["a"]
+    assert [record_text(event.record) for event in log.read("t", 0, 0).events] == ["a"]
 
 
 def test_a_tail_that_stays_behind_is_followed_by_another_consumer(log, another, monkeypatch):

@@ -17,7 +17,7 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import UnknownTopic
 from tests.support import kafka
 from tests.support.engines import a_record
-from tests.support.kafka_load import WRITERS, Load, opened, outcome, until_available
+from tests.support.kafka_load import WRITERS, Load, open_log, outcome, until_available
 from tests.support.patience import PATIENCE, until
 
 pytestmark = kafka.NOT_IN_EVERY_RUN
@@ -26,7 +26,7 @@ pytestmark = kafka.NOT_IN_EVERY_RUN
 class TestOneServer:
     def test_is_killed_and_restarted(self, tmp_path, record_property):
         """Publishers see refusals for as long as it is away, and go on with it; the reader goes on too."""
-        with kafka.a_server(tmp_path) as server, opened([server]) as log:
+        with kafka.a_server(tmp_path) as server, open_log([server]) as log:
             log.create_topic("t", 1)
             with Load(log, record_property) as load:
                 server.kill()
@@ -36,7 +36,7 @@ class TestOneServer:
 
     def test_is_shut_down_and_restarted(self, tmp_path, record_property):
         """The same when it ends in order."""
-        with kafka.a_server(tmp_path) as server, opened([server]) as log:
+        with kafka.a_server(tmp_path) as server, open_log([server]) as log:
             log.create_topic("t", 1)
             with Load(log, record_property) as load:
                 server.end()
@@ -50,7 +50,7 @@ class TestOneServer:
         """What a paused server has not answered is refused in time. At most what was on its way may be stored later:
         one request of each writer, and nothing that was appended after those.
         """
-        with kafka.a_server(tmp_path) as server, opened([server], timeout) as log:
+        with kafka.a_server(tmp_path) as server, open_log([server], timeout) as log:
             log.create_topic("t", 1)
             with Load(log, record_property) as load:
                 server.pause()
@@ -66,7 +66,11 @@ class TestOneServer:
     def test_that_is_paused_costs_bounded_memory(self, tmp_path):
         """What cannot be sent waits in a bounded queue, and is refused at once when the queue is full."""
         big = Record(b'"%s"' % (b"x" * 4_000_000))
-        with kafka.a_server(tmp_path) as server, opened([server], timeout=30) as log, ThreadPoolExecutor(40) as threads:
+        with (
+            kafka.a_server(tmp_path) as server,
+            open_log([server], timeout=30) as log,
+            ThreadPoolExecutor(40) as threads,
+        ):
             log.create_topic("t", 1)
             log.append("t", {0: [a_record("a")]})
             server.pause()
@@ -83,7 +87,11 @@ class TestOneServer:
 
     def test_that_is_paused_keeps_no_append_for_long(self, tmp_path):
         """What waits behind others is refused when its own time is over, and is never sent."""
-        with kafka.a_server(tmp_path) as server, opened([server], timeout=6) as log, ThreadPoolExecutor(12) as threads:
+        with (
+            kafka.a_server(tmp_path) as server,
+            open_log([server], timeout=6) as log,
+            ThreadPoolExecutor(12) as threads,
+        ):
             log.create_topic("t", 1)
             log.append("t", {0: [a_record("a")]})
             server.pause()
@@ -102,7 +110,7 @@ class TestOneServer:
     def test_has_no_room_left(self, tmp_path, record_property):
         """Without room a server refuses and ends; with room it starts again, with all that was acknowledged."""
         limited = ("/bin/sh", "-c", 'ulimit -f 20480; exec "$0" "$@"')
-        with kafka.a_server(tmp_path, limited) as server, opened([server]) as log:
+        with kafka.a_server(tmp_path, limited) as server, open_log([server]) as log:
             log.create_topic("t", 1)
             log.create_topic("filled", 1)
             with Load(log, record_property) as load:
@@ -143,7 +151,7 @@ class TestOneServer:
                 assert outcome(lambda: log.append(topic, {0: [a_record("c")]})) is UnknownTopic
             record_property("figures", f"{topic}: refused {len(answers) - 1}, unknown after {known:.1f} s")
 
-        with kafka.a_server(tmp_path) as server, opened([server], timeout) as log:
+        with kafka.a_server(tmp_path) as server, open_log([server], timeout) as log:
             log.create_topic("t", 1)
             delete_and_find_unknown("gone-in-silence")
             with Load(log, record_property) as load:
@@ -156,12 +164,12 @@ class TestOneServer:
 
     def test_that_does_not_answer_is_asked_once_for_a_topic(self, tmp_path, monkeypatch):
         """While appends time out, one question is under way about their topic, however many there are."""
-        with kafka.a_server(tmp_path) as server, opened([server]) as log, ThreadPoolExecutor(30) as threads:
+        with kafka.a_server(tmp_path) as server, open_log([server]) as log, ThreadPoolExecutor(30) as threads:
             log.create_topic("t", 1)
             log.append("t", {0: [a_record("a")]})
             asking, asked, count = [], [], log._cluster._count_partitions
 
-            def counted(topic):
+            def count_records(topic):
                 asking.append(topic)
                 asked.append(len(asking))
                 try:
@@ -169,7 +177,7 @@ class TestOneServer:
                 finally:
                     asking.pop()
 
-            monkeypatch.setattr(log._cluster, "_count_partitions", counted)
+            monkeypatch.setattr(log._cluster, "_count_partitions", count_records)
             server.pause()
             try:
                 for _ in range(2):
@@ -186,8 +194,8 @@ class TestThreeServers:
         """When the server that leads a partition is killed, another one leads, with all that was acknowledged; with
         too few copies in sync every append is refused, and goes on when there are enough again.
         """
-        with kafka.three_servers(tmp_path) as servers, opened(servers.values(), timeout=4) as log:
-            until(lambda: made(log))
+        with kafka.three_servers(tmp_path) as servers, open_log(servers.values(), timeout=4) as log:
+            until(lambda: are_copies_possible(log))
             with Load(log, record_property, partitions=3) as load:
                 servers[2].kill()
                 load.goes_on()
@@ -202,7 +210,7 @@ class TestThreeServers:
                 load.figures()
 
 
-def made(log):
+def are_copies_possible(log):
     """Three copies can be made once all servers have joined."""
     try:
         log.create_topic("t", 3)

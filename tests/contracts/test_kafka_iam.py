@@ -116,12 +116,12 @@ def test_a_token_is_replaced_before_it_expires(server, monkeypatch):
     asked = threading.Semaphore(0)
     made = iam.new_token_and_expiry
 
-    def counted(region):
+    def count_calls(region):
         asked.release()
         return made(region)
 
     monkeypatch.setattr(iam, "TOKEN_LIFETIME", timedelta(seconds=3))
-    monkeypatch.setattr(iam, "new_token_and_expiry", counted)
+    monkeypatch.setattr(iam, "new_token_and_expiry", count_calls)
     client = new_consumer(address_of(server))
     try:
         for _ in range(3):

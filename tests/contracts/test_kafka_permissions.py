@@ -97,7 +97,7 @@ class Secured:
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory):
+def secured_server(tmp_path_factory):
     made = Secured(tmp_path_factory.mktemp("kafka"))
     try:
         made.server.wait()
@@ -110,10 +110,10 @@ names = count()
 
 
 @pytest.fixture
-def topic(secured):
+def topic(secured_server):
     """A topic with an event; the log of one who may do everything makes it."""
     name = f"t{next(names)}"
-    with closing(open_event_log(f"kafka://{secured.open}?prefix={STAGE}", SystemClock())) as log:
+    with closing(open_event_log(f"kafka://{secured_server.open}?prefix={STAGE}", SystemClock())) as log:
         log.create_topic(name, 1)
         log.append(name, {0: [a_record("a", key="k")]})
     return name
@@ -192,12 +192,12 @@ def fails(work, log, topic):
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_role_is_enough(secured, topic, role):
+def test_a_role_is_enough(secured_server, topic, role):
     """A function does all of its work in topics of its stage, and nothing in other topics."""
-    with secured.log_of(ROLES[role]) as log:
+    with secured_server.log_of(ROLES[role]) as log:
         for work in WORK[role]:
             work(log, topic)
-    with secured.log_of(ROLES[role], prefix="others.") as log:
+    with secured_server.log_of(ROLES[role], prefix="others.") as log:
         assert fails(publishes, log, topic)
         assert fails(makes, log, topic)
 
@@ -211,7 +211,7 @@ def test_a_role_is_enough(secured, topic, role):
         if IMPLIED.get(action) not in actions
     ],
 )
-def test_a_role_has_nothing_to_spare(secured, topic, role, left_out):
+def test_a_role_has_nothing_to_spare(secured_server, topic, role, left_out):
     """Without one of its actions, a part of a function's work fails."""
-    with secured.log_of(ROLES[role] - {left_out}) as log:
+    with secured_server.log_of(ROLES[role] - {left_out}) as log:
         assert fails(NEEDED_TO[left_out], log, topic)

@@ -20,7 +20,7 @@ from nakadi.model.log_index import (
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.log_index import TOPICS_KIND, LogIndex
 from nakadi.ports.registry import change_bucket
-from tests.support.closed import see_that_everything_is_refused
+from tests.support.closed import assert_everything_is_refused
 from tests.support.engines import LOG_INDEXES, a_log_index
 
 FAR = 49_680_428_583_838_224_135_213_308_197_180_834_060_155_561_081_628_000_274
@@ -46,7 +46,7 @@ def a_segment(first: int, count: int = 10, archived: str | None = "object") -> I
     )
 
 
-def extended(index: LogIndex, topic: str, counts: list[int], partition: int = 0) -> list[IndexSegment]:
+def add_segments(index: LogIndex, topic: str, counts: list[int], partition: int = 0) -> list[IndexSegment]:
     """Segments of these sizes, one behind the other."""
     added = []
     for revision, count in enumerate(counts):
@@ -118,7 +118,7 @@ class TestTopics:
         """With a topic go its heads and segments, and nothing of another; deleting again changes nothing."""
         for topic in ("t", "other"):
             index.create_topic(topic, 2)
-            extended(index, topic, [10, 10])
+            add_segments(index, topic, [10, 10])
         index.delete_topic("t")
         index.delete_topic("t")
         assert index.topic("t") is None
@@ -156,7 +156,7 @@ class TestChanges:
         """What the indexer and the housekeeping note of a topic ends no lease."""
         before = index.change_counters()
         index.create_topic("t", 1)
-        extended(index, "t", [10])
+        add_segments(index, "t", [10])
         index.drop_segments_before("t", 0, 5)
         index.set_compacted_until("t", 0, 5)
         index.advance_shard_progress("stream", "shard", ShardProgress(7))
@@ -261,9 +261,9 @@ class TestHeads:
 class TestSegments:
     def test_are_found_by_any_offset_in_them(self, index: LogIndex):
         """The segment of an offset is the last that begins at or before it."""
-        first, second, third = extended(index, "t", [10, 1, 89])
-        extended(index, "t", [1000], partition=1)
-        extended(index, "t1", [1000])
+        first, second, third = add_segments(index, "t", [10, 1, 89])
+        add_segments(index, "t", [1000], partition=1)
+        add_segments(index, "t1", [1000])
         assert [index.segment_at_or_before("t", 0, offset) for offset in (0, 9, 10, 11, 99)] == [
             first,
             first,
@@ -274,14 +274,14 @@ class TestSegments:
 
     def test_are_listed_in_their_order(self, index: LogIndex):
         """The segments that begin at or after an offset, the first so many of them."""
-        added = extended(index, "t", [10, 1, 89, 5])
+        added = add_segments(index, "t", [10, 1, 89, 5])
         assert index.segments_from("t", 0, 0, 10) == added
         assert index.segments_from("t", 0, 1, 2) == added[1:3]
         assert index.segments_from("t", 0, 101, 2) == []
 
     def test_are_replaced_by_fewer(self, index: LogIndex):
         """Segments can be replaced by ones that cover the same; what is behind them stays."""
-        extended(index, "t", [10, 10, 10, 10])
+        add_segments(index, "t", [10, 10, 10, 10])
         merged = [a_segment(10, 20, "new")]
         index.replace_segments("t", 0, merged, 30)
         assert index.segments_from("t", 0, 0, 10) == [a_segment(0), *merged, a_segment(30)]
@@ -291,7 +291,7 @@ class TestSegments:
     def test_before_the_low_water_mark_are_dropped(self, index: LogIndex):
         """`drop_before` drops segments that lie wholly before, returns where their events were, and never goes back."""
         index.create_topic("t", 1)
-        extended(index, "t", [10, 10, 10])
+        add_segments(index, "t", [10, 10, 10])
         assert index.drop_segments_before("t", 0, 15) == [ArchiveLocation("object", 0, 10)]
         assert index.drop_segments_before("t", 0, 3) == []
         found = index.topic("t")
@@ -403,7 +403,7 @@ class TestClose:
     def test_refuses_what_comes_later(self, index: LogIndex):
         """Nothing pretends to work after closing; closing again changes nothing."""
         index.create_topic("t", 1)
-        [segment] = extended(index, "t", [10])
+        [segment] = add_segments(index, "t", [10])
         index.close()
         index.close()
         attempts = {
@@ -429,4 +429,4 @@ class TestClose:
             "shard_progresses": lambda: index.shard_progresses("stream"),
             "advance_shard_progress": lambda: index.advance_shard_progress("stream", "shard", ShardProgress(1)),
         }
-        see_that_everything_is_refused(LogIndex, attempts)
+        assert_everything_is_refused(LogIndex, attempts)

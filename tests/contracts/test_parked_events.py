@@ -16,12 +16,12 @@ from tests.support.coordination import (
     a_place,
     an_assignment,
     at,
-    begun,
+    begin_assignment,
     commit,
     entries,
     position,
 )
-from tests.support.patience import in_threads
+from tests.support.patience import run_in_threads
 
 
 class TestParkedEvents:
@@ -29,7 +29,7 @@ class TestParkedEvents:
 
     def test_takes_events_and_moves_the_cursor_in_one_step(self, coordination: Coordination):
         """What is parked is stored and consumed, or neither; parking it again is outdated."""
-        begun(coordination, "a")
+        begin_assignment(coordination, "a")
         event = a_parked_event(3, b'{"n":3}', failed_streams=4, replay="r", owner=Attribute("team", "checkout"))
         assert park_events(coordination, "a", event, upto=3) is CommitResult.COMMITTED
         assert coordination.committed_offsets(SUBSCRIPTION)[a_place()] == CommittedOffset(at(3), "a", LATER)
@@ -42,22 +42,22 @@ class TestParkedEvents:
     @pytest.mark.parametrize("owned", ["", "b", "b>a"])
     def test_is_for_the_owner_alone(self, coordination: Coordination, owned, upto):
         """A session that does not own the partition parks nothing, and leaves the cursor where it is. (S312)"""
-        begun(coordination, owned)
+        begin_assignment(coordination, owned)
         assert park_events(coordination, "a", a_parked_event(5), upto=upto) is CommitResult.NOT_OWNED
         assert (coordination.list_parked_events(SUBSCRIPTION), position(coordination)) == ([], at(-1))
 
     def test_takes_events_without_moving_the_cursor(self, coordination: Coordination):
         """Events can be put away before the cursor passes them, also when they are behind it; each is there once."""
-        begun(coordination, "a")
+        begin_assignment(coordination, "a")
         commit(coordination, "a", 7)
         for _ in range(2):
             assert park_events(coordination, "a", a_parked_event(5), a_parked_event(9)) is CommitResult.COMMITTED
         assert position(coordination) == at(7)
-        assert offsets_parked(coordination) == [5, 9]
+        assert list_parked_offsets(coordination) == [5, 9]
 
     def test_keeps_the_last_of_what_is_parked_twice(self, coordination: Coordination):
         """An event that is parked again has its new description, and the value it comes with."""
-        begun(coordination, "a")
+        begin_assignment(coordination, "a")
         park_events(coordination, "a", a_parked_event(5, b"{}" * 400_000))
         again = a_parked_event(5, b"[]", key="another", failed_streams=3)
         park_events(coordination, "a", again)
@@ -96,18 +96,18 @@ class TestParkedEvents:
 
     def test_releases_events(self, coordination: Coordination):
         """Taken out, events are gone with their values, others stay, and doing it again changes nothing."""
-        begun(coordination, "a")
+        begin_assignment(coordination, "a")
         park_events(coordination, "a", *map(a_parked_event, range(MAX_PARKED_EVENTS_PER_CALL)))
         for _ in range(2):
             coordination.remove_parked_events(SUBSCRIPTION, a_place(), [at(each) for each in range(1, 1000)])
             coordination.remove_parked_events("another", a_place(), [at(0)])
-        assert offsets_parked(coordination) == [0]
+        assert list_parked_offsets(coordination) == [0]
         assert coordination.parked_event_value(SUBSCRIPTION, a_place(), at(1)) is None
         assert position(coordination) == at(-1)
 
     def test_takes_as_much_as_it_says(self, coordination: Coordination):
         """The most events, the most bytes and the largest event fit one step, and come out as they went in."""
-        begun(coordination, "a")
+        begin_assignment(coordination, "a")
         size = MAX_PARKED_BYTES_PER_CALL // MAX_PARKED_EVENTS_PER_CALL
         many = [a_parked_event(each, b"%d" % (each % 10) * size) for each in range(MAX_PARKED_EVENTS_PER_CALL)]
         assert park_events(coordination, "a", *many, upto=MAX_PARKED_EVENTS_PER_CALL) is CommitResult.COMMITTED
@@ -129,23 +129,23 @@ class TestParkedEvents:
     )
     def test_refuses_what_no_engine_could_do(self, coordination: Coordination, events):
         """More than fits one atomic step is a mistake of the caller."""
-        begun(coordination, "a", "a")
+        begin_assignment(coordination, "a", "a")
         with pytest.raises(ValueError, match=r"partitions|position|too many"):
             park_events(coordination, "a", *events, upto=99)
         assert position(coordination) == at(-1)
 
     def test_goes_with_its_subscription(self, coordination: Coordination):
         """A subscription that is forgotten has no parked events any more. (S72)"""
-        begun(coordination, "a")
+        begin_assignment(coordination, "a")
         park_events(coordination, "a", a_parked_event(1))
         coordination.remove_subscription_state(SUBSCRIPTION)
-        begun(coordination, "a")
+        begin_assignment(coordination, "a")
         assert coordination.list_parked_events(SUBSCRIPTION) == []
         assert coordination.parked_event_value(SUBSCRIPTION, a_place(), at(1)) is None
 
     def test_never_comes_from_two_sessions(self, coordination: Coordination):
         """While a partition changes hands, each event is parked by its owner of the moment, and none is left out."""
-        begun(coordination, "a")
+        begin_assignment(coordination, "a")
         done = threading.Event()
 
         def park_on(number: int) -> list[int]:
@@ -166,14 +166,14 @@ class TestParkedEvents:
             done.set()
             return []
 
-        parked = in_threads(lambda number: swap() if number == 2 else park_on(number), 3)
+        parked = run_in_threads(lambda number: swap() if number == 2 else park_on(number), 3)
         assert sorted(parked[0] + parked[1]) == list(range(position(coordination).offset + 1))
-        assert offsets_parked(coordination) == list(range(position(coordination).offset + 1))
+        assert list_parked_offsets(coordination) == list(range(position(coordination).offset + 1))
 
 
 def park_events(coordination, session: str, *events, upto: int | None = None) -> CommitResult:
     return coordination.park_events(SUBSCRIPTION, session, events, LATER, None if upto is None else at(upto))
 
 
-def offsets_parked(coordination) -> list[int]:
+def list_parked_offsets(coordination) -> list[int]:
     return [each.position.offset for each in coordination.list_parked_events(SUBSCRIPTION, limit=100_000)]

@@ -16,9 +16,9 @@ from nakadi.ports.registry import (
     RemoveDocument,
     change_bucket,
 )
-from tests.support.closed import see_that_everything_is_refused
+from tests.support.closed import assert_everything_is_refused
 from tests.support.engines import REGISTRIES, a_registry
-from tests.support.patience import in_threads
+from tests.support.patience import run_in_threads
 
 KIND = "thing"
 REMEMBERED_KIND = "event-types"
@@ -204,7 +204,7 @@ class TestWrite:
                     except ChangedMeanwhile:
                         continue
 
-        in_threads(count_up, 8)
+        run_in_threads(count_up, 8)
         assert registry.get(KIND, "counter") == Document("counter", {"count": 80}, 81)
 
     def test_creates_a_key_once(self, registry: Registry):
@@ -220,7 +220,7 @@ class TestWrite:
                     continue
             return mine
 
-        created = in_threads(create, 8)
+        created = run_in_threads(create, 8)
         assert sorted(key for mine in created for key in mine) == sorted(f"{number}" for number in range(20))
         assert {each.key: each.body["by"] for each in registry.list(KIND)} == {
             key: writer for writer, mine in enumerate(created) for key in mine
@@ -237,7 +237,7 @@ class TestWrite:
                 registry.write(PutDocument(KIND, "a", body), PutDocument(KIND, "b", body))
 
         with ThreadPoolExecutor(1) as others:
-            changing = others.submit(lambda: in_threads(change_both, 2))
+            changing = others.submit(lambda: run_in_threads(change_both, 2))
             while not changing.done():
                 for first, second in ("ab", "ba"):
                     found = registry.get(KIND, first)
@@ -255,7 +255,7 @@ class TestWrite:
                 assert registry.get(KIND, f"{writer}").body == {"n": number}
                 assert {"n": number} in [each.body for each in registry.list(KIND, prefix=f"{writer}")]
 
-        in_threads(write_and_read, 4)
+        run_in_threads(write_and_read, 4)
 
 
 class TestChanges:
@@ -325,7 +325,7 @@ class TestChanges:
         """Writers that change different documents at the same time do not refuse each other, and each is counted."""
         writers = [str(each) for each in range(8)]
         before = registry.change_counters()
-        in_threads(
+        run_in_threads(
             lambda at: [registry.write(PutDocument(REMEMBERED_KIND, writers[at], {})) for _ in range(5)], len(writers)
         )
         after = registry.change_counters()
@@ -369,4 +369,4 @@ class TestClose:
             "write": lambda: registry.write(PutDocument(KIND, "a", {})),
             "change_counters": registry.change_counters,
         }
-        see_that_everything_is_refused(Registry, attempts)
+        assert_everything_is_refused(Registry, attempts)

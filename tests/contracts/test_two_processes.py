@@ -10,7 +10,7 @@ from nakadi.engines.sqlite.changes import APPEND_CHECK_INTERVAL_SECONDS
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic
 from nakadi.ports.registry import ChangedMeanwhile, Document, PutDocument
-from tests.support.engines import a_record, everything, text_of
+from tests.support.engines import a_record, read_everything, record_text
 from tests.support.neighbour import a_neighbour
 from tests.support.patience import PATIENCE
 
@@ -48,10 +48,12 @@ class TestEventLog:
         with ThreadPoolExecutor(4) as threads:
             list(threads.map(lambda thread: append(log, f"mine{thread}", 50), range(4)))
         neighbour.answer()
-        events = everything(log, "t", 0, 0)
+        events = read_everything(log, "t", 0, 0)
         assert [event.offset for event in events] == list(range(400))
         for publisher in [f"{who}{thread}" for who in ("mine", "theirs") for thread in range(4)]:
-            names = [name for name in map(text_of, (event.record for event in events)) if name.startswith(publisher)]
+            names = [
+                name for name in map(record_text, (event.record for event in events)) if name.startswith(publisher)
+            ]
             assert names == [f"{publisher}/{number}" for number in range(50)]
         moments = [event.stored_at for event in events]
         assert moments == sorted(moments)
@@ -61,7 +63,7 @@ class TestEventLog:
         for number in range(10):
             neighbour.ask("append", "t", f"{number}", 1)
             assert log.bounds("t", [0])[0].next_offset == number + 1
-            assert text_of(log.read("t", 0, number).events[0].record) == f"{number}/0"
+            assert record_text(log.read("t", 0, number).events[0].record) == f"{number}/0"
 
     def test_wakes_readers_soon(self, log, neighbour):
         """A read that waits answers when another process has appended, which is looked for many times a second."""

@@ -39,7 +39,7 @@ def data(tmp_path_factory):
     return folder
 
 
-def pasted(block, data):
+def run_example(block, data):
     """What an example prints, with the data of this test."""
     text = BLOCKS[block].replace("data/tables", str(data / "tables"))
     shown = StringIO()
@@ -50,7 +50,7 @@ def pasted(block, data):
 
 def test_spark(data):
     """The examples for Spark show the orders that were published, their items, and what no column has."""
-    shown = pasted("spark", data)
+    shown = run_example("spark", data)
     assert "DK" in shown
     assert "shoe-42" in shown
     assert "by bike" in shown
@@ -58,14 +58,14 @@ def test_spark(data):
 
 def test_duckdb(data):
     """The examples for DuckDB show the same."""
-    shown = pasted("duckdb", data)
+    shown = run_example("duckdb", data)
     assert "orders" in shown
     assert "sold" in shown
 
 
 def test_pyiceberg(data):
     """The example for pyiceberg shows where the orders came from."""
-    assert "'country': 'DK'" in pasted("pyiceberg", data)
+    assert "'country': 'DK'" in run_example("pyiceberg", data)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

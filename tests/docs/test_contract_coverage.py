@@ -6,18 +6,18 @@ from collections import Counter
 import pytest
 
 from nakadi import openapi
-from tests.support.pages import ROOT, text_of
+from tests.support.pages import ROOT, read_text
 from tests.support.statements import (
     AREAS,
     CITED,
     CONTRACT,
     FLAGS,
     citations,
-    cited_in,
-    in_order,
+    expand_ranges,
+    find_citations,
+    sort_key,
     statements,
     traps,
-    with_ranges_written_out,
 )
 
 COMPATIBILITY = ROOT / "docs" / "compatibility.md"
@@ -65,7 +65,7 @@ def test_every_statement_is_cited_by_a_test_or_says_why_not(contract):
     """A statement that no test shows is on a list with the reason, and the list has no other."""
     not_cited = set(contract) - {each.cited for each in citations()}
 
-    assert sorted(not_cited, key=in_order) == sorted(NOT_SHOWN, key=in_order)
+    assert sorted(not_cited, key=sort_key) == sorted(NOT_SHOWN, key=sort_key)
     assert not {number for number in NOT_SHOWN if contract[number].flag == "core"}
 
 
@@ -88,7 +88,7 @@ def test_differences_are_reported_by_the_contract_and_by_compatibility(contract)
         for number, statement in contract.items()
         for section in TO_COMPATIBILITY.findall(statement.text)
     }
-    listed = {(number, section) for section, text in sections_of_compatibility() for number in cited_in(text)}
+    listed = {(number, section) for section, text in sections_of_compatibility() for number in find_citations(text)}
 
     assert {number for number, _ in linked} == {number for number, _ in listed}
     assert linked <= listed
@@ -97,15 +97,15 @@ def test_differences_are_reported_by_the_contract_and_by_compatibility(contract)
 
 def index():
     """The rows of the index: the operation, None if the row is about several, and the statements."""
-    text = text_of(CONTRACT / "README.md").partition("## Index by endpoint")[2]
+    text = read_text(CONTRACT / "README.md").partition("## Index by endpoint")[2]
     return [
-        (operation or None, CITED.findall(with_ranges_written_out(LINKED.sub(r"\1", links))))
+        (operation or None, CITED.findall(expand_ranges(LINKED.sub(r"\1", links))))
         for operation, links in INDEX_ROW.findall(text)
     ]
 
 
 def sections_of_compatibility():
     """The sections of the page, each with its anchor and its text without links."""
-    for section in text_of(COMPATIBILITY).split("\n## ")[1:]:
+    for section in read_text(COMPATIBILITY).split("\n## ")[1:]:
         title, _, text = section.partition("\n")
         yield title.lower().replace(" ", "-"), LINKED.sub(r"\1", text)

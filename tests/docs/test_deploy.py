@@ -14,7 +14,7 @@ from nakadi.engines.kinesis.tails import RETRY_AFTER_REFUSAL_SECONDS
 from nakadi.local import Broker
 from nakadi.publishing.system_events import KPI_WRITE_INTERVAL_SECONDS
 from nakadi.streaming import access
-from tests.support.pasted import pasted
+from tests.support.pasted import run_pasted_command
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
 FIRST_EVENT = GUIDE.partition("**4. The first event.**")[2].partition("\n## ")[0]
@@ -24,7 +24,7 @@ COMMANDS = [line for line in re.search(r"```sh\n(.*?)```", FIRST_EVENT, re.DOTAL
 def test_the_first_event_of_a_deployment_is_published_and_streamed():
     """An event type, a batch, and a stream that ends with the first event of a partition."""
     with Broker() as broker:
-        made, published, streamed = [pasted(each, URL=f"{broker.url}/", TOKEN="t") for each in COMMANDS]
+        made, published, streamed = [run_pasted_command(each, URL=f"{broker.url}/", TOKEN="t") for each in COMMANDS]
 
     assert (made[0], published[0], streamed[0]) == (201, 200, 200)
     assert len(json.loads(streamed[1].splitlines()[0])["events"]) == 1

@@ -4,19 +4,19 @@ from collections import Counter
 
 import pytest
 
-from tests.support.pages import ROOT, anchors_in, anchors_of, links_of, pages, text_of
+from tests.support.pages import ROOT, find_anchors, pages, read_anchors, read_links, read_text
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_relative_links_of_a_page_lead_to_a_file_and_an_anchor(page):
     """Every relative link of a page leads to a file, and to an anchor or a heading of it."""
-    assert [link for link in links_of(page) if not leads_somewhere(page, link)] == []
+    assert [link for link in read_links(page) if not leads_somewhere(page, link)] == []
 
 
 def test_an_anchor_of_a_page_is_unique():
     """No two places of a page can be meant by the same link."""
     twice = {
-        page.name: [anchor for anchor, count in Counter(anchors_in(text_of(page))).items() if count > 1]
+        page.name: [anchor for anchor, count in Counter(find_anchors(read_text(page))).items() if count > 1]
         for page in pages()
     }
 
@@ -26,4 +26,4 @@ def test_an_anchor_of_a_page_is_unique():
 def leads_somewhere(page, link):
     path, _, anchor = link.partition("#")
     target = (page.parent / path).resolve() if path else page
-    return target.exists() and (not anchor or anchor in anchors_of(target))
+    return target.exists() and (not anchor or anchor in read_anchors(target))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import kafka, laptop, workers
-from tests.support.everything import is_asked_for
+from tests.support.everything import is_requested
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,7 +66,9 @@ def test_faults_are_found(name, fault):
     assert fault_of(name) == fault
 
 
-@pytest.mark.parametrize("chosen", [kafka.CHOSEN, workers.CHOSEN, laptop.CHOSEN], ids=["kafka", "workers", "laptop"])
+@pytest.mark.parametrize(
+    "chosen", [kafka.SELECTED_TESTS, workers.SELECTED_TESTS, laptop.SELECTED_TESTS], ids=["kafka", "workers", "laptop"]
+)
 def test_chosen_tests_exist(chosen):
     """A test that is renamed does not drop out of a list of chosen tests unnoticed."""
     there = {name for path in ROOT.glob("tests/e2e/**/test_*.py") for name in decorators_of_tests(path)}
@@ -85,4 +87,4 @@ def test_chosen_tests_exist(chosen):
 )
 def test_long_tests_run_when_they_are_asked_for(mark_expression, arguments, is_run):
     """A run leaves long tests out, unless its command line has their mark or their names."""
-    assert is_asked_for("tests/room/test_module.py::test_at_length[1]", mark_expression, arguments) is is_run
+    assert is_requested("tests/room/test_module.py::test_at_length[1]", mark_expression, arguments) is is_run

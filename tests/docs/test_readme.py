@@ -9,7 +9,7 @@ import pytest
 
 from nakadi.local import Broker
 from tests.support.environment import plain_environment
-from tests.support.pasted import pasted
+from tests.support.pasted import run_pasted_command
 from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ COMMANDS = [line for line in QUICK_START.splitlines() if line.startswith("curl")
 def answers():
     """What each line of the quick start prints, pasted one after the other."""
     with Broker() as broker:
-        return [pasted(command.replace("http://127.0.0.1:8080", broker.url)) for command in COMMANDS]
+        return [run_pasted_command(command.replace("http://127.0.0.1:8080", broker.url)) for command in COMMANDS]
 
 
 def test_the_event_type_is_registered(answers):
@@ -58,7 +58,7 @@ def test_a_subscription_is_consumed(tmp_path):
     """The lines about subscriptions, pasted together, open a stream, commit a batch, and show that others wait."""
     with Broker() as broker:
         for command in COMMANDS[:2]:
-            pasted(command.replace("http://127.0.0.1:8080", broker.url))
+            run_pasted_command(command.replace("http://127.0.0.1:8080", broker.url))
         done = subprocess.run(
             ["bash", "-mc", SUBSCRIPTION.replace("http://127.0.0.1:8080", broker.url)],
             cwd=tmp_path,

@@ -21,7 +21,7 @@ def test_each_setting_has_a_row_with_its_default(setting):
 
     _, _, default, description, _ = (cell.strip() for cell in row.split("|"))
 
-    assert default.split("`")[1:2] == ([text] if (text := as_variable(setting.default)) else [])
+    assert default.split("`")[1:2] == ([text] if (text := format_default(setting.default)) else [])
     assert description
 
 
@@ -31,7 +31,7 @@ def test_a_setting_without_a_description_is_refused():
         reference("class Settings:\n    # Speed\n    speed: int = 1\n    limit: int = 2\n    '''The limit.'''\n")
 
 
-def as_variable(default):
+def format_default(default):
     """A default as it would be set in the environment."""
     if isinstance(default, tuple):
         return ",".join("=".join(each) if isinstance(each, tuple) else each for each in default)

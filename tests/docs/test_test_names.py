@@ -35,7 +35,7 @@ def module_of(test: Path, unit: Path, package: Path) -> str | None:
     return max(fitting, key=len, default=None)
 
 
-def misnamed(unit: Path, package: Path) -> list[str]:
+def find_misnamed(unit: Path, package: Path) -> list[str]:
     """Unit test modules without a module of their name."""
     tests = sorted(unit.rglob("test_*.py"))
     return [str(test.relative_to(unit)) for test in tests if module_of(test, unit, package) is None]
@@ -43,7 +43,11 @@ def misnamed(unit: Path, package: Path) -> list[str]:
 
 def test_unit_tests_are_named_after_modules():
     """Whoever changes a module of the package finds its tests by its name."""
-    names = misnamed(UNIT, PACKAGE) + misnamed(ROOT / "tests/client", CLIENT) + misnamed(ROOT / "tests/relay", RELAY)
+    names = (
+        find_misnamed(UNIT, PACKAGE)
+        + find_misnamed(ROOT / "tests/client", CLIENT)
+        + find_misnamed(ROOT / "tests/relay", RELAY)
+    )
     assert not names, f"{RULE} {', '.join(names)}"
 
 
@@ -77,4 +81,4 @@ def test_the_longest_name_counts_and_the_room_too(tmp_path, name, module):
     test.touch()
 
     assert module_of(test, tmp_path / "unit", tmp_path / "package") == module
-    assert misnamed(tmp_path / "unit", tmp_path / "package") == ([] if module else [name])
+    assert find_misnamed(tmp_path / "unit", tmp_path / "package") == ([] if module else [name])

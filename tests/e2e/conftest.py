@@ -14,8 +14,18 @@ import pytest
 from infra.laptop.laptop import Laptop
 from nakadi.local import Broker
 from tests.support import everything, kafka, workers
-from tests.support.http import described
-from tests.support.laptop import ALL, CHOSEN, HURRIED, OPEN, STRICTNESS, OnALaptop, chosen, is_here, variables
+from tests.support.http import check_against_description
+from tests.support.laptop import (
+    ALL,
+    FAST_SETTINGS,
+    OPEN,
+    SELECTED_TESTS,
+    STRICTNESS,
+    LaptopBroker,
+    runs_here,
+    select_tests,
+    variables,
+)
 from tests.support.loop_guard import LoopGuard, guarded_loops
 from tests.support.patience import PATIENCE
 from tests.support.storages import STORAGES
@@ -23,7 +33,7 @@ from tests.support.tokens import Issuer
 
 ENGINES = ("memory", "sqlite", "aws-local", "two-workers", "kafka", "kafka-two-workers")
 
-Running = Broker | OnALaptop | workers.Program
+Running = Broker | LaptopBroker | workers.BrokerProgram
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -44,11 +54,11 @@ def nothing_blocks_a_loop(guard: LoopGuard) -> Iterator[None]:
 def running(request, tmp_path_factory) -> Iterator[Running]:
     """A broker behind a socket. Tests share it, and use names of their own."""
     if request.param == "aws-local":
-        yield from on_a_laptop(request.getfixturevalue("laptop"), authorizes=False, settings=OPEN)
+        yield from open_laptop_broker(request.getfixturevalue("laptop"), authorizes=False, settings=OPEN)
         return
     if request.param.endswith("two-workers"):
         log = {"NAKADI_EVENT_LOG": kafka.url()} if request.param.startswith("kafka") else {}
-        with workers.served(tmp_path_factory.mktemp("workers"), log) as program:
+        with workers.serve_broker(tmp_path_factory.mktemp("workers"), log) as program:
             yield program
         return
     with Broker(**engine_settings(request.param, tmp_path_factory.mktemp("data"))) as broker:
@@ -58,20 +68,20 @@ def running(request, tmp_path_factory) -> Iterator[Running]:
 @pytest.fixture(scope="session")
 def laptop(tmp_path_factory) -> Iterator[Laptop]:
     """What is deployed on AWS, on this machine."""
-    with Laptop(tmp_path_factory.mktemp("laptop"), HURRIED, STRICTNESS) as there:
+    with Laptop(tmp_path_factory.mktemp("laptop"), FAST_SETTINGS, STRICTNESS) as there:
         yield there
 
 
 @pytest.fixture
 def api(running) -> Iterator[httpx.Client]:
     """A client of the running broker."""
-    with described(client_of(running)) as client:
+    with check_against_description(client_of(running)) as client:
         yield client
 
 
 def client_of(running: Running, **options: Any) -> httpx.Client:
     """Of several workers, each request meets another one than the last."""
-    transport = workers.InTurn() if isinstance(running, workers.Program) else None
+    transport = workers.RoundRobinTransport() if isinstance(running, workers.BrokerProgram) else None
     return httpx.Client(base_url=running.url, timeout=PATIENCE, transport=transport, **options)
 
 
@@ -82,14 +92,14 @@ def a_storage(api) -> Callable[..., dict]:
     if kind["storage_type"] == "kafka":
         kind = {**kind, "kafka_configuration": {"bootstrap_servers": kafka.servers()}}
 
-    def described(**changes: object) -> dict:
+    def check_against_description(**changes: object) -> dict:
         return {"id": uuid.uuid4().hex, **kind, **changes}
 
-    return described
+    return check_against_description
 
 
-def on_a_laptop(laptop, **options) -> Iterator[OnALaptop]:
-    with closing(OnALaptop(laptop, laptop.front(**options))) as broker:
+def open_laptop_broker(laptop, **options) -> Iterator[LaptopBroker]:
+    with closing(LaptopBroker(laptop, laptop.front(**options))) as broker:
         yield broker
 
 
@@ -97,7 +107,7 @@ def on_a_laptop(laptop, **options) -> Iterator[OnALaptop]:
 def pytest_collection_modifyitems(config, items) -> None:
     """Choose among the tests of the engine on which each takes longest."""
     names = ((item.nodeid.partition("[")[0], item.nodeid) for item in items)
-    keep = [one and other for one, other in zip(chosen(names), map(is_chosen, items), strict=True)]
+    keep = [one and other for one, other in zip(select_tests(names), map(is_chosen, items), strict=True)]
     config.hook.pytest_deselected(items=[item for item, kept in zip(items, keep, strict=True) if not kept])
     items[:] = [item for item, kept in zip(items, keep, strict=True) if kept]
     for item in filter(is_long, items):
@@ -109,7 +119,7 @@ def is_long(item: pytest.Item) -> bool:
     the chosen tests show."""
     name = item.function.__name__
     engine = item.callspec.params.get("running", "") if hasattr(item, "callspec") else ""
-    return engine == "memory" or (is_here(item.nodeid) and not ALL and name not in CHOSEN)
+    return engine == "memory" or (runs_here(item.nodeid) and not ALL and name not in SELECTED_TESTS)
 
 
 def is_chosen(item: pytest.Item) -> bool:
@@ -120,10 +130,10 @@ def is_chosen(item: pytest.Item) -> bool:
     """
     name, engine = item.function.__name__, item.callspec.params.get("running", "") if hasattr(item, "callspec") else ""
     if engine.startswith("kafka") and not kafka.ALL:
-        return engine == "kafka" and name in kafka.CHOSEN
+        return engine == "kafka" and name in kafka.SELECTED_TESTS
     if engine == "memory" and not everything.WANTED:
-        return name in kafka.CHOSEN | workers.CHOSEN
-    return workers.ALL or "two-workers" not in item.nodeid or name in workers.CHOSEN
+        return name in kafka.SELECTED_TESTS | workers.SELECTED_TESTS
+    return workers.ALL or "two-workers" not in item.nodeid or name in workers.SELECTED_TESTS
 
 
 def engine_settings(engine, folder):
@@ -139,21 +149,21 @@ class Guarded:
     issuer: Issuer
 
     def client(self, subject: str = "ann", **claims: object) -> httpx.Client:
-        return described(client_of(self.broker, headers=self.issuer.bearer(subject, **claims)))
+        return check_against_description(client_of(self.broker, headers=self.issuer.bearer(subject, **claims)))
 
 
 @pytest.fixture(scope="session", params=("memory", "aws-local", "two-workers"))
-def guarded(request, tmp_path_factory) -> Iterator[Guarded]:
+def broker_with_tokens(request, tmp_path_factory) -> Iterator[Guarded]:
     issuer = Issuer(tmp_path_factory.mktemp("issuer"))
     settings = {**issuer.settings, "all_data_access": (("user", "the-archiver"),)}
     if request.param == "aws-local":
         laptop = request.getfixturevalue("laptop")
-        for broker in on_a_laptop(laptop, authorizes=True, settings=variables(settings)):
+        for broker in open_laptop_broker(laptop, authorizes=True, settings=variables(settings)):
             yield Guarded(broker, issuer)
         return
     if request.param == "two-workers":
         guarding = {**variables(settings), "NAKADI_AUTH": "jwt"}
-        with workers.served(tmp_path_factory.mktemp("guarded"), guarding) as program:
+        with workers.serve_broker(tmp_path_factory.mktemp("guarded"), guarding) as program:
             yield Guarded(program, issuer)
         return
     with Broker(**settings) as broker:
@@ -161,23 +171,23 @@ def guarded(request, tmp_path_factory) -> Iterator[Guarded]:
 
 
 @pytest.fixture
-def ann(guarded) -> Iterator[httpx.Client]:
+def ann(broker_with_tokens) -> Iterator[httpx.Client]:
     """A client with a token and every scope."""
-    with guarded.client("ann") as client:
+    with broker_with_tokens.client("ann") as client:
         yield client
 
 
 @pytest.fixture
-def bob(guarded) -> Iterator[httpx.Client]:
+def bob(broker_with_tokens) -> Iterator[httpx.Client]:
     """Another client."""
-    with guarded.client("bob") as client:
+    with broker_with_tokens.client("bob") as client:
         yield client
 
 
 @pytest.fixture
-def admin(guarded) -> Iterator[httpx.Client]:
+def admin(broker_with_tokens) -> Iterator[httpx.Client]:
     """An administrator of the broker."""
-    with guarded.client("the-admin") as client:
+    with broker_with_tokens.client("the-admin") as client:
         yield client
 
 

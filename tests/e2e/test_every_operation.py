@@ -13,14 +13,14 @@ import pytest
 from nakadi import openapi
 from nakadi.http.message import JSON_MEDIA_TYPE
 from nakadi.local import Broker
-from tests.support.api import a_business_definition, a_definition, created
+from tests.support.api import a_business_definition, a_definition, create_event_type
 from tests.support.builders import a_name
 from tests.support.consumer import Consumer
-from tests.support.http import described
+from tests.support.http import check_against_description
 from tests.support.openapi import assert_answer_matches
-from tests.support.parking import PARKING, give_up_on_the_next, keyed, parked_ids, published
+from tests.support.parking import PARKING, a_keyed_definition, give_up_on_the_next, parked_ids, publish_events
 from tests.support.patience import PATIENCE, until
-from tests.support.subscriptions import a_cursor, changed, subscribed
+from tests.support.subscriptions import a_cursor, change_request, create_subscription
 
 STREAM = "application/x-json-stream"
 
@@ -46,7 +46,7 @@ class Tour:
 
     def ask(self, operation: str, *path: str, headers: dict[str, str] | None = None, **options: Any) -> None:
         there = openapi.operations()[operation]
-        target = "/".join(_filled(there.path, iter(path)))
+        target = "/".join(_fill_template(there.path, iter(path)))
         answer = self.api.request(there.method, target, headers={"Accept": self.accept, **(headers or {})}, **options)
         self.answers.append((operation, (answer.status_code, answer.headers.get("content-type"), answer.content)))
 
@@ -114,7 +114,7 @@ class Tour:
         self.api.post("/settings/features", json=feature | {"enabled": False}).raise_for_status()
 
     def publish(self) -> None:
-        name = created(self.api, a_business_definition(cleanup_policy="compact"))["name"]
+        name = create_event_type(self.api, a_business_definition(cleanup_policy="compact"))["name"]
         metadata = {"eid": str(uuid4()), "occurred_at": "2026-01-01T00:00:00Z", "partition_compaction_key": "a"}
         for operation in ("publish_events", "delete_events"):
             self.ask(operation, name, json=[{"metadata": metadata}])
@@ -131,13 +131,13 @@ class Tour:
         self.ask("stream_events", name, params=limits, headers={"X-Nakadi-Cursors": json.dumps([cursor])})
 
     def _publish_twice(self) -> None:
-        name = created(self.api, a_business_definition(deduplication={"window_seconds": 60}))["name"]
+        name = create_event_type(self.api, a_business_definition(deduplication={"window_seconds": 60}))["name"]
         event = {"metadata": {"eid": str(uuid4()), "occurred_at": "2026-01-01T00:00:00Z"}}
         for _ in ("it is stored", "it is a duplicate"):
             self.ask("publish_events", name, json=[event])
 
     def subscribe(self) -> None:
-        name = created(self.api)["name"]
+        name = create_event_type(self.api)["name"]
         wanted = {"owning_application": a_name("app"), "event_types": [name]}
         self.ask("create_subscription", json=wanted)
         self.ask("create_subscription", json=wanted)
@@ -145,15 +145,15 @@ class Tour:
         there = subscription["id"]
         self.ask("list_subscriptions", params={"event_type": name})
         self.ask("get_subscription", there)
-        self.ask("update_subscription", there, json=changed(subscription, annotations={"team": "a"}))
+        self.ask("update_subscription", there, json=change_request(subscription, annotations={"team": "a"}))
         self.ask("reset_subscription_cursors", there, json={"items": [a_cursor(name)]})
         self.ask("get_subscription_cursors", there)
         self.ask("get_subscription_stats", there)
         self.ask("delete_subscription", there)
 
     def consume(self) -> None:
-        name = created(self.api)["name"]
-        subscription = subscribed(self.api, name, read_from="begin")
+        name = create_event_type(self.api)["name"]
+        subscription = create_subscription(self.api, name, read_from="begin")
         self.api.post(f"/event-types/{name}/events", json=[{"n": 0}]).raise_for_status()
         headers = {"Accept": self.accept}
         with Consumer(self.api, subscription, headers, batch_flush_timeout=1) as stream:
@@ -183,10 +183,10 @@ class Tour:
         return partitions
 
     def park(self) -> None:
-        name = created(self.api, keyed())["name"]
-        subscription = subscribed(self.api, name, read_from="begin", annotations=PARKING)
+        name = create_event_type(self.api, a_keyed_definition())["name"]
+        subscription = create_subscription(self.api, name, read_from="begin", annotations=PARKING)
         there = subscription["id"]
-        published(self.api, name, "a1", "a2", "a3")
+        publish_events(self.api, name, "a1", "a2", "a3")
         give_up_on_the_next(self.broker._inside, self.api, subscription)
         with Consumer(self.api, subscription):
             until(lambda: len(parked_ids(self.api, subscription)) == 3)
@@ -198,7 +198,7 @@ class Tour:
         self.ask("redrive_parked_events", there)
 
 
-def _filled(template: str, values: Iterator[str]) -> Iterator[str]:
+def _fill_template(template: str, values: Iterator[str]) -> Iterator[str]:
     """The segments of a path, with values in the place of its parameters."""
     for segment in template.split("/"):
         yield next(values) if segment.startswith("{") else segment
@@ -207,7 +207,7 @@ def _filled(template: str, values: Iterator[str]) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def tours() -> Iterator[dict[str, list[tuple[str, Answer]]]]:
     """What every operation answers, by `Accept` header."""
-    with Broker() as broker, described(httpx.Client(base_url=broker.url, timeout=PATIENCE)) as api:
+    with Broker() as broker, check_against_description(httpx.Client(base_url=broker.url, timeout=PATIENCE)) as api:
         taken = [Tour(broker, api, accept) for accept in ("*/*", "application/problem+json", STREAM)]
         for each in taken:
             each.take()

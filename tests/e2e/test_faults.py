@@ -7,8 +7,8 @@ import pytest
 
 from nakadi.local import Broker
 from tests.support import kafka
-from tests.support.api import created, problem
-from tests.support.http import described
+from tests.support.api import create_event_type, problem
+from tests.support.http import check_against_description
 from tests.support.patience import PATIENCE
 
 BY_KEY = {
@@ -32,21 +32,21 @@ def broker(request):
 
 @pytest.fixture
 def api(broker):
-    with described(httpx.Client(base_url=broker.url, timeout=PATIENCE)) as client:
+    with check_against_description(httpx.Client(base_url=broker.url, timeout=PATIENCE)) as client:
         yield client
 
 
 @pytest.fixture
 def name(api):
     """An event type whose events `a` and `b` go to two partitions."""
-    return created(api, **BY_KEY)["name"]
+    return create_event_type(api, **BY_KEY)["name"]
 
 
 def publish(api, name):
     return api.post(f"/event-types/{name}/events", json=[{"a": "a"}, {"a": "b"}])
 
 
-def stored(api, name):
+def read_stored_events(api, name):
     partitions = api.get(f"/event-types/{name}/partitions").json()
     return sum(int(each["newest_available_offset"].split("-", 2)[2]) + 1 for each in partitions)
 
@@ -60,7 +60,7 @@ def test_a_refused_partition_fails_alone(broker, api, name):
     assert answer.status_code == 207
     statuses = {each["partition"]: (each["publishing_status"], each["detail"]) for each in answer.json()}
     assert statuses == {"0": ("failed", "internal error"), "1": ("submitted", "")}
-    assert stored(api, name) == 1
+    assert read_stored_events(api, name) == 1
     assert publish(api, name).status_code == 200
 
 
@@ -81,9 +81,9 @@ def test_a_timeout_may_have_stored_the_events(broker, api, name):
     answer = publish(api, name)
 
     assert {each["detail"] for each in answer.json()} == {"timed out"}
-    assert stored(api, name) == 2
+    assert read_stored_events(api, name) == 2
     publish(api, name)
-    assert stored(api, name) == 4
+    assert read_stored_events(api, name) == 4
 
 
 def test_a_log_that_is_stopped_is_reported_as_such(broker, api, name):
@@ -96,7 +96,7 @@ def test_a_log_that_is_stopped_is_reported_as_such(broker, api, name):
     problem(api.get(f"/event-types/{name}/partitions"), 503)
     broker.faults.resume()
 
-    assert stored(api, name) == 2
+    assert read_stored_events(api, name) == 2
 
 
 def test_a_delivery_can_be_repeated(broker, api, name):
@@ -117,7 +117,7 @@ def test_a_delivery_can_be_repeated(broker, api, name):
 
 def test_other_event_types_are_not_concerned(broker, api, name):
     """An order for one event type leaves the others alone."""
-    other = created(api, **BY_KEY)["name"]
+    other = create_event_type(api, **BY_KEY)["name"]
     broker.faults.refuse(event_type=name, times=10)
 
     assert publish(api, other).status_code == 200

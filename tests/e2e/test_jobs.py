@@ -21,8 +21,8 @@ from nakadi.ports.clock import SystemClock
 from nakadi_jobs import compaction, statistics
 from nakadi_jobs.event_type_tables import table_name
 from nakadi_jobs.session import open_spark
-from tests.e2e.conftest import on_a_laptop
-from tests.support.api import a_business_definition, created
+from tests.e2e.conftest import open_laptop_broker
+from tests.support.api import a_business_definition, create_event_type
 from tests.support.laptop import TABLES
 from tests.support.patience import PATIENCE, until
 from tests.support.spark import quick_spark
@@ -61,7 +61,7 @@ def deployed(request, tmp_path, monkeypatch):
         places = ["--registry", stores, "--log-index", stores, "--archive", archive, "--data", str(tmp_path)]
         prefix = "AnalyticsRole"
         roles = {each.removeprefix(prefix)[:-8]: each for each in laptop.deployment.roles if each.startswith(prefix)}
-        for broker in on_a_laptop(laptop, authorizes=False):
+        for broker in open_laptop_broker(laptop, authorizes=False):
             yield Deployed(broker.url, stores, places, roles)
         return
     file = f"sqlite:///{tmp_path / 'nakadi.db'}"
@@ -70,7 +70,7 @@ def deployed(request, tmp_path, monkeypatch):
         yield Deployed(broker.url, file, ["--data", str(tmp_path)])
 
 
-def archived(deployed, topic, partitions, count):
+def wait_until_archived(deployed, topic, partitions, count):
     """Wait until so many events are in the archive."""
     places = [(topic, number) for number in range(partitions)]
     with closing(open_log_index(deployed.index)) as index:
@@ -82,7 +82,7 @@ def an_event(number):
     return {"metadata": {"eid": eid, "occurred_at": "2026-11-20T10:00:00Z"}, "number": number}
 
 
-def streamed(api, name, count):
+def read_stream(api, name, count):
     """What a client reads: (partition, offset) -> event, and the same -> bytes of the event as they came."""
     partitions = [each["partition"] for each in api.get(f"/event-types/{name}/partitions").json()]
     cursors = json.dumps([{"partition": each, "offset": "BEGIN"} for each in partitions])
@@ -111,19 +111,19 @@ def test_from_publisher_to_table(deployed, tmp_path, tmp_path_factory):
     definition = a_business_definition(schema=schema, default_statistic=statistic)
     name = definition["name"]
     with httpx.Client(base_url=deployed.url, timeout=PATIENCE) as api:
-        assert {"measured_statistic", "table"}.isdisjoint(created(api, definition))
+        assert {"measured_statistic", "table"}.isdisjoint(create_event_type(api, definition))
         events = [an_event(number) for number in range(20)]
         assert api.post(f"/event-types/{name}/events", json=events).status_code == 200
-        read, sizes = streamed(api, name, len(events))
+        read, sizes = read_stream(api, name, len(events))
         spark = open_spark("e2e", f"file://{tables}", "hadoop", "local[2]", "1g")
-        archived(deployed, topic_of(deployed, name), 2, len(events))
+        wait_until_archived(deployed, topic_of(deployed, name), 2, len(events))
 
         deployed.run(compaction, *places, "--event-types", name, "--no-tidying")
         deployed.run(statistics, *places, "--event-types", name)
 
         rows = spark.read.format("iceberg").load(str(tables / database / table_name(name))).collect()
-        assert {(row["nakadi_partition"], row["nakadi_offset"]): said(row) for row in rows} == {
-            place: said(event) for place, event in read.items()
+        assert {(row["nakadi_partition"], row["nakadi_offset"]): comparable_values(row) for row in rows} == {
+            place: comparable_values(event) for place, event in read.items()
         }
         assert {(row["nakadi_partition"], row["nakadi_offset"]): row["nakadi_size"] for row in rows} == sizes
         told = api.get(f"/event-types/{name}").json()
@@ -136,7 +136,7 @@ def test_from_publisher_to_table(deployed, tmp_path, tmp_path_factory):
     assert 0 < table["latency_seconds"] < 3600
 
 
-def said(event):
+def comparable_values(event):
     """What there is to compare in a row and in an event."""
     return event["number"], event["metadata"]["eid"], event["metadata"]["received_at"]
 

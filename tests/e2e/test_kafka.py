@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from nakadi.local import Broker
-from tests.e2e.conftest import on_a_laptop
+from tests.e2e.conftest import open_laptop_broker
 from tests.support import kafka
-from tests.support.api import a_business_definition, created, problem
+from tests.support.api import a_business_definition, create_event_type, problem
 from tests.support.laptop import OPEN
 from tests.support.patience import PATIENCE
 
@@ -23,7 +23,7 @@ pytestmark = kafka.NOT_IN_EVERY_RUN
 def api(request, tmp_path):
     """A broker whose own events are in memory, in a file, or in Kinesis."""
     if request.param == "aws-local":
-        for broker in on_a_laptop(request.getfixturevalue("laptop"), authorizes=False, settings=OPEN):
+        for broker in open_laptop_broker(request.getfixturevalue("laptop"), authorizes=False, settings=OPEN):
             with httpx.Client(base_url=broker.url, timeout=PATIENCE) as client:
                 yield client
         return
@@ -58,7 +58,7 @@ def test_a_storage_whose_servers_do_not_answer_is_not_added(api):
 def test_an_event_type_moves_to_kafka_and_back_under_load(api, storage):
     """While an event type moves, publishers and a subscription go on: all that was published comes, in its order."""
     name = f"moving.{uuid.uuid4().hex}"
-    created(api, a_business_definition(name=name, partition_strategy="hash", partition_key_fields=["foo"]))
+    create_event_type(api, a_business_definition(name=name, partition_strategy="hash", partition_key_fields=["foo"]))
     subscription = api.post(
         "/subscriptions",
         json={"owning_application": "tests", "event_types": [name], "read_from": "begin", "consumer_group": name},

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from nakadi.local import Broker
 from tests.support import kafka
-from tests.support.api import a_business_definition, created, problem
+from tests.support.api import a_business_definition, create_event_type, problem
 from tests.support.patience import PATIENCE
 
 pytestmark = kafka.NOT_IN_EVERY_RUN
@@ -92,7 +92,7 @@ def test_events_of_another_broker_are_read_as_they_are(api, other):
     written = [an_event(f"{number}") for number in range(4)]
     other.publish(old, *written[:2], key=b"k", headers=[("X-AuthParam-Name", b"team"), ("X-AuthParam-Value", b"a")])
     other.publish(new, *written[2:], key=b"k")
-    name = created(api, a_business_definition(partition_strategy="user_defined"))["name"]
+    name = create_event_type(api, a_business_definition(partition_strategy="user_defined"))["name"]
 
     closed = {"order": 2, "topic": old, "latest_position": {"offsets": [1, -1]}}
     answer = adopt(api, name, closed, {"order": 3, "topic": new, "latest_position": None})
@@ -116,7 +116,7 @@ def test_cursors_of_subscriptions_come_along(api, other):
     """A subscription goes on behind the cursors of the other broker; its topics outlive the event type. (R281)"""
     topic = other.topic(1)
     other.publish(topic, *(an_event(f"{number}") for number in range(10)))
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     assert adopt(api, name, {"order": 1, "topic": topic, "latest_position": None}).status_code == 201
     assert adopt(api, name, {"order": 2, "topic": other.topic(1)}).status_code == 409
     draft = {"owning_application": "tests", "event_types": [name], "read_from": "begin"}
@@ -140,7 +140,7 @@ def test_cursors_of_subscriptions_come_along(api, other):
 
 def test_an_event_type_with_subscriptions_cannot_adopt(api, other):
     """Their cursors would lead into another log. (R281)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     api.post("/subscriptions", json={"owning_application": "tests", "event_types": [name]})
 
     answer = adopt(api, name, {"order": 1, "topic": other.topic()})
@@ -156,7 +156,7 @@ def test_topics_that_cannot_be_read_are_refused(api, other, written, detail):
     topic = str(uuid.uuid4())
     if written is not None:
         other.publish(topic := other.topic(1), written)
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
 
     answer = adopt(api, name, {"order": 1, "topic": topic})
 
@@ -167,7 +167,7 @@ def test_topics_that_cannot_be_read_are_refused(api, other, written, detail):
 def test_large_batches_fit_into_an_adopted_topic(api, other):
     """The other broker's topics take a megabyte at once; what is published together here may be more. (R281)"""
     topic = other.topic(1)
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     assert adopt(api, name, {"order": 1, "topic": topic}).status_code == 201
 
     batch = [{"a": uuid.uuid4().hex * 10_000} for _ in range(5)]

@@ -9,11 +9,11 @@ import httpx
 from nakadi.local import Broker
 from tests.e2e.test_local_program import Program
 from tests.support import kafka
-from tests.support.api import created, problem
+from tests.support.api import create_event_type, problem
 from tests.support.consumer import Consumer
 from tests.support.open_stream import OpenStream
 from tests.support.patience import PATIENCE, until
-from tests.support.processes import ROOT, ROOT_ENVIRONMENT, running
+from tests.support.processes import ROOT, ROOT_ENVIRONMENT, run_process
 
 
 class Publisher:
@@ -42,7 +42,7 @@ def test_publishers_are_refused_and_streams_go_on(tmp_path, record_property):
         Broker(event_log=f"kafka://{server.address}?timeout=2") as broker,
         httpx.Client(base_url=broker.url, timeout=PATIENCE) as api,
     ):
-        name = created(api)["name"]
+        name = create_event_type(api)["name"]
         application = {"owning_application": "tests", "event_types": [name]}
         subscription = api.post("/subscriptions", json=application | {"read_from": "begin"}).json()
         publisher = Publisher(api, name)
@@ -81,11 +81,11 @@ def test_the_program_with_a_kafka_of_its_own_keeps_what_it_was_given(tmp_path):
     command = [sys.executable, "-m", "infra.laptop.kafka_local", "--port=0", "--data", str(tmp_path)]
     name = "kept.thing"
     for round_ in range(2):
-        with running(command, ROOT_ENVIRONMENT, cwd=ROOT) as process:
+        with run_process(command, ROOT_ENVIRONMENT, cwd=ROOT) as process:
             program = Program(process)
             with httpx.Client(base_url=program.url, timeout=PATIENCE) as api:
                 if not round_:
-                    created(api, name=name)
+                    create_event_type(api, name=name)
                 assert api.post(f"/event-types/{name}/events", json=[{"number": round_}]).status_code == 200
                 (partition,) = api.get(f"/event-types/{name}/partitions").json()
                 assert int(partition["newest_available_offset"].rpartition("-")[2]) == round_

@@ -16,8 +16,8 @@ import pytest
 from tests.support import http
 from tests.support.environment import plain_environment
 from tests.support.patience import PATIENCE
-from tests.support.processes import ENVIRONMENT, running
-from tests.support.signalled import ends_of_starts
+from tests.support.processes import ENVIRONMENT, run_process
+from tests.support.signalled import end_at_each_step
 from tests.support.wire import Wire
 
 EVENT_TYPE = {
@@ -46,14 +46,14 @@ class Program:
 
 
 @contextmanager
-def started(*arguments):
-    with running([sys.executable, "-W", "error", "-m", "nakadi.local", "--port=0", *arguments]) as process:
+def start_program(*arguments):
+    with run_process([sys.executable, "-W", "error", "-m", "nakadi.local", "--port=0", *arguments]) as process:
         yield Program(process)
 
 
 def test_it_says_what_it_serves_and_where_things_are_kept(tmp_path):
     """The greeting names the address and the data file."""
-    with started("--data", str(tmp_path / "new" / "folder")) as program:
+    with start_program("--data", str(tmp_path / "new" / "folder")) as program:
         assert f"Everything is kept in {tmp_path / 'new' / 'folder' / 'nakadi.db'}\n" in program.greeting
         assert http.get(f"{program.url}/health").text == "OK"
 
@@ -63,7 +63,7 @@ def test_it_says_what_it_serves_and_where_things_are_kept(tmp_path):
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
 def test_its_curl_lines_work_when_pasted():
     """Each line of the greeting that begins with curl does what it should."""
-    with started("--engine", "memory") as program:
+    with start_program("--engine", "memory") as program:
         lines = [line for line in program.greeting.splitlines() if line.startswith("  curl ")]
         answers = [
             subprocess.run(
@@ -80,7 +80,7 @@ def test_its_curl_lines_work_when_pasted():
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_it_ends_cleanly_with_a_client_connected(how):
     """Ctrl-C ends it without a trace, though clients are connected."""
-    with started("--engine=memory") as program, Wire(program.url) as wire:
+    with start_program("--engine=memory") as program, Wire(program.url) as wire:
         wire.send("GET /health HTTP/1.1").response()
 
         assert program.end(how) == (0, "")
@@ -88,18 +88,18 @@ def test_it_ends_cleanly_with_a_client_connected(how):
 
 def test_it_ends_cleanly_from_every_moment_of_its_start(tmp_path):
     """Ctrl-C before the greeting ends it with 130, SIGTERM and both behind the greeting with 0, never with a trace."""
-    for end in ends_of_starts("nakadi.local", "--port=0", "--data", str(tmp_path / "data")):
+    for end in end_at_each_step("nakadi.local", "--port=0", "--data", str(tmp_path / "data")):
         ready = "Ctrl-C ends it." in end.said
         assert (end.code, end.complained) == (130 if end.how == signal.SIGINT and not ready else 0, ""), end
 
 
 def test_what_was_said_is_known_after_it_was_killed(tmp_path):
     """A broker that is killed in the middle of things knows at its next start what it had answered for."""
-    with started("--data", str(tmp_path)) as program:
+    with start_program("--data", str(tmp_path)) as program:
         assert http.post(f"{program.url}/event-types", json=EVENT_TYPE).status_code == 201
         program.end(signal.SIGKILL)
 
-    with started("--data", str(tmp_path)) as program:
+    with start_program("--data", str(tmp_path)) as program:
         names = [each["name"] for each in http.get(f"{program.url}/event-types").json()]
 
     assert "kept.thing" in names
@@ -107,7 +107,7 @@ def test_what_was_said_is_known_after_it_was_killed(tmp_path):
 
 def test_a_file_of_a_newer_version_is_left_alone(tmp_path):
     """A data file that a newer version wrote is refused in one sentence."""
-    with started("--data", str(tmp_path)) as program:
+    with start_program("--data", str(tmp_path)) as program:
         assert program.end() == (0, "")
     with sqlite3.connect(tmp_path / "nakadi.db") as connection:
         connection.execute("PRAGMA user_version = 99")
@@ -147,10 +147,10 @@ def test_a_loss_is_reported_and_has_to_be_accepted(tmp_path):
     """It starts after kills as ever, and once its file was taken away only if that is accepted."""
     acknowledged = 0
     for seconds in (0.05, 0.3):
-        with started("--data", str(tmp_path)) as program:
+        with start_program("--data", str(tmp_path)) as program:
             http.post(f"{program.url}/event-types", json=EVENT_TYPE)
             acknowledged += publish_until_killed(program, seconds)
-    with started("--data", str(tmp_path)) as program:
+    with start_program("--data", str(tmp_path)) as program:
         [partition] = http.get(f"{program.url}/event-types/{EVENT_TYPE['name']}/partitions").json()
         assert int(partition["newest_available_offset"][-18:]) >= acknowledged - 1
         assert program.end() == (0, "")
@@ -160,18 +160,18 @@ def test_a_loss_is_reported_and_has_to_be_accepted(tmp_path):
     assert "nakadi.db is not there, and it was marked at" in said
     assert re.search(r"It had \d+ event types, 0 subscriptions, ", said)
     assert not (tmp_path / "nakadi.db").exists()
-    with started("--data", str(tmp_path), "--accept-loss") as program:
+    with start_program("--data", str(tmp_path), "--accept-loss") as program:
         assert http.get(f"{program.url}/event-types/{EVENT_TYPE['name']}").status_code == 404
         code, told = program.end()
         assert (code, told.count("\n")) == (0, 1)
         assert "The loss is accepted: " in told
-    with started("--data", str(tmp_path)) as program:
+    with start_program("--data", str(tmp_path)) as program:
         assert program.end() == (0, "")
 
 
 def test_its_logs_can_be_read_by_machines():
     """With `--log-format json` and the access log, a request is a JSON line with its flow id, and no token is in it."""
-    with started("--engine=memory", "--log-format=json", "--access-log") as program:
+    with start_program("--engine=memory", "--log-format=json", "--access-log") as program:
         headers = {"X-Flow-Id": "f-1", "Authorization": "Bearer very-secret-token"}
         http.get(f"{program.url}/event-types?access_token=hush-hush", headers=headers)
         _, said = program.end()
@@ -185,7 +185,7 @@ def test_its_logs_can_be_read_by_machines():
 
 def test_it_is_quiet_by_default():
     """Without being asked, it writes nothing about requests, not even about rubbish."""
-    with started("--engine=memory") as program:
+    with start_program("--engine=memory") as program:
         http.get(f"{program.url}/event-types")
         with Wire(program.url) as wire:
             wire.socket.sendall(b"rubbish\r\n\r\n")

@@ -11,10 +11,10 @@ import pytest
 
 from nakadi.auth import tokens
 from nakadi.publishing import batch
-from tests.support.api import created
+from tests.support.api import create_event_type
 from tests.support.patience import PATIENCE
 from tests.support.served import ServedBroker
-from tests.support.subscriptions import a_cursor, subscribed
+from tests.support.subscriptions import a_cursor, create_subscription
 from tests.support.tokens import Issuer
 
 TWO_PARTITIONS = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 2, "write_parallelism": 2}
@@ -53,7 +53,7 @@ class Stage:
 
 
 def keys_are_fetched(stage: Stage) -> Scene:
-    name = created(stage.api)["name"]
+    name = create_event_type(stage.api)["name"]
     stage.issuer.rotate()
     stage.api.headers.update(stage.issuer.bearer("the-admin"))
     with patch.object(tokens, "KEY_SET_RETRY_INTERVAL_SECONDS", 0.0):
@@ -62,7 +62,7 @@ def keys_are_fetched(stage: Stage) -> Scene:
 
 
 def a_replaced_key_is_fetched(stage: Stage) -> Scene:
-    name = created(stage.api)["name"]
+    name = create_event_type(stage.api)["name"]
     stage.issuer._keys.clear()
     stage.issuer.rotate()
     stage.api.headers.update(stage.issuer.bearer("the-admin"))
@@ -72,14 +72,14 @@ def a_replaced_key_is_fetched(stage: Stage) -> Scene:
 
 
 def a_violation_is_explained(stage: Stage) -> Scene:
-    name = created(stage.api, schema=SCHEMA)["name"]
+    name = create_event_type(stage.api, schema=SCHEMA)["name"]
     stage.publish(name)
     yield
     stage.publish(name, '[{"n":"one"}]', 422)
 
 
 def a_member_is_not_named(stage: Stage) -> Scene:
-    name = created(stage.api, schema=SCHEMA)["name"]
+    name = create_event_type(stage.api, schema=SCHEMA)["name"]
     stage.publish(name)
     yield
     stage.publish(name, '[{"n":1,"other":2}]')
@@ -89,7 +89,7 @@ def a_log_is_opened(stage: Stage) -> Scene:
     storage = {"id": "other", "storage_type": "embedded", "embedded_configuration": {}}
     assert stage.api.post("/storages", json=storage).status_code == 201
     assert stage.api.put("/storages/default/other").status_code == 200
-    name = created(stage.api, schema=SCHEMA)["name"]
+    name = create_event_type(stage.api, schema=SCHEMA)["name"]
     stage.restart()
     stage.publish(name, '[{"n":"one"}]', 422)
     yield
@@ -97,7 +97,7 @@ def a_log_is_opened(stage: Stage) -> Scene:
 
 
 def a_cache_looks_for_changes(stage: Stage) -> Scene:
-    name = created(stage.api)["name"]
+    name = create_event_type(stage.api)["name"]
     stage.publish(name)
     yield
     # Once more if another thread has looked just then.
@@ -107,37 +107,37 @@ def a_cache_looks_for_changes(stage: Stage) -> Scene:
 
 
 def a_subscription_is_looked_up(stage: Stage) -> Scene:
-    name = created(stage.api)["name"]
+    name = create_event_type(stage.api)["name"]
     commit(stage, name, a_cursor(name))
-    other = subscribed(stage.api, name)["id"]
+    other = create_subscription(stage.api, name)["id"]
     yield
     commit(stage, name, a_cursor(name), subscription=other)
 
 
 def a_rejected_batch_may_fit_a_newer_event_type(stage: Stage) -> Scene:
     by_key = {"partition_strategy": "hash", "partition_key_fields": ["key"]}
-    name = created(stage.api, **by_key)["name"]
+    name = create_event_type(stage.api, **by_key)["name"]
     stage.publish(name, '[{"key":1}]')
     yield
     stage.publish(name, status=422)
 
 
 def a_schema_is_compiled(stage: Stage) -> Scene:
-    name = created(stage.api)["name"]
+    name = create_event_type(stage.api)["name"]
     commit(stage, name, a_cursor(name))
     yield
     stage.publish(name)
 
 
 def a_body_is_cut_by_hand(stage: Stage) -> Scene:
-    name = created(stage.api)["name"]
+    name = create_event_type(stage.api)["name"]
     stage.publish(name)
     yield
     stage.publish(name, '[{"n":1,"n":2}]', 400)
 
 
 def several_partitions_are_committed(stage: Stage) -> Scene:
-    name = created(stage.api, default_statistic=TWO_PARTITIONS)["name"]
+    name = create_event_type(stage.api, default_statistic=TWO_PARTITIONS)["name"]
     cursors = [a_cursor(name, partition) for partition in "01"]
     subscription = commit(stage, name, *cursors)
     yield
@@ -145,7 +145,7 @@ def several_partitions_are_committed(stage: Stage) -> Scene:
 
 
 def a_turn_is_waited_for(stage: Stage) -> Scene:
-    name = created(stage.api, schema={"properties": {"n": {"items": {"type": "integer"}}}})["name"]
+    name = create_event_type(stage.api, schema={"properties": {"n": {"items": {"type": "integer"}}}})["name"]
     stage.publish(name, '[{"n":[1]}]')
     with patch.object(batch, "STEPS_WITHOUT_TURN", 1):
         yield
@@ -154,7 +154,7 @@ def a_turn_is_waited_for(stage: Stage) -> Scene:
 
 def commit(stage: Stage, name: str, *cursors: dict[str, Any], subscription: str = "") -> str:
     """Commit without a stream, which is refused after everything was looked up."""
-    subscription = subscription or subscribed(stage.api, name)["id"]
+    subscription = subscription or create_subscription(stage.api, name)["id"]
     headers = {"X-Nakadi-StreamId": EID}
     path = f"/subscriptions/{subscription}/cursors"
     assert stage.api.post(path, json={"items": cursors}, headers=headers).status_code == 422

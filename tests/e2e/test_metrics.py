@@ -7,15 +7,23 @@ import httpx
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 
-from tests.support.api import a_business_definition, a_definition, created
+from tests.support.api import a_business_definition, a_definition, create_event_type
 from tests.support.consumer import Consumer
-from tests.support.http import described
-from tests.support.metrics import PROMETHEUS, TEXT, scraped, value
+from tests.support.http import check_against_description
+from tests.support.metrics import PROMETHEUS, TEXT, scrape, value
 from tests.support.open_stream import OpenStream
-from tests.support.parking import COUNT, PARKING, POLICY, give_up_on_the_next, keyed, parked_ids, published
+from tests.support.parking import (
+    COUNT,
+    PARKING,
+    POLICY,
+    a_keyed_definition,
+    give_up_on_the_next,
+    parked_ids,
+    publish_events,
+)
 from tests.support.patience import PATIENCE, until
 from tests.support.served import ServedBroker
-from tests.support.subscriptions import publish, subscribed
+from tests.support.subscriptions import create_subscription, publish
 
 
 @pytest.fixture(scope="module")
@@ -30,17 +38,17 @@ def running(tmp_path_factory):
 
 @pytest.fixture
 def api(running):
-    with described(httpx.Client(base_url=running.url, timeout=PATIENCE)) as client:
+    with check_against_description(httpx.Client(base_url=running.url, timeout=PATIENCE)) as client:
         yield client
 
 
 @pytest.fixture
-def moved(api):
+def measure_change(api):
     """By how much a sample has grown since the test began."""
-    before = scraped(api)
+    before = scrape(api)
 
     def difference(name, **labels):
-        return value(scraped(api), name, **labels) - value(before, name, **labels)
+        return value(scrape(api), name, **labels) - value(before, name, **labels)
 
     return difference
 
@@ -68,8 +76,8 @@ def test_the_older_text_format_is_there_too(api):
     answer = api.get("/metrics", headers={"accept": TEXT})
 
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    assert value(scraped(api), "nakadi_http_requests_total", operation="get_metrics", status="200") >= 1
-    assert value(scraped(api), "process_resident_memory_bytes") > 0
+    assert value(scrape(api), "nakadi_http_requests_total", operation="get_metrics", status="200") >= 1
+    assert value(scrape(api), "process_resident_memory_bytes") > 0
 
 
 @pytest.mark.parametrize(
@@ -83,63 +91,63 @@ def test_everyone_else_gets_json(api, accept):
 # Publishing
 
 
-def test_published_events_are_counted(api, moved):
+def test_published_events_are_counted(api, measure_change):
     """Events and bytes are counted by event type, and requests, their time and bytes by operation."""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     publish(api, name, 3)
 
-    assert moved("nakadi_events_published_total", event_type=name) == 3
+    assert measure_change("nakadi_events_published_total", event_type=name) == 3
     size = len(json.dumps([{"n": number} for number in range(3)], separators=(",", ":")))
-    assert moved("nakadi_published_bytes_total", event_type=name) == size
-    assert moved("nakadi_http_requests_total", operation="publish_events", status="200") == 1
-    assert moved("nakadi_http_request_duration_seconds_count", operation="publish_events") == 1
-    assert moved("nakadi_http_request_bytes_total", operation="publish_events") == size
-    assert moved("nakadi_http_response_bytes_total", operation="get_event_type") > 0
-    assert moved("nakadi_sqlite_commit_duration_seconds_count") >= 1
-    assert moved("nakadi_sqlite_commit_appends_count") >= 1
-    assert moved("nakadi_cache_misses_total", cache="validators") == 1
+    assert measure_change("nakadi_published_bytes_total", event_type=name) == size
+    assert measure_change("nakadi_http_requests_total", operation="publish_events", status="200") == 1
+    assert measure_change("nakadi_http_request_duration_seconds_count", operation="publish_events") == 1
+    assert measure_change("nakadi_http_request_bytes_total", operation="publish_events") == size
+    assert measure_change("nakadi_http_response_bytes_total", operation="get_event_type") > 0
+    assert measure_change("nakadi_sqlite_commit_duration_seconds_count") >= 1
+    assert measure_change("nakadi_sqlite_commit_appends_count") >= 1
+    assert measure_change("nakadi_cache_misses_total", cache="validators") == 1
 
 
-def test_refused_events_are_counted_by_their_reason(api, moved):
+def test_refused_events_are_counted_by_their_reason(api, measure_change):
     """A batch that a step refuses counts with its events, one that is not looked at as a batch."""
-    name = created(api, schema={"type": "object", "properties": {"n": {"type": "integer"}}})["name"]
+    name = create_event_type(api, schema={"type": "object", "properties": {"n": {"type": "integer"}}})["name"]
     target = f"/event-types/{name}/events"
     assert api.post(target, json=[{"n": 1}, {"n": "two"}]).status_code == 422
     assert api.post(target, content=b"[").status_code == 400
     assert api.post("/event-types/nowhere/events", json=[{}]).status_code == 404
 
-    assert moved("nakadi_events_refused_total", event_type=name, reason="validating") == 2
-    assert moved("nakadi_batches_refused_total", reason="malformed") == 1
-    assert moved("nakadi_batches_refused_total", reason="not_found") == 1
-    assert moved("nakadi_events_published_total", event_type=name) == 0
+    assert measure_change("nakadi_events_refused_total", event_type=name, reason="validating") == 2
+    assert measure_change("nakadi_batches_refused_total", reason="malformed") == 1
+    assert measure_change("nakadi_batches_refused_total", reason="not_found") == 1
+    assert measure_change("nakadi_events_published_total", event_type=name) == 0
 
 
-def test_deleted_events_are_counted(api, moved):
+def test_deleted_events_are_counted(api, measure_change):
     """Tombstones count apart from events."""
     compacted = {"cleanup_policy": "compact", "partition_compaction_key_field": "n"}
-    name = created(api, a_business_definition(**compacted))["name"]
+    name = create_event_type(api, a_business_definition(**compacted))["name"]
     event = {"metadata": {"eid": "70779f46-950d-4e48-9fca-10c413845e7f", "occurred_at": "2026-11-21T12:00:00Z"}}
     event["metadata"]["partition_compaction_key"] = "a"
     answer = api.post(f"/event-types/{name}/deleted-events", json=[event])
     assert answer.status_code == 200, answer.text
 
-    assert moved("nakadi_events_deleted_total", event_type=name) == 1
+    assert measure_change("nakadi_events_deleted_total", event_type=name) == 1
 
 
-def test_requests_without_an_operation_are_counted(api, moved):
+def test_requests_without_an_operation_are_counted(api, measure_change):
     """A request for what does not exist counts by its status."""
     api.get("/nowhere")
 
-    assert moved("nakadi_http_requests_total", operation="unrouted", status="404") == 1
+    assert measure_change("nakadi_http_requests_total", operation="unrouted", status="404") == 1
 
 
-def test_figures_are_counted(api, moved):
+def test_figures_are_counted(api, measure_change):
     """Each figure (KPI) that was written counts."""
     assert api.post("/settings/features", json={"feature": "kpi_collection", "enabled": True}).status_code == 204
     try:
-        name = created(api)["name"]
+        name = create_event_type(api)["name"]
         # A process that found the feature off looks at it again after a while.
-        until(lambda: publish(api, name) or moved("nakadi_kpi_figures_total", outcome="written") >= 1)
+        until(lambda: publish(api, name) or measure_change("nakadi_kpi_figures_total", outcome="written") >= 1)
     finally:
         api.post("/settings/features", json={"feature": "kpi_collection", "enabled": False})
 
@@ -147,105 +155,105 @@ def test_figures_are_counted(api, moved):
 # Streams
 
 
-def test_streams_are_counted_with_what_they_send(api, moved, running):
+def test_streams_are_counted_with_what_they_send(api, measure_change, running):
     """A stream counts while it is open and at its end, with the reason; so do its events, their bytes and age."""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     publish(api, name, 3)
     begin = {"X-nakadi-cursors": '[{"partition": "0", "offset": "BEGIN"}]'}
     with OpenStream(running.url, f"/event-types/{name}/events?batch_limit=3&stream_limit=4", begin) as stream:
         line = stream.line()
-        assert moved("nakadi_open_streams", api="low-level") == 1
+        assert measure_change("nakadi_open_streams", api="low-level") == 1
         publish(api, name, 1)
         rest = stream.rest()
 
-    until(lambda: moved("nakadi_streams_ended_total", api="low-level", reason="limit") == 1)
-    assert moved("nakadi_open_streams", api="low-level") == 0
-    assert moved("nakadi_streams_opened_total", api="low-level") == 1
-    assert moved("nakadi_events_sent_total", api="low-level", event_type=name) == 4
-    assert moved("nakadi_sent_bytes_total", api="low-level") == len(line) + len(rest)
-    assert moved("nakadi_delivery_delay_seconds_count", api="low-level") == 2
+    until(lambda: measure_change("nakadi_streams_ended_total", api="low-level", reason="limit") == 1)
+    assert measure_change("nakadi_open_streams", api="low-level") == 0
+    assert measure_change("nakadi_streams_opened_total", api="low-level") == 1
+    assert measure_change("nakadi_events_sent_total", api="low-level", event_type=name) == 4
+    assert measure_change("nakadi_sent_bytes_total", api="low-level") == len(line) + len(rest)
+    assert measure_change("nakadi_delivery_delay_seconds_count", api="low-level") == 2
 
 
-def test_a_client_that_goes_away_is_a_reason(api, moved, running):
+def test_a_client_that_goes_away_is_a_reason(api, measure_change, running):
     """A stream whose client has closed its connection ends for that."""
-    with OpenStream(running.url, f"/event-types/{created(api)['name']}/events"):
+    with OpenStream(running.url, f"/event-types/{create_event_type(api)['name']}/events"):
         pass
 
-    until(lambda: moved("nakadi_streams_ended_total", api="low-level", reason="gone") == 1)
+    until(lambda: measure_change("nakadi_streams_ended_total", api="low-level", reason="gone") == 1)
 
 
-def test_a_subscription_reports_how_far_its_consumers_are(api, moved, consumer):
+def test_a_subscription_reports_how_far_its_consumers_are(api, measure_change, consumer):
     """Of what is sent and not committed there is the number of events, and the age of the oldest, by subscription."""
-    name = created(api)["name"]
-    subscription = subscribed(api, name, read_from="begin")
+    name = create_event_type(api)["name"]
+    subscription = create_subscription(api, name, read_from="begin")
     publish(api, name, 2)
     stream = consumer(subscription, batch_limit=2)
     batch = stream.batch()
     mine = {"subscription": subscription["id"]}
-    assert moved("nakadi_partitions_held") == 1
-    assert moved("nakadi_subscription_uncommitted_events", **mine) == 2
-    assert moved("nakadi_subscription_lag_seconds", **mine) > 0
-    assert moved("nakadi_lease_renewals_total", outcome="renewed") >= 1
+    assert measure_change("nakadi_partitions_held") == 1
+    assert measure_change("nakadi_subscription_uncommitted_events", **mine) == 2
+    assert measure_change("nakadi_subscription_lag_seconds", **mine) > 0
+    assert measure_change("nakadi_lease_renewals_total", outcome="renewed") >= 1
 
     assert stream.commit(batch).status_code == 204
-    until(lambda: moved("nakadi_subscription_uncommitted_events", **mine) == 0)
-    assert moved("nakadi_subscription_lag_seconds", **mine) == 0
+    until(lambda: measure_change("nakadi_subscription_uncommitted_events", **mine) == 0)
+    assert measure_change("nakadi_subscription_lag_seconds", **mine) == 0
     assert stream.commit(batch).status_code == 200
     assert stream.commit({**batch["cursor"], "partition": "7"}).status_code == 422
     outcomes = ("committed", "outdated", "refused")
-    assert [moved("nakadi_cursors_committed_total", outcome=each) for each in outcomes] == [1, 1, 1]
-    assert moved("nakadi_cache_hits_total", cache="subscriptions") >= 1
+    assert [measure_change("nakadi_cursors_committed_total", outcome=each) for each in outcomes] == [1, 1, 1]
+    assert measure_change("nakadi_cache_hits_total", cache="subscriptions") >= 1
 
 
-def test_a_stuck_consumer_is_seen(api, moved, consumer):
+def test_a_stuck_consumer_is_seen(api, measure_change, consumer):
     """A stream whose client takes events and commits none ends with a commit timeout."""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     publish(api, name, 1)
-    stream = consumer(subscribed(api, name, read_from="begin"), batch_limit=1, commit_timeout=1)
+    stream = consumer(create_subscription(api, name, read_from="begin"), batch_limit=1, commit_timeout=1)
     assert stream.debug_at_the_end()
 
-    until(lambda: moved("nakadi_streams_ended_total", api="subscription", reason="commit_timeout") == 1)
+    until(lambda: measure_change("nakadi_streams_ended_total", api="subscription", reason="commit_timeout") == 1)
 
 
-def test_partitions_that_change_hands_are_counted(api, moved, consumer):
+def test_partitions_that_change_hands_are_counted(api, measure_change, consumer):
     """A second stream gets half of the partitions from the first, which hands them over."""
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 2, "write_parallelism": 2}
-    subscription = subscribed(api, created(api, default_statistic=statistic)["name"])
+    subscription = create_subscription(api, create_event_type(api, default_statistic=statistic)["name"])
     first = consumer(subscription, batch_flush_timeout=1)
     assert first.keep_alive()
     second = consumer(subscription, batch_flush_timeout=1)
     assert second.keep_alive()
 
-    assert moved("nakadi_partitions_handed_over_total") == 1
-    assert moved("nakadi_partitions_held") == 2
+    assert measure_change("nakadi_partitions_handed_over_total") == 1
+    assert measure_change("nakadi_partitions_held") == 2
 
 
-def test_a_removed_stream_loses_its_partitions(api, moved, consumer):
+def test_a_removed_stream_loses_its_partitions(api, measure_change, consumer):
     """Partitions of a stream that was removed, as by the deletion of its subscription, are lost."""
-    subscription = subscribed(api, created(api)["name"])
+    subscription = create_subscription(api, create_event_type(api)["name"])
     stream = consumer(subscription, batch_flush_timeout=1)
     assert stream.keep_alive()
     assert api.delete(f"/subscriptions/{subscription['id']}").status_code == 204
     stream.rest()
 
-    until(lambda: moved("nakadi_partitions_lost_total") == 1)
-    assert moved("nakadi_streams_ended_total", api="subscription", reason="removed") == 1
+    until(lambda: measure_change("nakadi_partitions_lost_total") == 1)
+    assert measure_change("nakadi_streams_ended_total", api="subscription", reason="removed") == 1
 
 
 # What consumers fail at
 
 
-def test_parked_events_are_counted(api, moved, running, consumer):
+def test_parked_events_are_counted(api, measure_change, running, consumer):
     """The event that consumers failed at counts, and those that follow it."""
-    name = created(api, keyed())["name"]
-    subscription = subscribed(api, name, read_from="begin", annotations=PARKING)
-    published(api, name, "a1", "a2", "b1")
+    name = create_event_type(api, a_keyed_definition())["name"]
+    subscription = create_subscription(api, name, read_from="begin", annotations=PARKING)
+    publish_events(api, name, "a1", "a2", "b1")
     give_up_on_the_next(running.services, api, subscription)
     assert [each["event"] for each in consumer(subscription).consumed(1)] == ["b1"]
     until(lambda: len(parked_ids(api, subscription)) == 2)
 
-    assert moved("nakadi_events_parked_total", cause="failed") == 1
-    assert moved("nakadi_events_parked_total", cause="followed") == 1
+    assert measure_change("nakadi_events_parked_total", cause="failed") == 1
+    assert measure_change("nakadi_events_parked_total", cause="followed") == 1
 
 
 @pytest.mark.parametrize(
@@ -255,55 +263,57 @@ def test_parked_events_are_counted(api, moved, running, consumer):
         ("SKIP_EVENT", "nakadi_events_skipped_total", {}),
     ],
 )
-def test_events_that_are_given_up_are_counted(api, moved, running, consumer, policy, metric, labels):
+def test_events_that_are_given_up_are_counted(api, measure_change, running, consumer, policy, metric, labels):
     """An event that goes to the dead letters, or is skipped, counts."""
-    name = created(api)["name"]
-    subscription = subscribed(api, name, read_from="begin", annotations={COUNT: "2", POLICY: policy})
+    name = create_event_type(api)["name"]
+    subscription = create_subscription(api, name, read_from="begin", annotations={COUNT: "2", POLICY: policy})
     publish(api, name, 2)
     give_up_on_the_next(running.services, api, subscription)
     assert [each["n"] for each in consumer(subscription, batch_flush_timeout=1).consumed(1)] == [1]
 
-    assert moved(metric, **labels) == 1
+    assert measure_change(metric, **labels) == 1
 
 
 # What the broker does by itself
 
 
-def test_the_archive_is_counted(api, moved, running):
+def test_the_archive_is_counted(api, measure_change, running):
     """What is archived counts in segments, events and bytes; what is read from there asks the cache first."""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     for _ in range(5):
         publish(api, name)
-    until(lambda: moved("nakadi_archive_events_written_total") >= 5)
-    until(lambda: value(scraped(api), "nakadi_archive_partitions_waiting") == 0)
+    until(lambda: measure_change("nakadi_archive_events_written_total") >= 5)
+    until(lambda: value(scrape(api), "nakadi_archive_partitions_waiting") == 0)
     running.log.archive()
 
-    assert moved("nakadi_archive_segments_written_total") >= 1
-    assert moved("nakadi_archive_bytes_written_total") > 0
-    assert value(scraped(api), "nakadi_archive_lag_seconds") == 0
+    assert measure_change("nakadi_archive_segments_written_total") >= 1
+    assert measure_change("nakadi_archive_bytes_written_total") > 0
+    assert value(scrape(api), "nakadi_archive_lag_seconds") == 0
     begin = {"X-nakadi-cursors": '[{"partition": "0", "offset": "BEGIN"}]'}
 
     def asks_the_cache():
         with OpenStream(running.url, f"/event-types/{name}/events?batch_limit=5&stream_limit=5", begin) as stream:
             stream.rest()
-        return moved("nakadi_cache_misses_total", cache="archive") + moved("nakadi_cache_hits_total", cache="archive")
+        return measure_change("nakadi_cache_misses_total", cache="archive") + measure_change(
+            "nakadi_cache_hits_total", cache="archive"
+        )
 
     # The archiver that works by itself may have been at it, and then removes what it has archived a moment later.
     until(asks_the_cache)
 
 
-def test_housekeeping_is_counted(api, moved, running):
+def test_housekeeping_is_counted(api, measure_change, running):
     """Each round counts with its time, and says when it ended; the last one's stalled subscriptions are reported."""
     running.services.housekeeping.run()
 
-    assert moved("nakadi_housekeeping_duration_seconds_count") >= 1
-    assert moved("nakadi_housekeeping_last_round_timestamp_seconds") > 0
-    assert ("nakadi_stalled_subscriptions", frozenset()) in scraped(api)
+    assert measure_change("nakadi_housekeeping_duration_seconds_count") >= 1
+    assert measure_change("nakadi_housekeeping_last_round_timestamp_seconds") > 0
+    assert ("nakadi_stalled_subscriptions", frozenset()) in scrape(api)
 
 
 def test_json_reports_the_same(api):
     """What is counted for Prometheus is in the JSON too, under a name made of the metric's and its labels. (R245)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     publish(api, name, 2)
     told = api.get("/metrics").json()
 
@@ -323,7 +333,7 @@ def test_deleted_event_types_are_not_reported():
     with ServedBroker(max_metric_names=3) as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
         names = [f"gone.number-{number}" for number in range(5)]
         for name in names:
-            created(api, a_definition(name=name, schema={"required": ["n"]}))
+            create_event_type(api, a_definition(name=name, schema={"required": ["n"]}))
             publish(api, name, 1)
             assert api.post(f"/event-types/{name}/events", json=[{}]).status_code == 422
             begin = {"X-Nakadi-Cursors": json.dumps([{"partition": "0", "offset": "BEGIN"}])}
@@ -334,6 +344,6 @@ def test_deleted_event_types_are_not_reported():
             assert api.delete(f"/event-types/{name}").status_code == 200
         until(lambda: "gone.number" not in api.get("/metrics", headers={"accept": TEXT}).text)
 
-        name = created(api, a_definition())["name"]
+        name = create_event_type(api, a_definition())["name"]
         publish(api, name, 1)
-        assert value(scraped(api), "nakadi_events_published_total", event_type=name) == 1
+        assert value(scrape(api), "nakadi_events_published_total", event_type=name) == 1

@@ -9,11 +9,11 @@ import pytest
 
 from nakadi.local import Broker
 from tests.e2e.conftest import engine_settings
-from tests.support.api import created, problem
+from tests.support.api import create_event_type, problem
 from tests.support.consumer import Consumer
-from tests.support.http import described
+from tests.support.http import check_against_description
 from tests.support.patience import PATIENCE
-from tests.support.subscriptions import a_cursor, cursors, publish, reset, subscribed
+from tests.support.subscriptions import a_cursor, create_subscription, cursors, publish, reset
 
 STRICT = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
 LENIENT = {"type": "object"}
@@ -24,12 +24,15 @@ def both(tmp_path):
     """Clients of two brokers that share a file; each remembers for a minute what it was asked for."""
     with ExitStack() as stack:
         brokers = [stack.enter_context(Broker(**engine_settings("sqlite", tmp_path), cache_seconds=60)) for _ in "12"]
-        yield [stack.enter_context(described(httpx.Client(base_url=each.url, timeout=PATIENCE))) for each in brokers]
+        yield [
+            stack.enter_context(check_against_description(httpx.Client(base_url=each.url, timeout=PATIENCE)))
+            for each in brokers
+        ]
 
 
 def made_again(api, name, **changes):
     assert api.delete(f"/event-types/{name}").status_code == 200
-    return created(api, name=name, **changes)
+    return create_event_type(api, name=name, **changes)
 
 
 def batch(api, name, event):
@@ -40,7 +43,7 @@ def batch(api, name, event):
 def test_events_are_judged_by_the_schema_that_there_is(both, before, after, status):
     """Publishing through another process right after an event type was deleted and made again uses its new schema."""
     one, two = both
-    name = created(one, schema=before)["name"]
+    name = create_event_type(one, schema=before)["name"]
     assert batch(two, name, {"n": 1}) == 200
     made_again(one, name, schema=after)
     assert batch(two, name, {"other": "x"}) == status
@@ -49,7 +52,7 @@ def test_events_are_judged_by_the_schema_that_there_is(both, before, after, stat
 def test_events_come_to_the_event_type_that_there_is(both):
     """What another process acknowledges right after an event type was deleted and made again is in the new one."""
     one, two = both
-    name = created(one)["name"]
+    name = create_event_type(one)["name"]
     publish(two, name)
     made_again(one, name)
     publish(two, name, 3)
@@ -61,13 +64,13 @@ def test_streams_read_the_event_type_that_there_is(both):
     """A stream of a subscription that is opened through another process right after its event type was deleted and made
     again gets the events of the new one. (S299)"""
     one, two = both
-    name = created(one)["name"]
-    subscription = subscribed(one, name, read_from="begin")
+    name = create_event_type(one)["name"]
+    subscription = create_subscription(one, name, read_from="begin")
     with Consumer(two, subscription):
         assert one.delete(f"/subscriptions/{subscription['id']}").status_code == 204
     made_again(one, name)
     publish(one, name, 2)
-    second = subscribed(one, name, read_from="begin")
+    second = create_subscription(one, name, read_from="begin")
     with Consumer(two, second, batch_flush_timeout=1, stream_timeout=20) as stream:
         stream.consumed(2)
 
@@ -75,14 +78,14 @@ def test_streams_read_the_event_type_that_there_is(both):
 def test_offsets_are_set_in_the_event_type_that_there_is(both):
     """Cursors are reset through another process right after an event type was deleted and made again. (S133)"""
     one, two = both
-    name = created(one)["name"]
-    first = subscribed(one, name, read_from="begin")
+    name = create_event_type(one)["name"]
+    first = create_subscription(one, name, read_from="begin")
     publish(two, name, 5)
     assert reset(two, first, a_cursor(name, offset=4)).status_code == 204
     assert one.delete(f"/subscriptions/{first['id']}").status_code == 204
     made_again(one, name)
     publish(one, name, 2)
-    second = subscribed(one, name, read_from="begin")
+    second = create_subscription(one, name, read_from="begin")
     problem(reset(two, second, a_cursor(name, offset=4)), 422)
     assert reset(two, second, a_cursor(name, offset=1)).status_code == 204
     assert cursors(one, second)[name, "0"].endswith("-000000000000000001")
@@ -91,8 +94,8 @@ def test_offsets_are_set_in_the_event_type_that_there_is(both):
 def test_a_deleted_subscription_is_not_streamed(both):
     """A subscription that another process has deleted cannot be streamed any more, and nothing of it comes back."""
     one, two = both
-    name = created(one)["name"]
-    subscription = subscribed(one, name)
+    name = create_event_type(one)["name"]
+    subscription = create_subscription(one, name)
     assert cursors(two, subscription) == {}
     assert one.delete(f"/subscriptions/{subscription['id']}").status_code == 204
     problem(two.get(f"/subscriptions/{subscription['id']}/events"), 404)

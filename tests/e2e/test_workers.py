@@ -16,13 +16,13 @@ import pytest
 
 from nakadi.engines.sqlite.coordination import SqliteCoordination
 from tests.support import http
-from tests.support.api import a_definition, created
+from tests.support.api import a_definition, create_event_type
 from tests.support.consumer import Consumer
-from tests.support.metrics import scraped, value
+from tests.support.metrics import scrape, value
 from tests.support.patience import PATIENCE, until
-from tests.support.processes import listens
-from tests.support.subscriptions import subscribed
-from tests.support.workers import started
+from tests.support.processes import is_listening
+from tests.support.subscriptions import create_subscription
+from tests.support.workers import start_broker
 
 EVENT_TYPE = {
     "name": "kept.thing",
@@ -36,15 +36,15 @@ EVENTS = f"/event-types/{EVENT_TYPE['name']}/events"
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="it asks Linux for its processes")
 
 
-def published(program):
+def count_published(program):
     """How many events the broker says were published; 0 if it does not say. Late processes count as last seen."""
     with httpx.Client(base_url=program.url, timeout=PATIENCE) as api:
-        return value(scraped(api), "nakadi_events_published_total", event_type="kept.thing")
+        return value(scrape(api), "nakadi_events_published_total", event_type="kept.thing")
 
 
 def processor_seconds(program):
     with httpx.Client(base_url=program.url, timeout=PATIENCE) as api:
-        return value(scraped(api), "process_cpu_seconds_total")
+        return value(scrape(api), "process_cpu_seconds_total")
 
 
 def state(process):
@@ -100,7 +100,7 @@ class Publishers:
                 # The connection was one of a process that was killed; the next one may lead to another.
                 api.close()
                 api = httpx.Client(base_url=url, timeout=PATIENCE)
-                if not listens(httpx.URL(url).port):
+                if not is_listening(httpx.URL(url).port):
                     break
         api.close()
 
@@ -127,7 +127,7 @@ def names_in(url):
 def the_partitions_of_killed_workers_are_free(program, data):
     """Whoever comes back gets them, and need not wait until their leases would have expired."""
     with httpx.Client(base_url=program.url, timeout=PATIENCE) as api:
-        subscription = subscribed(api, EVENT_TYPE["name"], read_from="begin")
+        subscription = create_subscription(api, EVENT_TYPE["name"], read_from="begin")
         with (
             closing(SqliteCoordination(data / "nakadi.db")) as coordination,
             Consumer(api, subscription) as consumer,
@@ -153,7 +153,7 @@ def see_each_others_changes(program):
         for owner in ("you", "them", "me"):
             assert first.put("/event-types/kept.thing", json={**EVENT_TYPE, "owning_application": owner}).is_success
             assert second.get("/event-types/kept.thing").json()["owning_application"] == owner
-    until(lambda: published(program) == 2)
+    until(lambda: count_published(program) == 2)
 
 
 def get_answers_while_a_worker_leaves(program):
@@ -177,11 +177,11 @@ def get_answers_while_a_worker_leaves(program):
     until(lambda: leaving not in (there := program.workers) and len(there) == 2)
 
 
-def report_no_event_types_that_are_deleted(program):
+def forget_deleted_event_types(program):
     """Whichever worker deletes one, the others drop what they counted of it."""
     with ExitStack() as stack:
         clients = [stack.enter_context(httpx.Client(base_url=program.url, timeout=PATIENCE)) for _ in range(4)]
-        created(clients[0], a_definition(name="gone.with-its-figures"))
+        create_event_type(clients[0], a_definition(name="gone.with-its-figures"))
         for each in clients:
             assert each.post("/event-types/gone.with-its-figures/events", json=[{}]).status_code == 200
         assert "gone.with-its-figures" in clients[0].get("/metrics").text
@@ -229,14 +229,14 @@ def be_served_by_another_than_the_worker_that_was_handed_it(program):
 
 def outlive_a_worker(program, publishers):
     """One that is killed is started again, and what it had counted when metrics were last read stays in the sums."""
-    until(lambda: published(program) > 10)
-    counted, used = published(program), processor_seconds(program)
+    until(lambda: count_published(program) > 10)
+    counted, used = count_published(program), processor_seconds(program)
     killed = program.workers[0]
     os.kill(killed, signal.SIGKILL)
     until(lambda: killed not in (there := program.workers) and len(there) == 2)
     seen = len(publishers.acknowledged)
     until(lambda: len(publishers.acknowledged) > seen + 10)
-    assert published(program) >= counted
+    assert count_published(program) >= counted
     assert processor_seconds(program) >= used
 
 
@@ -254,9 +254,9 @@ def end_with_the_process_that_commits(program, publishers):
 def test_nothing_is_lost_whichever_process_is_killed(tmp_path):
     """Two workers share commits and see each other's changes at once. One worker is killed, then both, then the process
     that commits: what was acknowledged is there after the next start, and nothing is there twice."""
-    with started(tmp_path) as program:
+    with start_broker(tmp_path) as program:
         serve_the_names_of_the_machine(program)
-        report_no_event_types_that_are_deleted(program)
+        forget_deleted_event_types(program)
         see_each_others_changes(program)
         get_answers_while_a_worker_leaves(program)
         wait_for_a_worker_when_all_have_died(program)
@@ -268,7 +268,7 @@ def test_nothing_is_lost_whichever_process_is_killed(tmp_path):
             end_with_the_process_that_commits(program, publishers)
         finally:
             publishers.stop()
-    with started(tmp_path) as program:
+    with start_broker(tmp_path) as program:
         names = Counter(names_in(program.url))
         assert publishers.acknowledged.keys() - names.keys() == set()
         assert set(names.values()) == {1}

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.support.aws import REGION, aws
-from tests.support.functions import Context, loaded, recorded
+from tests.support.functions import Context, load_handler, load_recorded_event
 from tests.support.tokens import Issuer
 
 
@@ -36,7 +36,7 @@ def issuer(tmp_path, environment):
 
 
 @pytest.fixture
-def world(environment):  # noqa: ARG001  # the functions find it there
+def broker(environment):  # noqa: ARG001  # the functions find it there
     with aws() as opened:
         opened.made_tables("live")
         yield opened
@@ -60,8 +60,8 @@ class Lambda:
 
     def invoke(self, name, event):
         if name not in self._handlers:
-            self._handlers[name] = loaded(name).handler
-        event = recorded(event) if isinstance(event, str) else event
+            self._handlers[name] = load_handler(name).handler
+        event = load_recorded_event(event) if isinstance(event, str) else event
         for handler in logging.getLogger("nakadi").handlers:
             handler.setStream(sys.stdout)
         answer = self._handlers[name](event, Context())
@@ -70,5 +70,5 @@ class Lambda:
 
 
 @pytest.fixture
-def functions(world):  # noqa: ARG001  # they are invoked inside it
+def functions(broker):  # noqa: ARG001  # they are invoked inside it
     return Lambda()

@@ -6,14 +6,16 @@ import pytest
 
 from nakadi.app.functions import subject_from_context
 from nakadi.model.authorization import Attribute
-from tests.support.functions import recorded
+from tests.support.functions import load_recorded_event
 
 
 @pytest.fixture
 def ask(functions, issuer):
     def ask(token=None, **event):
         bearer = f"Bearer {issuer.token() if token is None else token}"
-        return functions.invoke("authorizer", recorded("authorizer/token") | {"authorizationToken": bearer} | event)
+        return functions.invoke(
+            "authorizer", load_recorded_event("authorizer/token") | {"authorizationToken": bearer} | event
+        )
 
     return ask
 
@@ -51,7 +53,7 @@ def test_functions_behind_learn_the_subject(ask, issuer):
 def test_a_bad_token_is_a_401(ask, issuer, claims):
     """API Gateway answers 401 to exactly this word. (R43)"""
     with pytest.raises(Exception, match=r"^Unauthorized$"):
-        ask(issuer.signed({"sub": "ann", **claims}))
+        ask(issuer.sign({"sub": "ann", **claims}))
 
 
 @pytest.mark.parametrize("token", ["", "nonsense", "a.b.c", "x" * 20_000])
@@ -63,7 +65,7 @@ def test_nonsense_is_a_401(ask, token):
 
 def test_refusals_are_reported_without_the_token(ask, issuer, capsys):
     """A refusal is counted, its reason is in the log, and the token is not."""
-    token = issuer.signed({"sub": "ann", "exp": 1})
+    token = issuer.sign({"sub": "ann", "exp": 1})
     with pytest.raises(Exception, match=r"^Unauthorized$"):
         ask(token)
     out = capsys.readouterr().out
@@ -79,7 +81,7 @@ def test_keys_that_cannot_be_read_are_a_fault_of_ours(functions, issuer, environ
 
     with pytest.raises(Exception, match="keys"):
         functions.invoke(
-            "authorizer", recorded("authorizer/token") | {"authorizationToken": f"Bearer {issuer.token()}"}
+            "authorizer", load_recorded_event("authorizer/token") | {"authorizationToken": f"Bearer {issuer.token()}"}
         )
 
     out = capsys.readouterr().out

@@ -6,7 +6,7 @@ import pytest
 
 from nakadi.ports.clock import SystemClock
 from tests.support.clock import HandMovedClock
-from tests.support.functions import recorded
+from tests.support.functions import load_recorded_event
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def clock(environment, monkeypatch):
 @pytest.fixture
 def ask(functions, clock):  # noqa: ARG001  # the functions go by it
     def ask(function, method, path, body=None):
-        event = recorded("apigateway/switch_feature")
+        event = load_recorded_event("apigateway/switch_feature")
         event |= {"httpMethod": method, "path": path, "body": json.dumps(body)}
         event["requestContext"]["authorizer"]["scopes"] = SCOPES
         return functions.invoke(function, event)

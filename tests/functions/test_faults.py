@@ -6,19 +6,19 @@ import boto3
 import pytest
 
 from nakadi.engines.kinesis import tails
-from tests.support.aws import REGION, Aws, broken_before, no_answer_before, refused
-from tests.support.functions import recorded
-from tests.support.kinesis import ON_MOTO, made_stream
+from tests.support.aws import REGION, Aws, error_before_effect, refusal_fault, timeout_before_effect
+from tests.support.functions import load_recorded_event
+from tests.support.kinesis import ON_MOTO, create_stream
 
-EXPIRED = refused("ExpiredTokenException")
-THROTTLED = refused("ThrottlingException")
+EXPIRED = refusal_fault("ExpiredTokenException")
+THROTTLED = refusal_fault("ThrottlingException")
 SOME = pytest.mark.parametrize("fault", [THROTTLED, EXPIRED], ids=["throttled", "expired credentials"])
 
 
 @pytest.fixture
-def on_kinesis(world: Aws, environment, functions, monkeypatch):
+def kinesis_event_type(broker: Aws, environment, functions, monkeypatch):
     """An event type whose events go to a stream."""
-    stream = made_stream(boto3.client("kinesis", region_name=REGION), shards=1)
+    stream = create_stream(boto3.client("kinesis", region_name=REGION), shards=1)
     bucket = {"CreateBucketConfiguration": {"LocationConstraint": REGION}}
     boto3.client("s3", region_name=REGION).create_bucket(Bucket="archive", **bucket)
     environment.setenv("NAKADI_EVENT_LOG", f"{ON_MOTO.format(stream=stream)}&give_up_after=0.5")
@@ -29,13 +29,13 @@ def on_kinesis(world: Aws, environment, functions, monkeypatch):
     assert functions.invoke("event_types", "apigateway/create_event_type")["statusCode"] == 201
     assert functions.invoke("publish", "apigateway/publish_batch")["statusCode"] == 200
     assert functions.invoke("cursors", ends())["statusCode"] == 200
-    return world
+    return broker
 
 
 def ends() -> dict:
     """A request for where the partitions begin and end."""
-    event = recorded("apigateway/shift_cursors")
-    name = recorded("apigateway/publish_batch")["path"].split("/")[2]
+    event = load_recorded_event("apigateway/shift_cursors")
+    name = load_recorded_event("apigateway/publish_batch")["path"].split("/")[2]
     return {**event, "httpMethod": "GET", "path": f"/event-types/{name}/partitions", "body": None}
 
 
@@ -50,9 +50,9 @@ def problem(answer: dict) -> dict:
     return told
 
 
-def fails(world: Aws, operations: list[str], fault) -> None:
+def fails(broker: Aws, operations: list[str], fault) -> None:
     for operation in operations:
-        world.goes_wrong(operation, *[fault] * 60)
+        broker.goes_wrong(operation, *[fault] * 60)
 
 
 @pytest.mark.parametrize(
@@ -60,38 +60,38 @@ def fails(world: Aws, operations: list[str], fault) -> None:
     [
         ("GetRecords", THROTTLED),
         ("GetRecords", EXPIRED),
-        ("GetRecords", broken_before),
-        ("BatchGetItem", no_answer_before),
+        ("GetRecords", error_before_effect),
+        ("BatchGetItem", timeout_before_effect),
     ],
 )
-def test_readers_are_asked_to_come_again(functions, on_kinesis, operation, fault):
+def test_readers_are_asked_to_come_again(functions, kinesis_event_type, operation, fault):
     """While nothing can be known of the newest events, no client gets an answer about them; soon after, all is well."""
     functions._handlers.pop("cursors")
-    fails(on_kinesis, [operation], fault)
+    fails(kinesis_event_type, [operation], fault)
     problem(functions.invoke("cursors", ends()))
-    on_kinesis.goes_right()
+    kinesis_event_type.goes_right()
     told = functions.invoke("cursors", ends())
     assert told["statusCode"] == 200
     assert json.loads(told["body"])[0]["newest_available_offset"].endswith("01")
 
 
 @SOME
-def test_publishers_get_the_outcome_of_every_event(functions, on_kinesis, fault):
+def test_publishers_get_the_outcome_of_every_event(functions, kinesis_event_type, fault):
     """While Kinesis takes nothing, each event's outcome is reported, none as stored; later all is well. (P111)"""
-    fails(on_kinesis, ["PutRecords"], fault)
+    fails(kinesis_event_type, ["PutRecords"], fault)
     answer = functions.invoke("publish", "apigateway/publish_batch")
     assert answer["statusCode"] in {207, 422}
     assert {each["publishing_status"] for each in json.loads(answer["body"])} == {"failed"}
-    on_kinesis.goes_right()
+    kinesis_event_type.goes_right()
     assert functions.invoke("publish", "apigateway/publish_batch")["statusCode"] == 200
 
 
 @SOME
-def test_changes_of_the_registry_are_to_be_repeated(functions, on_kinesis, fault):
+def test_changes_of_the_registry_are_to_be_repeated(functions, kinesis_event_type, fault):
     """While DynamoDB takes nothing, nothing is changed, and who tries again later succeeds."""
-    event = recorded("apigateway/create_event_type")
+    event = load_recorded_event("apigateway/create_event_type")
     event["body"] = event["body"].replace(json.loads(event["body"])["name"], "another.type")
-    fails(on_kinesis, ["TransactWriteItems", "PutItem"], fault)
+    fails(kinesis_event_type, ["TransactWriteItems", "PutItem"], fault)
     problem(functions.invoke("event_types", event))
-    on_kinesis.goes_right()
+    kinesis_event_type.goes_right()
     assert functions.invoke("event_types", event)["statusCode"] == 201

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.support.aws import no_connection, refused
-from tests.support.functions import recorded
+from tests.support.aws import no_connection, refusal_fault
+from tests.support.functions import load_recorded_event
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_functions_share_what_they_know(functions):
     """What one function writes, another finds: an event type in the tables, its events in the log."""
     assert functions.invoke("publish", "apigateway/publish_batch")["statusCode"] == 200
 
-    shifted = recorded("apigateway/shift_cursors")
+    shifted = load_recorded_event("apigateway/shift_cursors")
     shifted["body"] = '[{"partition": "0", "offset": "BEGIN", "shift": 2}]'
     answer = functions.invoke("cursors", shifted)
 
@@ -76,7 +76,7 @@ def test_the_authorizers_word_is_taken_and_no_other(functions, environment, even
     (R43)"""
     assert event_type
     environment.setenv("NAKADI_AUTH_REALMS", "/employees")
-    event = recorded("apigateway/publish_batch")
+    event = load_recorded_event("apigateway/publish_batch")
     if change is None:
         del event["requestContext"]["authorizer"]
     else:
@@ -85,11 +85,11 @@ def test_the_authorizers_word_is_taken_and_no_other(functions, environment, even
     assert functions.invoke("publish", event)["statusCode"] == status
 
 
-def test_the_registrys_absence_is_a_503(functions, world, event_type):
+def test_the_registrys_absence_is_a_503(functions, broker, event_type):
     """When DynamoDB does not answer, the client is asked to come back, and nothing is published."""
     assert event_type
     functions.invoke("publish", "apigateway/publish_batch")
-    world.goes_wrong("GetItem", refused("AccessDeniedException"))
+    broker.goes_wrong("GetItem", refusal_fault("AccessDeniedException"))
 
     answer = functions.invoke("publish", "apigateway/publish_batch")
 
@@ -107,14 +107,14 @@ def test_the_next_invocation_tries_again_what_failed_to_open(functions, environm
     assert functions.invoke("admin", "apigateway/console_test_invocation")["statusCode"] == 200
 
 
-def test_a_broker_is_opened_once(functions, world, event_type):
+def test_a_broker_is_opened_once(functions, broker, event_type):
     """The first invocation opens the broker; those that follow find it open, and ask the registry little."""
     assert event_type
     functions.invoke("publish", "apigateway/publish_batch")
-    world.calls.clear()
+    broker.calls.clear()
     functions.invoke("publish", "apigateway/publish_batch")
 
-    assert set(world.calls) <= {"GetItem"}
+    assert set(broker.calls) <= {"GetItem"}
 
 
 @pytest.mark.usefixtures("event_type")
@@ -132,10 +132,10 @@ class TestLogsOfFunctions:
         assert told["Duration"][0] > 0
         assert (told["operation"], told["status"], told["flow_id"]) == ("publish_events", 200, "checkout-4711")
 
-    def test_every_line_bears_the_flow_id(self, functions, world, capsys):
+    def test_every_line_bears_the_flow_id(self, functions, broker, capsys):
         """What a function logs while it answers bears the request's flow id and the function's name. (R38)"""
         capsys.readouterr()
-        world.goes_wrong("GetItem", refused("AccessDeniedException"))
+        broker.goes_wrong("GetItem", refusal_fault("AccessDeniedException"))
         functions.invoke("publish", "apigateway/publish_batch")
         told = [line for line in lines(capsys) if "_aws" not in line]
 
@@ -145,7 +145,7 @@ class TestLogsOfFunctions:
         assert told[0]["level"] == "ERROR"
         assert "Unavailable" in told[0]["exception"]
 
-    def test_no_line_says_a_token(self, functions, world, capsys, monkeypatch):
+    def test_no_line_says_a_token(self, functions, broker, capsys, monkeypatch):
         """A token that gets into the text of an error does not get into the log."""
         secret = "Bearer eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJl"
         capsys.readouterr()
@@ -160,12 +160,12 @@ class TestLogsOfFunctions:
 
         assert "cannot send" in out
         assert "eyJ" not in out
-        assert world.calls
+        assert broker.calls
 
-    def test_faults_are_counted(self, functions, world, capsys):
+    def test_faults_are_counted(self, functions, broker, capsys):
         """An answer of ours that is the broker's fault counts as one."""
         capsys.readouterr()
-        world.goes_wrong("GetItem", *[no_connection] * 4)
+        broker.goes_wrong("GetItem", *[no_connection] * 4)
         functions.invoke("publish", "apigateway/publish_batch")
         (told,) = [line for line in lines(capsys) if "_aws" in line]
 

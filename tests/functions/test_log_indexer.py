@@ -18,9 +18,9 @@ from nakadi.engines.kinesis.indexing import IndexingResult
 from nakadi.engines.kinesis.stream import to_milliseconds
 from nakadi.model.events import Record
 from nakadi.ports.clock import SystemClock
-from tests.support.aws import REGION, broken_before, no_answer_after, no_answer_before
-from tests.support.functions import recorded
-from tests.support.kinesis import ON_MOTO, made_stream
+from tests.support.aws import REGION, error_before_effect, timeout_after_effect, timeout_before_effect
+from tests.support.functions import load_recorded_event
+from tests.support.kinesis import ON_MOTO, create_stream
 
 INDEX = f"dynamodb://live?region={REGION}"
 ARCHIVE = f"s3://archive/events?region={REGION}"
@@ -31,10 +31,10 @@ PARTITIONS = 3
 class Shards:
     """A stream with events, and its records as Lambda hands them to the function."""
 
-    def __init__(self, world, monkeypatch):
-        self.world = world
+    def __init__(self, broker, monkeypatch):
+        self.broker = broker
         self.client = boto3.client("kinesis", region_name=REGION)
-        self.stream = made_stream(self.client, shards=1)
+        self.stream = create_stream(self.client, shards=1)
         self.s3 = boto3.client("s3", region_name=REGION)
         self.s3.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})
         self.url = ON_MOTO.format(stream=self.stream)
@@ -64,9 +64,9 @@ class Shards:
             StreamName=stream, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
         )["ShardIterator"]
         records = self.client.get_records(ShardIterator=iterator)["Records"]
-        return {"Records": [as_lambda_has_it(stream, shard["ShardId"], record) for record in records[first:last]]}
+        return {"Records": [to_lambda_record(stream, shard["ShardId"], record) for record in records[first:last]]}
 
-    def indexed(self) -> dict:
+    def read_progress(self) -> dict:
         """Of each partition how far it is counted, and the events that its segments name in the archive."""
         heads = self.index.index_heads([(TOPIC, partition) for partition in range(PARTITIONS)])
         store = open_archive(ARCHIVE)
@@ -85,7 +85,7 @@ class Shards:
         return [each["Key"] for each in listed.get("Contents", [])]
 
 
-def as_lambda_has_it(stream: str, shard: str, record: dict) -> dict:
+def to_lambda_record(stream: str, shard: str, record: dict) -> dict:
     return {
         "eventID": f"{shard}:{record['SequenceNumber']}",
         "eventSource": "aws:kinesis",
@@ -103,7 +103,7 @@ def as_lambda_has_it(stream: str, shard: str, record: dict) -> dict:
     }
 
 
-def expected(count: int) -> dict:
+def expected_answer(count: int) -> dict:
     values = {partition: [] for partition in range(PARTITIONS)}
     for number in range(count):
         values[number % PARTITIONS] += [b'{"n":%d,"m":%d}' % (number, more) for more in range(2)]
@@ -114,15 +114,15 @@ NOTHING_FAILED = {"batchItemFailures": []}
 
 
 @pytest.fixture
-def shards(functions, world, monkeypatch):  # noqa: ARG001  # functions bring the world about
-    return Shards(world, monkeypatch)
+def shards(functions, broker, monkeypatch):  # noqa: ARG001  # functions bring the world about
+    return Shards(broker, monkeypatch)
 
 
 def test_a_batch_is_counted_and_archived(functions, shards):
     """Every event of a batch has its offset in the index, and is in the archive object of the batch."""
     shards.publish(12)
     assert functions.invoke("log_indexer", shards.event()) == NOTHING_FAILED
-    assert shards.indexed() == expected(12)
+    assert shards.read_progress() == expected_answer(12)
     assert len(shards.objects("log/")) == 1
 
 
@@ -143,7 +143,7 @@ def test_the_same_comes_of_every_order(functions, shards, cuts):
     shards.publish(12)
     for first, last in cuts:
         assert functions.invoke("log_indexer", shards.event(first, last)) == NOTHING_FAILED
-    assert shards.indexed() == expected(12)
+    assert shards.read_progress() == expected_answer(12)
 
 
 def test_batches_at_the_same_time_count_once(functions, shards):
@@ -157,7 +157,7 @@ def test_batches_at_the_same_time_count_once(functions, shards):
         if answer != NOTHING_FAILED:
             assert functions.invoke("log_indexer", batch) == NOTHING_FAILED
     functions.invoke("log_indexer", shards.event())
-    assert shards.indexed() == expected(30)
+    assert shards.read_progress() == expected_answer(30)
 
 
 POISON = [
@@ -177,7 +177,7 @@ def test_what_is_not_ours_does_not_stop_the_shard(functions, shards, data, key):
     shards.put(data, key)
     shards.publish(9)
     assert functions.invoke("log_indexer", shards.event()) == NOTHING_FAILED
-    found = shards.indexed()
+    found = shards.read_progress()
     assert {partition: counted for partition, (counted, _) in found.items()} == {0: 8, 1: 8, 2: 8}
     log = shards.a_log()
     assert log.bounds(TOPIC, [0])[0].next_offset == 8
@@ -199,28 +199,28 @@ def test_what_cannot_be_read_is_set_aside_and_reported(functions, shards, capsys
     found = log.read(TOPIC, 0, 0)
     log.close()
     assert [event.offset for event in found.events] == [0, 1, 7, 8]
-    assert shards.indexed()[0][0] == 9
+    assert shards.read_progress()[0][0] == 9
 
 
 @pytest.mark.parametrize(
     ("operation", "fault"),
     [
-        ("TransactWriteItems", broken_before),
-        ("TransactWriteItems", no_answer_after),
-        ("PutItem", no_answer_after),
-        ("BatchGetItem", no_answer_before),
-        ("GetRecords", broken_before),
-        ("GetShardIterator", no_answer_before),
+        ("TransactWriteItems", error_before_effect),
+        ("TransactWriteItems", timeout_after_effect),
+        ("PutItem", timeout_after_effect),
+        ("BatchGetItem", timeout_before_effect),
+        ("GetRecords", error_before_effect),
+        ("GetShardIterator", timeout_before_effect),
     ],
 )
 def test_a_fault_in_between_changes_nothing(functions, shards, operation, fault):
     """A call that fails, before or after its effect, is made good: by another attempt or by the next delivery."""
     shards.publish(12)
     functions.invoke("log_indexer", shards.event(0, 2))
-    shards.world.goes_wrong(operation, fault)
+    shards.broker.goes_wrong(operation, fault)
     for _ in range(2):
         functions.invoke("log_indexer", shards.event())
-    assert shards.indexed() == expected(12)
+    assert shards.read_progress() == expected_answer(12)
 
 
 def test_a_batch_that_cannot_be_indexed_comes_again_from_where_it_ended(functions, shards):
@@ -228,11 +228,11 @@ def test_a_batch_that_cannot_be_indexed_comes_again_from_where_it_ended(function
     shards.publish(6)
     functions.invoke("log_indexer", shards.event(0, 2))
     event = shards.event()
-    shards.world.goes_wrong("TransactWriteItems", *[broken_before] * 4)
+    shards.broker.goes_wrong("TransactWriteItems", *[error_before_effect] * 4)
     answer = functions.invoke("log_indexer", event)
     assert answer == {"batchItemFailures": [{"itemIdentifier": event["Records"][2]["kinesis"]["sequenceNumber"]}]}
     assert functions.invoke("log_indexer", event) == NOTHING_FAILED
-    assert shards.indexed() == expected(6)
+    assert shards.read_progress() == expected_answer(6)
 
 
 def test_a_shard_that_fails_does_not_keep_the_others(caplog):
@@ -240,21 +240,21 @@ def test_a_shard_that_fails_does_not_keep_the_others(caplog):
 
     class Fails:
         def __init__(self):
-            self.indexed = []
+            self.read_progress = []
 
         def index(self, shard, records):
             if shard == "shard-0":
                 raise KeyError("a mistake")
-            self.indexed.append((shard, len(records)))
+            self.read_progress.append((shard, len(records)))
             return IndexingResult()
 
         def last_indexed_sequence(self, _shard):
             raise ValueError("another one")
 
-    found = [as_lambda_has_it("s", shard, a_record(number)) for number, shard in enumerate(("shard-0", "shard-1"))]
+    found = [to_lambda_record("s", shard, a_record(number)) for number, shard in enumerate(("shard-0", "shard-1"))]
     indexer = Fails()
     assert index_batch(indexer, {"Records": found}) == {"batchItemFailures": [{"itemIdentifier": "0"}]}
-    assert indexer.indexed == [("shard-1", 1)]
+    assert indexer.read_progress == [("shard-1", 1)]
     assert "Indexing of shard-0 failed" in caplog.text
 
 
@@ -280,9 +280,9 @@ def test_a_long_frame_that_came_in_several_batches_is_one(functions, shards):
     records = len(shards.event()["Records"])
     assert records > 2
     for number in range(records):
-        assert shards.indexed()[0] == (0, [])
+        assert shards.read_progress()[0] == (0, [])
         functions.invoke("log_indexer", shards.event(number, number + 1))
-    assert shards.indexed()[0] == (1, [(0, json.dumps(stored).encode())])
+    assert shards.read_progress()[0] == (1, [(0, json.dumps(stored).encode())])
 
 
 def test_events_of_deleted_topics_are_passed_over(functions, shards):
@@ -297,7 +297,7 @@ def test_events_of_deleted_topics_are_passed_over(functions, shards):
 def test_event_types_live_in_streams_of_their_own(functions, shards, environment):
     """A storage names another stream; its event types are published there, and each stream is indexed for itself."""
     environment.setenv("NAKADI_COORDINATION", "memory:")
-    own = made_stream(shards.client, shards=1)
+    own = create_stream(shards.client, shards=1)
     a_storage = {"id": "own", "storage_type": "kinesis", "kinesis_configuration": {"stream": own}}
     for method, path, body in (("POST", "/storages", a_storage), ("PUT", "/storages/default/own", None)):
         answer = functions.invoke("admin", asked_by_an_admin(method, path, body))
@@ -314,9 +314,9 @@ def test_event_types_live_in_streams_of_their_own(functions, shards, environment
     counted = [
         head.state.next_offset for head in shards.index.index_heads([(topic, number) for number in range(8)]).values()
     ]
-    assert sum(counted) == len(json.loads(recorded("apigateway/publish_batch")["body"]))
+    assert sum(counted) == len(json.loads(load_recorded_event("apigateway/publish_batch")["body"]))
 
 
 def asked_by_an_admin(method: str, path: str, body: object) -> dict:
-    event = recorded("apigateway/switch_feature")
+    event = load_recorded_event("apigateway/switch_feature")
     return event | {"httpMethod": method, "path": path, "body": None if body is None else json.dumps(body)}

@@ -22,7 +22,7 @@ ALL = {"part": 0, "parts": 1}
 
 
 @pytest.fixture
-def broker(world, environment, tmp_path):  # noqa: ARG001  # its tables are there
+def broker(broker, environment, tmp_path):  # noqa: ARG001  # its tables are there
     """A process that publishes, and leaves archiving to the function; the hot half keeps nothing that is archived."""
     for name, value in {
         "NAKADI_ARCHIVE": f"{tmp_path}/archive",

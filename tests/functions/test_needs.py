@@ -13,7 +13,7 @@ from nakadi.app.routes import ROUTE_MAKER_BY_AREA
 from nakadi.app.settings import Settings
 from nakadi_cdk.needs import NEEDS, OWN_EVENT_TYPE_SETTINGS
 from tests.support.environment import plain_environment
-from tests.support.functions import ROOT, Context, loaded, recorded
+from tests.support.functions import ROOT, Context, load_handler, load_recorded_event
 
 INVOCATIONS = {
     "publish": ["apigateway/publish_batch"],
@@ -45,7 +45,7 @@ class Watched:
         return getattr(self._settings, name)
 
 
-@pytest.mark.usefixtures("world")
+@pytest.mark.usefixtures("broker")
 @pytest.mark.parametrize("name", NEEDS)
 def test_a_function_reads_the_settings_that_it_is_given(name, issuer, monkeypatch):
     """The deployment gives a function every setting that it reads, and none that it does not."""
@@ -58,14 +58,14 @@ def test_a_function_reads_the_settings_that_it_is_given(name, issuer, monkeypatc
     settings = Watched(Settings.from_env({}))
     from_env = Settings.from_env
 
-    def watched(_, environ):
+    def watch_settings(_, environ):
         settings._settings = from_env(environ)
         return settings
 
-    monkeypatch.setattr(Settings, "from_env", classmethod(watched))
-    handler = loaded(name).handler
+    monkeypatch.setattr(Settings, "from_env", classmethod(watch_settings))
+    handler = load_handler(name).handler
     for event in INVOCATIONS[name]:
-        handler(recorded(event) | {"authorizationToken": f"Bearer {issuer.token()}"}, Context())
+        handler(load_recorded_event(event) | {"authorizationToken": f"Bearer {issuer.token()}"}, Context())
     if NEEDS[name].settings.issuperset(OWN_EVENT_TYPE_SETTINGS):
         # What no invocation came to: the event type of the audit log is made where it is missing.
         with closing(open_broker(settings)) as broker:
@@ -99,7 +99,7 @@ def test_every_area_but_the_streams_has_one_function():
 @pytest.mark.parametrize("name", NEEDS)
 def test_a_handler_serves_its_areas(name):
     """The table says of a function what its handler says."""
-    assert loaded(name).handler.areas == NEEDS[name].areas
+    assert load_handler(name).handler.areas == NEEDS[name].areas
 
 
 VALIDATION = ["nakadi.schemas.submission", "nakadi.schemas.validation", "nakadi.schemas.document"]

@@ -8,9 +8,9 @@ from nakadi.app.engines import open_coordination
 from nakadi.model.event_type import Position
 from nakadi.model.subscription import EMPTY_ASSIGNMENT, Assignment, EventTypePartition, PartitionAssignment
 from nakadi.ports.clock import SystemClock
-from tests.support.aws import refused
+from tests.support.aws import refusal_fault
 from tests.support.coordination import a_session
-from tests.support.functions import recorded
+from tests.support.functions import load_recorded_event
 
 EVENT_TYPE = "shop.order-placed"
 PLACE = EventTypePartition(EVENT_TYPE, "0")
@@ -22,7 +22,7 @@ def ask(functions):
     """Ask the function of subscriptions, as the administrator."""
 
     def ask(method, path, body=None, function="subscriptions", headers=None):
-        event = recorded("apigateway/delete_event_type") | {
+        event = load_recorded_event("apigateway/delete_event_type") | {
             "httpMethod": method,
             "path": path,
             "body": None if body is None else json.dumps(body),
@@ -46,7 +46,7 @@ def subscription(functions, ask):
 
 
 @pytest.fixture
-def coordination(world):  # noqa: ARG001  # it is inside
+def coordination(broker):  # noqa: ARG001  # it is inside
     """What streams have in common with the functions."""
     opened = open_coordination("dynamodb://live")
     yield opened
@@ -61,7 +61,7 @@ def cursor(offset=OFFSET):
     return {"event_type": EVENT_TYPE, "partition": "0", "offset": offset, "cursor_token": "t"}
 
 
-def streamed(coordination, subscription, session):
+def stream_everything(coordination, subscription, session):
     """Someone streams all of it."""
     old = coordination.assignment(subscription)
     positions = {PLACE: Position(1, -1)} if old == EMPTY_ASSIGNMENT else {}
@@ -83,7 +83,7 @@ def test_offsets_are_set_and_read(ask, subscription):
 def test_a_stream_commits_by_a_function(ask, subscription, coordination):
     """The session that owns a partition commits by a function, once; others do not. (S114, S118, S123, S124)"""
     stream = "4c1c9a6d-3ab4-4f5e-9a54-111111111111"
-    streamed(coordination, subscription, stream)
+    stream_everything(coordination, subscription, stream)
     path = f"/subscriptions/{subscription}/cursors"
 
     def commit(session):
@@ -96,11 +96,11 @@ def test_a_stream_commits_by_a_function(ask, subscription, coordination):
     assert coordination.committed_offsets(subscription)[PLACE].position == Position(1, 1)
 
 
-def test_a_commit_that_cannot_be_made_is_a_503(ask, world, subscription, coordination):
+def test_a_commit_that_cannot_be_made_is_a_503(ask, broker, subscription, coordination):
     """When DynamoDB has no capacity for longer, the client is asked to come back, and nothing is committed."""
     stream = "4c1c9a6d-3ab4-4f5e-9a54-111111111111"
-    streamed(coordination, subscription, stream)
-    world.goes_wrong("UpdateItem", *[refused("ProvisionedThroughputExceededException")] * 4)
+    stream_everything(coordination, subscription, stream)
+    broker.goes_wrong("UpdateItem", *[refusal_fault("ProvisionedThroughputExceededException")] * 4)
     path = f"/subscriptions/{subscription}/cursors"
     assert ask("POST", path, {"items": [cursor()]}, headers={"X-Nakadi-StreamId": stream})[0] == 503
     assert coordination.committed_offsets(subscription)[PLACE].position == Position(1, -1)
@@ -108,16 +108,16 @@ def test_a_commit_that_cannot_be_made_is_a_503(ask, world, subscription, coordin
 
 def test_a_deleted_subscription_leaves_nothing(ask, subscription, coordination):
     """What streams shared goes with the subscription. (S60, S72)"""
-    streamed(coordination, subscription, "a")
+    stream_everything(coordination, subscription, "a")
     assert ask("DELETE", f"/subscriptions/{subscription}")[0] == 204
     assert coordination.assignment(subscription) == EMPTY_ASSIGNMENT
     assert coordination.committed_offsets(subscription) == {}
 
 
-def test_what_could_not_be_cleared_is_cleared_on_schedule(ask, functions, world, subscription, coordination):
+def test_what_could_not_be_cleared_is_cleared_on_schedule(ask, functions, broker, subscription, coordination):
     """A deletion that leaves something behind is finished by housekeeping. (S72)"""
-    streamed(coordination, subscription, "a")
-    world.goes_wrong("BatchWriteItem", *[refused("ThrottlingException")] * 4)
+    stream_everything(coordination, subscription, "a")
+    broker.goes_wrong("BatchWriteItem", *[refusal_fault("ThrottlingException")] * 4)
     assert ask("DELETE", f"/subscriptions/{subscription}")[0] == 204
     assert coordination.assignment(subscription) != EMPTY_ASSIGNMENT
     functions.invoke("housekeeping", "schedule/housekeeping")

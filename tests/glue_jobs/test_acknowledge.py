@@ -25,19 +25,19 @@ def test_what_is_known_is_not_warned_of_again(jobs, data):
     """Each run warns of misfits and gaps, also where it has nothing to do; after an acknowledgement none does, until
     there are more. The counts stay."""
     orders = data.event_type("order.placed")
-    data.archived(orders, [order(1), b"{broken"])
-    damaged = data.archived(orders, [order(2), order(3), order(4)])
+    data.archive_events(orders, [order(1), b"{broken"])
+    damaged = data.archive_events(orders, [order(2), order(3), order(4)])
     data.path(damaged).unlink()
 
-    assert jobs.compacted().code == 3
-    told = warnings(jobs.compacted())
+    assert jobs.compact().code == 3
+    told = warnings(jobs.compact())
     assert len(told) == 2
     assert "order.placed: 3 events are missing" in told[0]
     assert "order.placed: 1 events of earlier runs do not fit the columns" in told[1]
 
     places = ["--data", str(data.folder)]
     assert main(["acknowledge", *places, "--event-types", "order.placed"]) == 0
-    silent = jobs.compacted()
+    silent = jobs.compact()
     assert (silent.code, warnings(silent)) == (0, [])
     assert "3 events are missing" in silent.told
     state = state_of(data, orders)
@@ -48,9 +48,9 @@ def test_what_is_known_is_not_warned_of_again(jobs, data):
         3,
     )
 
-    data.archived(orders, [b"{broken too"])
-    assert "1 events do not fit the columns" in warnings(jobs.compacted())[0]
-    assert "1 events of earlier runs do not fit" in warnings(jobs.compacted())[0]
+    data.archive_events(orders, [b"{broken too"])
+    assert "1 events do not fit the columns" in warnings(jobs.compact())[0]
+    assert "1 events of earlier runs do not fit" in warnings(jobs.compact())[0]
     state = state_of(data, orders)
     assert (state.misfit_count, state.unreadable_count, state.acknowledged_misfits, state.acknowledged_unreadable) == (
         2,

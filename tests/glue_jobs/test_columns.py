@@ -205,17 +205,17 @@ def test_columns_that_hold_everything():
     """Only closed schemas whose values have one type each, and whose names are all columns, have nothing else."""
     line = {"type": "object", "properties": {"n": {"type": "integer"}}, "additionalProperties": False}
 
-    def closed(changes=None, **properties):
+    def is_closed(changes=None, **properties):
         first = {"a": {"type": "string"}, "l": {"type": "array", "items": line}}
         schema = {"type": "object", "properties": first | properties, "additionalProperties": False}
         return derive_columns(an_event_type(category=Category.BUSINESS), [schema | (changes or {})]).closed
 
-    assert closed()
-    assert not closed({"additionalProperties": True})
-    assert not closed(a={"type": ["string", "null"]})
-    assert not closed(b={"type": "object", "properties": {"c": {"type": "string"}}})
-    assert not closed(b={"anyOf": [{"type": "string"}]})
-    assert not closed(A={"type": "string"})
+    assert is_closed()
+    assert not is_closed({"additionalProperties": True})
+    assert not is_closed(a={"type": ["string", "null"]})
+    assert not is_closed(b={"type": "object", "properties": {"c": {"type": "string"}}})
+    assert not is_closed(b={"anyOf": [{"type": "string"}]})
+    assert not is_closed(A={"type": "string"})
     assert not derive_columns(UNDEFINED, [line, line | {"properties": {"n": {"type": "string"}}}]).closed
 
 

@@ -136,9 +136,9 @@ def test_schemas_that_would_be_too_much_for_spark(jobs, data):
         "objects": reduce(lambda inner, _: {"a": inner}, range(40), 1.5),
         "metadata": {"published_by": [1]},
     }
-    data.archived(data.event_type("order.placed", {"properties": properties}), [event])
+    data.archive_events(data.event_type("order.placed", {"properties": properties}), [event])
 
-    assert jobs.compacted().code == 0
+    assert jobs.compact().code == 0
 
     [(publisher, text, lists, object_within, known)] = jobs.rows(
         "order_placed",
@@ -162,11 +162,11 @@ def test_a_table_with_as_many_columns_as_there_may_be(jobs, data, monkeypatch):
     first = {"properties": {"a": {"properties": {"x": number}}, "b": number}}
     second = {"properties": {"a": {"properties": {"x": number, "y": number, "z": number}}, "b": number, "c": number}}
     event = {"a": {"x": 1, "y": 2}, "b": 3, "c": 4}
-    data.archived(data.event_type("order.placed", first), [{"a": {"x": 1}, "b": 3}])
-    assert jobs.compacted().code == 0
-    data.archived(data.new_schema("order.placed", second), [event])
+    data.archive_events(data.event_type("order.placed", first), [{"a": {"x": 1}, "b": 3}])
+    assert jobs.compact().code == 0
+    data.archive_events(data.new_schema("order.placed", second), [event])
 
-    assert jobs.compacted().code == 0
+    assert jobs.compact().code == 0
 
     [before, after] = jobs.rows("order_placed", "a.x", "b", "c", "nakadi_event")
     assert before == (1, 3, None, None)
@@ -179,9 +179,9 @@ def test_properties_that_are_called_as_what_the_job_works_with(jobs, data):
     names = [MISFIT, "_misfit", "doubtful", "file", "head", "line", "misfit", "partition", "stamped", "topic", "value"]
     schema = {"properties": {name: {"type": "integer"} for name in names}}
     event = {name: number for number, name in enumerate(names)}
-    data.archived(data.event_type("order.placed", schema), [event, {}])
+    data.archive_events(data.event_type("order.placed", schema), [event, {}])
 
-    assert jobs.compacted().code == 0
+    assert jobs.compact().code == 0
 
     [first, second] = jobs.rows("order_placed", *names[1:], "nakadi_event")
     assert first[:-1] == tuple(range(1, len(names)))

@@ -20,10 +20,10 @@ from tests.support.table_readers import assert_read_alike
 def test_events_become_rows(jobs, data):
     """Each event is a row, with its place and its properties as columns; a second run adds only what is new."""
     orders = data.event_type("order.placed", partitions=2)
-    data.archived(orders, [order(number) for number in range(5)])
-    data.archived(orders, [order(9)], partition=1, at=STORED_AT + timedelta(microseconds=123456))
+    data.archive_events(orders, [order(number) for number in range(5)])
+    data.archive_events(orders, [order(9)], partition=1, at=STORED_AT + timedelta(microseconds=123456))
 
-    first = jobs.compacted()
+    first = jobs.compact()
 
     assert (first.code, "6 events into order_placed" in first.told) == (0, True)
     assert jobs.rows("order_placed") == [*((0, offset) for offset in range(5)), (1, 0)]
@@ -31,19 +31,19 @@ def test_events_become_rows(jobs, data):
     stored_at = "2026-11-20 10:00:00.123456"
     assert jobs.rows("order_placed", *wanted)[-1] == ("o-9", 2.25, "c-2", "s-9", None, stored_at)
 
-    data.archived(orders, [order(5)])
-    second = jobs.compacted()
+    data.archive_events(orders, [order(5)])
+    second = jobs.compact()
 
     assert "1 events into order_placed" in second.told
     assert jobs.rows("order_placed") == [*((0, offset) for offset in range(6)), (1, 0)]
-    assert "nothing new" in jobs.compacted().told
+    assert "nothing new" in jobs.compact().told
 
 
 @pytest.mark.long
 def test_a_commit_is_at_most_one_job_of_spark_which_copies_lines_twice(jobs, data):
     """Lines become structures, these are judged, and become rows; nothing is said of files. Plain lines need no job."""
     orders = data.event_type("order.placed")
-    data.archived(orders, [order(number) for number in range(5)])
+    data.archive_events(orders, [order(number) for number in range(5)])
     parts = list(unread_parts(data.index, orders, NO_PROGRESS))
     archive = reading.Archive(jobs.spark(), data.store, data.archive, data.store, "")
     columns = columns_of_all_versions(data.event_types, orders)
@@ -53,9 +53,9 @@ def test_a_commit_is_at_most_one_job_of_spark_which_copies_lines_twice(jobs, dat
 
     assert rows.count() == 5
     assert (plan.count("Project ["), "file_name" in plan) == (3, False)
-    assert jobs.spark_jobs(jobs.compacted) == 0
-    data.archived(orders, [order(1), order(2, total=1e30)])
-    assert jobs.spark_jobs(jobs.compacted) == 1
+    assert jobs.spark_jobs(jobs.compact) == 0
+    data.archive_events(orders, [order(1), order(2, total=1e30)])
+    assert jobs.spark_jobs(jobs.compact) == 1
 
 
 def test_nothing_that_was_said_is_dropped(jobs, data):
@@ -70,9 +70,9 @@ def test_nothing_that_was_said_is_dropped(jobs, data):
         order(7, order_number='looks like "name": a name'),
     ]
     orders = data.event_type("order.placed", schema=ORDERS)
-    data.archived(orders, events)
+    data.archive_events(orders, events)
 
-    told = jobs.compacted()
+    told = jobs.compact()
 
     texts = [text for (text,) in jobs.rows("order_placed", "nakadi_event")]
     assert [text is not None for text in texts] == [False, True, True, True, True, True, True]
@@ -85,13 +85,13 @@ def test_nothing_that_was_said_is_dropped(jobs, data):
 def test_the_schema_grows(jobs, data):
     """A new optional field appears as a column; a type that changed is in the text."""
     orders = data.event_type("order.placed", schema={"properties": {"a": {"type": "string"}}})
-    data.archived(orders, [{"a": "x"}])
-    jobs.compacted()
+    data.archive_events(orders, [{"a": "x"}])
+    jobs.compact()
 
     more = {"properties": {"a": {"type": "integer"}, "b": {"properties": {"c": {"type": "integer"}}}}}
     orders = data.new_schema("order.placed", more)
-    data.archived(orders, [{"a": 1, "b": {"c": 2}}, {"b": {"c": 3}}])
-    jobs.compacted()
+    data.archive_events(orders, [{"a": 1, "b": {"c": 2}}, {"b": {"c": 3}}])
+    jobs.compact()
 
     wanted = ("a", "b.c", "nakadi_event")
     assert jobs.rows("order_placed", *wanted) == [("x", None, None), ("1", 2, '{"a":1,"b":{"c":2}}'), (None, 3, None)]
@@ -102,15 +102,15 @@ def test_a_property_with_another_type_has_another_column(jobs, data, tables):
     """Integers that become numbers, and then texts, are in columns of their types, and nothing is a misfit; other
     engines see in old files what Spark sees there."""
     orders = data.event_type("order.placed", schema={"properties": {"a": {"type": "integer"}}})
-    data.archived(orders, [{"a": 1}])
-    jobs.compacted()
+    data.archive_events(orders, [{"a": 1}])
+    jobs.compact()
     orders = data.new_schema("order.placed", {"properties": {"a": {"type": "number"}}})
-    data.archived(orders, [{"a": 1.5}, {"a": 2}])
-    jobs.compacted()
+    data.archive_events(orders, [{"a": 1.5}, {"a": 2}])
+    jobs.compact()
     orders = data.new_schema("order.placed", {"properties": {"a": {"type": "string"}}})
-    data.archived(orders, [{"a": "1d"}, {"a": "x"}, {}])
+    data.archive_events(orders, [{"a": "1d"}, {"a": "x"}, {}])
 
-    told = jobs.compacted()
+    told = jobs.compact()
 
     assert (told.code, "Warning" in told.told) == (0, False)
     assert jobs.rows("order_placed", "a", "a__double", "a__string", "nakadi_event") == [
@@ -133,13 +133,13 @@ def test_compacted_event_types_have_a_second_table(jobs, data):
         cleanup_policy=CleanupPolicy.COMPACT,
     )
     named = [{"metadata": {"eid": "e"}, "name": name} for name in ("Ann", "Bob", "Cid", "Ann 2")]
-    data.archived(customers, named, keys=["a", "b", "c", "a"])
-    jobs.compacted()
+    data.archive_events(customers, named, keys=["a", "b", "c", "a"])
+    jobs.compact()
     assert jobs.rows("customer_changed__latest", "nakadi_key", "name") == [("b", "Bob"), ("c", "Cid"), ("a", "Ann 2")]
 
     later = STORED_AT + timedelta(hours=1)
-    data.archived(customers, [None, {"metadata": {"eid": "e"}, "name": "Bob 2"}], keys=["a", "b"], at=later)
-    jobs.compacted()
+    data.archive_events(customers, [None, {"metadata": {"eid": "e"}, "name": "Bob 2"}], keys=["a", "b"], at=later)
+    jobs.compact()
 
     assert jobs.rows("customer_changed__latest", "nakadi_key", "name") == [("c", "Cid"), ("b", "Bob 2")]
     assert jobs.rows("customer_changed", "nakadi_tombstone")[4] == (True,)
@@ -156,15 +156,15 @@ def test_data_changes_have_a_current_state(jobs, data):
     )
     changes = [("C", "a", "A"), ("S", "b", "B"), ("U", "a", "A 2"), ("D", "b", "B"), ("C", "c", "C")]
     publish(data, things, changes)
-    jobs.compacted()
+    jobs.compact()
     assert jobs.rows("thing_changed__latest", "nakadi_key", "data.name") == [("a", "A 2"), ("c", "C")]
 
     publish(data, things, [("C", "b", "B 2"), ("D", "a", "A 2"), ("D", "x", "X")], at=STORED_AT + timedelta(hours=1))
-    jobs.compacted()
+    jobs.compact()
 
     assert jobs.rows("thing_changed__latest", "nakadi_key", "data.name") == [("c", "C"), ("b", "B 2")]
     assert "".join(operation for (operation,) in jobs.rows("thing_changed", "data_op")) == "CSUDCCDD"
-    assert "nothing new" in jobs.compacted().told
+    assert "nothing new" in jobs.compact().told
 
 
 def publish(data, things, changes, **more):
@@ -172,18 +172,18 @@ def publish(data, things, changes, **more):
         {"metadata": {"eid": "e"}, "data_type": "thing", "data_op": operation, "data": {"name": name}}
         for operation, _, name in changes
     ]
-    data.archived(things, events, keys=[key for _, key, _ in changes], **more)
+    data.archive_events(things, events, keys=[key for _, key, _ in changes], **more)
 
 
 def test_what_the_index_does_not_name_is_no_event(jobs, data):
     """Orphans of a crash, members that were not counted, and foreign files are not read."""
     orders = data.event_type("order.placed")
     pages = data.event_type("page.viewed", schema={})
-    kept = data.archived(orders, [order(1)], other_topics=[pages])
+    kept = data.archive_events(orders, [order(1)], other_topics=[pages])
     (data.path(kept).parent / "orphan.json.gz").write_bytes(data.path(kept).read_bytes())
     (data.folder / "archive" / "foreign.txt").write_text("not an event")
 
-    told = jobs.compacted()
+    told = jobs.compact()
 
     assert told.code == 0
     assert jobs.rows("order_placed") == [(0, 0)]
@@ -195,15 +195,15 @@ def test_objects_with_many_event_types_are_read_once(jobs, data, monkeypatch):
     """An object is read once for all event types in it, their tables have each event once, and damage is reported."""
     event_types = [data.event_type(f"type.{name}", schema={}) for name in "abc"]
     for _ in range(3):
-        together = data.archived_together([(each, [order(1), order(2)]) for each in event_types])
-    alone = data.archived(event_types[0], [order(9)])
+        together = data.archive_together([(each, [order(1), order(2)]) for each in event_types])
+    alone = data.archive_events(event_types[0], [order(9)])
     whole = data.path(together[2]).read_bytes()
     data.path(together[2]).write_bytes(whole[:-3])
     reads = []
     get = FolderStore.read_range
     monkeypatch.setattr(FolderStore, "read_range", lambda store, place: reads.append(place.key) or get(store, place))
 
-    told = jobs.compacted()
+    told = jobs.compact()
 
     assert told.code == 3
     assert "type.c: partition 0 of timeline 1, offsets 4-5 are missing" in told.told
@@ -213,10 +213,10 @@ def test_objects_with_many_event_types_are_read_once(jobs, data, monkeypatch):
 
     data.path(together[2]).write_bytes(whole)
     for event_type in event_types[:2]:
-        data.archived(event_type, [order(10)])
-    assert jobs.compacted("--read-damaged").code == 0
+        data.archive_events(event_type, [order(10)])
+    assert jobs.compact("--read-damaged").code == 0
     assert [len(jobs.rows(f"type_{name}")) for name in "abc"] == [8, 7, 6]
-    assert jobs.spark_jobs(jobs.compacted) == 0
+    assert jobs.spark_jobs(jobs.compact) == 0
 
 
 @pytest.mark.long
@@ -225,7 +225,7 @@ def test_many_objects_are_copied_by_tasks_of_spark(jobs, data, tables, monkeypat
     monkeypatch.setattr(reading, "MIN_TASK_WORK", (2, 2**40))
     event_types = [data.event_type(f"type.{name}", schema={}) for name in "abc"]
     for number in range(5):
-        together = data.archived_together([(each, [order(number), order(number)]) for each in event_types])
+        together = data.archive_together([(each, [order(number), order(number)]) for each in event_types])
     path = data.path(together[2])
     path.write_bytes(path.read_bytes()[:-3])
 
@@ -234,7 +234,7 @@ def test_many_objects_are_copied_by_tasks_of_spark(jobs, data, tables, monkeypat
 
     monkeypatch.setattr(FolderStore, "read_range", get)
 
-    told = jobs.compacted()
+    told = jobs.compact()
 
     assert told.code == 3
     assert "type.c: partition 0 of timeline 1, offsets 8-9 are missing" in told.told
@@ -248,15 +248,15 @@ def test_many_objects_are_copied_by_tasks_of_spark(jobs, data, tables, monkeypat
 def test_bad_input_is_reported_and_the_rest_done(jobs, data):
     """Damaged and lost objects are reported once, with their offsets, and read again when that is asked for."""
     orders = data.event_type("order.placed")
-    data.archived(orders, [order(1)])
-    cut, foreign, lost = (data.archived(orders, [order(number), order(number)]) for number in (2, 3, 4))
-    data.archived(orders, [order(5)])
+    data.archive_events(orders, [order(1)])
+    cut, foreign, lost = (data.archive_events(orders, [order(number), order(number)]) for number in (2, 3, 4))
+    data.archive_events(orders, [order(5)])
     whole = data.path(cut).read_bytes()
     data.path(cut).write_bytes(whole[:-10])
     data.path(foreign).write_bytes(b"x" * foreign.location.length)
     data.path(lost).unlink()
 
-    told = jobs.compacted()
+    told = jobs.compact()
 
     assert told.code == 3
     assert jobs.rows("order_placed") == [(0, 0), (0, 7)]
@@ -264,20 +264,20 @@ def test_bad_input_is_reported_and_the_rest_done(jobs, data):
         assert any(f"offsets {offsets} are missing" in line and problem in line for line in told.told.splitlines())
 
     data.path(cut).write_bytes(whole)
-    again = jobs.compacted()
+    again = jobs.compact()
     assert (again.code, "Warning: order.placed: 6 events are missing" in again.told) == (0, True)
     assert jobs.rows("order_placed") == [(0, 0), (0, 7)]
 
-    assert jobs.compacted("--read-damaged").code == 3
+    assert jobs.compact("--read-damaged").code == 3
     assert jobs.rows("order_placed") == [(0, 0), (0, 1), (0, 2), (0, 7)]
 
 
 def test_a_line_that_is_no_event_is_kept_and_reported(jobs, data):
     """What cannot be parsed is in the table as it is, at its place."""
     orders = data.event_type("order.placed")
-    data.archived(orders, [order(1), b"{broken", order(3)])
+    data.archive_events(orders, [order(1), b"{broken", order(3)])
 
-    told = jobs.compacted()
+    told = jobs.compact()
 
     assert told.code == 0
     assert "1 events do not fit the columns" in told.told
@@ -289,11 +289,11 @@ def test_a_line_that_is_no_event_is_kept_and_reported(jobs, data):
 def test_an_object_with_too_few_events_is_noticed(jobs, data):
     """An object with fewer events than it is known to have is not taken for whole."""
     orders = data.event_type("order.placed")
-    archived = data.archived(orders, [order(1), order(2), order(3)])
+    archived = data.archive_events(orders, [order(1), order(2), order(3)])
     lines = gzip.decompress(data.path(archived).read_bytes()).splitlines(keepends=True)
     data.path(archived).write_bytes(a_member(lines[::2], archived.location.length))
 
-    told = jobs.compacted()
+    told = jobs.compact()
 
     assert told.code == 3
     assert "3 events should be there, 2 are" in told.told
@@ -309,14 +309,14 @@ def a_member(lines, length):
 def test_an_event_type_deleted_meanwhile(jobs, data, monkeypatch):
     """An event type that is deleted while its events are read is reported, and the others are done."""
     orders = data.event_type("order.placed")
-    data.archived(orders, [order(1)])
+    data.archive_events(orders, [order(1)])
     pages = data.event_type("page.viewed", schema={})
-    data.archived(pages, [{"url": "/"}])
+    data.archive_events(pages, [{"url": "/"}])
     listed = list(data.event_types.all())
     data.delete("order.placed")
     monkeypatch.setattr("nakadi_jobs.command.JobContext.selected_event_types", lambda _: iter(listed))
 
-    told = jobs.compacted()
+    told = jobs.compact()
 
     assert jobs.rows("page_viewed") == [(0, 0)]
     assert told.code in (0, 3)
@@ -325,8 +325,8 @@ def test_an_event_type_deleted_meanwhile(jobs, data, monkeypatch):
 def test_two_runs_at_once_double_nothing(jobs, data):
     """Of two changes that began at the same snapshot one counts; the other one has to begin again."""
     orders = data.event_type("order.placed")
-    data.archived(orders, [order(1)])
-    jobs.compacted()
+    data.archive_events(orders, [order(1)])
+    jobs.compact()
     table = events_table(jobs.spark(), jobs.database, orders)
     same = table.rows().limit(0)
 
@@ -346,9 +346,9 @@ def test_tidying(jobs, data, monkeypatch):
     monkeypatch.setattr("nakadi_jobs.tables.SMALL_FILES", 3)
     orders = data.event_type("order.placed")
     for number in range(3):
-        data.archived(orders, [order(number)])
+        data.archive_events(orders, [order(number)])
         if number < 2:
-            jobs.compacted()
+            jobs.compact()
     table = events_table(jobs.spark(), jobs.database, orders)
 
     told = jobs.run(compaction.main, "--keep-snapshots-days", "0")
@@ -357,10 +357,10 @@ def test_tidying(jobs, data, monkeypatch):
     assert jobs.rows("order_placed") == [(0, offset) for offset in range(3)]
     assert jobs.snapshots("order_placed") == 1
     assert table.progress()
-    assert "nothing new" in jobs.compacted().told
+    assert "nothing new" in jobs.compact().told
 
 
 def test_no_table_for_who_wants_none(jobs, data):
     """An event type whose annotation says that it is not kept in a data lake has no table."""
     data.event_type("order.placed", annotations={MATERIALIZE_ANNOTATION: "off"})
-    assert "no table" in jobs.compacted().told
+    assert "no table" in jobs.compact().told

@@ -29,17 +29,17 @@ def test_an_older_event_that_comes_later_brings_nothing_back(jobs, data):
     """A key whose newest event is a deletion stays away, when an older event of it fills a gap or comes from another
     partition; one whose newest event is older still is there."""
     customers = data.event_type("customer.changed", partitions=2, **COMPACTED)
-    damaged = data.archived(customers, named("A", "B", "C"), keys=["a", "b", "c"])
+    damaged = data.archive_events(customers, named("A", "B", "C"), keys=["a", "b", "c"])
     whole = data.path(damaged).read_bytes()
     data.path(damaged).write_bytes(b"x" * damaged.location.length)
     later = STORED_AT + timedelta(hours=1)
-    data.archived(customers, named(None, "B 2", None), keys=["a", "b", "d"], at=later)
-    assert jobs.compacted().code == 3
+    data.archive_events(customers, named(None, "B 2", None), keys=["a", "b", "d"], at=later)
+    assert jobs.compact().code == 3
     assert jobs.rows(LATEST_SUFFIX, "nakadi_key", "name") == [("b", "B 2")]
 
     data.path(damaged).write_bytes(whole)
-    data.archived(customers, named("D", "E"), partition=1, keys=["d", "e"])
-    assert jobs.compacted("--read-damaged").code == 0
+    data.archive_events(customers, named("D", "E"), partition=1, keys=["d", "e"])
+    assert jobs.compact("--read-damaged").code == 0
 
     assert jobs.rows(LATEST_SUFFIX, "nakadi_key", "name") == [("c", "C"), ("b", "B 2"), ("e", "E")]
 
@@ -50,17 +50,17 @@ def test_what_is_too_old_brings_nothing_back(jobs, data):
     partition comes however old it is, and what is there stays."""
     customers = data.event_type("customer.changed", annotations={RETENTION_ANNOTATION: "7 days"}, **COMPACTED)
     at = datetime.now(UTC) - timedelta(days=20)
-    damaged = data.archived(customers, named("A", "B"), keys=["a", "b"], at=at)
+    damaged = data.archive_events(customers, named("A", "B"), keys=["a", "b"], at=at)
     whole = data.path(damaged).read_bytes()
     data.path(damaged).write_bytes(b"x" * damaged.location.length)
-    data.archived(customers, named(None, "C"), keys=["a", "c"], at=at + timedelta(days=1))
-    assert jobs.compacted().code == 3
+    data.archive_events(customers, named(None, "C"), keys=["a", "c"], at=at + timedelta(days=1))
+    assert jobs.compact().code == 3
     assert jobs.drop_before().code == 0
     assert jobs.rows("customer_changed") == []
 
     data.path(damaged).write_bytes(whole)
-    data.archived(customers, named("D"), keys=["d"], at=at + timedelta(days=2))
-    assert jobs.compacted("--read-damaged").code == 0
+    data.archive_events(customers, named("D"), keys=["d"], at=at + timedelta(days=2))
+    assert jobs.compact("--read-damaged").code == 0
 
     assert jobs.rows("customer_changed", "name") == [("A",), ("B",), ("D",)]
     assert jobs.rows(LATEST_SUFFIX, "nakadi_key", "name") == [("c", "C"), ("d", "D")]
@@ -72,10 +72,10 @@ def test_a_change_writes_what_it_changes(jobs, data, tables, monkeypatch):
     monkeypatch.setattr("nakadi_jobs.tables.SMALL_FILES", 2)
     customers = data.event_type("customer.changed", **COMPACTED)
     numbers = range(300)
-    data.archived(customers, named(*map(str, numbers)), keys=[f"k{number}" for number in numbers])
-    jobs.compacted()
-    data.archived(customers, named("new", None), keys=["k7", "k8"], at=STORED_AT + timedelta(hours=1))
-    jobs.compacted()
+    data.archive_events(customers, named(*map(str, numbers)), keys=[f"k{number}" for number in numbers])
+    jobs.compact()
+    data.archive_events(customers, named("new", None), keys=["k7", "k8"], at=STORED_AT + timedelta(hours=1))
+    jobs.compact()
 
     snapshots = jobs.spark().table(f"nakadi.{jobs.database}.{LATEST_SUFFIX}.snapshots").orderBy("committed_at")
     summary = snapshots.collect()[-1]["summary"]
@@ -100,8 +100,8 @@ def test_a_change_writes_what_it_changes(jobs, data, tables, monkeypatch):
 def test_the_state_of_a_day_has_a_name(jobs, data):
     """The last state of a day is asked for by its name for as many days as that is wanted, and its files stay."""
     orders = data.event_type("order.placed")
-    data.archived(orders, [order(1), order(2)])
-    jobs.compacted()
+    data.archive_events(orders, [order(1), order(2)])
+    jobs.compact()
     table = events_table(jobs.spark(), jobs.database, orders)
     [[last]] = jobs.spark().sql(f"SELECT date(max(made_current_at)) FROM {table.path}.history").collect()
     day, name = datetime.combine(last, time(1), UTC), f"day-{last}"
@@ -114,8 +114,8 @@ def test_the_state_of_a_day_has_a_name(jobs, data):
 
     assert name not in tidied_after(0)
     named = tidied_after(1)[name]
-    data.archived(orders, [order(3)])
-    jobs.compacted()
+    data.archive_events(orders, [order(3)])
+    jobs.compact()
     assert tidied_after(30)[name] == named
     then = jobs.spark().sql(f"SELECT * FROM {table.path} VERSION AS OF '{name}'")
     assert (then.count(), table.rows().count()) == (2, 3)
@@ -129,8 +129,8 @@ def test_snapshots_go_and_files_are_merged_by_whole_days(jobs, data, monkeypatch
     monkeypatch.setattr("nakadi_jobs.tables.SMALL_FILES", 2)
     orders = data.event_type("order.placed")
     for number in range(4):
-        data.archived(orders, [order(number)], at=STORED_AT + timedelta(hours=8 * number))
-        jobs.compacted()
+        data.archive_events(orders, [order(number)], at=STORED_AT + timedelta(hours=8 * number))
+        jobs.compact()
     table = events_table(jobs.spark(), jobs.database, orders)
     [[last]] = jobs.spark().sql(f"SELECT date(max(made_current_at)) FROM {table.path}.history").collect()
     midnight = datetime.combine(last, time(), UTC)

@@ -14,7 +14,7 @@ from nakadi_jobs.retention import read_value
 from tests.support.builders import A_MOMENT
 
 
-def stored(*values, key=None):
+def make_events(*values, key=None):
     return [
         StoredEvent(offset, Record(None if value is None else json.dumps(value).encode(), key), A_MOMENT)
         for offset, value in enumerate(values)
@@ -63,7 +63,7 @@ def test_another_value_is_not_meant(event, path, value):
 def test_removing_keeps_offsets():
     """Removed events leave holes; the others keep their numbers."""
     kept, meant = erase_events(
-        stored({"id": "a"}, {"id": "b"}, {"id": "c"}), ErasedValue(("id",), "b"), ErasureMode.REMOVE
+        make_events({"id": "a"}, {"id": "b"}, {"id": "c"}), ErasedValue(("id",), "b"), ErasureMode.REMOVE
     )
     assert [each.offset for each in kept] == [0, 2]
     assert meant == [1]
@@ -73,7 +73,7 @@ def test_blanking_keeps_the_event():
     """A blanked event has its metadata, and says nothing; it has no key either."""
     event = {"metadata": {"eid": "e", "partition_compaction_key": "b"}, "id": "b", "name": "Jane"}
 
-    kept, meant = erase_events(stored(event, key="b"), ErasedValue(("id",), "b"), ErasureMode.BLANK)
+    kept, meant = erase_events(make_events(event, key="b"), ErasedValue(("id",), "b"), ErasureMode.BLANK)
 
     assert meant == [0]
     assert json.loads(kept[0].record.value) == {"metadata": {"eid": "e"}}
@@ -83,14 +83,14 @@ def test_blanking_keeps_the_event():
 def test_blanking_a_data_event():
     """A data event keeps its form."""
     event = {"metadata": {"eid": "e"}, "data_type": "t", "data_op": "U", "data": {"id": "b"}}
-    kept, _ = erase_events(stored(event), ErasedValue(("data", "id"), "b"), ErasureMode.BLANK)
+    kept, _ = erase_events(make_events(event), ErasedValue(("data", "id"), "b"), ErasureMode.BLANK)
     assert json.loads(kept[0].record.value) == {"metadata": {"eid": "e"}, "data_type": "t", "data_op": "U", "data": {}}
 
 
 @pytest.mark.parametrize("how", ErasureMode)
 def test_a_tombstone_is_known_by_its_key(how):
     """A tombstone under the value goes, since nothing else is in it."""
-    kept, meant = erase_events(stored(None, key="c-1"), ErasedValue(("id",), "c-1"), how)
+    kept, meant = erase_events(make_events(None, key="c-1"), ErasedValue(("id",), "c-1"), how)
     assert (kept, meant) == ([], [0])
 
 
@@ -105,8 +105,8 @@ def test_parts_of_an_archive_are_searched(tmp_path):
     """A part is found by what is in it, a number however it is written; one that cannot be read is named."""
     store = FolderStore(tmp_path)
     contents = {
-        "a": objects.pack_member("t", 0, stored({"id": "b"}, {"id": 4711.0})),
-        "b": objects.pack_member("t", 0, stored({"other": "4711"}, {"id": 4712})),
+        "a": objects.pack_member("t", 0, make_events({"id": "b"}, {"id": 4711.0})),
+        "b": objects.pack_member("t", 0, make_events({"other": "4711"}, {"id": 4712})),
         "c": b"broken",
     }
     parts = []

@@ -22,9 +22,9 @@ from nakadi_jobs.erasure import Rewriter
 from nakadi_jobs.event_type_tables import events_table
 from nakadi_jobs.tables import Change, Table
 from tests.support.api import a_definition
-from tests.support.bytes_left import files_in, kinds, objects_in, with_text
+from tests.support.bytes_left import files_in, find_files_with_text, list_file_kinds, objects_in
 from tests.support.dynamodb_service import CREDENTIALS, PREFIX, a_bucket
-from tests.support.jobs import DataFolder, Jobs, looking, order
+from tests.support.jobs import DataFolder, Jobs, open_reading_session, order
 from tests.support.patience import until
 from tests.support.s3_files import buckets_in_spark
 
@@ -42,7 +42,7 @@ class Killed(BaseException):
     """Raised in a job in place of a kill."""
 
 
-def killed(*_, **__):
+def kill(*_, **__):
     raise Killed
 
 
@@ -50,7 +50,7 @@ def named_orders(data, **changes):
     """Orders in the archive; the second one has the name."""
     orders = data.event_type("order.placed", annotations=BY_NAME, **changes)
     named = [order(0), order(1, customer={"id": NAME}), order(2)]
-    return orders, data.archived(orders, named, at=LATELY)
+    return orders, data.archive_events(orders, named, at=LATELY)
 
 
 def branch_of_a_killed_run(table):
@@ -65,7 +65,7 @@ def cut_short(jobs, data, tables):
     """A table, and what a run leaves that was killed: a branch, a file and a manifest that no snapshot has, and a copy
     of the archive."""
     orders, segment = named_orders(data)
-    jobs.compacted()
+    jobs.compact()
     table = events_table(jobs.spark(), jobs.database, orders)
     run = branch_of_a_killed_run(table)
     folder = tables / jobs.database / "order_placed"
@@ -88,7 +88,7 @@ def everything(data, *folders):
 
 def test_nothing_on_disk_has_what_was_erased(jobs, data, cut_short):
     """Not a byte of it is left, in files of runs that were killed neither; what it was erased from is whole."""
-    before = with_text(NAME[:16], everything(data, *cut_short))
+    before = find_files_with_text(NAME[:16], everything(data, *cut_short))
     assert {name.rpartition(".")[2] for name in before} >= {"parquet", "avro", "gz"}
 
     told = jobs.drop_before(*ERASE_NAME)
@@ -96,10 +96,10 @@ def test_nothing_on_disk_has_what_was_erased(jobs, data, cut_short):
     jobs.drop_before("--grace-hours", "0")
 
     files = everything(data, *cut_short)
-    assert set(kinds(files)) >= EVERYTHING
-    assert with_text(NAME[:16], files) == []
+    assert set(list_file_kinds(files)) >= EVERYTHING
+    assert find_files_with_text(NAME[:16], files) == []
     assert jobs.rows("order_placed") == [(0, 0), (0, 2)]
-    assert "nothing new" in jobs.compacted().told
+    assert "nothing new" in jobs.compact().told
 
 
 @pytest.mark.long
@@ -119,14 +119,14 @@ def test_an_erasure_that_is_killed_is_finished_by_the_next(jobs, data, cut_short
     ]
     for owner, name in moments:
         with monkeypatch.context() as patched, suppress(Killed):
-            patched.setattr(owner, name, killed)
+            patched.setattr(owner, name, kill)
             jobs.drop_before(*ERASE_NAME)
             raise AssertionError(f"it was not killed at {name}")
     told = jobs.drop_before(*ERASE_NAME)
     assert (told.code, "verified" in told.told) == (0, True), told.told
     jobs.drop_before("--grace-hours", "0")
 
-    assert with_text(NAME[:16], everything(data, *cut_short)) == []
+    assert find_files_with_text(NAME[:16], everything(data, *cut_short)) == []
     assert jobs.rows("order_placed") == [(0, 0), (0, 2)]
 
 
@@ -139,7 +139,7 @@ def running(data):
         yield api
 
 
-def in_archive(data, name, count):
+def archive_names(data, name, count):
     place = (data.event_types.get(name).timeline.topic, 0)
     return data.index.index_heads([place])[place].state.next_offset >= count
 
@@ -152,15 +152,15 @@ def test_the_data_file_of_a_running_broker_keeps_nothing(jobs, data, running):
     events = f"/event-types/{definition['name']}/events"
     for number, customer in enumerate(("before", NAME + "x" * 20_000, "between", NAME)):
         assert running.post(events, json=[order(number, customer={"id": customer})]).status_code == 200
-    until(lambda: in_archive(data, definition["name"], 4))
-    assert with_text(NAME, files_in(data.folder)) != []
+    until(lambda: archive_names(data, definition["name"], 4))
+    assert find_files_with_text(NAME, files_in(data.folder)) != []
 
     path = ("--do", "erase", "--event-type", definition["name"], "--path", "customer.id")
     jobs.drop_before(*path, "--value", NAME + "x" * 20_000)
     told = jobs.drop_before(*path, "--value", NAME)
     jobs.drop_before("--grace-hours", "0")
 
-    assert with_text(NAME, files_in(data.folder)) == []
+    assert find_files_with_text(NAME, files_in(data.folder)) == []
     assert (told.code, "nakadi.db: wiped" in told.told) == (0, True), told.told
     cursor = json.dumps([{"partition": "0", "offset": "BEGIN"}])
     parameters = {"stream_limit": 2, "batch_flush_timeout": 1}
@@ -168,7 +168,7 @@ def test_the_data_file_of_a_running_broker_keeps_nothing(jobs, data, running):
     assert ("before" in read, "between" in read, NAME in read) == (True, True, False)
     later = running.post(events, json=[order(5)])
     assert later.status_code == 200
-    until(lambda: in_archive(data, definition["name"], 5))
+    until(lambda: archive_names(data, definition["name"], 5))
 
 
 @pytest.mark.long
@@ -186,10 +186,10 @@ def test_what_is_not_archived_yet_is_not_called_gone(jobs, data):
         assert (told.code, "verified" in told.told) == (3, False), told.told
         assert f"partition 0 of {definition['name']} in the log (it is not archived yet)" in told.told
     with Broker(**places, archive_after_seconds=0):
-        until(lambda: in_archive(data, definition["name"], 1))
+        until(lambda: archive_names(data, definition["name"], 1))
         told = jobs.drop_before(*erasure)
     assert (told.code, "verified" in told.told) == (0, True), told.told
-    assert with_text(NAME, files_in(data.folder)) == []
+    assert find_files_with_text(NAME, files_in(data.folder)) == []
 
 
 class LaterClock(SystemClock):
@@ -203,7 +203,7 @@ class LaterClock(SystemClock):
 def bucket(tables, tmp_path, monkeypatch):
     """Archive and tables in a bucket that Spark can reach: the URL of the archive, a client, a data folder, jobs."""
     with a_bucket() as (url, s3), closing(DataFolder(tmp_path / "data", url)) as data:
-        spark = looking(str(tables))
+        spark = open_reading_session(str(tables))
         for name in CREDENTIALS:
             monkeypatch.setitem(spark.sparkContext.environment, name, CREDENTIALS[name])
         with buckets_in_spark(spark, parse_qs(urlsplit(url).query)["endpoint"][0], PREFIX):
@@ -218,8 +218,8 @@ def test_nothing_in_a_bucket_has_what_was_erased(bucket, monkeypatch):
     orders, segment = named_orders(data)
     other = data.event_type("order.paid")
     # In an object with many events of another type.
-    data.archived(orders, [order(3)], at=LATELY, other_topics=[other])
-    jobs.compacted()
+    data.archive_events(orders, [order(3)], at=LATELY, other_topics=[other])
+    jobs.compact()
     run = branch_of_a_killed_run(events_table(jobs.spark(), jobs.database, orders))
 
     def copy(key, to):
@@ -227,7 +227,7 @@ def test_nothing_in_a_bucket_has_what_was_erased(bucket, monkeypatch):
         return to
 
     folder = f"tables/{jobs.database}/order_placed"
-    with_name = [name.partition("@")[0] for name in with_text(NAME[:16], objects_in(s3, PREFIX))]
+    with_name = [name.partition("@")[0] for name in find_files_with_text(NAME[:16], objects_in(s3, PREFIX))]
     lost = [
         copy(key, f"{key.rpartition('/')[0]}/{number}-lost{key[key.rindex('.') :]}")
         for number, key in enumerate(with_name)
@@ -237,7 +237,7 @@ def test_nothing_in_a_bucket_has_what_was_erased(bucket, monkeypatch):
     assert {key.rpartition(".")[2] for key in lost} == {"avro", "gz", "parquet"}
 
     with monkeypatch.context() as patched, suppress(Killed):
-        patched.setattr(Table, "forget_deleted_files", killed)
+        patched.setattr(Table, "forget_deleted_files", kill)
         jobs.drop_before(*ERASE_NAME)
     told = jobs.drop_before(*ERASE_NAME)
     assert (told.code, "verified" in told.told) == (3, False)
@@ -249,8 +249,8 @@ def test_nothing_in_a_bucket_has_what_was_erased(bucket, monkeypatch):
     assert jobs.drop_before().code == 0
     run.gen.close()
     objects = objects_in(s3, PREFIX)
-    assert set(kinds(objects)) >= EVERYTHING
-    assert with_text(NAME[:16], {**objects, **files_in(data.folder)}) == []
+    assert set(list_file_kinds(objects)) >= EVERYTHING
+    assert find_files_with_text(NAME[:16], {**objects, **files_in(data.folder)}) == []
     assert jobs.rows("order_placed") == [(0, 0), (0, 2), (0, 3)]
 
 
@@ -260,7 +260,7 @@ def versioned(bucket):
     s3, data, jobs = bucket
     s3.put_bucket_versioning(Bucket=PREFIX, VersioningConfiguration={"Status": "Enabled"})
     others = shared_objects(data)
-    jobs.compacted("--event-types", "order.placed")
+    jobs.compact("--event-types", "order.placed")
     return s3, data, jobs, others
 
 
@@ -270,7 +270,7 @@ def test_nothing_is_left_in_a_bucket_that_keeps_versions(versioned):
     before = members(data, others)
     told = jobs.drop_before(*ERASE_NAME)
     assert (told.code, "verified" in told.told) == (0, True), told.told
-    assert with_text(NAME[:16], {**objects_in(s3, PREFIX), **files_in(data.folder)}) == []
+    assert find_files_with_text(NAME[:16], {**objects_in(s3, PREFIX), **files_in(data.folder)}) == []
     assert members(data, others) == before
     assert jobs.rows("order_placed") == [(0, 0), (0, 2)]
 
@@ -298,7 +298,7 @@ def test_old_versions_that_stay_are_named(versioned, monkeypatch, tmp_path, refu
 
     told = jobs.drop_before(*ERASE_NAME)
     assert (told.code, "verified" in told.told) == (0, True), told.told
-    assert with_text(NAME[:16], objects_in(s3, PREFIX)) == []
+    assert find_files_with_text(NAME[:16], objects_in(s3, PREFIX)) == []
 
 
 @pytest.mark.long
@@ -317,7 +317,7 @@ def test_what_is_left_on_disk_is_found(jobs, monkeypatch):
 def test_what_is_left_in_old_snapshots_is_found(jobs, data, monkeypatch):
     """A file that only an earlier state of the table has is looked through too, as are its manifests."""
     named_orders(data)
-    jobs.compacted()
+    jobs.compact()
     monkeypatch.setattr(Table, "expire_snapshots_before", lambda *_: 0)
     told = jobs.drop_before(*ERASE_NAME)
 
@@ -336,8 +336,10 @@ def replaced(jobs, data):
         annotations={PARTITION_BY_ANNOTATION: "name, truncate(20, name)", SORT_BY_ANNOTATION: "name"},
     )
     for name in (NAME, "Bob"):
-        data.archived(customers, [{"metadata": {"eid": "e"}, "name": each} for each in (name, "Ann")], keys=["a", "b"])
-        jobs.compacted()
+        data.archive_events(
+            customers, [{"metadata": {"eid": "e"}, "name": each} for each in (name, "Ann")], keys=["a", "b"]
+        )
+        jobs.compact()
 
 
 ERASE_CUSTOMER = ("--do", "erase", "--event-type", "customer.changed", "--path", "name", "--value", NAME)
@@ -350,14 +352,14 @@ def test_nothing_is_left_of_what_was_replaced_or_partitioned_by(jobs, data, tabl
     replaced(jobs, data)
     jobs.spark().sql(f"ALTER TABLE nakadi.{jobs.database}.customer_changed CREATE TAG mine")
     folder = tables / jobs.database
-    before = with_text(NAME[:16], files_in(folder))
+    before = find_files_with_text(NAME[:16], files_in(folder))
     assert [name for name in before if name.startswith("customer_changed/metadata/")]
     assert [name for name in before if name.startswith("customer_changed__latest/data/")]
 
     told = jobs.drop_before(*ERASE_CUSTOMER)
 
     assert (told.code, "verified" in told.told) == (0, True), told.told
-    assert with_text(NAME[:16], files_in(folder)) == []
+    assert find_files_with_text(NAME[:16], files_in(folder)) == []
     assert jobs.rows("customer_changed", "nakadi_offset", "name") == [(1, "Ann"), (2, "Bob"), (3, "Ann")]
     assert jobs.rows("customer_changed__latest", "nakadi_offset", "name") == [(2, "Bob"), (3, "Ann")]
 
@@ -378,7 +380,7 @@ def test_rows_that_are_only_marked_as_replaced_are_found(jobs, data, monkeypatch
 def test_manifests_are_read_without_iceberg(jobs, data, tables):
     """A manifest that no snapshot has is read as Iceberg reads those of the table; what is damaged is no manifest."""
     orders, _ = named_orders(data)
-    jobs.compacted()
+    jobs.compact()
     table = events_table(jobs.spark(), jobs.database, orders)
     manifests = sorted((tables / jobs.database / "order_placed" / "metadata").glob("*-m*.avro"))
 
@@ -397,7 +399,7 @@ def shared_objects(data):
     orders = data.event_type("order.placed")
     others = [data.event_type(f"order.{name}") for name in ("paid", "sent")]
     for number in (0, 1):
-        data.archived_together(
+        data.archive_together(
             [
                 (orders, [order(number), order(1, customer={"id": NAME})]),
                 *((other, [order(number), order(number + 1)]) for other in others),
@@ -422,11 +424,11 @@ def test_nothing_is_left_in_objects_that_others_share(jobs, data, tmp_path):
     before = members(data, others)
     told = jobs.drop_before(*ERASE_NAME, "--report", str(tmp_path / "reports"))
     assert (told.code, "verified" in told.told) == (0, True), told.told
-    assert with_text(NAME, files_in(data.folder / "archive")) == []
+    assert find_files_with_text(NAME, files_in(data.folder / "archive")) == []
     assert members(data, others) == before
     [report] = (tmp_path / "reports").iterdir()
     assert len(json.loads(report.read_text())["removed_objects"]) == 2
-    assert "4 events into" in jobs.compacted("--event-types", "order.paid").told
+    assert "4 events into" in jobs.compact("--event-types", "order.paid").told
 
 
 @pytest.mark.long
@@ -445,7 +447,7 @@ def test_an_object_that_cannot_be_emptied_yet_is_not_called_gone(jobs, data, tmp
 
     told = jobs.drop_before(*ERASE_NAME)
     assert (told.code, "verified" in told.told) == (0, True), told.told
-    assert with_text(NAME, files_in(data.folder / "archive")) == []
+    assert find_files_with_text(NAME, files_in(data.folder / "archive")) == []
 
 
 @pytest.mark.long
@@ -455,12 +457,12 @@ def test_an_erasure_from_shared_objects_can_be_killed(jobs, data, monkeypatch, s
     others = shared_objects(data)
     before = members(data, others)
     with monkeypatch.context() as patched, suppress(Killed):
-        patched.setattr(Evacuation, step, killed)
+        patched.setattr(Evacuation, step, kill)
         jobs.drop_before(*ERASE_NAME)
         raise AssertionError("it was not killed")
     told = jobs.drop_before(*ERASE_NAME)
     assert (told.code, "verified" in told.told) == (0, True), told.told
-    assert with_text(NAME, files_in(data.folder / "archive")) == []
+    assert find_files_with_text(NAME, files_in(data.folder / "archive")) == []
     assert members(data, others) == before
 
 
@@ -472,7 +474,7 @@ def test_what_is_dead_beside_others_goes_with_expiry(jobs, data):
     data.delete("order.placed")
     assert "2 objects go with the next run" in jobs.drop_before("--grace-hours", "0").told
     jobs.drop_before("--grace-hours", "0")
-    assert with_text(NAME, files_in(data.folder / "archive")) == []
+    assert find_files_with_text(NAME, files_in(data.folder / "archive")) == []
     assert members(data, others) == before
 
 

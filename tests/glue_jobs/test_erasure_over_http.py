@@ -15,12 +15,12 @@ from nakadi_jobs.erasure import Rewriter
 from nakadi_jobs.tables import Change
 from tests.support import everything, workers
 from tests.support.api import a_business_definition, a_definition
-from tests.support.bytes_left import files_in, kinds, objects_in, with_text
+from tests.support.bytes_left import files_in, find_files_with_text, list_file_kinds, objects_in
 from tests.support.dynamodb_service import CREDENTIALS, PREFIX, a_bucket
-from tests.support.jobs import DataFolder, Jobs, looking, order
+from tests.support.jobs import DataFolder, Jobs, open_reading_session, order
 from tests.support.patience import PATIENCE, until
 from tests.support.s3_files import buckets_in_spark
-from tests.support.tiers import BY_HAND, Parts
+from tests.support.tiers import ARCHIVE_MANUALLY, TierParts
 
 NAME = "customer-4711-of-the-long-name"
 ORDERS, PAYMENTS, CUSTOMERS = "order.placed", "order.paid", "customer.changed"
@@ -38,8 +38,8 @@ EVENT_TYPES = (
 ERASURE = ("--do", "erase", "--event-type", ORDERS, "--path", "customer.id", "--value", NAME)
 BATCH = 10
 
-KILLS_OF_BROKER = everything.times(1, 5)
-ROUNDS_WHILE_IT_LIVES = everything.times(20, 60)
+KILLS_OF_BROKER = everything.choose_count(1, 5)
+ROUNDS_WHILE_IT_LIVES = everything.choose_count(20, 60)
 """Each leaves a small segment or two; enough of them are merged."""
 
 KILLED_AT = (
@@ -89,7 +89,7 @@ def place(request, tmp_path, tables, monkeypatch):
     with ExitStack() as stack:
         url, s3 = stack.enter_context(a_bucket())
         s3.put_bucket_versioning(Bucket=PREFIX, VersioningConfiguration={"Status": "Enabled"})
-        spark = looking(str(tables))
+        spark = open_reading_session(str(tables))
         for name in CREDENTIALS:
             monkeypatch.setitem(spark.sparkContext.environment, name, CREDENTIALS[name])
         endpoint = parse_qs(urlsplit(url).query)["endpoint"][0]
@@ -151,7 +151,7 @@ def delivered(api, name, partitions):
 
 def compact_log(place):
     """Let the log forget every customer that another one with the key follows."""
-    with closing(Parts("sqlite", place.data.folder, SystemClock()).log(BY_HAND)) as log:
+    with closing(TierParts("sqlite", place.data.folder, SystemClock()).log(ARCHIVE_MANUALLY)) as log:
         now = SystemClock().now()
         [(topic, partition)] = partitions_of(place.data, CUSTOMERS)
         log.compact(topic, partition, stored_before=now, tombstones_before=now)
@@ -162,13 +162,13 @@ def test_no_byte_of_what_was_erased_is_left(place, monkeypatch):
     data, jobs, publisher = place.data, place.jobs, Publisher()
     for number in range(KILLS_OF_BROKER):
         # Leaving the context kills it while it archives.
-        with workers.started(data.folder, place.variables) as program, client_of(program) as api:
+        with workers.start_broker(data.folder, place.variables) as program, client_of(program) as api:
             if number == 0:
                 for definition in EVENT_TYPES:
                     assert api.post("/event-types", json=definition).status_code == 201
             for _ in range(3):
                 publisher.publish_round(api)
-    with workers.started(data.folder, place.variables) as program, client_of(program) as api:
+    with workers.start_broker(data.folder, place.variables) as program, client_of(program) as api:
         for _ in range(ROUNDS_WHILE_IT_LIVES):
             publisher.publish_round(api)
         wait_until_archived(data, publisher)
@@ -180,7 +180,7 @@ def test_no_byte_of_what_was_erased_is_left(place, monkeypatch):
         wait_until_archived(data, publisher)
         if everything.WANTED:
             assert jobs.run(follow.main, "--until-idle", "--no-tidying").code == 0
-        assert with_text(NAME, place.files())
+        assert find_files_with_text(NAME, place.files())
 
         for owner, step in KILLS_OF_ERASURE:
             with monkeypatch.context() as patched, suppress(Killed):
@@ -191,8 +191,8 @@ def test_no_byte_of_what_was_erased_is_left(place, monkeypatch):
         told = jobs.drop_before("--grace-hours", "0")
         assert told.code == 0, told.told
 
-        until(lambda: with_text(NAME, place.files()) == [])
-        assert set(kinds(place.files())) >= {".avro", ".gz", ".parquet"}
+        until(lambda: find_files_with_text(NAME, place.files()) == [])
+        assert set(list_file_kinds(place.files())) >= {".avro", ".gz", ".parquet"}
         assert len(delivered(api, ORDERS, 4)) == publisher.sent[ORDERS] * 9 // 10
         assert len(delivered(api, PAYMENTS, 1)) == publisher.sent[PAYMENTS]
         assert {event["number"] % 7 for event in delivered(api, CUSTOMERS, 1)} == set(range(7))

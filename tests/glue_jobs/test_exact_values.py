@@ -26,9 +26,9 @@ def test_numbers_are_exact_or_missing(jobs, data):
         b'{"n":1e5,"o":{"x":[1e400,12345678901234567890.123]}}',
         b'{"n":1e-400,"i":2,"s":[1.0000000000000001]}',
     ]
-    data.archived(data.event_type("order.placed", schema=schema), events)
+    data.archive_events(data.event_type("order.placed", schema=schema), events)
 
-    assert jobs.compacted().code == 0
+    assert jobs.compact().code == 0
 
     texts = [event.decode() for event in events]
     assert row_of(jobs, "n", "l", "i", "o") == [
@@ -45,7 +45,7 @@ def test_numbers_in_lists_are_exact_or_missing(jobs, data):
     """The same for numbers of objects in lists, and of lists in them."""
     number = {"type": "number"}
     item = {"properties": {"n": number, "inner": {"type": "array", "items": {"properties": {"m": number}}}}}
-    data.archived(
+    data.archive_events(
         data.event_type("order.placed", schema={"properties": {"l": {"type": "array", "items": item}}}),
         events := [
             b'{"l":[{"n":0,"inner":[{"m":2.5}]},{"n":1.5}]}',
@@ -56,7 +56,7 @@ def test_numbers_in_lists_are_exact_or_missing(jobs, data):
         ],
     )
 
-    assert jobs.compacted().code == 0
+    assert jobs.compact().code == 0
 
     texts = [event.decode() for event in events]
     assert row_of(jobs, "l.n", "flatten(l.inner).m") == [
@@ -86,9 +86,9 @@ def test_halves_of_surrogate_pairs(jobs, data):
         rb'{"a":"x","l":["\ude00"],"o":{"\ud83d":"z"}}',
         rb'{"a":"\u0001 7"}',
     ]
-    data.archived(data.event_type("order.placed", schema=schema), events)
+    data.archive_events(data.event_type("order.placed", schema=schema), events)
 
-    assert jobs.compacted().code == 0
+    assert jobs.compact().code == 0
 
     texts = [event.decode() for event in events]
     assert row_of(jobs, "a", "l", "o") == [
@@ -117,9 +117,9 @@ def test_decimals_and_moments(jobs, data):
         b'{"price": 15.5e-3 }',
         b'{"price":1.500,"at":"2026-11-20T10:00:00.12345Z"}',
     ]
-    data.archived(data.event_type("order.placed", schema=schema), events)
+    data.archive_events(data.event_type("order.placed", schema=schema), events)
 
-    assert jobs.compacted().code == 0
+    assert jobs.compact().code == 0
 
     texts = [event.decode() for event in events]
     assert row_of(jobs, "price", "rate", "at", "list[0].at") == [
@@ -153,13 +153,13 @@ def test_types_that_change_below_the_top(jobs, data):
     for number, (kind, values) in enumerate(CHANGING):
         schema = {"properties": {"list": {"type": "array", "items": {"properties": {"a": kind}}}}}
         orders = data.new_schema("order.placed", schema) if number else data.event_type("order.placed", schema=schema)
-        data.archived(orders, [{"list": [{"a": value}]} for value in values])
+        data.archive_events(orders, [{"list": [{"a": value}]} for value in values])
         published += values
         # Columns come to tables that are there.
         if number in (0, 3):
-            assert jobs.compacted().code == 0
+            assert jobs.compact().code == 0
 
-    told = jobs.compacted()
+    told = jobs.compact()
 
     assert (told.code, "Warning" in told.told) == (0, False)
     names = ("a", "a__double", "a__string", "a__boolean", "a__bigint_array", "a__string_array")
@@ -183,15 +183,15 @@ def test_a_structure_that_becomes_a_text(jobs, data):
     customer = {"properties": {"id": {"type": "string"}, "rank": {"type": "integer"}}}
     tags = {"type": "object", "additionalProperties": {"type": "string"}}
     orders = data.event_type("order.placed", schema={"properties": {"customer": customer, "tags": tags}})
-    data.archived(orders, [order(1, customer={"id": "1", "rank": 1}, tags={"a": "x"})])
-    jobs.compacted()
+    data.archive_events(orders, [order(1, customer={"id": "1", "rank": 1}, tags={"a": "x"})])
+    jobs.compact()
     tags = {"properties": {"a": {"properties": {"b": {"type": "boolean"}}}}}
     schema = {"properties": {"customer": {"type": "string"}, "tags": tags}}
     orders = data.new_schema("order.placed", schema)
     later = [{"customer": '{"id":"2"}'}, {"customer": {"id": "3", "rank": 3}, "tags": {"a": {"b": True}}}]
-    data.archived(orders, later)
+    data.archive_events(orders, later)
 
-    assert jobs.compacted().code == 0
+    assert jobs.compact().code == 0
 
     found = jobs.rows("order_placed", "customer.id", "customer.rank", "customer__string", "tags", "tags__string")
     assert found == [

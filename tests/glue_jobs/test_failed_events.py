@@ -6,13 +6,13 @@ from contextlib import closing
 import httpx
 import pytest
 
-from tests.support.api import a_definition, created
-from tests.support.bytes_left import files_in, with_text
+from tests.support.api import a_definition, create_event_type
+from tests.support.bytes_left import files_in, find_files_with_text
 from tests.support.consumer import Consumer
-from tests.support.parking import COUNT, PARKING, POLICY, give_up_on_the_next, keyed, parked_ids
+from tests.support.parking import COUNT, PARKING, POLICY, a_keyed_definition, give_up_on_the_next, parked_ids
 from tests.support.patience import PATIENCE, until
 from tests.support.served import ServedBroker
-from tests.support.subscriptions import subscribed
+from tests.support.subscriptions import create_subscription
 
 NAME = "customer-4711-of-the-long-name"
 QUEUE, REDRIVE = "nakadi.dead.letter.queue", "nakadi.dead.letter.redrive"
@@ -52,7 +52,7 @@ def a_letter(event_type):
     }
 
 
-def published(api, event_type, *events):
+def publish_events(api, event_type, *events):
     answer = api.post(f"/event-types/{event_type}/events", json=events)
     assert answer.status_code == 200, answer.text
 
@@ -82,18 +82,18 @@ def erase(jobs, event_type, tmp_path):
 def test_an_erasure_takes_what_consumers_failed_at(jobs, data, broker, api, tmp_path):
     """Dead letters about the event type and its parked events go, and the parked key flows again. The report names the
     event type for redriving, whose events may be of any other; dead letters about others stay until that is erased."""
-    name, other = created(api, keyed())["name"], created(api, a_definition())["name"]
-    created(api, {**a_definition(), "name": REDRIVE})
+    name, other = create_event_type(api, a_keyed_definition())["name"], create_event_type(api, a_definition())["name"]
+    create_event_type(api, {**a_definition(), "name": REDRIVE})
     policies = (PARKING, {COUNT: "2", POLICY: "DEAD_LETTER_QUEUE"})
-    parking, lettering = (subscribed(api, name, read_from="begin", annotations=policy) for policy in policies)
-    published(api, name, named("a"), named("b", "another"))
+    parking, lettering = (create_subscription(api, name, read_from="begin", annotations=policy) for policy in policies)
+    publish_events(api, name, named("a"), named("b", "another"))
     for subscription in (parking, lettering):
         give_up_on_the_next(broker.services, api, subscription)
         with closing(Consumer(api, subscription)) as stream:
             assert [each["key"] for each in stream.consumed(1)] == ["b"]
     until(lambda: len(parked_ids(api, parking)) == 1)
-    published(api, QUEUE, a_letter(other))
-    published(api, REDRIVE, named("a"))
+    publish_events(api, QUEUE, a_letter(other))
+    publish_events(api, REDRIVE, named("a"))
     for event_type, count in ((name, 2), (QUEUE, 2), (REDRIVE, 1)):
         archived_all(data, event_type, count)
     assert letters_about(api) == [name, other]
@@ -105,7 +105,7 @@ def test_an_erasure_takes_what_consumers_failed_at(jobs, data, broker, api, tmp_
     ]
     assert letters_about(api) == [other]
     assert parked_ids(api, parking) == []
-    published(api, name, named("a", "another"))
+    publish_events(api, name, named("a", "another"))
     with closing(Consumer(api, parking)) as stream:
         assert [each["key"] for each in stream.consumed(1)] == ["a"]
 
@@ -113,15 +113,15 @@ def test_an_erasure_takes_what_consumers_failed_at(jobs, data, broker, api, tmp_
         told, report = erase(jobs, event_type, tmp_path)
         assert (told.code, report["verified_gone"]) == (0, True), told.told
     assert letters_about(api) == []
-    until(lambda: with_text(NAME, files_in(data.folder)) == [])
+    until(lambda: find_files_with_text(NAME, files_in(data.folder)) == [])
 
 
 def test_a_parked_event_for_redriving_is_named(jobs, data, broker, api, tmp_path):
     """It may be an event of any event type, so it is left to whoever erases from the event type for redriving."""
-    created(api, {**keyed(), "name": REDRIVE})
-    other = created(api, a_definition())["name"]
-    subscription = subscribed(api, REDRIVE, read_from="begin", annotations=PARKING)
-    published(api, REDRIVE, named("a"), named("b", "another"))
+    create_event_type(api, {**a_keyed_definition(), "name": REDRIVE})
+    other = create_event_type(api, a_definition())["name"]
+    subscription = create_subscription(api, REDRIVE, read_from="begin", annotations=PARKING)
+    publish_events(api, REDRIVE, named("a"), named("b", "another"))
     give_up_on_the_next(broker.services, api, subscription)
     with closing(Consumer(api, subscription)) as stream:
         assert [each["key"] for each in stream.consumed(1)] == ["b"]

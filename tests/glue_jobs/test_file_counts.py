@@ -9,7 +9,7 @@ import pytest
 from nakadi.model.event_type import CleanupPolicy
 from nakadi_jobs import file_counts, statistics
 from nakadi_jobs.leftovers import Unreadable
-from tests.glue_jobs.test_statistics import BUSINESS, by, windows_of
+from tests.glue_jobs.test_statistics import BUSINESS, an_event_by, windows_of
 from tests.support.jobs import STORED_AT
 
 UNTIL = STORED_AT + timedelta(hours=2)
@@ -21,10 +21,10 @@ ERASE = ("--do", "erase", "--event-type", "order.placed", "--path", "note", "--v
 def orders(data, jobs):
     """Orders in a table: two hours of them in two partitions, of several sizes and publishers, with tombstones."""
     made = data.event_type("order.placed", partitions=2, cleanup_policy=CleanupPolicy.COMPACT, **BUSINESS)
-    events = [by(f"shop{number % 3}", note="x" * (number % 40)) for number in range(100)]
-    data.archived(made, [*events, None, None], apart=timedelta(seconds=61))
-    data.archived(made, events[:20], partition=1, at=STORED_AT + timedelta(minutes=70))
-    jobs.compacted()
+    events = [an_event_by(f"shop{number % 3}", note="x" * (number % 40)) for number in range(100)]
+    data.archive_events(made, [*events, None, None], apart=timedelta(seconds=61))
+    data.archive_events(made, events[:20], partition=1, at=STORED_AT + timedelta(minutes=70))
+    jobs.compact()
     return made
 
 
@@ -45,7 +45,7 @@ def measured(jobs, tmp_path):
 
 
 @pytest.fixture
-def known(jobs, tables):
+def counts_folder(jobs, tables):
     """The folder of what is known of files."""
     return tables / "_counted" / jobs.database
 
@@ -54,19 +54,19 @@ def files_of(jobs):
     return {row["file_path"] for row in jobs.table("order_placed.files").collect()}
 
 
-def figures_from_nothing(jobs, known, measured):
+def figures_from_nothing(jobs, counts_folder, measured):
     """The figures of all files as they are, whatever is known."""
-    for each in known.rglob("*.gz"):
+    for each in counts_folder.rglob("*.gz"):
         each.unlink()
     assert measured() == len(files_of(jobs))
     return windows_of(jobs)
 
 
-def from_elsewhere(*_):
+def raise_unreadable(*_):
     raise Unreadable
 
 
-def from_a_bad_disk(*_):
+def raise_bad_disk(*_):
     raise OSError("bad disk")
 
 
@@ -74,18 +74,18 @@ def from_a_bad_disk(*_):
 @pytest.mark.parametrize(
     ("module", "name", "value"),
     [
-        (file_counts, "WORTH_TASKS", 1),
-        pytest.param(statistics, "folder_in", from_elsewhere, marks=pytest.mark.long),
-        pytest.param(file_counts, "_count", from_a_bad_disk, marks=pytest.mark.long),
+        (file_counts, "MIN_TASK_BYTES", 1),
+        pytest.param(statistics, "relative_folder", raise_unreadable, marks=pytest.mark.long),
+        pytest.param(file_counts, "_count_file", raise_bad_disk, marks=pytest.mark.long),
     ],
 )
-def test_all_ways_count_alike(jobs, measured, known, monkeypatch, module, name, value):
+def test_all_ways_count_alike(jobs, measured, counts_folder, monkeypatch, module, name, value):
     """Here, in Spark's tasks, and as rows of Spark, where files cannot be read or a catalog keeps them elsewhere."""
     assert measured() == len(files_of(jobs))
     figures = windows_of(jobs)
     assert [row[:2] for row in figures] == [(60, 3), (62, 3)]
 
-    for each in known.rglob("*.gz"):
+    for each in counts_folder.rglob("*.gz"):
         each.unlink()
     monkeypatch.setattr(module, name, value)
     assert measured() == (len(files_of(jobs)) if name == "MIN_TASK_BYTES" else None)
@@ -93,20 +93,20 @@ def test_all_ways_count_alike(jobs, measured, known, monkeypatch, module, name, 
 
 
 @pytest.mark.long
-def test_a_file_is_read_once(jobs, data, orders, measured, known):
+def test_a_file_is_read_once(jobs, data, orders, measured, counts_folder):
     """A run reads files that are new, and takes no job of Spark; what was merged, erased or made again is new."""
     assert jobs.spark_jobs(measured) == 0
     first, files = windows_of(jobs), files_of(jobs)
-    assert jobs.spark_jobs(lambda: measured(*PERIOD, "--plots", str(known.parent / "plots"))) == 0
+    assert jobs.spark_jobs(lambda: measured(*PERIOD, "--plots", str(counts_folder.parent / "plots"))) == 0
     assert measured() == 0
     assert windows_of(jobs) == first
 
-    data.archived(orders, [by("late", note="xx")] * 3, at=STORED_AT + timedelta(minutes=110))
-    jobs.compacted()
+    data.archive_events(orders, [an_event_by("late", note="xx")] * 3, at=STORED_AT + timedelta(minutes=110))
+    jobs.compact()
     assert measured() == len(files_of(jobs) - files) > 0
     second = windows_of(jobs)
     assert second[1][:2] == (first[1][0] + 3, 4)
-    assert second == figures_from_nothing(jobs, known, measured)
+    assert second == figures_from_nothing(jobs, counts_folder, measured)
 
     files = files_of(jobs)
     merge = f"rewrite_data_files(table => 'nakadi.{jobs.database}.order_placed', options => map('rewrite-all', 'true'))"
@@ -120,10 +120,10 @@ def test_a_file_is_read_once(jobs, data, orders, measured, known):
     assert measured() == len(files_of(jobs) - files) > 0
     figures = windows_of(jobs)
     assert sum(row[0] for row in figures) == sum(row[0] for row in second) - 3 - 3 - 1
-    assert figures == figures_from_nothing(jobs, known, measured)
+    assert figures == figures_from_nothing(jobs, counts_folder, measured)
 
     jobs.spark().sql(f"DROP TABLE nakadi.{jobs.database}.order_placed PURGE")
-    jobs.compacted()
+    jobs.compact()
     assert measured() == len(files_of(jobs))
     assert windows_of(jobs) == figures
 
@@ -170,26 +170,26 @@ def test_rows_that_are_only_marked_as_deleted(jobs, measured):
 
 @pytest.mark.long
 @pytest.mark.usefixtures("orders")
-def test_what_is_known_is_damaged(jobs, measured, known, monkeypatch):
+def test_what_is_known_is_damaged(jobs, measured, counts_folder, monkeypatch):
     """It is counted again, also if not all rows are read at once; and of publishers there are no names."""
     measured()
     figures = windows_of(jobs)
     monkeypatch.setattr(file_counts, "ROWS_PER_READ", 7)
-    [file] = known.rglob("*.gz")
+    [file] = counts_folder.rglob("*.gz")
     assert "shop" not in gzip.decompress(file.read_bytes()).decode()
     for content in (b"", b"nonsense", gzip.compress(b"{}")[:-3], gzip.compress(b'{"a": 1}')):
         file.write_bytes(content)
         assert measured() > 0
         assert windows_of(jobs) == figures
-        [file] = known.rglob("*.gz")
+        [file] = counts_folder.rglob("*.gz")
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("orders")
-def test_what_is_known_of_deleted_event_types_goes(data, measured, known):
+def test_what_is_known_of_deleted_event_types_goes(data, measured, counts_folder):
     """Nothing of them stays behind."""
     measured()
-    assert list(known.rglob("*.gz"))
+    assert list(counts_folder.rglob("*.gz"))
     data.delete("order.placed")
     measured()
-    assert not list(known.rglob("*.gz"))
+    assert not list(counts_folder.rglob("*.gz"))

@@ -21,12 +21,12 @@ def rounds(monkeypatch):
     found = []
     plain = Follower.round
 
-    def counted(self):
+    def count_round(self):
         updated = plain(self)
         found.append([each.name for each in updated])
         return updated
 
-    monkeypatch.setattr(Follower, "round", counted)
+    monkeypatch.setattr(Follower, "round", count_round)
     return found
 
 
@@ -35,14 +35,14 @@ def test_news_are_in_the_table_once_and_rounds_without_news_do_nothing(data, job
     busy, quiet = data.event_type("busy"), data.event_type("quiet", partitions=2)
     off = data.event_type("off", annotations={"datalake.zalando.org/materialize-events": "off"})
     just_now = datetime.now(UTC) - timedelta(seconds=30)
-    data.archived(busy, [order(number) for number in range(5)], at=just_now)
-    data.archived(quiet, [order(1)], partition=1)
-    data.archived(off, [order(1)])
+    data.archive_events(busy, [order(number) for number in range(5)], at=just_now)
+    data.archive_events(quiet, [order(1)], partition=1)
+    data.archive_events(off, [order(1)])
 
     def live():
         try:
             until(lambda: len(rounds) >= 2 and not rounds[-1])
-            data.archived(busy, [order(5), b'{"total":"no number"}'], at=just_now)
+            data.archive_events(busy, [order(5), b'{"total":"no number"}'], at=just_now)
             until(lambda: rounds.count(["busy"]) == 1 and not rounds[-1])
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -72,8 +72,8 @@ def test_news_are_in_the_table_once_and_rounds_without_news_do_nothing(data, job
 def test_what_fails_waits_for_its_turn_and_a_state_that_is_missing_is_written(data, jobs, rounds):
     """Damage is complained about once and counted; a table whose state was lost gets it from what the table stores."""
     event_type = data.event_type("harmed")
-    data.archived(event_type, [order(1)])
-    data.path(data.archived(event_type, [order(2), order(3)])).write_bytes(b"")
+    data.archive_events(event_type, [order(1)])
+    data.path(data.archive_events(event_type, [order(2), order(3)])).write_bytes(b"")
 
     ran = jobs.run(follow.main, "--until-idle", "--no-tidying")
 
@@ -85,8 +85,8 @@ def test_what_fails_waits_for_its_turn_and_a_state_that_is_missing_is_written(da
 
     data.delete("harmed")
     again = data.event_type("harmed")
-    data.archived(again, [order(number) for number in range(3)])
-    jobs.compacted()
+    data.archive_events(again, [order(number) for number in range(3)])
+    jobs.compact()
     [state] = data.registry.list(TABLE_STATES_KIND)
     assert state.key == again.id
     assert table_state_from_body(state.body).table_name == f"harmed_{again.id.replace('-', '')[:8]}"

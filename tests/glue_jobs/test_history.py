@@ -75,7 +75,7 @@ def test_compaction_leaves_events_alone_until_they_are_in_their_table(jobs, live
     live.publish(5)
     live.round()
     live.round()
-    assert jobs.compacted().code == 0
+    assert jobs.compact().code == 0
     assert jobs.rows("customer_changed", "nakadi_offset", "name") == [(each, str(each)) for each in range(5)]
 
     live.publish(4)
@@ -85,7 +85,7 @@ def test_compaction_leaves_events_alone_until_they_are_in_their_table(jobs, live
     live.publish(1)
     live.round(after=2 * MINUTE)
     assert live.offsets() == [4, 5, 6, 7, 8, 9]
-    assert jobs.compacted().code == 0
+    assert jobs.compact().code == 0
     live.round()
 
     assert live.offsets() == [9]

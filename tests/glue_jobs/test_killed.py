@@ -15,4 +15,4 @@ MOMENTS = (
 @pytest.mark.long
 def test_jobs_are_killed(tmp_path):
     """Tables have every event once, and the newest of each key, wherever the jobs that fill them were killed."""
-    kill_jobs.compaction_killed(kill_jobs.Killed(tmp_path / "data", seed=1), MOMENTS)
+    kill_jobs.kill_compaction_at(kill_jobs.KilledJobs(tmp_path / "data", seed=1), MOMENTS)

@@ -67,32 +67,32 @@ def test_a_table_is_partitioned_and_sorted_as_annotations_say(jobs, data, tables
     """Annotations hold for what is written after them, also when small files are merged; files that are there stay
     as they are, and every engine reads both. A wrong annotation is a warning, and the table goes on as it was."""
     orders = data.event_type("order.placed")
-    data.archived(orders, [order(1), order(2)])
-    jobs.compacted()
+    data.archive_events(orders, [order(1), order(2)])
+    jobs.compact()
     before = files(jobs)
 
-    orders = data.annotated(
+    orders = data.annotate(
         orders, {PARTITION_BY_ANNOTATION: "bucket(2, customer.id)", SORT_BY_ANNOTATION: "customer.id desc, total"}
     )
-    data.archived(orders, [order(number) for number in range(3, 17)])
-    assert jobs.compacted().code == 0
+    data.archive_events(orders, [order(number) for number in range(3, 17)])
+    assert jobs.compact().code == 0
 
     assert before == [before[0]] == [each for each in files(jobs) if each[1] == 0]
     assert not any("customer" in path.rpartition("/order_placed/")[2] for path, *_ in files(jobs))
     assert ids(jobs) == [DESCENDING, DESCENDING]
 
     monkeypatch.setattr("nakadi_jobs.tables.SMALL_FILES", 2)
-    wrong = data.annotated(orders, {PARTITION_BY_ANNOTATION: "day(total)"})
-    data.archived(wrong, [order(number) for number in range(7)])
+    wrong = data.annotate(orders, {PARTITION_BY_ANNOTATION: "day(total)"})
+    data.archive_events(wrong, [order(number) for number in range(7)])
     told = jobs.run(compaction.main)
     assert told.code == 0
     assert "Warning: order.placed: order_placed is partitioned and sorted as it was. total is a double" in told.told
     assert "files made larger" in told.told
     assert ids(jobs) == [DESCENDING, DESCENDING]
 
-    data.annotated(wrong, {})
-    data.archived(wrong, [order(20)])
-    assert jobs.compacted().code == 0
+    data.annotate(wrong, {})
+    data.archive_events(wrong, [order(20)])
+    assert jobs.compact().code == 0
     assert jobs.rows("order_placed") == [(0, offset) for offset in range(24)]
     assert [rows for _, spec, rows in files(jobs) if spec == 0] == [1, 2]
     assert len(assert_read_alike(jobs.table("order_placed"), tables / jobs.database / "order_placed")) == 24

@@ -79,11 +79,11 @@ def test_tables_are_as_spark_would_make_them(jobs, data, monkeypatch, seed, plai
         for partition in (0, 1):
             found = [*events(seed + partition, plain), None]
             keys = [f"k{number}" for number in range(len(found))]
-            data.archived(event_type, found, partition=partition, keys=keys, apart=timedelta(hours=1))
+            data.archive_events(event_type, found, partition=partition, keys=keys, apart=timedelta(hours=1))
 
-    assert jobs.compacted("--event-types", "by.files").code == 0
+    assert jobs.compact("--event-types", "by.files").code == 0
     with only_spark(monkeypatch):
-        assert jobs.compacted("--event-types", "by.spark").code == 0
+        assert jobs.compact("--event-types", "by.spark").code == 0
 
     columns = [name for name in jobs.table("by_spark").columns if name != "nakadi_event"]
     assert jobs.table("by_files").columns == jobs.table("by_spark").columns
@@ -121,11 +121,11 @@ def test_files_are_of_a_day_and_sorted(jobs, data):
     """Members of several partitions and days come into a file for each day, in the order of the table."""
     orders = data.event_type("order.placed", partitions=2)
     for partition in (1, 0, 1):
-        data.archived(
+        data.archive_events(
             orders, [order(number) for number in range(4)], partition=partition, at=STORED_AT, apart=timedelta(hours=5)
         )
 
-    assert jobs.spark_jobs(lambda: jobs.compacted("--master", "local[1]")) == 0
+    assert jobs.spark_jobs(lambda: jobs.compact("--master", "local[1]")) == 0
 
     found = files_of(jobs, "order_placed")
     assert [(day, count) for day, count, _ in found] == [("2026-11-20", 9), ("2026-11-21", 3)]
@@ -136,9 +136,9 @@ def test_files_are_of_a_day_and_sorted(jobs, data):
 
 def test_what_has_no_column_is_in_the_text_without_a_job_of_spark(jobs, data):
     orders = data.event_type("order.placed")
-    data.archived(orders, [order(1), order(2, more=1), order(3, total=None), order(4)])
+    data.archive_events(orders, [order(1), order(2, more=1), order(3, total=None), order(4)])
 
-    assert jobs.spark_jobs(jobs.compacted) == 0
+    assert jobs.spark_jobs(jobs.compact) == 0
 
     texts = [text and json.loads(text) for (text,) in jobs.rows("order_placed", "nakadi_event")]
     assert texts == [None, order(2, more=1), order(3, total=None), None]
@@ -149,9 +149,9 @@ def test_where_most_is_doubtful_all_that_follows_is_left_to_spark(jobs, data, ta
     monkeypatch.setattr(plain_files, "CHUNK_BYTES", 1)
     orders = data.event_type("order.placed")
     for number in range(3):
-        data.archived(orders, [order(number, total=1e30), order(number)])
+        data.archive_events(orders, [order(number, total=1e30), order(number)])
 
-    assert jobs.compacted().code == 0
+    assert jobs.compact().code == 0
 
     assert [count for _, count, _ in files_of(jobs, "order_placed")] == [1, 5]
     assert len(jobs.rows("order_placed")) == 6
@@ -160,10 +160,10 @@ def test_where_most_is_doubtful_all_that_follows_is_left_to_spark(jobs, data, ta
 
 def test_a_table_with_a_layout_of_its_own_is_left_to_spark(jobs, data):
     """Its files are sorted in another way, though they may be by day too."""
-    orders = data.annotated(data.event_type("order.placed"), {SORT_BY_ANNOTATION: "order_number desc"})
-    data.archived(orders, [order(number) for number in range(3)])
+    orders = data.annotate(data.event_type("order.placed"), {SORT_BY_ANNOTATION: "order_number desc"})
+    data.archive_events(orders, [order(number) for number in range(3)])
 
-    assert jobs.spark_jobs(jobs.compacted) == 1
+    assert jobs.spark_jobs(jobs.compact) == 1
 
     [(_, _, path)] = files_of(jobs, "order_placed")
     assert stored_in(jobs, path, "order_number") == [("o-2",), ("o-1",), ("o-0",)]
@@ -175,11 +175,11 @@ def test_tasks_of_spark_make_files_where_they_run_elsewhere(jobs, data, monkeypa
     monkeypatch.setattr(plain_files, "SHARE_BYTES", 1)
     orders = data.event_type("order.placed", partitions=3)
     for partition in range(3):
-        data.archived(
+        data.archive_events(
             orders, [order(number, total=[1.5, 1e30][number % 2]) for number in range(4)], partition=partition
         )
 
-    assert jobs.compacted().code == 0
+    assert jobs.compact().code == 0
 
     rows = jobs.rows("order_placed", "nakadi_partition", "nakadi_offset", "total")
     assert rows == [(each // 4, each % 4, [1.5, 1e30][each % 2]) for each in range(12)]
@@ -189,9 +189,9 @@ def test_owners_and_publishers(jobs, data):
     """They have columns of their own, as Spark would fill them."""
     orders = data.event_type("order.placed", category=Category.BUSINESS)
     metadata = {"eid": "e", "occurred_at": "2026-11-20T10:00:00Z", "published_by": "shop"}
-    data.archived(orders, [order(1, metadata=metadata), order(2), None])
+    data.archive_events(orders, [order(1, metadata=metadata), order(2), None])
 
-    assert jobs.spark_jobs(jobs.compacted) == 0
+    assert jobs.spark_jobs(jobs.compact) == 0
 
     rows = jobs.rows("order_placed", "nakadi_publisher", "nakadi_owner", "nakadi_tombstone", "nakadi_size > 0")
     assert rows == [("shop", None, False, True), (None, None, False, True), (None, None, True, False)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.published import World, compare_hostile
+from tests.support.published import TableComparison, compare_hostile
 
 
 @pytest.mark.long
@@ -13,7 +13,7 @@ def test_events_of_any_shape(tmp_path, tables):
     In this world events have keys, the archive is compacted, a job is killed, and events are erased. Deleted event
     types and data changes have tests of their own, and worlds of `make published`.
     """
-    World(602, tmp_path, tables).run(rounds=3)
+    TableComparison(602, tmp_path, tables).run(rounds=3)
 
 
 def test_events_that_no_broker_takes(tmp_path, tables):

@@ -28,9 +28,9 @@ def test_what_is_done_is_no_longer_under_way():
     report = Report("compaction", BEGUN)
     report.expect("order.placed", 10)
     report.advance("order.placed", 4)
-    assert report.under_way["order.placed"].done == 4
+    assert report.in_progress["order.placed"].done == 4
     report.advance("order.placed", 6)
-    assert report.under_way == {}
+    assert report.in_progress == {}
 
 
 def test_warnings_are_reported_and_change_no_exit_code(capsys):

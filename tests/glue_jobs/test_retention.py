@@ -37,27 +37,27 @@ def test_old_events_leave_tables(jobs, data):
     short = data.event_type("order.placed", retention_time=3_600_000)
     long = data.event_type("order.paid", retention_time=3_600_000, annotations={RETENTION_ANNOTATION: "30 days"})
     for each in (short, long):
-        data.archived(each, [order(1)], at=NOW - timedelta(days=2))
-        data.archived(each, [order(2)], at=NOW - timedelta(minutes=2))
-    jobs.compacted()
+        data.archive_events(each, [order(1)], at=NOW - timedelta(days=2))
+        data.archive_events(each, [order(2)], at=NOW - timedelta(minutes=2))
+    jobs.compact()
 
     told = jobs.drop_before()
 
     assert told.code == 0
     assert jobs.rows("order_placed") == [(0, 1)]
     assert jobs.rows("order_paid") == [(0, 0), (0, 1)]
-    assert "nothing new" in jobs.compacted().told
+    assert "nothing new" in jobs.compact().told
 
 
 def test_deleted_event_types(jobs, data):
     """The table of a deleted event type goes after the grace time; one of the same name is another."""
     gone = data.event_type("order.placed")
-    data.archived(gone, [order(1)])
-    jobs.compacted()
+    data.archive_events(gone, [order(1)])
+    jobs.compact()
     data.delete("order.placed")
     again = data.event_type("order.placed")
-    data.archived(again, [order(2), order(3)])
-    jobs.compacted()
+    data.archive_events(again, [order(2), order(3)])
+    jobs.compact()
 
     assert "goes after 24 hours" in jobs.drop_before().told
     assert jobs.rows("order_placed") == [(0, 0)]
@@ -83,19 +83,19 @@ def test_a_table_takes_the_name_of_its_event_type_once_that_is_free(jobs, data, 
         "annotations": annotations,
     }
 
-    def published(event_type, *names, ago=timedelta(minutes=2)):
+    def publish_names(event_type, *names, ago=timedelta(minutes=2)):
         events = [None if name is None else {"metadata": {"eid": "e"}, "name": name} for name in names]
-        data.archived(event_type, events, keys=[(name or "A")[0] for name in names], at=NOW - ago)
+        data.archive_events(event_type, events, keys=[(name or "A")[0] for name in names], at=NOW - ago)
 
-    published(data.event_type("customer.changed", **definition), "Gone", "Away")
-    jobs.compacted()
+    publish_names(data.event_type("customer.changed", **definition), "Gone", "Away")
+    jobs.compact()
     data.delete("customer.changed")
     customers = data.event_type("customer.changed", **definition)
-    published(customers, "Old", ago=timedelta(days=30))
-    published(customers, "Ann", "Bob")
-    published(customers, None, "Cid")
-    published(customers, "Bob 2", ago=timedelta(minutes=1))
-    jobs.compacted()
+    publish_names(customers, "Old", ago=timedelta(days=30))
+    publish_names(customers, "Ann", "Bob")
+    publish_names(customers, None, "Cid")
+    publish_names(customers, "Bob 2", ago=timedelta(minutes=1))
+    jobs.compact()
     named = events_table(jobs.spark(), jobs.database, customers).name
     assert jobs.drop_before("--grace-hours", "0").code == 0
     assert sorted(jobs.names()) == [named, f"{named}__latest"]
@@ -104,11 +104,11 @@ def test_a_table_takes_the_name_of_its_event_type_once_that_is_free(jobs, data, 
     for number, (owner, what, before) in enumerate([(Change, "publish", 1), (Table, "drop", 1)]):
         with monkeypatch.context() as patched, suppress(Killed):
             patched.setattr(owner, what, killed_after(before, getattr(owner, what)))
-            jobs.compacted()
+            jobs.compact()
             raise AssertionError("it was not killed")
         assert named in jobs.names()
-        published(customers, f"Dan {number}", ago=timedelta(seconds=30 - number))
-    assert jobs.compacted().code == 0
+        publish_names(customers, f"Dan {number}", ago=timedelta(seconds=30 - number))
+    assert jobs.compact().code == 0
 
     assert sorted(jobs.names()) == ["customer_changed", "customer_changed__latest"]
     expected = [(1, "Ann"), (2, "Bob"), (3, None), (4, "Cid"), (5, "Bob 2"), (6, "Dan 0"), (7, "Dan 1")]
@@ -121,31 +121,31 @@ def test_a_table_takes_the_name_of_its_event_type_once_that_is_free(jobs, data, 
     assert "name_bucket_2" in jobs.spark().table(f"{table.path}.files").select("partition.*").columns
     [state] = data.registry.list(TABLE_STATES_KIND)
     assert table_state_from_body(state.body).table_name == "customer_changed"
-    assert jobs.spark_jobs(jobs.compacted) == 0
+    assert jobs.spark_jobs(jobs.compact) == 0
 
 
 def killed_after(calls, plain):
     """A method that cannot be called more often."""
     left = iter(range(calls))
 
-    def called(*arguments):
+    def run_job(*arguments):
         if next(left, None) is None:
             raise Killed
         return plain(*arguments)
 
-    return called
+    return run_job
 
 
 @pytest.mark.long
 def test_an_event_type_that_was_made_again_has_one_table(jobs, data):
     """An erasure finds the events of the deleted one and its own, whatever its table is called at that time."""
     gone = data.event_type("order.placed")
-    data.archived(gone, [order(1), order(2)])
-    jobs.compacted()
+    data.archive_events(gone, [order(1), order(2)])
+    jobs.compact()
     data.delete("order.placed")
     again = data.event_type("order.placed")
-    data.archived(again, [order(2), order(3)], at=NOW - timedelta(minutes=2))
-    jobs.compacted()
+    data.archive_events(again, [order(2), order(3)], at=NOW - timedelta(minutes=2))
+    jobs.compact()
     name = f"order_placed_{again.id.replace('-', '')[:8]}"
 
     erasure = ("--do", "erase", "--event-type", "order.placed", "--path", "customer.id", "--value", "c-2")
@@ -153,8 +153,8 @@ def test_an_event_type_that_was_made_again_has_one_table(jobs, data):
     assert (jobs.rows("order_placed"), jobs.rows(name)) == ([(0, 0)], [(0, 1)])
 
     jobs.drop_before("--grace-hours", "0")
-    data.archived(again, [order(4)], at=NOW - timedelta(minutes=1))
-    jobs.compacted()
+    data.archive_events(again, [order(4)], at=NOW - timedelta(minutes=1))
+    jobs.compact()
     assert jobs.names() == ["order_placed"]
     assert jobs.rows("order_placed") == [(0, 1), (0, 2)]
     assert jobs.drop_before(*erasure[:-1], "c-3").code == 0
@@ -165,8 +165,8 @@ def test_many_small_segments_become_one(jobs, data):
     """Neighbours in the archive that are small are merged, and tables have no event twice."""
     orders = data.event_type("order.placed")
     for number in range(20):
-        data.archived(orders, [order(number)], at=NOW - timedelta(minutes=2))
-    jobs.compacted()
+        data.archive_events(orders, [order(number)], at=NOW - timedelta(minutes=2))
+    jobs.compact()
     before = archive_of(data, orders)
 
     told = jobs.drop_before("--grace-hours", "0").told
@@ -175,8 +175,8 @@ def test_many_small_segments_become_one(jobs, data):
     assert "0 objects (0 bytes) that nothing refers to are gone" in told
     assert archive_of(data, orders) == before
     assert len(list(unread_parts(data.index, orders, NO_PROGRESS))) == 1
-    data.archived(orders, [order(20)], at=NOW - timedelta(minutes=1))
-    jobs.compacted()
+    data.archive_events(orders, [order(20)], at=NOW - timedelta(minutes=1))
+    jobs.compact()
     assert [offset for _, offset in jobs.rows("order_placed")] == list(range(21))
 
 
@@ -192,10 +192,10 @@ def test_erasing(jobs, data, tmp_path, monkeypatch, how):
         monkeypatch.setattr("nakadi_jobs.in_tasks.MIN_TASK_WORK", (0, 0))
     orders = data.event_type("order.placed", schema={"properties": {"customer": {"type": "object"}}})
     named = [{"customer": {"id": name}} for name in ("ann", "bob", "cid")]
-    data.archived(orders, named)
-    untouched = data.archived(orders, [{"customer": {"id": "bobby"}}])
-    data.archived(orders, [b'{"customer":{"id":"\\u0062ob"}}', {"customer": {"id": "dan"}}])
-    jobs.compacted()
+    data.archive_events(orders, named)
+    untouched = data.archive_events(orders, [{"customer": {"id": "bobby"}}])
+    data.archive_events(orders, [b'{"customer":{"id":"\\u0062ob"}}', {"customer": {"id": "dan"}}])
+    jobs.compact()
 
     told = jobs.drop_before(
         "--do", "erase", "--event-type", "order.placed", "--path", "customer.id", "--value", "bob", "--how", how,
@@ -220,24 +220,24 @@ def test_erasing(jobs, data, tmp_path, monkeypatch, how):
     assert known["verified_gone"] is True
     assert known["archive"][0]["offsets"] == [1, 4]
     assert '"bob"' not in report.read_text()
-    assert "nothing new" in jobs.compacted().told
+    assert "nothing new" in jobs.compact().told
 
 
 @pytest.mark.long
 def test_tables_are_made_after_an_erasure(jobs, data):
     """An erasure before the first compaction leaves nothing to complain of, nor does a table built anew after one."""
     orders = data.event_type("order.placed")
-    data.archived(orders, [order(number) for number in range(7)])
-    data.archived(orders, [order(7)])
+    data.archive_events(orders, [order(number) for number in range(7)])
+    data.archive_events(orders, [order(7)])
     erasure = ("--do", "erase", "--event-type", "order.placed", "--path", "customer.id")
 
     assert jobs.drop_before(*erasure, "--value", "c-3").code == 0
-    assert jobs.compacted().code == 0
+    assert jobs.compact().code == 0
     left = [(0, offset) for offset in (0, 1, 2, 4, 5, 6, 7)]
     assert jobs.rows("order_placed") == left
 
     jobs.spark().sql(f"DROP TABLE nakadi.{jobs.database}.order_placed PURGE")
-    assert jobs.compacted().code == 0
+    assert jobs.compact().code == 0
     assert jobs.rows("order_placed") == left
 
 
@@ -248,8 +248,8 @@ def test_erasing_from_the_newest(jobs, data):
         "customer.changed", schema={}, category=Category.BUSINESS, cleanup_policy=CleanupPolicy.COMPACT
     )
     named = [{"metadata": {"partition_compaction_key": key}} for key in ("4711", "4712")]
-    data.archived(customers, [*named, None], keys=["4711", "4712", "4711"])
-    jobs.compacted()
+    data.archive_events(customers, [*named, None], keys=["4711", "4712", "4711"])
+    jobs.compact()
 
     told = jobs.drop_before(
         "--do", "erase", "--event-type", "customer.changed", "--path", "metadata.partition_compaction_key",

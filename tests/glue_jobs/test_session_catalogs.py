@@ -17,17 +17,17 @@ def test_tables_in_a_rest_catalog(jobs, data, tables, tmp_path):
     """Every job keeps its tables in a catalog that is asked over HTTP, with a token that is in no argument."""
     warehouse = tables / "rest"
     orders = data.event_type("order.placed", retention_time=3_600_000)
-    data.archived(orders, [order(number) for number in range(5)])
+    data.archive_events(orders, [order(number) for number in range(5)])
     secret = tmp_path / "catalog.properties"
     secret.write_text("# for the jobs\ntoken = secret\n\n")
     with rest_catalog(jobs.spark(), warehouse, "secret") as (catalog, url):
         places = ("--catalog", "rest", "--catalog-uri", url, "--tables", str(warehouse))
         known = (*places, "--catalog-properties", str(secret))
 
-        assert jobs.compacted(*places).code == 1
-        told = jobs.compacted(*known)
+        assert jobs.compact(*places).code == 1
+        told = jobs.compact(*known)
         assert (told.code, "5 events into order_placed" in told.told) == (0, True)
-        assert "nothing new" in jobs.compacted(*known).told
+        assert "nothing new" in jobs.compact(*known).told
         told = jobs.drop_before(*known)
         assert (told.code, "5 events older than 1:00:00 are gone from order_placed" in told.told) == (0, True)
         spark = open_spark("look", str(warehouse), "rest", properties={"uri": url, "token": "secret"})

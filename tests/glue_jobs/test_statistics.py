@@ -12,13 +12,13 @@ from nakadi_jobs.data_files import TimeRange
 from nakadi_jobs.history import TABLE_NAME
 from nakadi_jobs.tables import ChangedMeanwhile, Table
 from tests.support.jobs import STORED_AT, Jobs, order
-from tests.support.table_readers import by_duckdb, by_pyiceberg, by_spark
+from tests.support.table_readers import read_with_duckdb, read_with_pyiceberg, read_with_spark
 
 BUSINESS = {"schema": {"properties": {"note": {"type": "string"}}}, "category": Category.BUSINESS}
 UNTIL = ("--until", (STORED_AT + timedelta(hours=2)).isoformat(), "--hours", "2")
 
 
-def by(publisher, **more):
+def an_event_by(publisher, **more):
     return {"metadata": {"eid": "e", "published_by": publisher, "received_at": "now"}, **more}
 
 
@@ -26,10 +26,12 @@ def by(publisher, **more):
 def orders(data):
     """Two hours of orders: 60 by two publishers in the first, 6 of them in the emptier partition; 12 in the second."""
     made = data.event_type("order.placed", partitions=2, **BUSINESS)
-    data.archived(made, [by("shop") if number % 2 else by("app", note="n" * 100) for number in range(54)])
-    data.archived(made, [by("shop")] * 6, partition=1)
-    data.archived(made, [by("shop")] * 12, at=STORED_AT + timedelta(hours=1), apart=timedelta(0))
-    data.archived(made, [by("later")] * 12, at=STORED_AT + timedelta(hours=5))
+    data.archive_events(
+        made, [an_event_by("shop") if number % 2 else an_event_by("app", note="n" * 100) for number in range(54)]
+    )
+    data.archive_events(made, [an_event_by("shop")] * 6, partition=1)
+    data.archive_events(made, [an_event_by("shop")] * 12, at=STORED_AT + timedelta(hours=1), apart=timedelta(0))
+    data.archive_events(made, [an_event_by("later")] * 12, at=STORED_AT + timedelta(hours=5))
     return made
 
 
@@ -56,7 +58,8 @@ def test_windows_are_measured(jobs, data, orders, tmp_path):
     ]
     assert told == [(60, 2, 60, 1.8), (12, 1, 12, 2.0)]
     small, large = (
-        len(str(by(who, **more)).replace(" ", "")) for who, more in (("shop", {}), ("app", {"note": "n" * 100}))
+        len(str(an_event_by(who, **more)).replace(" ", ""))
+        for who, more in (("shop", {}), ("app", {"note": "n" * 100}))
     )
     assert table[0]["size_max"] == large
     assert table[0]["size_p50"] == pytest.approx(small, rel=0.01)
@@ -73,7 +76,9 @@ def test_windows_are_measured(jobs, data, orders, tmp_path):
 def test_payloads_that_look_like_metadata(jobs, data):
     """A publisher is who published, also where a payload has a field that is called the same."""
     made = data.event_type("order.placed", **BUSINESS)
-    data.archived(made, [by("shop", note='"published_by":"b"', more={"published_by": "c"}), by("app")])
+    data.archive_events(
+        made, [an_event_by("shop", note='"published_by":"b"', more={"published_by": "c"}), an_event_by("app")]
+    )
     jobs.measured(*UNTIL)
     assert data.event_types.measured_statistics(made).statistic.write_parallelism == 2
 
@@ -81,8 +86,8 @@ def test_payloads_that_look_like_metadata(jobs, data):
 def test_bad_input_is_left_out(jobs, data):
     """Damaged parts are reported, and the rest is measured. Events without a stamp have no publisher."""
     pages = data.event_type("page.viewed", schema={})
-    data.archived(pages, [order(1)] * 3)
-    cut = data.archived(pages, [order(1)] * 3)
+    data.archive_events(pages, [order(1)] * 3)
+    cut = data.archive_events(pages, [order(1)] * 3)
     data.path(cut).write_bytes(data.path(cut).read_bytes()[:-5])
 
     told = jobs.measured(*UNTIL)
@@ -96,7 +101,7 @@ def test_bad_input_is_left_out(jobs, data):
 def test_what_deleted_event_types_had_is_forgotten(jobs, data):
     """What was measured of a deleted event type does not stay behind."""
     pages = data.event_type("page.viewed", schema={})
-    data.archived(pages, [order(1)])
+    data.archive_events(pages, [order(1)])
     jobs.measured(*UNTIL)
     data.delete("page.viewed")
     jobs.measured(*UNTIL)
@@ -107,8 +112,8 @@ def test_the_table_is_counted(jobs, data, orders):
     """What is in the table is counted there, what came later in the archive, and the figures are those of all lines."""
     lines = jobs.measured(*UNTIL)
     first = windows_of(jobs)
-    jobs.compacted()
-    data.archived(orders, [by("late", note="x")] * 3, at=STORED_AT + timedelta(minutes=90))
+    jobs.compact()
+    data.archive_events(orders, [an_event_by("late", note="x")] * 3, at=STORED_AT + timedelta(minutes=90))
     jobs.measured(*UNTIL)
     second = windows_of(jobs)
 
@@ -129,8 +134,10 @@ def test_event_types_are_counted_together(jobs, data, tables):
     """More event types take no more jobs of Spark, and those without news none."""
     alone = jobs.spark_jobs(lambda: jobs.measured(*UNTIL))
     pages = data.event_type("page.viewed", partitions=2, schema={})
-    data.archived(pages, [order(1), order(2)])
-    data.archived(data.event_type("long.ago", **BUSINESS), [by("shop")], at=STORED_AT - timedelta(days=2))
+    data.archive_events(pages, [order(1), order(2)])
+    data.archive_events(
+        data.event_type("long.ago", **BUSINESS), [an_event_by("shop")], at=STORED_AT - timedelta(days=2)
+    )
 
     # In a database of its own, since measuring again has rows to replace.
     jobs = Jobs(data, tables)
@@ -143,7 +150,7 @@ def test_event_types_are_counted_together(jobs, data, tables):
     assert set(make_rows(jobs, *figures)) == {*of_orders, ("page.viewed", 2, 0)}
 
     # Measuring one again leaves those of the other as they are, though its days are written anew.
-    data.archived(pages, [order(3)])
+    data.archive_events(pages, [order(3)])
     assert jobs.spark_jobs(lambda: jobs.measured(*UNTIL, "--event-types", "page.viewed")) == 2
     assert set(make_rows(jobs, *figures)) == {*of_orders, ("page.viewed", 3, 0)}
 
@@ -182,10 +189,10 @@ def test_measurements_are_read_alike(jobs, tables):
     jobs.measured("--until", (STORED_AT + timedelta(days=1)).isoformat(), "--hours", "36")
     jobs.measured("--until", (STORED_AT + timedelta(days=1)).isoformat(), "--window-minutes", "120")
     folder = tables / jobs.database / TABLE_NAME
-    rows = sorted(map(str, by_spark(jobs.table(TABLE_NAME))))
+    rows = sorted(map(str, read_with_spark(jobs.table(TABLE_NAME))))
     assert len(rows) == 5
-    assert sorted(map(str, by_duckdb(folder))) == rows
-    assert sorted(map(str, by_pyiceberg(folder))) == rows
+    assert sorted(map(str, read_with_duckdb(folder))) == rows
+    assert sorted(map(str, read_with_pyiceberg(folder))) == rows
 
 
 def windows_of(jobs):

@@ -188,7 +188,7 @@ def test_an_operation_that_no_one_serves_is_noticed():
 
 
 @pytest.fixture(scope="session")
-def said(api):
+def gateway_answers(api):
     """What the gateway answers by itself: status, headers and body of each kind."""
     return {
         kind: (
@@ -228,19 +228,19 @@ KINDS = {
 }
 
 
-def test_whatever_the_gateway_refuses_is_a_problem(said):
+def test_whatever_the_gateway_refuses_is_a_problem(gateway_answers):
     """Every kind of answer of the gateway's own has type, title, status and detail, and the id of the access log."""
-    assert {kind: int(status) for kind, (status, _, _) in said.items()} == KINDS
-    for status, headers, problem in said.values():
+    assert {kind: int(status) for kind, (status, _, _) in gateway_answers.items()} == KINDS
+    for status, headers, problem in gateway_answers.values():
         assert list(problem) == ["type", "title", "status", "detail"]
         assert problem["status"] == int(status)
         assert problem["type"].endswith(f"://httpstatus.es/{status}")
         assert headers["x-flow-id"] == "context.requestId"
 
 
-def test_a_missing_token_is_reported(said):
+def test_a_missing_token_is_reported(gateway_answers):
     """Without a token it is 401, in the words and the form of the token layer. (R23, R43)"""
-    _, headers, problem = said["UNAUTHORIZED"]
+    _, headers, problem = gateway_answers["UNAUTHORIZED"]
 
     assert problem == {
         "type": "https://httpstatus.es/401",
@@ -251,9 +251,9 @@ def test_a_missing_token_is_reported(said):
     assert (headers["content-type"], headers["www-authenticate"]) == ("application/json", "Bearer")
 
 
-def test_other_refusals_have_the_type_of_problems(said):
+def test_other_refusals_have_the_type_of_problems(gateway_answers):
     """Everything but the token layer's answers is sent as a Problem, and says when to try again. (R16, R30)"""
-    for status, headers, _ in said.values():
+    for status, headers, _ in gateway_answers.values():
         if status != "401":
             assert headers["content-type"] == "application/problem+json"
             assert ("retry-after" in headers) == (status in {"429", "503"})

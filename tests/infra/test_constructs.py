@@ -34,14 +34,14 @@ def python(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def installed(python):
+def site_packages(python):
     """What `pip install` would put into place."""
     [site] = python.parents[1].glob("lib/*/site-packages")
     return site
 
 
 @pytest.mark.long
-def test_a_wheel_serves_the_console_without_a_build(python, installed, tmp_path):
+def test_a_wheel_serves_the_console_without_a_build(python, site_packages, tmp_path):
     """What was built before is in it, and is served where nothing is set; the layer for AWS does without."""
     if not (ROOT / ".cache/console/built/index.html").exists():
         pytest.skip("the console is not built: `make console` does it")
@@ -62,9 +62,9 @@ def test_a_wheel_serves_the_console_without_a_build(python, installed, tmp_path)
     )
     assert done.returncode == 0, done.stderr
     file, _, page = done.stdout.partition("\n")
-    assert Path(file).is_relative_to(installed)
+    assert Path(file).is_relative_to(site_packages)
     assert page.strip() == (ROOT / ".cache/console/built/index.html").read_text().strip()
-    assert {each.parent.parent.name for each in installed.rglob("console_built/index.html")} == {"http"}
+    assert {each.parent.parent.name for each in site_packages.rglob("console_built/index.html")} == {"http"}
 
 
 @pytest.mark.parametrize(
@@ -79,17 +79,17 @@ def test_a_build_takes_the_console_from_where_it_is(tmp_path, folder, target, in
     """A checkout has it in its cache, a source distribution in a folder of its own."""
     (tmp_path / folder).mkdir(parents=True)
     (tmp_path / folder / "index.html").touch()
-    assert added(tmp_path, target) == {str(tmp_path / folder): into}
-    assert added(tmp_path, target, version="editable") == {}
+    assert list_added(tmp_path, target) == {str(tmp_path / folder): into}
+    assert list_added(tmp_path, target, version="editable") == {}
 
 
 def test_a_build_without_the_console_says_so(tmp_path, capsys):
     """It is built all the same: a machine without node can install the package."""
-    assert added(tmp_path, "wheel") == {}
+    assert list_added(tmp_path, "wheel") == {}
     assert "`make wheel`" in capsys.readouterr().err
 
 
-def added(root, target, version="standard"):
+def list_added(root, target, version="standard"):
     hook = ConsoleHook(str(root), {}, None, None, str(root / "dist"), target, Application())
     data = {"force_include": {}}
     hook.initialize(version, data)
@@ -97,7 +97,7 @@ def added(root, target, version="standard"):
 
 
 @pytest.fixture(scope="session")
-def foreign(python, installed, tmp_path_factory):
+def foreign(python, site_packages, tmp_path_factory):
     """The folder with the templates of the example, which has the wheel with what `[cdk]` requires and nothing else."""
     folder = tmp_path_factory.mktemp("foreign")
     (folder / "app.py").write_text(
@@ -117,7 +117,7 @@ def foreign(python, installed, tmp_path_factory):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert all(Path(line).is_relative_to(installed) for line in done.stdout.splitlines())
+    assert all(Path(line).is_relative_to(site_packages) for line in done.stdout.splitlines())
     return folder / "cdk.out"
 
 
@@ -171,9 +171,9 @@ for each in (PACKAGE, JOBS, "functions", "services/streaming"):
 
 
 @pytest.mark.long
-def test_a_wheel_deploys_the_same_as_a_checkout(python, installed, tmp_path):
+def test_a_wheel_deploys_the_same_as_a_checkout(python, site_packages, tmp_path):
     """What is deployed has the hashes that it has in a checkout, whatever was compiled, and no copy is left behind."""
-    compiled = installed / "nakadi" / "app" / "__pycache__" / "broker.cpython-399.pyc"
+    compiled = site_packages / "nakadi" / "app" / "__pycache__" / "broker.cpython-399.pyc"
     compiled.parent.mkdir(exist_ok=True)
     compiled.touch()
     checkout = os.pathsep.join(str(ROOT / each) for each in (".", "layers/nakadi/python"))

@@ -165,8 +165,10 @@ def test_every_value_is_explained():
     """docs/deploy.md has a row for each field, with its true default, and no other rows."""
     explained = {name: default for name, default, _ in ROW.findall(DEPLOY.read_text())}
 
-    assert explained == {each.name: _written(each.default) for each in fields(Context) if each.name != "settings"}
+    assert explained == {
+        each.name: _format_default(each.default) for each in fields(Context) if each.name != "settings"
+    }
 
 
-def _written(default):
+def _format_default(default):
     return str(default).lower() if isinstance(default, bool) else str(default)

@@ -22,8 +22,8 @@ from nakadi_jobs import compaction
 from nakadi_jobs.session import catalog_settings_for
 from tests.infra.conftest import CONTEXT, LARGE, NOT_LOOKED_AT
 from tests.support.kinesis_local import CREDENTIALS
-from tests.support.kinesis_pushed import pushing
-from tests.support.templates import REGION, Deployment, listed, text
+from tests.support.kinesis_pushed import start_pushing_kinesis
+from tests.support.templates import REGION, Deployment, as_list, text
 
 ECR = "123456789012.dkr.ecr.eu-central-1.amazonaws.com/nakadi/streaming"
 CONSUMERS = "arn:aws:kinesis:eu-central-1:123456789012:stream/nakadi-test*/consumer/nakadi-test-*"
@@ -185,7 +185,7 @@ def test_subnets_are_where_a_link_can_be(app, region, zones, private):
         [
             found
             for name in ("AvailabilityZone", "AvailabilityZoneId")
-            if (found := decided(template, each[name], region)) != {"Ref": "AWS::NoValue"}
+            if (found := resolve_condition(template, each[name], region)) != {"Ref": "AWS::NoValue"}
         ]
         for each in subnets
     ]
@@ -193,11 +193,13 @@ def test_subnets_are_where_a_link_can_be(app, region, zones, private):
     assert placed == [[each] for each in zones]
 
 
-def decided(template, value, region):
+def resolve_condition(template, value, region):
     """What a value is where it is deployed to a region."""
     match value:
         case {"Fn::If": [condition, yes, no]}:
-            return decided(template, yes if holds(template, template["Conditions"][condition], region) else no, region)
+            return resolve_condition(
+                template, yes if holds(template, template["Conditions"][condition], region) else no, region
+            )
     return value
 
 
@@ -299,7 +301,7 @@ def test_roles_may_do_what_fan_out_asks_for(large, monkeypatch):
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(fan_out, "STATUS_CHECK_INTERVAL_SECONDS", 0.0)
-    with pushing(None) as kinesis:
+    with start_pushing_kinesis(None) as kinesis:
         kinesis.pushes = False
         task = FanOut(StreamConsumerApi(opening.new_kinesis_client({}, 10.0), "nakadi-test"), "nakadi-test")
         for _ in range(2):
@@ -320,8 +322,8 @@ def test_roles_may_do_what_fan_out_asks_for(large, monkeypatch):
         given = [
             (action.removeprefix("kinesis:"), text(resource))
             for statement in large.serving.statements({"Ref": name})
-            for action in listed(statement["Action"])
-            for resource in listed(statement["Resource"])
+            for action in as_list(statement["Action"])
+            for resource in as_list(statement["Resource"])
             if "Consumer" in action or "SubscribeToShard" in action or "Summary" in action
         ]
         assert {action for action, _ in given} == needed
@@ -399,7 +401,7 @@ def test_what_people_stored_can_be_encrypted_with_a_key_of_theirs(chosen):
             reached = {
                 action.partition(":")[0]
                 for each in statements
-                for action in listed(each["Action"])
+                for action in as_list(each["Action"])
                 if action.startswith(("dynamodb:", "kinesis:", "s3:"))
             }
             keyed = [each for each in statements if each["Resource"] == KEY]

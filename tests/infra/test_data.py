@@ -10,7 +10,7 @@ from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
 from nakadi.engines.dynamodb.tables import TABLES
 from tests.support.aws import REGION
-from tests.support.http import client_of
+from tests.support.http import make_client
 from tests.support.templates import PSEUDO, text
 
 EVENT_TYPE = {
@@ -130,7 +130,7 @@ def test_the_engines_run_on_what_is_deployed(serving):
     environment = {**serving.environment("event_types"), "NAKADI_AUTH": "off"}
     broker = open_broker(Settings.from_env(environment))
     try:
-        with client_of(broker.make_application("event_types", "publishing", "cursors")) as api:
+        with make_client(broker.make_application("event_types", "publishing", "cursors")) as api:
             assert api.post("/event-types", json=EVENT_TYPE).status_code == 201
             assert api.post("/event-types/kept.thing/events", json=[{"n": 1}, {"n": 2}]).status_code == 200
             [partition] = api.get("/event-types/kept.thing/partitions").json()

@@ -18,7 +18,7 @@ from tests.infra.conftest import NOT_LOOKED_AT
 from tests.infra.test_context import MSK
 from tests.infra.test_observability import ALARMS, OF_A_STREAM, OF_BROKERS
 from tests.support.msk import MANAGE, READ, REMOVE, WRITE
-from tests.support.templates import REGION, listed, text
+from tests.support.templates import REGION, as_list, text
 
 OUTSIDE = {"authorizer"}
 """What needs no events."""
@@ -130,8 +130,8 @@ def test_a_role_may_do_with_topics_what_it_has_to(msk, name):
     function = msk.serving.functions()[name]
     found = set()
     for statement in msk.serving.statements(function["Role"]):
-        actions = {each.removeprefix("kafka-cluster:") for each in listed(statement["Action"]) if "kafka-" in each}
-        resources = [text(each) for each in listed(statement["Resource"])]
+        actions = {each.removeprefix("kafka-cluster:") for each in as_list(statement["Action"]) if "kafka-" in each}
+        resources = [text(each) for each in as_list(statement["Resource"])]
         if actions <= {"Connect", "WriteDataIdempotently"} and actions:
             assert "Cluster" in resources[0] or "Serverless" in resources[0]
             assert ("WriteDataIdempotently" in actions) == ("WriteData" in MAY[name])

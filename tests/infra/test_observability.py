@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nakadi_cdk.needs import NEEDS
-from tests.support.templates import listed, text
+from tests.support.templates import as_list, text
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 ROW = re.compile(r"^\| `([A-Z][a-z]\w+)` \| (.+) \| (.+) \|$", re.MULTILINE)
@@ -77,8 +77,8 @@ def test_alarms_may_be_sent_to_their_topic(serving):
         (service, action)
         for each in statements
         if each["Effect"] == "Allow"
-        for service in listed(each["Principal"]["Service"])
-        for action in listed(each["Action"])
+        for service in as_list(each["Principal"]["Service"])
+        for action in as_list(each["Action"])
     ]
 
     assert ("cloudwatch.amazonaws.com", "sns:Publish") in allowed

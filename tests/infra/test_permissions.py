@@ -21,11 +21,11 @@ from nakadi.ports.archive_store import ArchiveObjectGone
 from nakadi_cdk.needs import NEEDS
 from nakadi_jobs import compaction, dead_members, retention, statistics
 from tests.support.aws import REGION
-from tests.support.http import client_of
+from tests.support.http import make_client
 from tests.support.patience import PATIENCE
-from tests.support.policies import Permission, Policy, required_permissions, wanted_where_it_is_missing
+from tests.support.policies import Permission, Policy, permission_for_missing, required_permissions
 from tests.support.spark import quick_spark
-from tests.support.templates import listed, text
+from tests.support.templates import as_list, text
 
 __all__ = ["quick_spark"]  # a fixture for the jobs
 
@@ -113,9 +113,9 @@ def test_no_one_may_do_it_to_everything(roles, name):
     """No statement has a wildcard for its action, and for its resource only what knows none."""
     template, role = roles[name]
     for statement in template.statements(role):
-        actions = set(listed(statement["Action"]))
+        actions = set(as_list(statement["Action"]))
         assert not any("*" in action for action in actions)
-        if "*" in listed(statement["Resource"]):
+        if "*" in as_list(statement["Resource"]):
             assert any(actions <= known for known in NARROWER_IS_NOT_POSSIBLE), actions
 
 
@@ -151,17 +151,17 @@ class Guarded:
         self._policies = {name: Policy(template, role, data) for name, (template, role) in roles.items()}
         self._role = None
         self._answer = world.answer
-        world.answer = self._answered
+        world.answer = self._intercept
 
     @contextmanager
-    def as_role(self, name):
+    def assume_role(self, name):
         self._role = name
         try:
             yield
         finally:
             self._role = None
 
-    def _answered(self, request, effect):
+    def _intercept(self, request, effect):
         role = self._role
         if role:
             self.denied |= {
@@ -170,35 +170,35 @@ class Guarded:
         answer = self._answer(request, effect)
         if role and answer is not None and answer.status_code == 404:
             # S3 says so only to those who may list the bucket.
-            listing = wanted_where_it_is_missing(request)
+            listing = permission_for_missing(request)
             self.denied |= {(role, *listing)} if listing and not self._policies[role].allows(listing) else set()
         return answer
 
 
 @pytest.fixture
-def guarded(deployed, roles, data):
+def guarded_broker(deployed, roles, data):
     return Guarded(deployed, roles, data)
 
 
 @pytest.fixture
-def part(guarded, serving):
+def part(guarded_broker, serving):
     """A part of the deployment, opened with its own environment, under its own role."""
 
     @contextmanager
-    def opened(name):
+    def open_as(name):
         environment = {**serving.environment(name), "NAKADI_AUTH": "off"}
-        with guarded.as_role(f"FunctionsRole{name.replace('_', '')}"):
+        with guarded_broker.assume_role(f"FunctionsRole{name.replace('_', '')}"):
             broker = open_broker(Settings.from_env(environment))
             try:
-                with client_of(broker.make_application(*NEEDS[name].areas)) as api:
+                with make_client(broker.make_application(*NEEDS[name].areas)) as api:
                     yield api
             finally:
                 broker.close()
 
-    return opened
+    return open_as
 
 
-def test_every_role_is_enough(guarded, part, serving):
+def test_every_role_is_enough(guarded_broker, part, serving):
     """An event type lives its life, from being made to being deleted, and no part wants more than its role has."""
     with part("admin") as api:
         assert api.post("/settings/features", json={"feature": "audit_log_collection", "enabled": True}).is_success
@@ -210,7 +210,7 @@ def test_every_role_is_enough(guarded, part, serving):
         assert api.get("/event-types/kept.thing/schemas").is_success
     with part("publish") as api:
         assert api.post(EVENTS, json=[{"n": 1}, {"n": 2}]).status_code == 200
-    _index(guarded, serving)
+    _index(guarded_broker, serving)
     with part("cursors") as api:
         [partition] = api.get("/event-types/kept.thing/partitions").json()
         cursor = {"partition": "0", "offset": partition["newest_available_offset"]}
@@ -219,15 +219,15 @@ def test_every_role_is_enough(guarded, part, serving):
         subscription = api.post("/subscriptions", json=SUBSCRIPTION).json()["id"]
         assert api.get("/subscriptions").is_success
         assert api.get(f"/subscriptions/{subscription}/stats").is_success
-    _stream(guarded, serving, subscription)
+    _stream(guarded_broker, serving, subscription)
     with part("subscriptions") as api:
         assert api.get(f"/subscriptions/{subscription}/cursors").is_success
         assert api.delete(f"/subscriptions/{subscription}").is_success
     with part("event_types") as api:
         assert api.delete("/event-types/kept.thing").is_success
-    _keep_house(guarded, serving)
+    _keep_house(guarded_broker, serving)
 
-    assert guarded.denied == set()
+    assert guarded_broker.denied == set()
 
 
 JOBS = {
@@ -239,7 +239,7 @@ JOBS = {
 
 
 @pytest.mark.long
-def test_the_role_of_every_job_is_enough(guarded, part, serving, analytics, tmp_path, monkeypatch):
+def test_the_role_of_every_job_is_enough(guarded_broker, part, serving, analytics, tmp_path, monkeypatch):
     """Jobs measure, compact, forget and erase what was archived, and none wants more than its role has."""
     # The emulation is in this process, and Spark's tasks are in others.
     for module in (retention, dead_members):
@@ -248,15 +248,19 @@ def test_the_role_of_every_job_is_enough(guarded, part, serving, analytics, tmp_
         assert api.post("/event-types", json=EVENT_TYPE).status_code == 201
     with part("publish") as api:
         assert api.post(EVENTS, json=[{"n": 1}, {"n": 2}]).status_code == 200
-    _index(guarded, serving)
+    _index(guarded_broker, serving)
 
     for name, (main, more) in JOBS.items():
         role = "retention" if name == "erasure" else name
-        with guarded.as_role(f"AnalyticsRole{role}"), redirect_stderr(StringIO()) as told, redirect_stdout(StringIO()):
+        with (
+            guarded_broker.assume_role(f"AnalyticsRole{role}"),
+            redirect_stderr(StringIO()) as told,
+            redirect_stdout(StringIO()),
+        ):
             code = main([*_places(analytics, role), "--tables", str(tmp_path), "--master", "local[2]", *more])
         assert code == 0, told.getvalue()
 
-    assert guarded.denied == set()
+    assert guarded_broker.denied == set()
     written = boto3.client("s3", REGION).list_objects_v2(Bucket=f"nakadi-test-tables-123456789012-{REGION}")
     assert {each["Key"].split("/")[1] for each in written["Contents"] if each["Key"].startswith("reports/")} == {
         "statistics",
@@ -293,17 +297,17 @@ def test_a_job_changes_only_what_it_owns(roles, data, role, table, key):
         assert not policy.allows(Permission(action, resource, key))
 
 
-def test_a_reader_of_the_archive_learns_that_an_object_is_missing(guarded, serving):
+def test_a_reader_of_the_archive_learns_that_an_object_is_missing(guarded_broker, serving):
     """A role that may get objects may list the bucket too, or else S3 would refuse instead of saying what is not
     there."""
     store = open_archive(serving.environment("cursors")["NAKADI_ARCHIVE"])
-    with closing(store), guarded.as_role("FunctionsRolecursors"), pytest.raises(ArchiveObjectGone):
+    with closing(store), guarded_broker.assume_role("FunctionsRolecursors"), pytest.raises(ArchiveObjectGone):
         store.read_range(ArchiveLocation("log/none.json.gz", 0, 1))
 
-    assert guarded.denied == set()
+    assert guarded_broker.denied == set()
 
 
-def _index(guarded, serving):
+def _index(guarded_broker, serving):
     """A batch as the event source mapping would hand it over."""
     client = boto3.client("kinesis", REGION)
     [shard] = client.list_shards(StreamName="nakadi-test")["Shards"]
@@ -323,17 +327,17 @@ def _index(guarded, serving):
         }
         for each in client.get_records(ShardIterator=iterator)["Records"]
     ]
-    with guarded.as_role("FunctionsRolelogindexer"):
+    with guarded_broker.assume_role("FunctionsRolelogindexer"):
         indexers = log_indexer.IndexersByStream(Settings.from_env(serving.environment("log_indexer")))
         event = {"Records": records}
         assert log_indexer.index_batch(indexers.indexer_of_event(event), event) == {"batchItemFailures": []}
 
 
-def _stream(guarded, serving, subscription):
+def _stream(guarded_broker, serving, subscription):
     """The service has an event read without a subscription, and with one, and committed."""
     [container] = serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
     environment = {each["Name"]: text(each["Value"]) for each in container["Environment"]}
-    with guarded.as_role("StreamingRole"):
+    with guarded_broker.assume_role("StreamingRole"):
         broker = open_broker(Settings.from_env({**environment, "NAKADI_AUTH": "off"}))
         with (
             ServerThread(broker.make_application(*STREAMING_AREAS)) as serves,
@@ -348,8 +352,8 @@ def _stream(guarded, serving, subscription):
         broker.close()
 
 
-def _keep_house(guarded, serving):
-    with guarded.as_role("FunctionsRolehousekeeping"):
+def _keep_house(guarded_broker, serving):
+    with guarded_broker.assume_role("FunctionsRolehousekeeping"):
         broker = open_broker(Settings.from_env({**serving.environment("housekeeping"), "NAKADI_AUTH": "off"}))
         broker.housekeeping.run()
         broker.close()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from nakadi_cli import __version__
 from tests.support import install_probes
-from tests.support.installed import EXTRAS, PLAIN, wheel_of_checkout
+from tests.support.installed import EXTRAS, PLAIN, build_wheel
 
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 UV = str(Path(sys.executable).with_name("uv"))
@@ -36,7 +36,7 @@ def main() -> int:
     extras = [PLAIN if each == "plain" else each for each in chosen.extras] or [PLAIN, *EXTRAS]
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
-        wheel = wheel_of_checkout(Path(folder, "wheel"))
+        wheel = build_wheel(Path(folder, "wheel"))
         for python in pythons(chosen.python or VERSIONS):
             for extra in extras:
                 if version_of(python) in NOT_FOR.get(extra, ()):
@@ -86,10 +86,10 @@ def faults_of(python: Path, extra: str) -> Iterator[str]:
         yield f"Broker(): {offset}"
     if "1 passed" not in (told := install_probes.fixture_outcome(python)):
         yield f"nakadi_broker: {told}"
-    code, said = install_probes.version_told(python)
+    code, said = install_probes.report_version(python)
     if (code, said) != (0, f"nakadi {__version__}") and (extra == "cli" or "nakadi-serverless[cli]" not in said):
         yield f"nakadi --version: {code} {said}"
-    if extra == PLAIN and "Success" not in (types := install_probes.types_told(sys.executable, python)):
+    if extra == PLAIN and "Success" not in (types := install_probes.report_types(sys.executable, python)):
         yield f"mypy: {types}"
 
 

@@ -17,7 +17,7 @@ from nakadi_client import __version__
 from nakadi_client.testing import LocalNakadi
 from tests.support.environment import plain_environment
 from tests.support.functions import ROOT
-from tests.support.installed import build, closure, link, requirements_of
+from tests.support.installed import build, closure, link, read_requirements
 from tests.support.patience import PATIENCE
 
 PACKAGE = ROOT / "nakadi_client"
@@ -54,7 +54,7 @@ def test_it_works_without_the_broker(wheel, tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
     [info] = site.glob("nakadi_client-*.dist-info")
-    for each in closure(requirements_of(PathDistribution(info))):
+    for each in closure(read_requirements(PathDistribution(info))):
         link(each, site)
     with LocalNakadi() as nakadi:
         nakadi.create_event_type("order")

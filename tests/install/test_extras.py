@@ -15,7 +15,7 @@ from tests.support.installed import EXTRAS, PLAIN
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    return installed.wheel_of_checkout(tmp_path_factory.mktemp("wheel"))
+    return installed.build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
@@ -49,15 +49,15 @@ def test_the_plain_install_brings_the_fixture(environment):
 
 def test_the_command_says_its_version_or_what_it_needs(environment):
     """`nakadi --version` works with the extra `cli`; elsewhere the command names this extra."""
-    assert install_probes.version_told(environment("cli")) == (0, f"nakadi {__version__}")
-    code, told = install_probes.version_told(environment(PLAIN))
+    assert install_probes.report_version(environment("cli")) == (0, f"nakadi {__version__}")
+    code, told = install_probes.report_version(environment(PLAIN))
     assert code == 2
     assert "pip install 'nakadi-serverless[cli]'" in told
 
 
 def test_types_are_known_to_mypy(environment):
     """mypy reads the annotations of an installed package."""
-    told = install_probes.types_told(sys.executable, environment(PLAIN))
+    told = install_probes.report_types(sys.executable, environment(PLAIN))
     assert 'Revealed type is "str"' in told.replace("builtins.", ""), told
     assert "Success" in told
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.functions import ROOT
 from tests.support.patience import PATIENCE
-from tests.support.processes import running
+from tests.support.processes import run_process
 
 NOT_COPIED = ("__pycache__", "node_modules", "cdk.out", "data", "dist", "*.egg-info")
 
@@ -59,14 +59,14 @@ def newcomer(checkout, zone):
     return {"PATH": os.environ["PATH"], "HOME": str(checkout.parent / "no home"), "TZ": zone}
 
 
-def with_umask(*command):
+def run_with_umask(*command):
     return ["sh", "-c", 'umask 077; exec "$@"', "sh", *command]
 
 
 def test_a_broker_starts_anywhere(checkout):
     """`make run` serves from a folder with a blank, without a home, with files that only their owner can read."""
-    command = with_umask("make", "run", "PORT=0", "DATA=data for c")
-    with running(command, newcomer(checkout, "America/St_Johns"), checkout, subprocess.STDOUT) as process:
+    command = run_with_umask("make", "run", "PORT=0", "DATA=data for c")
+    with run_process(command, newcomer(checkout, "America/St_Johns"), checkout, subprocess.STDOUT) as process:
         lines = []
         for line in process.stdout:
             lines.append(line)
@@ -83,7 +83,7 @@ def test_a_broker_starts_anywhere(checkout):
 def test_tests_pass_anywhere(checkout):
     """`make test` passes there too; a few of the tests that start processes, and in another time zone."""
     done = subprocess.run(
-        with_umask("make", "test", f"ARGS=-q -p no:cacheprovider {' '.join(SOME)}"),
+        run_with_umask("make", "test", f"ARGS=-q -p no:cacheprovider {' '.join(SOME)}"),
         cwd=checkout,
         env=newcomer(checkout, "Pacific/Auckland"),
         capture_output=True,

@@ -8,24 +8,24 @@ import httpx
 import pytest
 
 from nakadi.local import Broker
-from tests.support.api import created
+from tests.support.api import create_event_type
 from tests.support.consumer import Consumer, owners
 from tests.support.dynamodb_service import CREDENTIALS, a_dynamodb
 from tests.support.patience import PATIENCE, until
-from tests.support.streaming_service import started, variables
-from tests.support.subscriptions import subscribed
+from tests.support.streaming_service import run_service, variables
+from tests.support.subscriptions import create_subscription
 
 FOUR = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 4, "write_parallelism": 4}
 
 
 @contextmanager
-def on_dynamodb(folder):
+def dynamodb_settings(folder):
     with a_dynamodb() as url:
         yield {"registry": url, "event_log": f"sqlite:///{folder / 'events.db'}"}
 
 
 @contextmanager
-def on_a_file(folder):
+def file_settings(folder):
     url = f"sqlite:///{folder / 'nakadi.db'}"
     yield {"registry": url, "event_log": url}
 
@@ -49,7 +49,7 @@ class Delivered:
             self.numbers |= {each["n"] for each in events}
         last[partition] = offset
 
-    def committed(self, batch):
+    def record_commit(self, batch):
         cursor = batch["cursor"]
         with self._lock:
             self._committed[cursor["partition"]] = max(self._committed.get(cursor["partition"], ""), cursor["offset"])
@@ -73,7 +73,7 @@ class Worker:
             while (batch := self.consumer.batch()) is not None:
                 self._delivered.take(self.consumer.id, last, batch)
                 if self.consumer.commit(batch).status_code == 204:
-                    self._delivered.committed(batch)
+                    self._delivered.record_commit(batch)
         except (OSError, EOFError, ValueError):
             return  # its server was killed
         finally:
@@ -87,8 +87,8 @@ class Worker:
 @pytest.mark.parametrize(
     ("place", "how"),
     [
-        pytest.param(on_dynamodb, signal.SIGKILL, id="dynamodb, killed", marks=pytest.mark.long),
-        pytest.param(on_a_file, signal.SIGTERM, id="file, stopped"),
+        pytest.param(dynamodb_settings, signal.SIGKILL, id="dynamodb, killed", marks=pytest.mark.long),
+        pytest.param(file_settings, signal.SIGTERM, id="file, stopped"),
     ],
 )
 def test_two_services_share_a_subscription(place, how, tmp_path):
@@ -100,8 +100,8 @@ def test_two_services_share_a_subscription(place, how, tmp_path):
         settings = stack.enter_context(place(tmp_path))
         broker = stack.enter_context(Broker(**settings))
         api = stack.enter_context(httpx.Client(base_url=broker.url, timeout=PATIENCE))
-        name = created(api, default_statistic=FOUR)["name"]
-        subscription = subscribed(api, name, read_from="begin")
+        name = create_event_type(api, default_statistic=FOUR)["name"]
+        subscription = create_subscription(api, name, read_from="begin")
         published = set()
 
         def publish(first, count):
@@ -116,7 +116,7 @@ def test_two_services_share_a_subscription(place, how, tmp_path):
 
         environment = {**CREDENTIALS, **variables(settings)}
         publish(0, 100)
-        one, two = (stack.enter_context(started(environment)) for _ in range(2))
+        one, two = (stack.enter_context(run_service(environment)) for _ in range(2))
         first = Worker(one, api, subscription, delivered)
         until(lambda: delivered.numbers == published)
         second = Worker(two, api, subscription, delivered)

@@ -15,8 +15,8 @@ from services.streaming import program
 from tests.support import http
 from tests.support.open_stream import OpenStream
 from tests.support.patience import PATIENCE
-from tests.support.signalled import ends_of_starts
-from tests.support.streaming_service import started, starting, variables
+from tests.support.signalled import end_at_each_step
+from tests.support.streaming_service import launch_service, run_service, variables
 from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 
 NAME = "measured.thing"
@@ -44,7 +44,7 @@ def broker(kept):
         yield broker
 
 
-def published(broker, *numbers):
+def publish_numbers(broker, *numbers):
     answer = http.post(f"{broker.url}/event-types/{NAME}/events", json=[{"n": number} for number in numbers])
     assert answer.status_code == 200
 
@@ -55,7 +55,7 @@ def numbers_in(line):
 
 def test_a_load_balancer_sees_that_it_is_well(kept):
     """The health endpoint answers without a token, and SIGTERM ends an idle service without a trace."""
-    with started(variables(kept)) as service:
+    with run_service(variables(kept)) as service:
         answer = http.get(f"{service.url}/health")
 
         assert (answer.status_code, answer.text) == (200, "OK")
@@ -67,7 +67,7 @@ def test_it_can_speak_tls_to_the_load_balancer(kept):
     unproven = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     unproven.check_hostname, unproven.verify_mode = False, ssl.CERT_NONE
 
-    with started(variables(kept), "--tls") as service:
+    with run_service(variables(kept), "--tls") as service:
         address = service.url.removeprefix("http://")
         with urlopen(f"https://{address}/health", context=unproven, timeout=PATIENCE) as answer:
             assert (answer.status, answer.read()) == (200, b"OK")
@@ -94,20 +94,20 @@ def test_connections_of_the_load_balancer_stay_open_behind_streams(kept, monkeyp
 
 def test_it_ends_cleanly_from_every_moment_of_its_start(kept):
     """Ctrl-C before its first line ends it with 130, SIGTERM and both behind that line with 0, never with a trace."""
-    for end in ends_of_starts("services.streaming", "--port=0", environment=variables(kept)):
+    for end in end_at_each_step("services.streaming", "--port=0", environment=variables(kept)):
         ready = "Streaming on port" in end.said
         assert (end.code, end.complained) == (130 if end.how == signal.SIGINT and not ready else 0, ""), end
 
 
 def test_events_come_as_they_are_published(broker, kept):
     """What another process publishes is streamed, what was there before as well."""
-    published(broker, 1, 2)
+    publish_numbers(broker, 1, 2)
     with (
-        started(variables(kept)) as service,
+        run_service(variables(kept)) as service,
         OpenStream(service.url, f"/event-types/{NAME}/events?batch_limit=2", FROM_THE_BEGINNING) as stream,
     ):
         before = json.loads(stream.line())
-        published(broker, 3, 4)
+        publish_numbers(broker, 3, 4)
         after = json.loads(stream.line())
 
     assert stream.status == 200
@@ -116,9 +116,9 @@ def test_events_come_as_they_are_published(broker, kept):
 
 def test_streams_are_packed_here(broker, kept):
     """A gateway does not pack what is streamed through it: the service does."""
-    published(broker, 1)
+    publish_numbers(broker, 1)
     with (
-        started(variables(kept)) as service,
+        run_service(variables(kept)) as service,
         OpenStream(
             service.url, f"/event-types/{NAME}/events", {**FROM_THE_BEGINNING, "Accept-Encoding": "gzip"}
         ) as stream,
@@ -131,7 +131,7 @@ def test_streams_are_packed_here(broker, kept):
 def test_a_stream_ends_before_its_gateway_ends_it(kept):
     """The setting has the last word on how long a stream takes, and its end is a proper one."""
     with (
-        started(variables(kept, longest_stream_seconds="1")) as service,
+        run_service(variables(kept, longest_stream_seconds="1")) as service,
         OpenStream(service.url, f"/event-types/{NAME}/events?stream_timeout=600&batch_flush_timeout=600") as stream,
     ):
         stream.rest()
@@ -143,7 +143,7 @@ def test_a_stream_ends_before_its_gateway_ends_it(kept):
 def test_a_stream_is_never_silent_for_too_long(kept):
     """Whatever flush timeout a client asks for, a keep-alive comes before a gateway gives up."""
     with (
-        started(variables(kept, longest_silence_seconds="1")) as service,
+        run_service(variables(kept, longest_silence_seconds="1")) as service,
         OpenStream(service.url, f"/event-types/{NAME}/events?batch_flush_timeout=300") as stream,
     ):
         assert numbers_in(json.loads(stream.line())) == []
@@ -151,9 +151,9 @@ def test_a_stream_is_never_silent_for_too_long(kept):
 
 def test_a_stop_ends_open_streams_well(broker, kept):
     """On SIGTERM a stream sends what it has, ends properly, and the process is gone long before it would be killed."""
-    published(broker, 1, 2, 3)
+    publish_numbers(broker, 1, 2, 3)
     with (
-        started(variables(kept)) as service,
+        run_service(variables(kept)) as service,
         OpenStream(
             service.url, f"/event-types/{NAME}/events?batch_limit=2&batch_flush_timeout=60", FROM_THE_BEGINNING
         ) as stream,
@@ -173,7 +173,7 @@ def test_tokens_are_checked_here_too(kept, tmp_path):
     """Who comes past the gateway's authorizer still needs a good token."""
     issuer = Issuer(tmp_path)
     asked = {"auth": "jwt", "auth_jwks": str(issuer.path), "auth_issuer": ISSUER, "auth_audience": AUDIENCE}
-    with started(variables(kept, **asked)) as service:
+    with run_service(variables(kept, **asked)) as service:
         target = f"/event-types/{NAME}/events"
         without = http.get(service.url + target)
         with OpenStream(service.url, f"{target}?stream_timeout=1&batch_flush_timeout=1", issuer.bearer()) as stream:
@@ -189,7 +189,7 @@ def test_events_and_commits_can_come_directly(kept, broker, tmp_path):
     asked = {"auth": "jwt", "auth_jwks": str(issuer.path), "auth_issuer": ISSUER, "auth_audience": AUDIENCE}
     wanted = {"owning_application": "me", "event_types": [NAME], "read_from": "begin"}
     subscription = http.post(f"{broker.url}/subscriptions", json=wanted).json()["id"]
-    with started(variables(kept, **asked), "--direct") as service:
+    with run_service(variables(kept, **asked), "--direct") as service:
         target = f"{service.url}/event-types/{NAME}/events"
         assert http.post(target, json=[{"n": 1}]).status_code == 401
         assert http.post(target, json=[{"n": 1}], headers=issuer.bearer(scope="uid")).status_code == 403
@@ -207,13 +207,13 @@ def test_events_and_commits_can_come_directly(kept, broker, tmp_path):
 @pytest.mark.usefixtures("broker")
 def test_events_are_not_taken_in_unless_it_is_asked_to(kept):
     """A service behind the gateway alone serves streams alone."""
-    with started(variables(kept)) as service:
+    with run_service(variables(kept)) as service:
         assert http.post(f"{service.url}/event-types/{NAME}/events", json=[{"n": 1}]).status_code == 405
 
 
 def test_nothing_else_is_served(kept):
     """Event types are the functions' business."""
-    with started(variables(kept)) as service:
+    with run_service(variables(kept)) as service:
         assert http.get(f"{service.url}/event-types").status_code == 404
 
 
@@ -228,7 +228,7 @@ def test_nothing_else_is_served(kept):
 )
 def test_it_says_why_it_cannot_start(environment, named):
     """A sentence on stderr names what is wrong."""
-    with starting(environment) as process:
+    with launch_service(environment) as process:
         _, said = process.communicate(timeout=PATIENCE)
 
     assert process.returncode == 1
@@ -240,7 +240,7 @@ def test_it_says_why_it_cannot_start(environment, named):
 def test_the_name_of_a_stage_is_no_part_of_a_path(kept):
     """A gateway may put its stage in front of a path: both ways lead to the stream."""
     target = f"/event-types/{NAME}/events?stream_timeout=1&batch_flush_timeout=1"
-    with started(variables(kept), "--prefix=/api") as service:
+    with run_service(variables(kept), "--prefix=/api") as service:
         answers = [http.get(f"{service.url}{prefix}{target}") for prefix in ("", "/api", "/ape")]
 
     assert [answer.status_code for answer in answers] == [200, 200, 404]

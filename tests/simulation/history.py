@@ -177,7 +177,7 @@ class History:
         lasts = (reset.expires_at - reset.began_at - MOST_SKEW).total_seconds()
         return self.now() + MOST_SKEW < reset.expires_at and self.steady() < self.marked[reset.id] + lasts
 
-    def was_committed(self, place: Place, offset: CommittedOffset) -> None:
+    def record_commit(self, place: Place, offset: CommittedOffset) -> None:
         """An offset has moved by a commit."""
         before = self.offsets[place]
         promise("I3", offset.position > before.position, f"{place} goes from {before.position} to {offset.position}")
@@ -189,7 +189,7 @@ class History:
         promise("at least once", not lost, f"{lost} of {place.partition} are committed and were never delivered")
         self.offsets[place] = offset
 
-    def was_parked(self, place: Place, offsets: Iterable[int]) -> None:
+    def record_parked(self, place: Place, offsets: Iterable[int]) -> None:
         """Consumers fail at these, or they have the keys of such."""
         self.parked[place].update(offsets)
         self.excused[place].update(offsets)
@@ -198,7 +198,7 @@ class History:
         """No one wanted what lies behind the first position, up to the second."""
         self.excused[place].update(range(first.offset + 1, last.offset + 1))
 
-    def left(self) -> dict[Place, int]:
+    def count_left(self) -> dict[Place, int]:
         """How many events are still there and not committed, where there are any."""
         ends = {place: max(self._committed(place) + 1, self.oldest[place]) for place in self.events}
         return {place: len(events) - ends[place] for place, events in self.events.items() if len(events) > ends[place]}

@@ -267,19 +267,19 @@ MUTANTS = (
 )
 
 
-def mutated(mutant: Mutant) -> str:
+def apply_mutation(mutant: Mutant) -> str:
     """The text of its file with the fault in it."""
     text = (PACKAGE / mutant.file).read_text()
     assert text.count(mutant.was) == 1, f"{mutant.what}: the code has changed"
     return text.replace(mutant.was, mutant.becomes)
 
 
-def found(mutant: Mutant, seeds: int) -> str:
+def find_symptom(mutant: Mutant, seeds: int) -> str:
     """What the simulation says of a mutant, in a line."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "nakadi"
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        (copy / mutant.file).write_text(mutated(mutant))
+        (copy / mutant.file).write_text(apply_mutation(mutant))
         environment = plain_environment(PYTHONPATH=f"{folder}:{ROOT}")
         command = [sys.executable, "-m", "tests.simulation", "--first-only", str(seeds)]
         done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -291,7 +291,7 @@ if __name__ == "__main__":
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
     missed = 0
     for mutant in MUTANTS:
-        outcome = found(mutant, count)
+        outcome = find_symptom(mutant, count)
         missed += outcome == "NOT FOUND"
         print(f"{mutant.breaks:14} {mutant.what:76} {outcome}", flush=True)
     sys.exit(1 if missed else 0)

@@ -7,7 +7,7 @@ import pytest
 
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.simulation.history import Broken
-from tests.simulation.mutants import MUTANTS, PACKAGE, mutated
+from tests.simulation.mutants import MUTANTS, PACKAGE, apply_mutation
 from tests.simulation.world import World, run
 from tests.support.engines import COORDINATIONS, a_coordination
 from tests.support.everything import seeds
@@ -66,7 +66,7 @@ def run_many(count, first=0):
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[each.what for each in MUTANTS])
 def test_every_mutant_still_fits(mutant):
     """Each of the faults that the simulation was shown to find is still one that can be put into the code."""
-    assert mutated(mutant) != (PACKAGE / mutant.file).read_text()
+    assert apply_mutation(mutant) != (PACKAGE / mutant.file).read_text()
 
 
 def test_every_promise_was_broken_once():

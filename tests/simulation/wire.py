@@ -65,7 +65,7 @@ class Wire:
         self.letting_go = False
 
     def assignment(self, subscription: str) -> Assignment:
-        return self._called(lambda: self._store.assignment(subscription))
+        return self._call(lambda: self._store.assignment(subscription))
 
     def replace_assignment(
         self,
@@ -77,30 +77,30 @@ class Wire:
     ) -> Assignment:
         actor, letting_go = self.actor, self.letting_go
 
-        def written() -> Assignment:
+        def read_written() -> Assignment:
             stored = self._store.replace_assignment(subscription, old, new, now, positions)
             self._history.was_written(
                 actor, stored, self._store.committed_offsets(subscription), handing_over=letting_go
             )
             return stored
 
-        return self._called(written)
+        return self._call(read_written)
 
     def committed_offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
-        return self._called(lambda: self._store.committed_offsets(subscription))
+        return self._call(lambda: self._store.committed_offsets(subscription))
 
     def commit(
         self, subscription: str, session: str, positions: Mapping[EventTypePartition, Position], now: datetime
     ) -> Mapping[EventTypePartition, CommitResult]:
-        def committed() -> Mapping[EventTypePartition, CommitResult]:
+        def list_committed() -> Mapping[EventTypePartition, CommitResult]:
             verdicts = self._store.commit(subscription, session, positions, now)
             offsets = self._store.committed_offsets(subscription)
             for place, verdict in verdicts.items():
                 if verdict is CommitResult.COMMITTED:
-                    self._history.was_committed(place, offsets[place])
+                    self._history.record_commit(place, offsets[place])
             return verdicts
 
-        return self._called(committed)
+        return self._call(list_committed)
 
     def park_events(
         self,
@@ -110,28 +110,28 @@ class Wire:
         now: datetime,
         upto: Position | None = None,
     ) -> CommitResult:
-        def parked() -> CommitResult:
+        def list_parked() -> CommitResult:
             place = events[0].parked.partition
             verdict = self._store.park_events(subscription, session, events, now, upto)
             if verdict is CommitResult.COMMITTED:
-                self._history.was_parked(place, [each.parked.position.offset for each in events])
+                self._history.record_parked(place, [each.parked.position.offset for each in events])
                 if upto is not None:
-                    self._history.was_committed(place, self._store.committed_offsets(subscription)[place])
+                    self._history.record_commit(place, self._store.committed_offsets(subscription)[place])
             return verdict
 
-        return self._called(parked)
+        return self._call(list_parked)
 
     def list_parked_events(self, subscription: str, **wanted: Any) -> Sequence[ParkedEventInfo]:
-        return self._called(lambda: self._store.list_parked_events(subscription, **wanted))
+        return self._call(lambda: self._store.list_parked_events(subscription, **wanted))
 
     def renew_lease(self, holder: str, until: datetime) -> None:
-        self._called(lambda: self._store.renew_lease(holder, until))
+        self._call(lambda: self._store.renew_lease(holder, until))
 
     def release_lease(self, holder: str) -> None:
-        self._called(lambda: self._store.release_lease(holder))
+        self._call(lambda: self._store.release_lease(holder))
 
     def lease_expiries(self) -> Mapping[str, datetime]:
-        return self._called(self._store.lease_expiries)
+        return self._call(self._store.lease_expiries)
 
     def add_change_listener(
         self, subscription: str, changed: Callable[[SubscriptionChangeNotice], None]
@@ -143,19 +143,19 @@ class Wire:
         """
         thread = threading.get_ident()
 
-        def heard(what: SubscriptionChangeNotice) -> None:
+        def hear_notice(what: SubscriptionChangeNotice) -> None:
             if threading.get_ident() != thread:
                 return
             luck = self._hearing.random()
             if luck >= self._faults.news_lost:
                 changed(SubscriptionChange.OFFSETS if isinstance(what, OffsetsCommitted) and luck < 0.5 else what)
 
-        return self._store.add_change_listener(subscription, heard)
+        return self._store.add_change_listener(subscription, hear_notice)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def _called(self, call: Callable[[], Answer]) -> Answer:
+    def _call(self, call: Callable[[], Answer]) -> Answer:
         faults, context = self._faults, (self.actor, self.letting_go)
         if self._random.random() < faults.others_move:
             self.meanwhile()

@@ -182,7 +182,7 @@ class World:
                 return
 
     def _left(self) -> int:
-        return sum(self.history.left().values())
+        return sum(self.history.count_left().values())
 
     def _everybody_moves(self, seconds: float = 1.5, commit: Callable[[Stream], None] | None = None) -> None:
         self.time.move(seconds)
@@ -239,8 +239,8 @@ class World:
         return self.reset is not None or self.repartitioning is not None
 
     def _what_is_left(self) -> str:
-        left = {place.partition: count for place, count in self.history.left().items()}
-        return f"{left} events are left, {self._told()}"
+        left = {place.partition: count for place, count in self.history.count_left().items()}
+        return f"{left} events are left, {self._describe()}"
 
     # What may happen
 
@@ -281,7 +281,7 @@ class World:
         stream = process.open(self.subscription, session_id, limits, requested)
         if stream is not None:
             self.streams[session_id] = stream
-        self._note(f"{process.name} opened {session_id} {[each.partition for each in requested]}: {self._told()}")
+        self._note(f"{process.name} opened {session_id} {[each.partition for each in requested]}: {self._describe()}")
 
     def _look(self) -> None:
         process = self._some_process()
@@ -478,7 +478,7 @@ class World:
     def _now(self) -> datetime:
         return SkewedClock(self.time).now()
 
-    def _told(self) -> str:
+    def _describe(self) -> str:
         entries = self.store.assignment(SUBSCRIPTION).entries
         return " ".join(
             f"{each.owner or ''}{'>' + each.next_owner if each.next_owner else ''}" or "-" for each in entries

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from infra.laptop.kinesis_local import free_port
 from tests.soak.verdict import Judge, Verdict, entries
 from tests.support.processes import ENVIRONMENT
-from tests.support.workers import children
+from tests.support.workers import find_children
 
 EVENT_TYPE = "soak"
 PARTITIONS = 8
@@ -91,7 +91,7 @@ class Server:
     def end_a_part(self, how: signal.Signals, chance: random.Random) -> bool:
         """Whether there was one."""
         assert self._process is not None
-        running = children(self._process.pid) if self._workers > 1 else []
+        running = find_children(self._process.pid) if self._workers > 1 else []
         with suppress(ProcessLookupError):
             if running:
                 os.kill(chance.choice(running), how)
@@ -116,7 +116,7 @@ class Ground(Protocol):
     def close(self) -> None: ...
 
 
-def asked(host: str, method: str, path: str, body: Any = None) -> Any:
+def request_json(host: str, method: str, path: str, body: Any = None) -> Any:
     """The answer of a request that must succeed."""
     connection = http.client.HTTPConnection(host, timeout=60)
     try:
@@ -131,7 +131,7 @@ def asked(host: str, method: str, path: str, body: Any = None) -> Any:
         connection.close()
 
 
-def prepared(host: str) -> str:
+def create_subscription(host: str) -> str:
     """The id of a subscription to a new event type."""
     statistic = {"messages_per_minute": 1, "message_size": 1}
     definition = {
@@ -143,14 +143,14 @@ def prepared(host: str) -> str:
         "schema": {"type": "json_schema", "schema": '{"properties":{"key":{"type":"string"}},"required":["key"]}'},
         "default_statistic": statistic | {"read_parallelism": PARTITIONS, "write_parallelism": PARTITIONS},
     }
-    asked(host, "POST", "/event-types", definition)
+    request_json(host, "POST", "/event-types", definition)
     wanted = {"owning_application": "soak", "event_types": [EVENT_TYPE], "read_from": "begin"}
-    return str(asked(host, "POST", "/subscriptions", wanted)["id"])
+    return str(request_json(host, "POST", "/subscriptions", wanted)["id"])
 
 
-def left(host: str, subscription: str) -> int | None:
+def count_uncommitted(host: str, subscription: str) -> int | None:
     """How many events are not committed yet; None if that is unknown."""
-    [item] = asked(host, "GET", f"/subscriptions/{subscription}/stats")["items"]
+    [item] = request_json(host, "GET", f"/subscriptions/{subscription}/stats")["items"]
     counts = [each.get("unconsumed_events") for each in item["partitions"]]
     return None if None in counts else sum(counts)
 
@@ -182,7 +182,7 @@ class Publisher:
     def _publish(self, batch: list[dict[str, str]]) -> None:
         while True:
             try:
-                asked(self.host, "POST", f"/event-types/{EVENT_TYPE}/events", batch)
+                request_json(self.host, "POST", f"/event-types/{EVENT_TYPE}/events", batch)
             except (OSError, http.client.HTTPException):
                 time.sleep(0.1)
             else:
@@ -247,12 +247,12 @@ def publishing(plan: Plan, host: str) -> Iterator[list[Publisher]]:
 # The soak ------------------------------------------------------------------------------------------------------------
 
 
-def soaked(plan: Plan, folder: Path, say: Say = print, new_ground: Callable[[Path], Ground] = Server) -> Verdict:
+def run_soak(plan: Plan, folder: Path, say: Say = print, new_ground: Callable[[Path], Ground] = Server) -> Verdict:
     """Live through a plan, and judge it."""
     with ExitStack() as around:
         server = new_ground(folder)
         around.callback(server.close)
-        subscription = prepared(server.host)
+        subscription = create_subscription(server.host)
         consumers = Consumers(plan, server.host, subscription, folder)
         around.callback(consumers.close)
         with publishing(plan, server.host) as publishers:
@@ -293,7 +293,7 @@ def _live_through(plan: Plan, server: Ground, consumers: Consumers, say: Say) ->
 
 def _wait_for_the_rest(host: str, subscription: str, say: Say) -> None:
     began = time.monotonic()
-    while (rest := left(host, subscription)) != 0 and time.monotonic() < began + PATIENCE_SECONDS:
+    while (rest := count_uncommitted(host, subscription)) != 0 and time.monotonic() < began + PATIENCE_SECONDS:
         time.sleep(0.1)
     say(f"{time.monotonic() - began:.1f} s later {rest} events are not committed")
 
@@ -304,12 +304,12 @@ def main(minutes: float, folder: Path, engine: str) -> int:
     if engine == "aws-local":
         from tests.soak.aws import LaptopGround  # noqa: PLC0415  # it needs what deploys
 
-        verdict = soaked(replace(plan, events_a_second=100.0), folder, new_ground=LaptopGround)
+        verdict = run_soak(replace(plan, events_a_second=100.0), folder, new_ground=LaptopGround)
     elif engine == "kafka":
         from tests.soak.kafka import KafkaGround  # noqa: PLC0415  # only where it is asked for
 
-        verdict = soaked(plan, folder, new_ground=partial(KafkaGround, workers=workers))
+        verdict = run_soak(plan, folder, new_ground=partial(KafkaGround, workers=workers))
     else:
-        verdict = soaked(plan, folder, new_ground=partial(Server, workers=workers))
+        verdict = run_soak(plan, folder, new_ground=partial(Server, workers=workers))
     print(verdict)
     return 0 if verdict.is_good else 1

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from tests.soak.soak import Plan, soaked
+from tests.soak.soak import Plan, run_soak
 from tests.soak.verdict import Judge
 
 
@@ -13,7 +13,7 @@ def test_nothing_is_lost_whichever_process_is_killed(tmp_path):
     delivered, in order, and nothing comes again that was committed. (S206, S239, S245, S312, S313, S315)"""
     goes_down = ((0.2, signal.SIGKILL), (0.6, signal.SIGTERM))
     said = []
-    verdict = soaked(Plan(seconds=5, life_seconds=3, events_a_second=300, goes_down=goes_down), tmp_path, said.append)
+    verdict = run_soak(Plan(seconds=5, life_seconds=3, events_a_second=300, goes_down=goes_down), tmp_path, said.append)
     assert verdict.is_good, f"{verdict}; {said}"
     # How much happens in so short a time is the machine's business.
     assert verdict.acknowledged

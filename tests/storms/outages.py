@@ -26,7 +26,7 @@ from nakadi.model.events import Record, Stored
 from nakadi.model.log_index import RecordPosition
 from nakadi.model.outcomes import Conflict, Outcome, Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
-from tests.support.kinesis_forgetful import Kept
+from tests.support.kinesis_forgetful import StoredRecord
 from tests.support.kinesis_hours import Hours, hours
 
 BEGIN = Position(1, -1)
@@ -93,11 +93,11 @@ class Interrupted:
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._index, name)
 
-        def called(*values: Any) -> Any:
+        def intercept(*values: Any) -> Any:
             self._between()
             return method(*values)
 
-        return called
+        return intercept
 
 
 class Outages:
@@ -365,7 +365,7 @@ class Outages:
     def _type(self, name: str) -> EventType:
         return self.world.broker.event_types.get(name)
 
-    def _note_forgotten(self, shard: str, record: Kept) -> None:
+    def _note_forgotten(self, shard: str, record: StoredRecord) -> None:
         indexed = self._plain_index.shard_progresses("live").get(shard)
         envelope = parse_envelope(record.data)
         is_whole = envelope is not None and envelope.kind == WHOLE_FRAME

@@ -28,7 +28,7 @@ from nakadi.ports.clock import SystemClock
 from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument
 from tests.storms.weather import Time, Weather
 from tests.support.aws import REGION, aws
-from tests.support.kinesis import made_stream, quick_clients, session
+from tests.support.kinesis import create_stream, session, use_fast_clients
 
 TOPIC = "orders"
 PARTITIONS = 4
@@ -285,9 +285,9 @@ def _together(offsets: Sequence[int]) -> bool:
 
 
 @contextmanager
-def at_sea(seed: int) -> Iterator[Voyage]:
+def start_voyage(seed: int) -> Iterator[Voyage]:
     clock = Time()
-    with clock.instead(), aws() as world, quick_clients():
+    with clock.instead(), aws() as world, use_fast_clients():
         random.seed(seed)
         weather = Weather(random.Random(seed), clock)
         with weather.over(world):
@@ -295,11 +295,11 @@ def at_sea(seed: int) -> Iterator[Voyage]:
             s3 = session().create_client("s3", REGION)
             s3.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})
             client = Refusing(opening.new_kinesis_client({"region": REGION}), weather)
-            yield Voyage(seed, weather, client, made_stream(client, shards=1))
+            yield Voyage(seed, weather, client, create_stream(client, shards=1))
 
 
 def voyage(seed: int, steps: int) -> Figures:
-    with at_sea(seed) as voyage:
+    with start_voyage(seed) as voyage:
         for _ in range(steps):
             voyage.step()
         return voyage.ashore()

@@ -24,23 +24,23 @@ LITTLE = 0.001
 THROTTLED, EXPIRED = "throttled", "expired credentials"
 
 BEFORE_OR_AFTER: dict[str, Fault] = {
-    "500 before": aws.broken_before,
-    "500 after": aws.broken_after,
-    "timeout before": aws.no_answer_before,
-    "timeout after": aws.no_answer_after,
-    "cut off after": aws.cut_off_after,
+    "500 before": aws.error_before_effect,
+    "500 after": aws.error_after_effect,
+    "timeout before": aws.timeout_before_effect,
+    "timeout after": aws.timeout_after_effect,
+    "cut off after": aws.truncated_answer_after_effect,
     "no connection": aws.no_connection,
 }
 KINESIS: dict[str, Fault] = {
-    THROTTLED: aws.refused("ProvisionedThroughputExceededException"),
-    EXPIRED: aws.refused("ExpiredTokenException"),
+    THROTTLED: aws.refusal_fault("ProvisionedThroughputExceededException"),
+    EXPIRED: aws.refusal_fault("ExpiredTokenException"),
     **BEFORE_OR_AFTER,
 }
-READING = {**KINESIS, "expired iterator": aws.refused("ExpiredIteratorException")}
+READING = {**KINESIS, "expired iterator": aws.refusal_fault("ExpiredIteratorException")}
 DYNAMODB = {
-    THROTTLED: aws.refused("ThrottlingException"),
-    EXPIRED: aws.refused("ExpiredTokenException"),
-    "conflict": aws.cancelled("TransactionConflict"),
+    THROTTLED: aws.refusal_fault("ThrottlingException"),
+    EXPIRED: aws.refusal_fault("ExpiredTokenException"),
+    "conflict": aws.cancellation_fault("TransactionConflict"),
     **BEFORE_OR_AFTER,
 }
 
@@ -73,10 +73,10 @@ class Time:
 def _here(ours: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callable[..., Any]:
     here = threading.get_ident()
 
-    def asked(*values: Any) -> Any:
+    def intercept(*values: Any) -> Any:
         return (ours if threading.get_ident() == here else elsewhere)(*values)
 
-    return asked
+    return intercept
 
 
 class Weather:

@@ -30,7 +30,7 @@ def attributes(*names: str) -> list[dict[str, str]]:
     return [{"data_type": "user", "value": name} for name in names]
 
 
-def lists(admins: str = "ann", readers: str = "ann", writers: str = "ann") -> dict[str, Any]:
+def an_authorization(admins: str = "ann", readers: str = "ann", writers: str = "ann") -> dict[str, Any]:
     """An authorization section; each list one name, or several separated by spaces."""
     return {
         "admins": attributes(*admins.split()),
@@ -39,7 +39,7 @@ def lists(admins: str = "ann", readers: str = "ann", writers: str = "ann") -> di
     }
 
 
-def created(api: httpx.Client, definition: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+def create_event_type(api: httpx.Client, definition: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
     """Create an event type and say how it was registered."""
     definition = definition or a_definition(**changes)
     answer = api.post("/event-types", json=definition)

@@ -24,12 +24,12 @@ PARTITIONS = 3
 TOPIC = "crash"
 
 
-def url_of(folder: Path) -> str:
+def log_url(folder: Path) -> str:
     return f"sqlite:///{folder}/nakadi.db"
 
 
-def opened(folder: Path, tiers: ArchivePolicy) -> TieredLog:
-    url = url_of(folder)
+def open_log(folder: Path, tiers: ArchivePolicy) -> TieredLog:
+    url = log_url(folder)
     clock = SystemClock()
     return TieredLog(
         open_event_log(url, clock), open_log_index(url), open_archive(f"{folder}/archive"), clock, None, tiers
@@ -37,7 +37,7 @@ def opened(folder: Path, tiers: ArchivePolicy) -> TieredLog:
 
 
 def main(folder: str, run: str) -> None:
-    log = opened(Path(folder), ArchivePolicy(archive_after=0, hot_retention=0, unreferenced_grace=3600))
+    log = open_log(Path(folder), ArchivePolicy(archive_after=0, hot_retention=0, unreferenced_grace=3600))
     log.create_topic(TOPIC, PARTITIONS)
     os.write(1, b"ready\n")
 

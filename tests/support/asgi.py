@@ -71,7 +71,7 @@ class Client:
         return not self.sent[-1].get("more_body", False)
 
 
-def answered(handler, scope=None, client=None, limits=NO_HEAD_START):
+def get_response(handler, scope=None, client=None, limits=NO_HEAD_START):
     """What a client sees of one request."""
 
     async def run():
@@ -86,7 +86,7 @@ def answered(handler, scope=None, client=None, limits=NO_HEAD_START):
     return asyncio.run(run())
 
 
-def asked_of(application, scope, client):
+def get_application_response(application, scope, client):
     """What a client sees of one request to an application of its own."""
 
     async def run():

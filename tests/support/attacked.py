@@ -24,12 +24,12 @@ ADDRESS_LIMIT = 3_500_000_000
 MEGABYTE = 1_000_000
 
 
-def times(short: int, long: int) -> int:
+def choose_repetitions(short: int, long: int) -> int:
     """How often to do something: in `make test`, and in `make attacks`."""
     return long if LONG else short
 
 
-class Attacked:
+class AttackedBroker:
     """A running broker: its address, its memory, and what it has logged."""
 
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
@@ -39,7 +39,7 @@ class Attacked:
         while "Ctrl-C ends it." not in greeting:
             assert process.stdout is not None
             line = process.stdout.readline()
-            assert line, self.logged()
+            assert line, self.read_log()
             greeting += line
         found = re.search(r"ready at (\S+)", greeting)
         assert found is not None
@@ -64,13 +64,13 @@ class Attacked:
         if self._status.exists():
             (self._status.parent / "clear_refs").write_text("5")
 
-    def logged(self) -> str:
+    def read_log(self) -> str:
         """What it has written to its log until now."""
         return self._log.read_text(errors="replace")
 
     def tracebacks(self) -> list[str]:
         """The lines of the log at which tracebacks begin, each with the line before it."""
-        lines = self.logged().splitlines()
+        lines = self.read_log().splitlines()
         return [
             "\n".join(lines[max(0, n - 1) : n + 40]) for n, line in enumerate(lines) if line.startswith("Traceback")
         ]
@@ -97,7 +97,9 @@ class Attacked:
 
 
 @contextmanager
-def attacked(*arguments: str, address_limit: int = ADDRESS_LIMIT, **environment: str) -> Iterator[Attacked]:
+def start_attacked_broker(
+    *arguments: str, address_limit: int = ADDRESS_LIMIT, **environment: str
+) -> Iterator[AttackedBroker]:
     """Start a broker in memory that may not ask for more address space than so many bytes, and end it afterwards.
 
     `arguments` are further ones of the program, and `environment` is added to its own: `NAKADI_AUTH="jwt"`.
@@ -112,7 +114,7 @@ def attacked(*arguments: str, address_limit: int = ADDRESS_LIMIT, **environment:
                 limited, env={**ENVIRONMENT, **environment}, stdout=subprocess.PIPE, stderr=errors, text=True
             )
         try:
-            yield Attacked(process, log)
+            yield AttackedBroker(process, log)
         finally:
             if process.poll() is None:
                 process.kill()

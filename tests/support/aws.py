@@ -104,18 +104,18 @@ def _tables_client() -> Any:
 # Faults
 
 
-def refused(code: str) -> Fault:
+def refusal_fault(code: str) -> Fault:
     """The service answers this error, and has done nothing."""
     return lambda request, _: _error(request, 400, {"__type": f"com.amazonaws.dynamodb#{code}"})
 
 
-def cancelled(code: str) -> Fault:
+def cancellation_fault(code: str) -> Fault:
     """The service cancels a transaction for the sake of its last change, or refuses a single one."""
 
     def fault(request: AWSPreparedRequest, effect: Effect) -> AWSResponse | None:
         changes = json.loads(request.body or "{}").get("TransactItems")
         if changes is None:
-            return refused(f"{code}Exception")(request, effect)
+            return refusal_fault(f"{code}Exception")(request, effect)
         reasons = [{"Code": "None"}] * (len(changes) - 1) + [{"Code": code}]
         body = {"__type": "com.amazonaws.dynamodb#TransactionCanceledException", "CancellationReasons": reasons}
         return _error(request, 400, body)
@@ -123,23 +123,23 @@ def cancelled(code: str) -> Fault:
     return fault
 
 
-def broken_before(request: AWSPreparedRequest, _: Effect) -> AWSResponse:
+def error_before_effect(request: AWSPreparedRequest, _: Effect) -> AWSResponse:
     return _error(request, 500, {"__type": "com.amazonaws.dynamodb#InternalServerError"})
 
 
-def broken_after(request: AWSPreparedRequest, effect: Effect) -> AWSResponse:
+def error_after_effect(request: AWSPreparedRequest, effect: Effect) -> AWSResponse:
     effect()
-    return broken_before(request, effect)
+    return error_before_effect(request, effect)
 
 
-def unreadable_after(request: AWSPreparedRequest, effect: Effect) -> AWSResponse:
+def unreadable_answer_after_effect(request: AWSPreparedRequest, effect: Effect) -> AWSResponse:
     """The request has its effect, and something in between answers in the place of the service."""
     effect()
     page: Any = MockRawResponse("<html>Welcome</html>")
     return AWSResponse(request.url, 200, {"content-type": "text/html"}, page)
 
 
-def page_of(limit: int) -> Fault:
+def small_page_fault(limit: int) -> Fault:
     """The service answers a query with so many items at most, and where the next page begins."""
 
     def answered(request: AWSPreparedRequest, effect: Effect) -> AWSResponse | None:
@@ -153,21 +153,21 @@ def no_connection(request: AWSPreparedRequest, _: Effect) -> AWSResponse:
     raise ConnectTimeoutError(endpoint_url=request.url)
 
 
-def no_answer_before(request: AWSPreparedRequest, _: Effect) -> AWSResponse:
+def timeout_before_effect(request: AWSPreparedRequest, _: Effect) -> AWSResponse:
     raise ReadTimeoutError(endpoint_url=request.url)
 
 
-def no_answer_after(request: AWSPreparedRequest, effect: Effect) -> AWSResponse:
+def timeout_after_effect(request: AWSPreparedRequest, effect: Effect) -> AWSResponse:
     effect()
     raise ReadTimeoutError(endpoint_url=request.url)
 
 
-def cut_off_after(request: AWSPreparedRequest, effect: Effect) -> AWSResponse:
+def truncated_answer_after_effect(request: AWSPreparedRequest, effect: Effect) -> AWSResponse:
     effect()
     raise ConnectionClosedError(endpoint_url=request.url)
 
 
-def no_answer_after_and(meanwhile: Callable[[], None]) -> Fault:
+def timeout_fault_with(meanwhile: Callable[[], None]) -> Fault:
     """The request has its effect, another process does something, and no answer comes."""
 
     def fault(request: AWSPreparedRequest, effect: Effect) -> AWSResponse:
@@ -179,15 +179,15 @@ def no_answer_after_and(meanwhile: Callable[[], None]) -> Fault:
 
 
 PASSING_FAULTS = {
-    "throttled": refused("ThrottlingException"),
-    "no capacity": refused("ProvisionedThroughputExceededException"),
-    "in a conflict": refused("TransactionConflictException"),
-    "cancelled by a conflict": cancelled("TransactionConflict"),
-    "broken before": broken_before,
-    "broken after": broken_after,
-    "no answer before": no_answer_before,
-    "no answer after": no_answer_after,
-    "cut off after": cut_off_after,
+    "throttled": refusal_fault("ThrottlingException"),
+    "no capacity": refusal_fault("ProvisionedThroughputExceededException"),
+    "in a conflict": refusal_fault("TransactionConflictException"),
+    "cancelled by a conflict": cancellation_fault("TransactionConflict"),
+    "broken before": error_before_effect,
+    "broken after": error_after_effect,
+    "no answer before": timeout_before_effect,
+    "no answer after": timeout_after_effect,
+    "cut off after": truncated_answer_after_effect,
     "no connection": no_connection,
 }
 """Faults of DynamoDB after which another attempt may succeed, by what a test is called that meets them."""

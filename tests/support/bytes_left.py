@@ -30,12 +30,12 @@ def objects_in(client: Any, bucket: str) -> Mapping[str, bytes]:
     return found
 
 
-def with_text(text: str, files: Mapping[str, bytes]) -> list[str]:
+def find_files_with_text(text: str, files: Mapping[str, bytes]) -> list[str]:
     """The names of the files that have a text in them."""
-    return sorted(name for name, content in files.items() if text.encode() in readable(content))
+    return sorted(name for name, content in files.items() if text.encode() in decompress_all(content))
 
 
-def readable(content: bytes) -> bytes:
+def decompress_all(content: bytes) -> bytes:
     """The bytes of a file, and what they are without their compression. What it is says its beginning."""
     if content.startswith(b"\x1f\x8b"):
         return content + gzip.decompress(content)
@@ -45,11 +45,11 @@ def readable(content: bytes) -> bytes:
     if content.startswith(b"Obj\x01"):
         # Blocks end with the mark that the header ends with; each has two numbers in front.
         header, *blocks = content.split(content[-SYNC_BYTES:])
-        return header + b"".join(_unpacked(block) for block in blocks if block)
+        return header + b"".join(_decompress(block) for block in blocks if block)
     return content
 
 
-def _unpacked(block: bytes) -> bytes:
+def _decompress(block: bytes) -> bytes:
     at = 0
     for _ in range(2):
         while block[at] & 0x80:
@@ -61,6 +61,6 @@ def _unpacked(block: bytes) -> bytes:
     return zlib.decompress(packed, -zlib.MAX_WBITS)
 
 
-def kinds(files: Mapping[str, bytes]) -> Iterator[str]:
+def list_file_kinds(files: Mapping[str, bytes]) -> Iterator[str]:
     """The endings of names."""
     return (Path(name.partition("@")[0]).suffix for name in files)

@@ -7,7 +7,7 @@ import pytest
 from nakadi.model.outcomes import Unavailable
 
 
-def see_that_everything_is_refused(port: type, attempts: Mapping[str, Callable[[], object]]) -> None:
+def assert_everything_is_refused(port: type, attempts: Mapping[str, Callable[[], object]]) -> None:
     """One attempt for each method of the port, by its name: each raises `Unavailable`."""
     methods = {name for name, value in vars(port).items() if callable(value) and not name.startswith("_")}
     assert set(attempts) == methods - {"close"}

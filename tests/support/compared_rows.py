@@ -10,7 +10,16 @@ from typing import Any
 
 from pyspark.sql import Row
 
-STAMPED = {"published_by", "received_at", "version", "event_type", "partition", "flow_id", "parent_eids", "span_ctx"}
+BROKER_FIELDS = {
+    "published_by",
+    "received_at",
+    "version",
+    "event_type",
+    "partition",
+    "flow_id",
+    "parent_eids",
+    "span_ctx",
+}
 """What the broker puts into the metadata of an event beside what its publisher has there."""
 
 
@@ -40,7 +49,7 @@ def _check_stamps(event: dict[str, Any] | None, published: Mapping[str, Any]) ->
     metadata = event["metadata"].asDict() if isinstance(event["metadata"], Row) else dict(event["metadata"])
     assert metadata["received_at"], event
     event["metadata"] = {
-        name: value for name, value in metadata.items() if name in published["metadata"] or name not in STAMPED
+        name: value for name, value in metadata.items() if name in published["metadata"] or name not in BROKER_FIELDS
     }
 
 

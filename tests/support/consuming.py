@@ -42,7 +42,7 @@ def distance(_place: EventTypePartition, first: Position, last: Position) -> int
     return last.offset - first.offset
 
 
-class Table:
+class SessionHarness:
     """`Table(0, 1)` has a session that owns partitions 0 and 1 of which nothing is committed, and reads both.
 
     `lines` are what the client gets: "0:0-4" is a batch with events 0 to 4 of partition 0, "0@4" a keep-alive behind
@@ -124,12 +124,12 @@ class Table:
 
     # What comes of it
 
-    def told(self) -> list[str]:
+    def take_messages(self) -> list[str]:
         """The lines since the last time."""
         lines, self.lines = self.lines, []
         return lines
 
-    def called(self) -> list[SessionAction]:
+    def take_calls(self) -> list[SessionAction]:
         """The calls since the last time, except openings that were answered."""
         calls, self.calls = self.calls, []
         return calls
@@ -138,7 +138,7 @@ class Table:
         for action in actions:
             match action:
                 case SendBatch():
-                    self.lines.append(_spelled(action))
+                    self.lines.append(_format_batch(action))
                 case SendKeepAlive(place, position, info):
                     self.lines.append(f"{place.partition}@{position.offset} {info}".strip())
                 case OpenPartition(place, position) if self.opening:
@@ -148,7 +148,7 @@ class Table:
                     self.calls.append(action)
 
 
-def _spelled(batch: SendBatch) -> str:
+def _format_batch(batch: SendBatch) -> str:
     offsets = [run.chunk.events[index].offset for run in batch.runs for index in range(run.first, run.last)]
     assert batch.position.offset == offsets[-1]
     return f"{batch.partition.partition}:{offsets[0]}-{offsets[-1]} {batch.info}".strip()

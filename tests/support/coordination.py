@@ -55,7 +55,7 @@ def entries(*told: str) -> tuple[PartitionAssignment, ...]:
     return tuple(entry(partition, each) for partition, each in enumerate(told))
 
 
-def in_words(them: Iterable[PartitionAssignment]) -> list[str]:
+def format_partitions(them: Iterable[PartitionAssignment]) -> list[str]:
     """The other way round."""
     return [f"{each.owner or ''}{'>' + each.next_owner if each.next_owner else ''}" for each in them]
 
@@ -82,7 +82,9 @@ def at(offset: int, timeline: int = 1) -> Position:
     return Position(timeline, offset)
 
 
-def begun(coordination: Coordination, *told: str, sessions=(), subscription: str = SUBSCRIPTION) -> Assignment:
+def begin_assignment(
+    coordination: Coordination, *told: str, sessions=(), subscription: str = SUBSCRIPTION
+) -> Assignment:
     """An assignment whose partitions are all before their first event."""
     new = an_assignment(*told, sessions=sessions)
     positions = {each.partition: at(-1) for each in new.entries}
@@ -96,7 +98,7 @@ def commit(
     return coordination.commit(SUBSCRIPTION, session, {place: at(offset, timeline)}, LATER)[place]
 
 
-def committed_soon(
+def commit_async(
     coordination: Coordination, session: str, positions: Mapping[EventTypePartition, Position]
 ) -> Future[CommitResultByPartition]:
     """The outcome of a commit that is not waited for; a second one would be an error."""

@@ -13,8 +13,8 @@ from nakadi.http.routes import cursors as routes
 from nakadi.model.authorization import Operation, Resource, Subject
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import NotFound
-from tests.support.http import client_of
-from tests.support.places import Generation, a_past
+from tests.support.http import make_client
+from tests.support.places import Generation, an_event_type_with_past
 
 NAME = "order.created"
 TIMELINE_NOT_FOUND = (
@@ -32,7 +32,7 @@ class OneEventType:
         return self._event_type
 
 
-class AllBut:
+class DenyingPermissions:
     def __init__(self, refused: Sequence[Operation]) -> None:
         self._refused = refused
 
@@ -45,9 +45,9 @@ class Api:
     """The operations on one event type with a past."""
 
     def __init__(self, *generations: Generation, refused: Sequence[Operation] = ()) -> None:
-        event_type, self.logs = a_past(*generations, name=NAME)
-        found = routes.routes(OneEventType(event_type), AllBut(refused), CursorResolver(self.logs))
-        self._client = client_of(Application(found))
+        event_type, self.logs = an_event_type_with_past(*generations, name=NAME)
+        found = routes.routes(OneEventType(event_type), DenyingPermissions(refused), CursorResolver(self.logs))
+        self._client = make_client(Application(found))
 
     def get(self, path: str, **query: Any) -> httpx.Response:
         texts = {name: each if isinstance(each, str) else json.dumps(each) for name, each in query.items()}
@@ -61,7 +61,7 @@ class Api:
         return self._client.post(f"/event-types/{NAME}/{operation}", content=text, headers=headers)
 
 
-def refusal(response: httpx.Response) -> tuple[int, str]:
+def read_refusal(response: httpx.Response) -> tuple[int, str]:
     assert response.headers["content-type"] == "application/problem+json"
     return response.status_code, response.json()["detail"]
 

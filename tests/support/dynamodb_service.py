@@ -19,7 +19,7 @@ from nakadi.engines.dynamodb.tables import TABLES
 from tests.support.aws import REGION
 from tests.support.other_engines import dynamodb_local
 from tests.support.patience import until
-from tests.support.processes import ENVIRONMENT, listens
+from tests.support.processes import ENVIRONMENT, is_listening
 
 ROOT = Path(__file__).parents[2]
 PREFIX = "shared"
@@ -58,14 +58,14 @@ def aws_service() -> Iterator[str]:
         ) as process,
     ):
         try:
-            until(lambda: listens(port))
+            until(lambda: is_listening(port))
             yield f"http://127.0.0.1:{port}"
         finally:
             process.kill()
 
 
 @contextmanager
-def on_dynamodb_local() -> Iterator[str]:
+def start_dynamodb_local() -> Iterator[str]:
     """The URL of tables on DynamoDB Local, which no other test uses. Inside, processes have credentials."""
     with patch.dict(os.environ, CREDENTIALS), tables(dynamodb_local(), f"contract-{next(_numbers)}") as url:
         yield url

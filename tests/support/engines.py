@@ -23,16 +23,16 @@ from nakadi.ports.log_index import LogIndex
 from nakadi.ports.registry import Registry
 from tests.support import kafka
 from tests.support.clock import HandMovedClock
-from tests.support.other_engines import WANTED
-from tests.support.sharing import sharing
+from tests.support.other_engines import OTHER_ENGINES_WANTED
+from tests.support.sharing import open_sharing_log
 
 SQLITE = "sqlite:///{folder}/nakadi.db"
 
 DYNAMODB = "dynamodb://contract?region=eu-central-1"
 
 # With nothing to choose: each test gets tables, or a stream, of its own.
-DYNAMODB_LOCAL: Mapping[str, str] = {"dynamodb-local": "dynamodb:local"} if WANTED else {}
-KINESALITE: Mapping[str, str] = {"kinesalite": "kinesis:kinesalite"} if WANTED else {}
+DYNAMODB_LOCAL: Mapping[str, str] = {"dynamodb-local": "dynamodb:local"} if OTHER_ENGINES_WANTED else {}
+KINESALITE: Mapping[str, str] = {"kinesalite": "kinesis:kinesalite"} if OTHER_ENGINES_WANTED else {}
 KAFKA: Mapping[str, str] = {"kafka": "kafka:", **({"kafka-tiered": "tiered:kafka"} if kafka.ALL else {})}
 
 REGISTRIES: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE, "dynamodb": DYNAMODB, **DYNAMODB_LOCAL}
@@ -66,7 +66,7 @@ def event_log_params(*left_out: str) -> Sequence[object]:
 
 @contextmanager
 def a_coordination(url: str, folder: Path) -> Iterator[Coordination]:
-    with surroundings(url, folder) as address:
+    with prepare_engine(url, folder) as address:
         coordination = open_coordination(address)
         try:
             yield coordination
@@ -76,7 +76,7 @@ def a_coordination(url: str, folder: Path) -> Iterator[Coordination]:
 
 @contextmanager
 def a_registry(url: str, folder: Path) -> Iterator[Registry]:
-    with surroundings(url, folder) as address:
+    with prepare_engine(url, folder) as address:
         registry = open_registry(address)
         try:
             yield registry
@@ -85,15 +85,15 @@ def a_registry(url: str, folder: Path) -> Iterator[Registry]:
 
 
 @contextmanager
-def surroundings(url: str, folder: Path) -> Iterator[str]:
+def prepare_engine(url: str, folder: Path) -> Iterator[str]:
     """What an engine finds when it is opened, and its whole URL: in AWS, tables that the deployment has made."""
     if not url.startswith("dynamodb:"):
         yield url.format(folder=folder)
         return
     if url == "dynamodb:local":
-        from tests.support.dynamodb_service import on_dynamodb_local  # noqa: PLC0415  # it takes seconds to load
+        from tests.support.dynamodb_service import start_dynamodb_local  # noqa: PLC0415  # it takes seconds to load
 
-        with on_dynamodb_local() as address:
+        with start_dynamodb_local() as address:
             yield address
         return
     from tests.support.aws import aws  # noqa: PLC0415  # it takes seconds to load
@@ -146,11 +146,12 @@ class LogUnderTest:
         """Offset and text of every event."""
         oldest = self.log.bounds(topic, [partition])[partition].oldest
         return [
-            (event.offset, text_of(event.record)) for event in everything(self.log, topic, partition, oldest, **how)
+            (event.offset, record_text(event.record))
+            for event in read_everything(self.log, topic, partition, oldest, **how)
         ]
 
 
-def everything(log: EventLog, topic: str, partition: int, start: int, **how: int) -> list[StoredEvent]:
+def read_everything(log: EventLog, topic: str, partition: int, start: int, **how: int) -> list[StoredEvent]:
     """Every event from an offset on. One read may answer with fewer than there are, so it is read slice by slice."""
     found: list[StoredEvent] = []
     end = log.bounds(topic, [partition])[partition].next_offset
@@ -162,9 +163,7 @@ def everything(log: EventLog, topic: str, partition: int, start: int, **how: int
     return found
 
 
-def appended_soon(
-    log: EventLog, topic: str, batches: Mapping[int, Sequence[Record]]
-) -> Future[AppendResultByPartition]:
+def append_async(log: EventLog, topic: str, batches: Mapping[int, Sequence[Record]]) -> Future[AppendResultByPartition]:
     """The outcome of an append that is not waited for; a second one would be an error."""
     outcome: Future[AppendResultByPartition] = Future()
 
@@ -186,10 +185,10 @@ def a_log(url: str, folder: Path) -> Iterator[LogUnderTest]:
             yield LogUnderTest(log, clock)
         return
     if url == "shared:sqlite":
-        with sharing(folder / "nakadi.db", clock) as log:
+        with open_sharing_log(folder / "nakadi.db", clock) as log:
             yield LogUnderTest(log, clock)
         return
-    with beside(url.format(folder=folder), folder) as (address, others):
+    with make_log_dependencies(url.format(folder=folder), folder) as (address, others):
         log = open_event_log(address, clock, others)
         try:
             yield LogUnderTest(log, clock)
@@ -200,9 +199,9 @@ def a_log(url: str, folder: Path) -> Iterator[LogUnderTest]:
 @contextmanager
 def a_tiered_log(hot: str, folder: Path, clock: HandMovedClock) -> Iterator[EventLog]:
     """A log that archives all the time, and lets the hot half keep as little as it can."""
-    from tests.support.tiers import ColdLog, tiered  # noqa: PLC0415  # not everybody asks for it
+    from tests.support.tiers import ColdLog, open_tiered_log  # noqa: PLC0415  # not everybody asks for it
 
-    log = tiered(hot, folder, clock)
+    log = open_tiered_log(hot, folder, clock)
     try:
         yield ColdLog(log) if hot == "memory" else log
     finally:
@@ -210,7 +209,7 @@ def a_tiered_log(hot: str, folder: Path, clock: HandMovedClock) -> Iterator[Even
 
 
 @contextmanager
-def beside(url: str, folder: Path) -> Iterator[tuple[str, LogDependencies]]:
+def make_log_dependencies(url: str, folder: Path) -> Iterator[tuple[str, LogDependencies]]:
     """A log's whole URL, and what it finds beside it."""
     if url.startswith("kafka:"):
         yield kafka.url(), NO_DEPENDENCIES
@@ -218,17 +217,17 @@ def beside(url: str, folder: Path) -> Iterator[tuple[str, LogDependencies]]:
     if not url.startswith("kinesis:"):
         yield url, NO_DEPENDENCIES
         return
-    from tests.support.kinesis import SERVICES, on_moto, on_moto_pushed, on_service  # noqa: PLC0415  # seconds to load
+    from tests.support.kinesis import SERVICES, open_on_moto, open_on_moto_with_push, open_on_service  # noqa: PLC0415  # seconds to load
 
     name = url.removeprefix("kinesis:")
-    on_others = {"moto": on_moto, "pushed": on_moto_pushed}
-    with on_others[name]() if name in on_others else on_service(folder, SERVICES[name]) as found:
+    on_others = {"moto": open_on_moto, "pushed": open_on_moto_with_push}
+    with on_others[name]() if name in on_others else open_on_service(folder, SERVICES[name]) as found:
         yield found
 
 
 @contextmanager
 def a_log_index(url: str, folder: Path) -> Iterator[LogIndex]:
-    with surroundings(url, folder) as address:
+    with prepare_engine(url, folder) as address:
         index = open_log_index(address)
         try:
             yield index
@@ -240,7 +239,7 @@ def a_record(text: str, key: str | None = None) -> Record:
     return Record(f'"{text}"'.encode(), key)
 
 
-def text_of(record: Record) -> str | None:
+def record_text(record: Record) -> str | None:
     return None if record.value is None else record.value.decode().strip('"')
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 # Where programs, settings and temporary files are, and how text is written. Java and Spark, pyenv's Python and Node are
 # found by theirs on machines that have them in places of their own. Certificates and the cache of the CDK are set by
 # tests/conftest.py.
-HANDED_ON = (
+PASSED_VARIABLES = (
     "PATH",
     "HOME",
     "LANG",
@@ -27,8 +27,8 @@ def plain_environment(**more: str) -> dict[str, str]:
 
     What else is set on a machine, such as `PYTHONUNBUFFERED` or `MAKEFLAGS`, would decide about tests elsewhere.
     """
-    return {**plain(os.environ), **more}
+    return {**select_plain(os.environ), **more}
 
 
-def plain(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: environment[name] for name in HANDED_ON if name in environment}
+def select_plain(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: environment[name] for name in PASSED_VARIABLES if name in environment}

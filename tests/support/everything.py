@@ -21,22 +21,22 @@ SEED = int(os.environ.get("SEED", "0"))
 """Where random tests begin: 0 in `make test`, and a new number in each `make test-all`."""
 
 
-def times(few: int, many: int) -> int:
+def choose_count(few: int, many: int) -> int:
     """How many examples a test tries: a few in every run, and many if all tests run."""
     return many if WANTED else few
 
 
 def seeds(few: int, many: int) -> range:
     """The seeds that a test tries."""
-    return range(SEED, SEED + times(few, many))
+    return range(SEED, SEED + choose_count(few, many))
 
 
-def is_left_out(item: pytest.Item) -> bool:
+def is_skipped(item: pytest.Item) -> bool:
     """Whether `make test` leaves a test out."""
     is_long = not WANTED and item.get_closest_marker("long") is not None
-    return is_long and not is_asked_for(item.nodeid, item.config.option.markexpr, item.config.args)
+    return is_long and not is_requested(item.nodeid, item.config.option.markexpr, item.config.args)
 
 
-def is_asked_for(test: str, mark_expression: str, arguments: Iterable[str]) -> bool:
+def is_requested(test: str, mark_expression: str, arguments: Iterable[str]) -> bool:
     """Whether the command line of a run asks for a long test: by its mark or by its own name."""
     return "long" in mark_expression or any("::" in each and test.startswith(each) for each in arguments)

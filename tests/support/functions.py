@@ -21,7 +21,7 @@ class Context:
     aws_request_id: str = "c6af9ac6-7b61-11e6-9a41-93e8deadbeef"
 
 
-def loaded(name: str) -> ModuleType:
+def load_handler(name: str) -> ModuleType:
     """A function's module as a new execution environment has it."""
     spec = spec_from_file_location(f"functions_{name}_handler", ROOT / "functions" / name / "handler.py")
     assert spec
@@ -31,7 +31,7 @@ def loaded(name: str) -> ModuleType:
     return module
 
 
-def recorded(path: str) -> dict[str, Any]:
+def load_recorded_event(path: str) -> dict[str, Any]:
     """An invocation from the folder of events, `apigateway/publish_batch`."""
     event: dict[str, Any] = json.loads((EVENTS / f"{path}.json").read_text())
     return event

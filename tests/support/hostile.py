@@ -81,16 +81,16 @@ LITERALS = (
 )
 
 # What broke things most often.
-SHARP = (
+EDGE_VALUES = (
     *("\ud800", "\u0000", "a\udfffb", "", " ", None, [], {}, True, -1, "0001-01-01T00:00:00+23:59", "9" * 5000, 2**63),
     *map(Literal, ("1e400", "-1e400", "9" * 30, "9" * 5000, '{"\\ud800":1}', '{"\\u0000":"\\ud800"}', "[" * 100_000)),
 )
 
 texts = some.sampled_from(WORDS) | some.sampled_from(NUMBERS) | some.text(max_size=20)
 values = (
-    some.sampled_from(SHARP)
-    | some.sampled_from(SHARP)
-    | some.sampled_from(SHARP)
+    some.sampled_from(EDGE_VALUES)
+    | some.sampled_from(EDGE_VALUES)
+    | some.sampled_from(EDGE_VALUES)
     | texts
     | some.sampled_from(LITERALS)
     | some.none()
@@ -122,7 +122,7 @@ HEADER_VALUES = (
     *("consumer_subscription_id=00000000-0000-0000-0000-000000000000", "consumer_subscription_id=", "=", ",", ";", '"'),
     *("application/json; charset=utf-16", "application/json; charset=x", "application/", "/", "a/b/c", "é", "x" * 9000),
 )
-WITH_CURSORS = ("X-nakadi-cursors", "Last-Event-ID", "cursors")
+CURSOR_PARAMETERS = ("X-nakadi-cursors", "Last-Event-ID", "cursors")
 
 some_texts = texts.map(lambda text: text.encode("utf-8", "surrogatepass"))
 header_values = some.sampled_from(HEADER_VALUES).map(str.encode) | some_texts
@@ -164,7 +164,7 @@ class HostileRequest:
 
 
 @dataclass
-class World:
+class BrokerContent:
     """What there is to be named: values of parameters in paths and queries, and good bodies of operations."""
 
     names: Mapping[str, Sequence[str]]
@@ -178,7 +178,7 @@ PLACES = ("path", "query", "query", "described header", "described header", "hea
 
 
 @some.composite
-def hostile_requests(draw: some.DrawFn, world: World) -> HostileRequest:
+def hostile_requests(draw: some.DrawFn, world: BrokerContent) -> HostileRequest:
     """A request for any operation, which is hostile in one place or in two."""
     operation = openapi.operations()[draw(some.sampled_from(_by_what_they_read()))]
     hostile = {draw(some.sampled_from(PLACES)), draw(some.sampled_from(("", "", "", *PLACES)))}
@@ -193,7 +193,7 @@ def hostile_requests(draw: some.DrawFn, world: World) -> HostileRequest:
     return HostileRequest(
         draw(some.sampled_from(("HEAD", "OPTIONS", "DELETE", "PATCH"))) if "method" in hostile else operation.method,
         _path(draw, operation, world, hostile="path" in hostile) + _query(draw, operation, world, "query" in hostile),
-        [(name, _on_one_line(value)) for name, value in headers],
+        [(name, _remove_newlines(value)) for name, value in headers],
         body,
     )
 
@@ -203,26 +203,26 @@ def _headers(
 ) -> Iterator[tuple[str, some.SearchStrategy[bytes]]]:
     for each in operation.parameters:
         if each["in"] == "header" and "described header" in hostile:
-            yield each["name"], some_cursors if each["name"] in WITH_CURSORS else header_values
+            yield each["name"], some_cursors if each["name"] in CURSOR_PARAMETERS else header_values
     if "described header" in hostile and operation.path.endswith("/events") and draw(some.booleans()):
         yield "Accept", some.just(b"text/event-stream")
     if "header" in hostile:
         yield draw(some.sampled_from(HEADERS)), header_values
 
 
-def encoded(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
     """JSON, with literals as they stand."""
-    return _encoded(value).encode("utf-8", "surrogatepass")
+    return _encode_value(value).encode("utf-8", "surrogatepass")
 
 
-def _encoded(value: Any) -> str:
+def _encode_value(value: Any) -> str:
     match value:
         case Literal():
             return value.text
         case dict():
-            return "{" + ",".join(f"{json.dumps(str(key))}:{_encoded(each)}" for key, each in value.items()) + "}"
+            return "{" + ",".join(f"{json.dumps(str(key))}:{_encode_value(each)}" for key, each in value.items()) + "}"
         case list():
-            return "[" + ",".join(map(_encoded, value)) + "]"
+            return "[" + ",".join(map(_encode_value, value)) + "]"
     return json.dumps(value, ensure_ascii=len(str(value)) % 3 > 0)
 
 
@@ -230,13 +230,13 @@ def _encoded(value: Any) -> str:
 def bodies(draw: some.DrawFn, good: Sequence[Any], *, hostile: bool = True) -> bytes:
     """A good body; if it is hostile, then with hostile values here and there, or cut, or something else."""
     if hostile and (not good or draw(some.integers(0, 9)) == 0):
-        return draw(some.binary(max_size=30) | values.map(encoded))
+        return draw(some.binary(max_size=30) | values.map(encode_json))
     body = draw(some.sampled_from(good))
     for _ in range(draw(some.sampled_from((1, 1, 1, 2))) if hostile else 0):
         place = draw(some.sampled_from(list(_places(body))))
         wild = schema_texts if place[-1:] == ("schema",) and draw(some.integers(0, 3)) else values
-        body = _replaced(body, place, draw(wild))
-    written = encoded(body)
+        body = _replace_at(body, place, draw(wild))
+    written = encode_json(body)
     match draw(some.integers(0, 24)) if hostile else None:
         case 0:
             return written[: draw(some.integers(0, len(written)))]
@@ -257,16 +257,16 @@ def _places(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
         yield from _places(each, (*here, key))
 
 
-def _replaced(value: Any, place: tuple[Any, ...], by: Any) -> Any:
+def _replace_at(value: Any, place: tuple[Any, ...], by: Any) -> Any:
     if not place:
         return by
     first, *rest = place
     if isinstance(value, dict):
-        return {**value, first: _replaced(value[first], tuple(rest), by)}
-    return [*value[:first], _replaced(value[first], tuple(rest), by), *value[first + 1 :]]
+        return {**value, first: _replace_at(value[first], tuple(rest), by)}
+    return [*value[:first], _replace_at(value[first], tuple(rest), by), *value[first + 1 :]]
 
 
-def _path(draw: some.DrawFn, operation: ApiOperation, world: World, *, hostile: bool) -> str:
+def _path(draw: some.DrawFn, operation: ApiOperation, world: BrokerContent, *, hostile: bool) -> str:
     path = operation.path
     for each in operation.parameters:
         if each["in"] == "path":
@@ -277,19 +277,19 @@ def _path(draw: some.DrawFn, operation: ApiOperation, world: World, *, hostile: 
     return path + draw(some.sampled_from(ends)) if hostile else path
 
 
-def _query(draw: some.DrawFn, operation: ApiOperation, world: World, hostile: bool) -> str:
+def _query(draw: some.DrawFn, operation: ApiOperation, world: BrokerContent, hostile: bool) -> str:
     described = [each for each in operation.parameters if each["in"] == "query"]
     pairs = []
     for each in draw(some.lists(some.sampled_from(described), max_size=4)) if described else ():
         name = each["name"]
         known = some.sampled_from((*world.names.get(name, ()), example_of_parameter(each)))
-        wild = some_cursors if name in WITH_CURSORS else some_texts
+        wild = some_cursors if name in CURSOR_PARAMETERS else some_texts
         value = draw(wild) if hostile else draw(known).encode()
         pairs.append(f"{name}={quote(value, safe='')}")
     return "?" + "&".join(pairs) if pairs else ""
 
 
-def _on_one_line(value: bytes) -> bytes:
+def _remove_newlines(value: bytes) -> bytes:
     """A value that ends where the line ends, so that what is sent stays one request."""
     return bytes(each for each in value if each >= 32 and each != 127)
 

@@ -39,14 +39,14 @@ class ApplicationTransport(httpx.BaseTransport):
         return httpx.Response(answer.status, headers=dict(answer.headers), content=answer.body)
 
 
-def client_of(application: Application, **headers: str) -> httpx.Client:
+def make_client(application: Application, **headers: str) -> httpx.Client:
     """A client without a socket."""
-    return described(
+    return check_against_description(
         httpx.Client(transport=ApplicationTransport(application), base_url="http://broker", headers=headers)
     )
 
 
-def described(client: httpx.Client) -> httpx.Client:
+def check_against_description(client: httpx.Client) -> httpx.Client:
     """The client, failing whenever an answer is not what the description of the API says."""
     client.event_hooks = {"response": [_hold_against_the_description]}
     return client

@@ -56,7 +56,7 @@ def echo(request):
     )
 
 
-class Slow:
+class SlowHandler:
     """A handler that has requests wait until they are freed."""
 
     def __init__(self):

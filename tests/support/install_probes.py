@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from tests.support.environment import plain_environment
-from tests.support.installed import PROMISES, not_promised
+from tests.support.installed import PROMISES, find_unpromised_modules
 from tests.support.patience import PATIENCE
 
 # Programs are skipped: what they run is imported by others.
@@ -84,7 +84,7 @@ def run(python: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def failed_imports(python: Path, extra: str) -> list[str]:
     """The modules that the extra promises and that cannot be imported, with the reasons."""
-    done = run(python, "-c", IMPORTS, json.dumps([PROMISES[extra], not_promised(extra)]))
+    done = run(python, "-c", IMPORTS, json.dumps([PROMISES[extra], find_unpromised_modules(extra)]))
     if done.returncode:
         return [done.stderr]
     count, failed = json.loads(done.stdout.splitlines()[-1])
@@ -106,13 +106,13 @@ def fixture_outcome(python: Path) -> str:
     return done.stdout[-2000:] + done.stderr[-2000:]
 
 
-def version_told(python: Path) -> tuple[int, str]:
+def report_version(python: Path) -> tuple[int, str]:
     """The exit code of `nakadi --version`, and what it says."""
     done = run(python, "-c", COMMAND, "--version")
     return done.returncode, (done.stdout + done.stderr).strip()
 
 
-def types_told(mypy_python: str, python: Path) -> str:
+def report_types(mypy_python: str, python: Path) -> str:
     """What mypy says about three lines that use the broker of this install."""
     file = python.parents[1] / "typed.py"
     file.write_text(TYPED)

@@ -51,7 +51,7 @@ NEEDS_KAFKA = ("nakadi.engines.kafka",)
 NEEDS_PYTEST = ("nakadi.local.pytest_plugin",)
 
 
-def not_promised(extra: str) -> tuple[str, ...]:
+def find_unpromised_modules(extra: str) -> tuple[str, ...]:
     """Prefixes of modules that another extra brings the packages for."""
     return (*NEEDS_PYTEST, *(() if extra == "aws" else NEEDS_AWS), *(() if extra == "kafka" else NEEDS_KAFKA))
 
@@ -64,7 +64,7 @@ def build(kind: str, of: Path, into: Path) -> Path:
     return built
 
 
-def wheel_of_checkout(into: Path) -> Path:
+def build_wheel(into: Path) -> Path:
     return build("wheel", ROOT, into)
 
 
@@ -75,13 +75,13 @@ def lean_environment(folder: Path, wheel: Path, extra: str = PLAIN, *more: str) 
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
     [info] = site.glob("nakadi_serverless-*.dist-info")
-    wanted = [*requirements_of(PathDistribution(info), extra), *map(Requirement, more)]
+    wanted = [*read_requirements(PathDistribution(info), extra), *map(Requirement, more)]
     for each in closure(wanted):
         link(each, site)
     return folder / "bin" / "python"
 
 
-def requirements_of(found: Distribution, *extras: str) -> Iterator[Requirement]:
+def read_requirements(found: Distribution, *extras: str) -> Iterator[Requirement]:
     """What a distribution requires here, and for these extras."""
     for line in found.requires or ():
         requirement = Requirement(line)
@@ -103,7 +103,7 @@ def closure(requirements: Iterable[Requirement]) -> Iterator[Distribution]:
         seen.add((name, extras))
         found = distribution(name)
         assert each.specifier.contains(found.version, prereleases=True), f"{found.version} does not fit {each}"
-        waiting += requirements_of(found, "", *extras)
+        waiting += read_requirements(found, "", *extras)
         if name not in named:
             named.add(name)
             yield found
@@ -112,7 +112,9 @@ def closure(requirements: Iterable[Requirement]) -> Iterator[Distribution]:
 def link(found: Distribution, site: Path) -> None:
     """Put a distribution into another environment; of a folder that several share, such as `aws_cdk`, its own parts."""
     for entry in entries(found):
-        parts = entry.parts[:2] if shared()[entry.parts[0]] > 1 and len(entry.parts) > 1 else entry.parts[:1]
+        parts = (
+            entry.parts[:2] if count_shared_files()[entry.parts[0]] > 1 and len(entry.parts) > 1 else entry.parts[:1]
+        )
         target = site.joinpath(*parts)
         if not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +122,7 @@ def link(found: Distribution, site: Path) -> None:
 
 
 @cache
-def shared() -> Counter[str]:
+def count_shared_files() -> Counter[str]:
     """How many distributions have files in each folder."""
     return Counter(top for each in distributions() for top in {entry.parts[0] for entry in entries(each)})
 

@@ -99,7 +99,7 @@ class DataFolder:
         new = replace(old, schema=replace(old.schema, text=json.dumps(schema), version=version))
         return self.event_types.replace(old, new)
 
-    def annotated(self, event_type: EventType, annotations: Mapping[str, str]) -> EventType:
+    def annotate(self, event_type: EventType, annotations: Mapping[str, str]) -> EventType:
         """The event type with these annotations, and no others."""
         old = self.event_types.get(event_type.name)
         return self.event_types.replace(old, replace(old, annotations=annotations))
@@ -112,7 +112,7 @@ class DataFolder:
 
     # Events
 
-    def archived(
+    def archive_events(
         self,
         event_type: EventType,
         events: Sequence[Any],
@@ -128,14 +128,14 @@ class DataFolder:
         `other_topics` have their part in the object too.
         """
         first = self._head(event_type, partition).state.next_offset
-        stored = _stored(events, first, keys, at, apart)
+        stored = _make_stored_events(events, first, keys, at, apart)
         before = b"".join(objects.pack_member(other.timeline.topic, 0, stored) for other in other_topics)
         content = objects.pack_member(event_type.timeline.topic, partition, stored)
         key = objects.new_log_key(self.index.identity(), event_type.name, event_type.timeline.topic, at)
         self.store.put(key, before + content)
-        return self._indexed(event_type, partition, stored, ArchiveLocation(key, len(before), len(content)))
+        return self._index_events(event_type, partition, stored, ArchiveLocation(key, len(before), len(content)))
 
-    def archived_together(
+    def archive_together(
         self, events: Sequence[tuple[EventType, Sequence[Any]]], *, at: datetime = STORED_AT
     ) -> Sequence[IndexSegment]:
         """Events of several event types behind those that are there, in one object."""
@@ -143,18 +143,20 @@ class DataFolder:
         key = f"log/{self.index.identity()}/together/{at:%Y-%m-%d}/{uuid4().hex}.json.gz"
         members = []
         for event_type, some in events:
-            stored = _stored(some, self._head(event_type, 0).state.next_offset, None, at, timedelta(seconds=1))
+            stored = _make_stored_events(
+                some, self._head(event_type, 0).state.next_offset, None, at, timedelta(seconds=1)
+            )
             packed = objects.pack_member(event_type.timeline.topic, 0, stored)
             members.append((event_type, stored, ArchiveLocation(key, len(content), len(packed))))
             content += packed
         self.store.put(key, content)
-        return [self._indexed(event_type, 0, stored, location) for event_type, stored, location in members]
+        return [self._index_events(event_type, 0, stored, location) for event_type, stored, location in members]
 
     def _head(self, event_type: EventType, partition: int) -> IndexHead:
         place = (event_type.timeline.topic, partition)
         return self.index.index_heads([place])[place]
 
-    def _indexed(
+    def _index_events(
         self, event_type: EventType, partition: int, stored: Sequence[StoredEvent], location: ArchiveLocation
     ) -> IndexSegment:
         head = self._head(event_type, partition)
@@ -177,7 +179,7 @@ class DataFolder:
 
 
 @dataclass(frozen=True)
-class Ran:
+class JobResult:
     """What a run of a job reported."""
 
     code: int
@@ -186,7 +188,7 @@ class Ran:
 
 
 @cache
-def looking(tables: str) -> SparkSession:
+def open_reading_session(tables: str) -> SparkSession:
     """A session to look at tables with. Another one for each look would have to learn everything anew."""
     return open_spark("look", tables, "hadoop", "local[2]", "1g")
 
@@ -203,23 +205,23 @@ class Jobs:
     def database(self) -> str:
         return self._places[5]
 
-    def run(self, main: Callable[[Sequence[str]], int], *arguments: str) -> Ran:
+    def run(self, main: Callable[[Sequence[str]], int], *arguments: str) -> JobResult:
         told, shown = StringIO(), StringIO()
         with redirect_stderr(told), redirect_stdout(shown):
             code = main([*self._places, *arguments])
-        return Ran(code, told.getvalue(), shown.getvalue())
+        return JobResult(code, told.getvalue(), shown.getvalue())
 
-    def compacted(self, *arguments: str) -> Ran:
+    def compact(self, *arguments: str) -> JobResult:
         return self.run(compaction.main, "--no-tidying", *arguments)
 
-    def measured(self, *arguments: str) -> Ran:
+    def measured(self, *arguments: str) -> JobResult:
         return self.run(statistics.main, *arguments)
 
-    def drop_before(self, *arguments: str) -> Ran:
+    def drop_before(self, *arguments: str) -> JobResult:
         return self.run(retention.main, *arguments)
 
     def spark(self) -> SparkSession:
-        return looking(self._places[3])
+        return open_reading_session(self._places[3])
 
     def table(self, name: str) -> DataFrame:
         return self.spark().table(f"nakadi.{self.database}.{name}")
@@ -245,7 +247,7 @@ class Jobs:
         return self.spark().table(f"nakadi.{self.database}.{name}.snapshots").count()
 
 
-def _stored(
+def _make_stored_events(
     events: Sequence[Any], first: int, keys: Sequence[str | None] | None, at: datetime, apart: timedelta
 ) -> list[StoredEvent]:
     return [

@@ -22,20 +22,20 @@ import pytest
 from infra.laptop import kafka_local
 from infra.laptop.kinesis_local import free_port
 from infra.laptop.processes import stop_process
-from tests.support.other_engines import WANTED as OTHERS_WANTED
+from tests.support.other_engines import OTHER_ENGINES_WANTED as OTHERS_WANTED
 
-OWN = os.environ.get("KAFKA", "")
+OWN_ADDRESS = os.environ.get("KAFKA", "")
 
-ALL = OTHERS_WANTED or bool(OWN)
+ALL = OTHERS_WANTED or bool(OWN_ADDRESS)
 
-MISSING = "" if OWN else kafka_local.missing_requirement()
+MISSING = "" if OWN_ADDRESS else kafka_local.missing_requirement()
 """What it is that Kafka cannot be started without."""
 
 NOT_IN_EVERY_RUN = pytest.mark.skipif(not ALL, reason="`make test-engines` runs all that is tested on Kafka")
 
 # Publishing, streaming, subscribing and committing, in what a log may do differently: where partitions begin and end,
 # when their events are seen, and how batches and timelines come to them.
-CHOSEN = frozenset(
+SELECTED_TESTS = frozenset(
     {
         "test_a_batch_follows_a_new_timeline",
         "test_a_client_that_comes_back_misses_nothing",
@@ -69,11 +69,11 @@ def servers() -> str:
     """The test is skipped where there is no Kafka, unless it was asked for."""
     if MISSING and not ALL:
         pytest.skip(f"no Kafka: {MISSING}")
-    return OWN or _begun()
+    return OWN_ADDRESS or _start_server()
 
 
 @cache
-def _begun() -> str:
+def _start_server() -> str:
     folder = tempfile.TemporaryDirectory(prefix="kafka-")
     atexit.register(folder.cleanup)
     broker = kafka_local.start_reliably(folder.name)
@@ -82,7 +82,7 @@ def _begun() -> str:
 
 
 # Until it is missed, a server that was killed may not come back.
-MISSED_SOON = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+FAST_FAILURE_SETTINGS = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 
 
 class OwnServer:
@@ -95,7 +95,7 @@ class OwnServer:
         settings: Mapping[str, str] | None = None,
         prefix: Sequence[str] = (),
     ) -> None:
-        if (lacking := kafka_local.missing_requirement()) and (OWN or not ALL):
+        if (lacking := kafka_local.missing_requirement()) and (OWN_ADDRESS or not ALL):
             pytest.skip(f"no Kafka that a test may end: {lacking}")
         self._folder = folder
         self._settings = settings
@@ -122,7 +122,7 @@ class OwnServer:
     def start(self) -> None:
         """Where it was, with what it has on its disk."""
         port = int(self.address.rpartition(":")[2])
-        settings = {**(self._settings or {}), **MISSED_SOON}
+        settings = {**(self._settings or {}), **FAST_FAILURE_SETTINGS}
         self._server = kafka_local.start(self._folder, port=port, settings=settings)
         self.wait()
 
@@ -161,7 +161,7 @@ def three_servers(folder: Path) -> Iterator[Mapping[int, OwnServer]]:
                 "listeners": here + also,
                 "advertised.listeners": here,
                 "min.insync.replicas": "2",
-                **MISSED_SOON,
+                **FAST_FAILURE_SETTINGS,
                 "replica.lag.time.max.ms": "3000",
             }
             servers[node] = OwnServer(folder / str(node), port, settings)

@@ -12,7 +12,7 @@ from nakadi.model.events import Refused
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
-from tests.support.engines import a_record, text_of
+from tests.support.engines import a_record, record_text
 from tests.support.patience import PATIENCE, until
 
 WRITERS = 4
@@ -20,7 +20,7 @@ SOME = 100
 
 
 @contextmanager
-def opened(servers, timeout=2, prefix=""):
+def open_log(servers, timeout=2, prefix=""):
     addresses = ",".join(server.address for server in servers)
     options = f"timeout={timeout}&replication={min(len(list(servers)), 3)}&prefix={prefix}"
     with closing(open_event_log(f"kafka://{addresses}?{options}", SystemClock())) as log:
@@ -72,7 +72,7 @@ class Load:
                 self.failed_reads += 1
                 continue
             assert [event.offset for event in piece.events] == list(range(place, piece.next_offset))
-            self.read[partition] += [text_of(event.record) for event in piece.events]
+            self.read[partition] += [record_text(event.record) for event in piece.events]
             place = piece.next_offset
 
     def goes_on(self):

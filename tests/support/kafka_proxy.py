@@ -152,7 +152,7 @@ class _Connection:
             fault, request = self._spoiled.pop(number, (None, b""))
             if number in self._about_versions:
                 self._about_versions.remove(number)
-                self._answer(_with_older_versions(frame))
+                self._answer(_limit_versions(frame))
             elif fault is None:
                 self._answer(frame)
             else:
@@ -183,7 +183,7 @@ def _send(connection: socket.socket, frame: bytes) -> None:
     connection.sendall(struct.pack(">i", len(frame)) + frame)
 
 
-def _with_older_versions(frame: bytes) -> bytes:
+def _limit_versions(frame: bytes) -> bytes:
     """The answer that says which versions the server knows, without those that are not known here."""
     changed = bytearray(frame)
     at, (code,) = 6, struct.unpack_from(">h", frame, 4)

@@ -23,7 +23,7 @@ from nakadi.model.event_type import Category, CleanupPolicy, EventType
 from nakadi_jobs import compaction as finishing
 from nakadi_jobs.archive_ranges import NO_PROGRESS, unread_parts
 from nakadi_jobs.session import open_spark
-from tests.support.bytes_left import files_in, with_text
+from tests.support.bytes_left import files_in, find_files_with_text
 from tests.support.environment import plain_environment
 from tests.support.jobs import STORED_AT, DataFolder
 from tests.support.patience import until
@@ -35,7 +35,7 @@ OFTEN = ("--every-seconds", "0.2", "--tidy-minutes", "0.05")
 ERASE = ("--do", "erase", "--event-type", "customer.changed", "--path", "name", "--value", "name 3")
 
 
-class Killed:
+class KilledJobs:
     """A data folder whose jobs are killed."""
 
     def __init__(self, folder: Path, seed: int) -> None:
@@ -59,7 +59,7 @@ class Killed:
             None if name is None else {"metadata": {"eid": key}, "name": name}
             for name, key in zip(names, keys, strict=True)
         ]
-        self.data.archived(self.customers, events, keys=keys, at=at)
+        self.data.archive_events(self.customers, events, keys=keys, at=at)
         self.expected += zip(keys, names, strict=True)
 
     def run(self, job: str, *arguments: str, kill: bool | str, meanwhile: Callable[[], None] = lambda: None) -> None:
@@ -128,14 +128,14 @@ class Killed:
         return sorted((key, name) for key, name in newest.items() if name is not None)
 
 
-def compaction(killed: Killed, kills: int) -> None:
+def kill_compaction(killed: KilledJobs, kills: int) -> None:
     """Every event is there once, and the newest of each key; how far tables are is what they have."""
     killed.archive()
     killed.run("compaction", kill=False)
-    compaction_killed(killed, [("compaction", True)] * kills)
+    kill_compaction_at(killed, [("compaction", True)] * kills)
 
 
-def compaction_killed(killed: Killed, moments: Sequence[tuple[str, bool | str]]) -> None:
+def kill_compaction_at(killed: KilledJobs, moments: Sequence[tuple[str, bool | str]]) -> None:
     """The same, with jobs that are killed at these moments from the first run on."""
     for job, moment in moments:
         killed.archive()
@@ -144,7 +144,7 @@ def compaction_killed(killed: Killed, moments: Sequence[tuple[str, bool | str]])
     check_tables(killed)
 
 
-def follow(killed: Killed, kills: int) -> None:
+def kill_follow(killed: KilledJobs, kills: int) -> None:
     """The same for tables that follow: what is archived while the job runs is there once, too."""
     killed.archive()
     killed.run("follow", *UNTIL_IDLE, kill=False)
@@ -156,13 +156,13 @@ def follow(killed: Killed, kills: int) -> None:
     check_tables(killed)
 
 
-def check_tables(killed: Killed) -> None:
+def check_tables(killed: KilledJobs) -> None:
     wanted = [(offset, key, name) for offset, (key, name) in enumerate(killed.expected)]
     assert killed.rows("customer_changed", "nakadi_offset", "nakadi_key", "name") == sorted(wanted, key=str)
     assert killed.rows("customer_changed__latest", "nakadi_key", "name") == killed.latest()
 
 
-def statistics(killed: Killed, kills: int) -> None:
+def kill_statistics(killed: KilledJobs, kills: int) -> None:
     """Windows are there once, with every event counted."""
     killed.archive()
     killed.run("statistics", *UNTIL, kill=False)
@@ -173,7 +173,7 @@ def statistics(killed: Killed, kills: int) -> None:
     assert killed.rows("nakadi__statistics", "events") == [(len(killed.expected),)]
 
 
-def retention(killed: Killed, kills: int) -> None:
+def kill_retention(killed: KilledJobs, kills: int) -> None:
     """Not a byte of what was erased is left, and everything else is where it was."""
     for _ in range(6):
         killed.archive()
@@ -191,14 +191,14 @@ def retention(killed: Killed, kills: int) -> None:
     }
     assert archived == {offset for offset, _, _ in left}
     killed.run("retention", "--grace-hours", "0", kill=False)
-    assert with_text("name 3", files_in(killed.data.folder)) == []
+    assert find_files_with_text("name 3", files_in(killed.data.folder)) == []
 
 
-JOBS: dict[str, Callable[[Killed, int], None]] = {
-    "compaction": compaction,
-    "follow": follow,
-    "statistics": statistics,
-    "retention": retention,
+JOBS: dict[str, Callable[[KilledJobs, int], None]] = {
+    "compaction": kill_compaction,
+    "follow": kill_follow,
+    "statistics": kill_statistics,
+    "retention": kill_retention,
 }
 
 
@@ -208,7 +208,7 @@ def main(arguments: Sequence[str]) -> None:
         seed = random.randrange(2**32)
         print(f"{job}: killed {kills} times, with seed {seed}", flush=True)
         with tempfile.TemporaryDirectory(prefix="nakadi-killed-") as folder:
-            JOBS[job](Killed(Path(folder) / "data", seed), kills)
+            JOBS[job](KilledJobs(Path(folder) / "data", seed), kills)
         print(f"{job}: as if it had never been killed", flush=True)
 
 

@@ -17,18 +17,18 @@ from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.kinesis import opening
 from tests.support.aws import aws
 from tests.support.kinesis_local import kinesalite_there, kinesis_local
-from tests.support.kinesis_pushed import pushing
+from tests.support.kinesis_pushed import start_pushing_kinesis
 from tests.support.patience import until
-from tests.support.shared import kept_open
+from tests.support.shared import keep_open
 
 REGION = "eu-central-1"
 SHARDS = 2
 
-HURRIED = "lease=0.05&shared_for=0&poll=0.02&reads_per_second=10000"
+FAST_OPTIONS = "lease=0.05&shared_for=0&poll=0.02&reads_per_second=10000"
 """Neither service limits reads, and no test waits for what a production system shares among its readers."""
 
-ON_MOTO = f"kinesis://{{stream}}?region={REGION}&{HURRIED}"
-ON_LOCAL = f"kinesis://{{stream}}?region={REGION}&endpoint={{endpoint}}&{HURRIED}"
+ON_MOTO = f"kinesis://{{stream}}?region={REGION}&{FAST_OPTIONS}"
+ON_LOCAL = f"kinesis://{{stream}}?region={REGION}&endpoint={{endpoint}}&{FAST_OPTIONS}"
 
 _numbers = count()
 
@@ -44,7 +44,7 @@ def session(*_: object) -> Session:
 
 
 @contextmanager
-def quick_clients() -> Iterator[None]:
+def use_fast_clients() -> Iterator[None]:
     with (
         patch.object(opening, "new_session", session),
         patch("nakadi.engines.common.aws_sessions.new_session", session),
@@ -53,11 +53,11 @@ def quick_clients() -> Iterator[None]:
 
 
 @contextmanager
-def on_moto() -> Iterator[tuple[str, LogDependencies]]:
+def open_on_moto() -> Iterator[tuple[str, LogDependencies]]:
     """A log's URL, with the index in DynamoDB and the archive in S3."""
-    with aws() as world, quick_clients():
+    with aws() as world, use_fast_clients():
         world.made_tables("contract")
-        stream = made_stream(session().create_client("kinesis", REGION))
+        stream = create_stream(session().create_client("kinesis", REGION))
         s3 = session().create_client("s3", REGION)
         s3.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})
         beside = LogDependencies(
@@ -74,30 +74,30 @@ SERVICES: Mapping[str, Callable[[], AbstractContextManager[str]]] = {
 }
 
 
-def on_local(folder: Path) -> AbstractContextManager[tuple[str, LogDependencies]]:
-    return on_service(folder, kinesis_local)
+def open_on_local(folder: Path) -> AbstractContextManager[tuple[str, LogDependencies]]:
+    return open_on_service(folder, kinesis_local)
 
 
 @contextmanager
-def on_moto_pushed() -> Iterator[tuple[str, LogDependencies]]:
+def open_on_moto_with_push() -> Iterator[tuple[str, LogDependencies]]:
     """The same with a consumer of its own, to which records are pushed while the log is watched."""
-    with on_moto() as (url, beside):
+    with open_on_moto() as (url, beside):
         client = session().create_client("kinesis", REGION)
-        with pushing(client) as kinesis:
+        with start_pushing_kinesis(client) as kinesis:
             kinesis.active_at_once = True
             yield f"{url}&fan_out=mine", beside
 
 
 @contextmanager
-def on_service(
+def open_on_service(
     folder: Path, service: Callable[[], AbstractContextManager[str]]
 ) -> Iterator[tuple[str, LogDependencies]]:
     """A log's URL, with the index in memory and the archive in a folder."""
-    with service() as endpoint, quick_clients():
+    with service() as endpoint, use_fast_clients():
         client = session().create_client("kinesis", REGION, endpoint_url=endpoint)
-        stream = made_stream(client)
-        index = kept_open(open_log_index("memory:"))
-        archive = kept_open(open_archive(f"file://{folder}/archive"))
+        stream = create_stream(client)
+        index = keep_open(open_log_index("memory:"))
+        archive = keep_open(open_archive(f"file://{folder}/archive"))
         try:
             yield (
                 ON_LOCAL.format(stream=stream, endpoint=endpoint),
@@ -108,15 +108,15 @@ def on_service(
             client.close()
 
 
-def made_stream(client: Any, shards: int = SHARDS) -> str:
+def create_stream(client: Any, shards: int = SHARDS) -> str:
     """A stream that no other test uses."""
     name = f"events-{next(_numbers)}"
     client.create_stream(StreamName=name, ShardCount=shards)
-    until_active(client, name)
+    wait_until_active(client, name)
     return name
 
 
-def until_active(client: Any, name: str) -> None:
+def wait_until_active(client: Any, name: str) -> None:
     until(
         lambda: client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamStatus"] == "ACTIVE"
     )

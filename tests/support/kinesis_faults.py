@@ -21,13 +21,13 @@ from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.log_index import LogIndex
 from tests.support.aws import Aws, aws
 from tests.support.clock import HandMovedClock
-from tests.support.kinesis import REGION, made_stream, quick_clients
-from tests.support.shared import kept_open
+from tests.support.kinesis import REGION, create_stream, use_fast_clients
+from tests.support.shared import keep_open
 
-HURRIED = KinesisOptions(lease=0.05, shared_for=0.0, poll=0.02, give_up_after=1.0)
+FAST_OPTIONS = KinesisOptions(lease=0.05, shared_for=0.0, poll=0.02, give_up_after=1.0)
 
 
-class Client:
+class FaultyClient:
     """A client whose PutRecords may refuse some records of a call, and that forgets: as only the real service does."""
 
     def __init__(self, client: Any) -> None:
@@ -80,21 +80,21 @@ class Client:
         return getattr(self._client, name)
 
 
-class World:
+class FaultyKinesis:
     """A stream on moto, with an index and an archive that outlive the logs; each log stands for a process."""
 
     def __init__(self, faults: Aws) -> None:
         self.faults = faults
-        self.client = Client(opening.new_kinesis_client({"region": REGION}))
-        self.name = made_stream(self.client, shards=1)
-        self.index = kept_open(MemoryLogIndex())
-        self.archive = kept_open(MemoryStore())
+        self.client = FaultyClient(opening.new_kinesis_client({"region": REGION}))
+        self.name = create_stream(self.client, shards=1)
+        self.index = keep_open(MemoryLogIndex())
+        self.archive = keep_open(MemoryStore())
         self.clock = HandMovedClock()
         self._logs: list[KinesisLog] = []
 
     def a_log(
         self,
-        options: KinesisOptions = HURRIED,
+        options: KinesisOptions = FAST_OPTIONS,
         *,
         index: LogIndex | None = None,
         archive: ArchiveStore | None = None,
@@ -134,9 +134,9 @@ class World:
 
 
 @contextmanager
-def a_world() -> Iterator[World]:
-    with aws() as faults, quick_clients():
-        world = World(faults)
+def a_faulty_kinesis() -> Iterator[FaultyKinesis]:
+    with aws() as faults, use_fast_clients():
+        world = FaultyKinesis(faults)
         try:
             yield world
         finally:

@@ -15,7 +15,7 @@ RETENTION = 24 * 3600.0
 
 
 @dataclass
-class Kept:
+class StoredRecord:
     sequence: int
     key: str
     data: bytes
@@ -30,7 +30,7 @@ class Shard:
     began_with: int
     parent_ids: tuple[str, ...] = ()
     closed_at: float | None = None
-    records: list[Kept] = field(default_factory=list)
+    records: list[StoredRecord] = field(default_factory=list)
 
 
 class ForgetfulKinesis:
@@ -43,7 +43,7 @@ class ForgetfulKinesis:
         self._now = now
         self._strict = strict
         self.retention = retention
-        self.forgotten: Callable[[str, Kept], None] = lambda _shard, _record: None
+        self.forgotten: Callable[[str, StoredRecord], None] = lambda _shard, _record: None
         self._sequences = count(1)
         self._numbers = count()
         self._shards: dict[str, Shard] = {}
@@ -52,7 +52,7 @@ class ForgetfulKinesis:
     # What the engine calls
 
     def list_shards(self, **_: Any) -> dict[str, Any]:
-        return {"Shards": [_described(each) for each in self.listed()]}
+        return {"Shards": [_describe_shard(each) for each in self.listed()]}
 
     def get_shard_iterator(self, **asked: Any) -> dict[str, Any]:
         shard = self._known(asked["ShardId"], "GetShardIterator")
@@ -63,7 +63,7 @@ class ForgetfulKinesis:
             return {"ShardIterator": f"{shard.id}/0"}
         there = [each.sequence for each in shard.records]
         if self._strict and int(asked["StartingSequenceNumber"]) not in there:
-            raise _refused("InvalidArgumentException", "GetShardIterator")
+            raise _make_error("InvalidArgumentException", "GetShardIterator")
         return {"ShardIterator": f"{shard.id}/{place}"}
 
     def get_records(self, **asked: Any) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class ForgetfulKinesis:
         answers = []
         for record in asked["Records"]:
             shard = self._open_for(int(record["ExplicitHashKey"]))
-            kept = Kept(next(self._sequences), record["PartitionKey"], record["Data"], self._now())
+            kept = StoredRecord(next(self._sequences), record["PartitionKey"], record["Data"], self._now())
             shard.records.append(kept)
             answers.append({"SequenceNumber": str(kept.sequence), "ShardId": shard.id})
         return {"FailedRecordCount": 0, "Records": answers}
@@ -137,14 +137,14 @@ class ForgetfulKinesis:
     def _known(self, name: str, operation: str) -> Shard:
         self.listed()
         if name not in self._shards:
-            raise _refused("ResourceNotFoundException", operation)
+            raise _make_error("ResourceNotFoundException", operation)
         return self._shards[name]
 
     def _open_for(self, hash_key: int) -> Shard:
         return next(each for each in self.open() if each.first_hash_key <= hash_key <= each.last_hash_key)
 
 
-def _described(shard: Shard) -> dict[str, Any]:
+def _describe_shard(shard: Shard) -> dict[str, Any]:
     parents = dict(zip(("ParentShardId", "AdjacentParentShardId"), shard.parent_ids, strict=False))
     ended = {} if shard.closed_at is None else {"EndingSequenceNumber": "9" * 56}
     return {
@@ -155,6 +155,6 @@ def _described(shard: Shard) -> dict[str, Any]:
     }
 
 
-def _refused(code: str, operation: str) -> ClientError:
+def _make_error(code: str, operation: str) -> ClientError:
     error = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": 400}}
     return ClientError(error, operation)

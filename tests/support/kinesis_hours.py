@@ -22,7 +22,7 @@ from nakadi.ports.log_index import LogIndex
 from tests.storms.weather import Time
 from tests.support.builders import a_timeline, an_event_type
 from tests.support.kinesis_forgetful import ForgetfulKinesis
-from tests.support.shared import kept_open
+from tests.support.shared import keep_open
 
 HOUR = 3600.0
 OPTIONS = KinesisOptions(lease=2.0, shared_for=0.0, give_up_after=1.0)
@@ -47,8 +47,8 @@ class Hours:
     def __init__(self, clock: Time, *, strict: bool = False, window_bytes: int = OPTIONS.window_bytes) -> None:
         self.clock = clock
         self.kinesis = ForgetfulKinesis(clock.time, strict=strict)
-        self.index: LogIndex = kept_open(MemoryLogIndex())
-        self.archive = kept_open(MemoryStore())
+        self.index: LogIndex = keep_open(MemoryLogIndex())
+        self.archive = keep_open(MemoryStore())
         self.window_bytes = window_bytes
         self._registry = MemoryRegistry()
         self.broker = self.a_broker()

@@ -27,7 +27,7 @@ CREDENTIALS = {
 def kinesis_local() -> Iterator[str]:
     """The address of the one that all tests of this process share, and credentials that it takes."""
     with patch.dict(os.environ, CREDENTIALS):
-        yield _started()
+        yield _start()
 
 
 @contextmanager
@@ -38,13 +38,13 @@ def kinesalite_there() -> Iterator[str]:
 
 
 @cache
-def _started() -> str:
+def _start() -> str:
     address, process = start()
-    atexit.register(_ended, process)
+    atexit.register(_stop, process)
     wait_until_ready(address, process)
     return address
 
 
-def _ended(process: subprocess.Popen[bytes]) -> None:
+def _stop(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     process.wait(PATIENCE)

@@ -178,7 +178,7 @@ def _record(record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def framed(kind: str, name: str, payload: dict[str, Any]) -> bytes:
+def frame_message(kind: str, name: str, payload: dict[str, Any]) -> bytes:
     """A message of an event stream."""
     headers = b"".join(
         struct.pack("!B", len(key)) + key.encode() + struct.pack("!BH", 7, len(value)) + value.encode()
@@ -215,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         try:
             for message in messages:
-                self._chunk(framed(*message))
+                self._chunk(frame_message(*message))
             self._chunk(b"")
         except OSError:
             self.close_connection = True
@@ -237,7 +237,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def pushing(stream: Any) -> Iterator[PushingKinesis]:
+def start_pushing_kinesis(stream: Any) -> Iterator[PushingKinesis]:
     """Logs that are opened here, and asked for fan-out by their URL, are pushed what the stream of this client has."""
     kinesis = PushingKinesis(stream)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"kinesis": kinesis}))

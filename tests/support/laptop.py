@@ -26,12 +26,12 @@ STRICTNESS = Strictness(roles=True, limits=os.environ.get("AWS_LOCAL_STRICT", ""
 
 # How old a shared tip may be is what it is on AWS: what clients see of it has to be right. With all examples, nothing
 # of the log is changed.
-HURRY = "" if ALL else "&lease=0.05&poll=0.1&reads_per_second=10000"
+FAST_OPTIONS = "" if ALL else "&lease=0.05&poll=0.1&reads_per_second=10000"
 
-HURRIED: Mapping[str, str] = {
+FAST_SETTINGS: Mapping[str, str] = {
     # Functions remember for a second, and changes wait for them, only where limits hold as well: it takes time.
     **({} if STRICTNESS.limits else {"NAKADI_CACHE_SECONDS": "0"}),
-    "NAKADI_EVENT_LOG": f"{STREAM}{HURRY}",
+    "NAKADI_EVENT_LOG": f"{STREAM}{FAST_OPTIONS}",
     # As where tokens are asked for: housekeeping gives the broker's own event types to these.
     "NAKADI_DEFAULT_ADMIN": "user=the-admin",
 }
@@ -42,7 +42,7 @@ OPEN: Mapping[str, str] = {"NAKADI_DEFAULT_ADMIN": "service=nakadi_admin"}
 # What crosses a gateway, an authorizer, functions and the streaming service in ways of its own: each kind of operation,
 # tokens and scopes, bodies that are packed or large, streams and their ends, and what is changed in one process and
 # seen in another; and what a log may do differently, which is chosen for Kafka.
-CHOSEN = kafka.CHOSEN | {
+SELECTED_TESTS = kafka.SELECTED_TESTS | {
     "test_a_batch",
     "test_a_block_ends_the_response_at_once",
     "test_a_blocked_application_may_not_stream",
@@ -136,13 +136,13 @@ CHOSEN = kafka.CHOSEN | {
 }
 
 # What cannot hold behind a gateway, and why.
-NOT_HERE: Mapping[str, str] = {
+SKIPPED_TESTS: Mapping[str, str] = {
     "test_metrics_count_what_was_done": "each function counts for itself, and CloudWatch adds up",
     "test_a_client_that_leaves_while_idle_is_noticed": "it looks into the process that serves streams",
 }
 
 
-class OnALaptop:
+class LaptopBroker:
     """A way in, and a broker on the same stores, for tests that do what only an insider can."""
 
     def __init__(self, laptop: Laptop, front: Front) -> None:
@@ -168,18 +168,18 @@ class OnALaptop:
         self._front.close()
 
 
-def is_here(test: str) -> bool:
+def runs_here(test: str) -> bool:
     return "e2e/" in test and "aws-local" in test
 
 
-def chosen(names: Iterator[tuple[str, str]]) -> Iterator[bool]:
+def select_tests(names: Iterator[tuple[str, str]]) -> Iterator[bool]:
     """For each test, by its function and its whole name, whether it is tried here."""
     tried: set[str] = set()
     for function, whole in names:
-        if not is_here(whole):
+        if not runs_here(whole):
             yield True
             continue
-        yield function.rpartition("::")[2] not in NOT_HERE and (ALL or function not in tried)
+        yield function.rpartition("::")[2] not in SKIPPED_TESTS and (ALL or function not in tried)
         tried.add(function)
 
 

@@ -22,7 +22,7 @@ PROMETHEUS = (
 Samples = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def samples_in(text: str) -> Samples:
+def parse_samples(text: str) -> Samples:
     """Every sample, by its name and labels."""
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
@@ -31,17 +31,17 @@ def samples_in(text: str) -> Samples:
     }
 
 
-def scraped(api: httpx.Client) -> Samples:
+def scrape(api: httpx.Client) -> Samples:
     answer = api.get("/metrics", headers={"accept": TEXT})
     assert answer.status_code == 200, answer.text
-    return samples_in(answer.text)
+    return parse_samples(answer.text)
 
 
-def samples_of(metrics: Metrics) -> Samples:
+def collect_samples(metrics: Metrics) -> Samples:
     """What a process without a server would report."""
     text_of = make_prometheus_renderer(lambda: metrics)
     assert text_of is not None
-    return samples_in(text_of(PLAIN_MEDIA_TYPE)[0].decode())
+    return parse_samples(text_of(PLAIN_MEDIA_TYPE)[0].decode())
 
 
 def value(samples: Samples, name: str, **labels: str) -> float:

@@ -14,9 +14,9 @@ from pathlib import Path
 from infra.laptop.kinesis_local import LOOPBACK_SCRIPT, find_node, free_port
 from infra.laptop.processes import end_with_parent, start_process, stop_process
 from tests.support.patience import until
-from tests.support.processes import listens
+from tests.support.processes import is_listening
 
-WANTED = os.environ.get("OTHER_ENGINES") == "1"
+OTHER_ENGINES_WANTED = os.environ.get("OTHER_ENGINES") == "1"
 
 FOLDER = Path(__file__).resolve().parents[2] / ".cache" / "engines"
 SOURCES = Path(__file__).with_name("others")
@@ -27,7 +27,7 @@ def dynamodb_local() -> str:
     """Its address. It keeps everything in memory, and knows neither regions nor accounts."""
     jars, port = FOLDER / "dynamodb", free_port()
     program = ("-cp", f"{jars}/*", str(SOURCES / "OnLoopback.java"))
-    return _begun(
+    return _start_process(
         "java", f"-Djava.library.path={jars}", *program, "-inMemory", "-sharedDb", "-disableTelemetry", port=port
     )
 
@@ -37,12 +37,12 @@ def kinesalite() -> str:
     """Its address."""
     program = FOLDER / "node_modules" / "kinesalite" / "cli.js"
     hurried = [part for name in ("create", "delete", "update") for part in (f"--{name}StreamMs", "10")]
-    return _begun(
+    return _start_process(
         find_node(), "--require", str(LOOPBACK_SCRIPT), str(program), "--shardLimit", "5000", *hurried, port=free_port()
     )
 
 
-def _begun(*command: str, port: int) -> str:
+def _start_process(*command: str, port: int) -> str:
     argument = "-port" if command[0] == "java" else "--port"
     process = start_process(
         [*command, argument, str(port)],
@@ -58,4 +58,4 @@ def _begun(*command: str, port: int) -> str:
 
 def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
     assert process.poll() is None, f"{process.args} has ended"
-    return listens(port)
+    return is_listening(port)

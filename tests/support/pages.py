@@ -22,18 +22,18 @@ def pages() -> list[Path]:
 
 
 @cache
-def text_of(page: Path) -> str:
+def read_text(page: Path) -> str:
     """A page without its blocks of code."""
     return FENCED.sub("", page.read_text())
 
 
 @cache
-def anchors_of(page: Path) -> frozenset[str]:
+def read_anchors(page: Path) -> frozenset[str]:
     """What `page.md#…` may lead to: anchors in the text, and headings."""
-    return frozenset(anchors_in(text_of(page)))
+    return frozenset(find_anchors(read_text(page)))
 
 
-def anchors_in(text: str) -> Iterator[str]:
+def find_anchors(text: str) -> Iterator[str]:
     """Every anchor as often as it is there; of headings with the same words, the later ones are numbered."""
     yield from ANCHOR.findall(text)
     met: dict[str, int] = {}
@@ -43,9 +43,9 @@ def anchors_in(text: str) -> Iterator[str]:
         yield f"{slug}-{met[slug]}" if met[slug] else slug
 
 
-def links_of(page: Path) -> list[str]:
+def read_links(page: Path) -> list[str]:
     """The relative links of a page."""
-    return LINK.findall(CODE.sub("", text_of(page)))
+    return LINK.findall(CODE.sub("", read_text(page)))
 
 
 def _slug(heading: str) -> str:

@@ -18,7 +18,7 @@ POLICY = "nakadi.zalando.org/subscription-unprocessable-event-policy"
 PARKING = {COUNT: "2", POLICY: "PARK_KEY"}
 
 
-def keyed(**changes: Any) -> dict[str, Any]:
+def a_keyed_definition(**changes: Any) -> dict[str, Any]:
     """An event type with one partition, whose events have a key."""
     fields = {
         "partition_strategy": "hash",
@@ -28,7 +28,7 @@ def keyed(**changes: Any) -> dict[str, Any]:
     return a_definition(**fields | changes)
 
 
-def published(api: httpx.Client, event_type: str, *events: str) -> None:
+def publish_events(api: httpx.Client, event_type: str, *events: str) -> None:
     """Publish events; `a1` has the key a."""
     body = [{"key": each[0], "event": each} for each in events]
     answer = api.post(f"/event-types/{event_type}/events", json=body)

@@ -49,7 +49,7 @@ PLACE = a_place()
 POLICY = RetryPolicy(UnprocessablePolicy.PARK_KEY, 2)
 
 
-class Wrong(AssertionError):
+class SimulationFailed(AssertionError):
     """Raised when an event is processed before its time, or is lost."""
 
 
@@ -66,7 +66,7 @@ class Consumer:
     stuck: bool = False
 
 
-class World:
+class ParkingSimulation:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.clock = HandMovedClock()
@@ -106,7 +106,7 @@ class World:
                 self.go_on(faults=False)
                 if len(self.done | self.skipped) == len(self.keys) and not any(self.store.events()):
                     return
-        raise Wrong(f"not processed: {set(range(len(self.keys))) - self.done - self.skipped}")
+        raise SimulationFailed(f"not processed: {set(range(len(self.keys))) - self.done - self.skipped}")
 
     def step(self) -> None:
         dice = self.chance.random()
@@ -277,7 +277,7 @@ class World:
         yield a_chunk(start=self.published).run_from_offset(self.published)
 
     def handle(self, _drop) -> None:
-        raise Wrong("an event was dropped")
+        raise SimulationFailed("an event was dropped")
 
     # The lot
 
@@ -315,5 +315,7 @@ class World:
             key = self.keys[event]
             earlier = {n for n in range(event) if key is not None and self.keys[n] == key}
             if earlier - processed - self.skipped:
-                raise Wrong(f"{event} of {key} is processed before {sorted(earlier - processed - self.skipped)}")
+                raise SimulationFailed(
+                    f"{event} of {key} is processed before {sorted(earlier - processed - self.skipped)}"
+                )
             processed.add(event)

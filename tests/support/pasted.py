@@ -11,7 +11,7 @@ from tests.support.patience import PATIENCE
 ROOT = Path(__file__).parents[2]
 
 
-def pasted(command: str, **variables: str) -> tuple[int, str]:
+def run_pasted_command(command: str, **variables: str) -> tuple[int, str]:
     """Status and body of what a line with curl is answered, with these variables in the shell."""
     done = subprocess.run(
         ["bash", "-c", f"{command} -sS --max-time {PATIENCE:.0f} -w '\\n%{{http_code}}'"],

@@ -24,14 +24,14 @@ def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
         time.sleep(0.005)
 
 
-async def until_on_the_loop(condition: Callable[[], object]) -> None:
+async def wait_on_loop(condition: Callable[[], object]) -> None:
     """The same, while the event loop goes on with everything else."""
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110  # what is waited for tells nobody
             await asyncio.sleep(0.005)
 
 
-def in_threads(work: Callable[[int], Result], count: int) -> list[Result]:
+def run_in_threads(work: Callable[[int], Result], count: int) -> list[Result]:
     """Do it in so many threads at the same time; what one of them raises is raised here.
 
     However long it takes: the threads have to end before a test can, so a deadline would only fail on a busy machine.
@@ -50,19 +50,19 @@ def started_threads() -> Iterator[Callable[[], list[str]]]:
     yield lambda: [each.name for each in threading.enumerate() if each not in before]
 
 
-def effort(work: Callable[[], object]) -> float:
+def measure_cpu(work: Callable[[], object]) -> float:
     """How much work that is for the processor, compared with a loop of about five milliseconds.
 
     Only this thread's time on the processor counts, so it matters little what else runs. It matters somewhat, for
     processors share caches and slow down when all are busy, six times as was seen: bounds should be ten times what was
     measured.
     """
-    before = _time_of(_loop)
-    taken = _time_of(work)
-    return taken / max(before, _time_of(_loop))
+    before = _measure_once(_loop)
+    taken = _measure_once(work)
+    return taken / max(before, _measure_once(_loop))
 
 
-def _time_of(work: Callable[[], object]) -> float:
+def _measure_once(work: Callable[[], object]) -> float:
     begun = time.thread_time()
     work()
     return time.thread_time() - begun

@@ -53,7 +53,7 @@ class KnownLogs:
         return next((n for n, at in enumerate(stored) if n >= bounds.oldest and at >= moment), bounds.next_offset)
 
 
-def a_past(*generations: Generation, **changes: Any) -> tuple[EventType, KnownLogs]:
+def an_event_type_with_past(*generations: Generation, **changes: Any) -> tuple[EventType, KnownLogs]:
     """An event type whose newest timeline is the last generation, and the logs that know its events.
 
     The events of each generation were stored an hour after those of the one before.

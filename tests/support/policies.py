@@ -10,7 +10,7 @@ from botocore.awsrequest import AWSPreparedRequest
 
 from infra.laptop import roles
 from infra.laptop.roles import Permission, Request
-from tests.support.templates import ACCOUNT, REGION, Template, listed, text
+from tests.support.templates import ACCOUNT, REGION, Template, as_list, text
 
 
 class Policy(roles.Policy):
@@ -19,7 +19,7 @@ class Policy(roles.Policy):
     def __init__(self, template: Template, role: Any, data: Template) -> None:
         self._data = data
         super().__init__(
-            {**each, "Resource": [self._resource(one) for one in listed(each["Resource"])]}
+            {**each, "Resource": [self._resource(one) for one in as_list(each["Resource"])]}
             for each in template.statements(role)
         )
 
@@ -56,7 +56,7 @@ def required_permissions(prepared: AWSPreparedRequest) -> Iterator[Permission]:
             yield each
 
 
-def wanted_where_it_is_missing(prepared: AWSPreparedRequest) -> Permission | None:
+def permission_for_missing(prepared: AWSPreparedRequest) -> Permission | None:
     return roles.list_permission_for_missing(_request(prepared))
 
 

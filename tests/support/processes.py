@@ -18,7 +18,7 @@ ROOT_ENVIRONMENT = {**ENVIRONMENT, "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}{o
 
 
 @contextmanager
-def running(
+def run_process(
     command: Sequence[str],
     environment: Mapping[str, str] = ENVIRONMENT,
     cwd: Path | None = None,
@@ -36,7 +36,7 @@ def running(
             process.kill()
 
 
-def listens(port: int) -> bool:
+def is_listening(port: int) -> bool:
     """Whether a program listens on this port of this machine."""
     try:
         socket.create_connection(("127.0.0.1", port), 1).close()

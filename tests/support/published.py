@@ -37,13 +37,13 @@ from nakadi_jobs import compaction, retention, statistics
 from nakadi_jobs.event_type_tables import LATEST_SUFFIX, events_table
 from nakadi_jobs.session import open_spark
 from nakadi_jobs.tables import Change, Table
-from tests.support.api import a_definition, created
+from tests.support.api import a_definition, create_event_type
 from tests.support.compared_rows import compare
 from tests.support.jobs import DataFolder, Jobs
 from tests.support.patience import PATIENCE, until
 from tests.support.shapes import Shape, Shapes
 from tests.support.table_readers import assert_read_alike
-from tests.support.tiers import BY_HAND, Parts
+from tests.support.tiers import ARCHIVE_MANUALLY, TierParts
 
 KEYS = ("k1", "k2", "k3", "k,4", '"5')
 WRITERS = ("w1", "w2", "w3", "w4")
@@ -72,11 +72,11 @@ class Published(NamedTuple):
     eid: str = ""
 
 
-class Killed(BaseException):
+class JobKilled(BaseException):
     """Raised in a job in place of a kill."""
 
 
-class World:
+class TableComparison:
     """A broker with one event type, what was published to it, and jobs that read it."""
 
     def __init__(self, seed: int, folder: Path, tables: Path) -> None:
@@ -163,12 +163,12 @@ class World:
                 return step(*arguments)
             if is_done:
                 step(*arguments)
-            raise Killed
+            raise JobKilled
 
         with patch.object(owner, name, cut_short):
             try:
                 self._job(compaction.main, *self._drawn.choice(((), ("--no-tidying",))))
-            except Killed:
+            except JobKilled:
                 self.happened["kills"] += 1
 
     def _erase(self) -> None:
@@ -195,7 +195,7 @@ class World:
     def _compact_archive(self) -> None:
         """The log forgets every event that another one of its key follows."""
         newest = {event.key: number for number, event in enumerate(self._published)}
-        with closing(Parts("sqlite", self._folder, SystemClock()).log(BY_HAND)) as log:
+        with closing(TierParts("sqlite", self._folder, SystemClock()).log(ARCHIVE_MANUALLY)) as log:
             now = SystemClock().now()
             log.compact(self._event_type().timeline.topic, 0, stored_before=now, tombstones_before=LONG_AGO)
         self._forgotten |= {*range(len(self._published))} - {*newest.values()}
@@ -237,7 +237,7 @@ class World:
         text = json.dumps({**shape.schema, "properties": {**shape.schema["properties"], **known}})
         definition = self._definition | {"schema": {"type": "json_schema", "schema": text}}
         if last is None:
-            created(api, definition)
+            create_event_type(api, definition)
         else:
             answer = api.put(f"/event-types/{definition['name']}", json=definition)
             if self._mode != "none" and answer.status_code == 422:
@@ -296,9 +296,9 @@ class World:
         places = ["--data", str(self._folder), "--tables", str(self._tables), "--database", self._database]
         work = ["--master", "local[2]", "--memory", "1g"]
         selection = ["--event-types", self._definition["name"]] if for_one else []
-        with redirect_stderr(StringIO()) as told, redirect_stdout(StringIO()):
+        with redirect_stderr(StringIO()) as messages, redirect_stdout(StringIO()):
             code = main([*places, *work, *selection, *arguments])
-        assert code == 0, told.getvalue()
+        assert code == 0, messages.getvalue()
 
     # Comparing
 
@@ -388,15 +388,15 @@ def main(arguments: Sequence[str]) -> None:
         for seed in range(first, first + worlds):
             data = tables.parent / str(seed)
             data.mkdir()
-            world = World(seed, data, tables)
+            world = TableComparison(seed, data, tables)
             world.run(rounds=5)
             world.happened["hostile events"] += compare_hostile(seed, data / "hostile", tables)
             happened += world.happened
-            print(f"world {seed}: {told(world.happened)}", flush=True)
-    print(f"{worlds} worlds: each event is in its table as it was published; {told(happened)}")
+            print(f"world {seed}: {format_counts(world.happened)}", flush=True)
+    print(f"{worlds} worlds: each event is in its table as it was published; {format_counts(happened)}")
 
 
-def told(happened: Mapping[str, int]) -> str:
+def format_counts(happened: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {what}" for what, number in sorted(happened.items()))
 
 

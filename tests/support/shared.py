@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 Port = TypeVar("Port")
 
 
-def kept_open(port: Port) -> Port:
+def keep_open(port: Port) -> Port:
     """A log index or an archive that stays open, though every log closes what it was given."""
     anything: Any = port
     anything.close = lambda: None

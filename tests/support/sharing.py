@@ -16,7 +16,7 @@ from nakadi.ports.event_log import EventLog
 
 
 @contextmanager
-def committing_for(log: EventLog, number: int = 1) -> Iterator[list[socket.socket]]:
+def commit_for(log: EventLog, number: int = 1) -> Iterator[list[socket.socket]]:
     """The connections of so many processes to an event log that commits for them."""
     pairs = [socket.socketpair() for _ in range(number)]
 
@@ -38,9 +38,9 @@ def committing_for(log: EventLog, number: int = 1) -> Iterator[list[socket.socke
 
 
 @contextmanager
-def sharing(path: Path, clock: Clock) -> Iterator[EventLog]:
+def open_sharing_log(path: Path, clock: Clock) -> Iterator[EventLog]:
     """A log whose appends another one commits."""
-    with closing(SqliteLog(path, clock)) as committing, committing_for(committing) as (connection,):
+    with closing(SqliteLog(path, clock)) as committing, commit_for(committing) as (connection,):
         log = SqliteLog(path, clock, committer=connection)
         try:
             yield log

@@ -19,14 +19,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.processes import ENVIRONMENT, running
+from tests.support.processes import ENVIRONMENT, run_process
 
 ROOT = Path(__file__).parents[2]
 
 PATIENCE = 180
 SEED = 20240917
-SERVES = ("Streaming on port ", "Ctrl-C ends it.")
-MORE = 60
+READY_TEXTS = ("Streaming on port ", "Ctrl-C ends it.")
+EXTRA_STEPS = 60
 """So many steps at least a server takes after it says that it serves, without waiting for anything."""
 
 
@@ -41,12 +41,12 @@ class End:
     complained: str
 
 
-def around_the_first_line(steps):
+def default_stretches(steps):
     """Anywhere before the first line, where all is loaded and files are opened, and where it prints that line."""
-    return [(1, steps), (steps * 19 // 20, steps), (steps - 200, steps + MORE)]
+    return [(1, steps), (steps * 19 // 20, steps), (steps - 200, steps + EXTRA_STEPS)]
 
 
-def ends_of_starts(module, *arguments, environment=None, stretches=around_the_first_line, more=MORE):
+def end_at_each_step(module, *arguments, environment=None, stretches=default_stretches, more=EXTRA_STEPS):
     """Start a program twice in each stretch, and let SIGTERM or SIGINT come at a step in it that a seed chooses."""
     # The first start compiles modules and makes files, which takes steps that no later start takes.
     _, steps = [_end(0, 0, more, module, arguments, environment) for _ in range(2)]
@@ -62,7 +62,7 @@ def ends_of_starts(module, *arguments, environment=None, stretches=around_the_fi
 def _end(how, step, more, module, arguments, environment):
     numbers = [str(int(each)) for each in (how, step, more)]
     command = [sys.executable, "-W", "error", "-m", "tests.support.signalled", *numbers, module, *arguments]
-    with running(command, {**ENVIRONMENT, **(environment or {})}, ROOT) as process:
+    with run_process(command, {**ENVIRONMENT, **(environment or {})}, ROOT) as process:
         said, complained = process.communicate(timeout=PATIENCE)
         return End(step, how, process.returncode, said, complained)
 
@@ -97,7 +97,7 @@ def _main(how, at, more, module, *arguments):
                 sys.__stderr__.write(str(steps.done))
                 sys.__stderr__.flush()
                 os._exit(0)
-            if any(each in text for each in SERVES):
+            if any(each in text for each in READY_TEXTS):
                 steps.serving()
             return sys.__stdout__.write(text)
 

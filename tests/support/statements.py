@@ -59,7 +59,7 @@ class Coverage:
 
     @property
     def missing(self) -> list[str]:
-        return sorted(self.stated - self.cited, key=in_order)
+        return sorted(self.stated - self.cited, key=sort_key)
 
     def __str__(self) -> str:
         done, all_of_them = len(self.stated & self.cited), len(self.stated)
@@ -84,7 +84,7 @@ def citations() -> tuple[Citation, ...]:
         Citation(cited, f"{path.relative_to(TESTS)}::{name}")
         for path in sorted(TESTS.rglob("test_*.py"))
         for name, docstring in _test_docstrings(path)
-        for cited in cited_in(docstring)
+        for cited in find_citations(docstring)
     )
 
 
@@ -98,14 +98,14 @@ def coverage() -> list[Coverage]:
     ]
 
 
-def cited_in(text: str) -> list[str]:
+def find_citations(text: str) -> list[str]:
     """The statements and traps that the brackets of a text cite."""
     within = " ".join(match[0] for match in BRACKETS.finditer(text))
-    found = CITED.findall(with_ranges_written_out(within))
+    found = CITED.findall(expand_ranges(within))
     return found + [f"trap {number}" for match in TRAPS.finditer(within) for number in match[1].split(", ")]
 
 
-def with_ranges_written_out(text: str) -> str:
+def expand_ranges(text: str) -> str:
     """`R215-R217` cites the ones between, too."""
 
     def written_out(match: re.Match[str]) -> str:
@@ -115,7 +115,7 @@ def with_ranges_written_out(text: str) -> str:
     return RANGE.sub(written_out, text)
 
 
-def in_order(statement: str) -> tuple[str, int, str]:
+def sort_key(statement: str) -> tuple[str, int, str]:
     letter, digits, rest = re.fullmatch(r"([A-Z])(\d+)(a?)", statement).groups()
     return letter, int(digits), rest
 

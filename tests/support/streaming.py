@@ -15,7 +15,7 @@ from nakadi.ports.clock import SystemClock
 from tests.support.patience import PATIENCE
 
 
-class SeenLog:
+class ObservedLog:
     """A log in memory. `reads` has the start of every read; `troubles` are raised by the next reads, one by one."""
 
     def __init__(self, log: MemoryLog | None = None) -> None:
@@ -29,7 +29,7 @@ class SeenLog:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
-    def for_storage(self, _storage_id: str) -> "SeenLog":
+    def for_storage(self, _storage_id: str) -> "ObservedLog":
         return self
 
     def publish(self, topic: str, *values: str, partition: int = 0) -> None:
@@ -53,7 +53,7 @@ class SeenLog:
         return ended
 
 
-class NoFigures:
+class NullFigures:
     """Counts nothing of what a stream sends."""
 
     next_report_at = math.inf
@@ -66,7 +66,7 @@ class NoFigures:
 
 
 @dataclass
-class KeptOutlet:
+class RecordingOutlet:
     """Keeps what is written. `slow` lets nothing through until `room` is called."""
 
     written: list[bytes] = field(default_factory=list)

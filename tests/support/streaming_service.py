@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.patience import PATIENCE
-from tests.support.processes import ENVIRONMENT, running
+from tests.support.processes import ENVIRONMENT, run_process
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,15 +26,15 @@ class Service:
 
 
 @contextmanager
-def started(environment, *arguments):
-    with starting(environment, *arguments) as process:
+def run_service(environment, *arguments):
+    with launch_service(environment, *arguments) as process:
         yield Service(process)
 
 
-def starting(environment, *arguments):
+def launch_service(environment, *arguments):
     """The process, which may not have come so far as to serve."""
     command = [sys.executable, "-W", "error", "-m", "services.streaming", "--port=0", *arguments]
-    return running(command, {**ENVIRONMENT, **environment}, ROOT)
+    return run_process(command, {**ENVIRONMENT, **environment}, ROOT)
 
 
 def variables(settings, **more):

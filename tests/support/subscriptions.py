@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import httpx
 
-from tests.support.api import attributes, created
+from tests.support.api import attributes, create_event_type
 from tests.support.builders import a_name
 
 
@@ -16,20 +16,20 @@ def a_request(*event_types: str, **changes: Any) -> dict[str, Any]:
     return {"owning_application": a_name("app"), "event_types": list(event_types)} | changes
 
 
-def subscribed(api: httpx.Client, *event_types: str, **changes: Any) -> dict[str, Any]:
+def create_subscription(api: httpx.Client, *event_types: str, **changes: Any) -> dict[str, Any]:
     """Create a subscription, to a new event type if none is named, and say how it was registered."""
-    names = event_types or (created(api)["name"],)
+    names = event_types or (create_event_type(api)["name"],)
     answer = api.post("/subscriptions", json=a_request(*names, **changes))
     assert answer.status_code == 201, answer.text
     return answer.json()
 
 
-def its_lists(admins: str = "ann", readers: str = "ann") -> dict[str, Any]:
+def a_subscription_authorization(admins: str = "ann", readers: str = "ann") -> dict[str, Any]:
     """An authorization section of a subscription."""
     return {"admins": attributes(*admins.split()), "readers": attributes(*readers.split())}
 
 
-def changed(subscription: dict[str, Any], **changes: Any) -> dict[str, Any]:
+def change_request(subscription: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """The body of a request that changes these fields of a subscription."""
     fixed = ("owning_application", "event_types", "consumer_group", "read_from", "initial_cursors")
     return {name: subscription[name] for name in fixed} | changes
@@ -37,11 +37,11 @@ def changed(subscription: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 def a_cursor(event_type: str, partition: str = "0", offset: int | str = -1) -> dict[str, Any]:
     """A cursor of a commit or a reset; a number is an offset in the first timeline."""
-    text = offset if isinstance(offset, str) else published(offset)
+    text = offset if isinstance(offset, str) else offset_text(offset)
     return {"event_type": event_type, "partition": partition, "offset": text, "cursor_token": str(uuid4())}
 
 
-def published(offset: int, timeline: int = 1) -> str:
+def offset_text(offset: int, timeline: int = 1) -> str:
     return f"001-{timeline:04x}-{offset:018d}" if offset >= 0 else f"001-{timeline:04x}-{offset}"
 
 
@@ -60,19 +60,19 @@ def publish(api: httpx.Client, event_type: str, count: int = 1) -> None:
     assert answer.status_code == 200, answer.text
 
 
-def event_type_with(api, partitions):
+def create_event_type_with(api, partitions):
     statistic = dict.fromkeys(("messages_per_minute", "message_size"), 1)
-    return created(
+    return create_event_type(
         api, default_statistic=statistic | {"read_parallelism": partitions, "write_parallelism": partitions}
     )["name"]
 
 
-def from_the_beginning(api, partitions=1, events=0):
+def subscribe_from_beginning(api, partitions=1, events=0):
     """A subscription to a new event type with so many partitions and events."""
-    name = event_type_with(api, partitions)
+    name = create_event_type_with(api, partitions)
     if events:
         publish(api, name, events)
-    return subscribed(api, name, read_from="begin")
+    return create_subscription(api, name, read_from="begin")
 
 
 def events_url(subscription):

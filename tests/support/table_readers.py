@@ -13,12 +13,12 @@ from pyspark.sql import DataFrame, Row
 Rows = list[dict[str, Any]]
 
 
-def by_spark(table: DataFrame) -> Rows:
+def read_with_spark(table: DataFrame) -> Rows:
     """Rows as dictionaries; moments have a time zone."""
     return [_plain(row) for row in table.collect()]
 
 
-def by_duckdb(folder: Path) -> Rows:
+def read_with_duckdb(folder: Path) -> Rows:
     import duckdb  # noqa: PLC0415  # every process of the tests imports this module, and few read a table
 
     with duckdb.connect() as database:
@@ -29,7 +29,7 @@ def by_duckdb(folder: Path) -> Rows:
         return [_plain(dict(zip(found.columns, row, strict=True))) for row in found.fetchall()]
 
 
-def by_pyiceberg(folder: Path) -> Rows:
+def read_with_pyiceberg(folder: Path) -> Rows:
     from pyiceberg.table import StaticTable  # noqa: PLC0415  # as above
 
     found = StaticTable.from_metadata(str(folder)).scan().to_arrow()
@@ -38,16 +38,16 @@ def by_pyiceberg(folder: Path) -> Rows:
 
 def assert_read_alike(table: DataFrame, folder: Path) -> Rows:
     """Return the rows of a table, the same by every reader, in the order of their places."""
-    rows = _in_order(by_spark(table))
-    assert _in_order(by_duckdb(folder)) == rows
-    others = _in_order(by_pyiceberg(folder))
+    rows = _sort_rows(read_with_spark(table))
+    assert _sort_rows(read_with_duckdb(folder)) == rows
+    others = _sort_rows(read_with_pyiceberg(folder))
     assert len(others) == len(rows)
     for found, row in zip(others, rows, strict=True):
-        assert _is_as_read_by_pyiceberg(found, row), (found, row)
+        assert _matches_pyiceberg(found, row), (found, row)
     return rows
 
 
-def _is_as_read_by_pyiceberg(found: Any, read: Any) -> bool:
+def _matches_pyiceberg(found: Any, read: Any) -> bool:
     """Whether a value is the same. pyiceberg 0.12 takes a list of objects that is NULL for one without elements."""
     match read:
         case None:
@@ -56,16 +56,14 @@ def _is_as_read_by_pyiceberg(found: Any, read: Any) -> bool:
             return (
                 isinstance(found, dict)
                 and found.keys() == read.keys()
-                and all(_is_as_read_by_pyiceberg(found[name], read[name]) for name in read)
+                and all(_matches_pyiceberg(found[name], read[name]) for name in read)
             )
         case list():
-            return (
-                isinstance(found, list) and len(found) == len(read) and all(map(_is_as_read_by_pyiceberg, found, read))
-            )
+            return isinstance(found, list) and len(found) == len(read) and all(map(_matches_pyiceberg, found, read))
     return bool(found == read)
 
 
-def _in_order(rows: Rows) -> Rows:
+def _sort_rows(rows: Rows) -> Rows:
     places = ("nakadi_timeline", "nakadi_partition", "nakadi_offset")
     return sorted(rows, key=lambda row: tuple(row[name] for name in places))
 

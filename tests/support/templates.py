@@ -58,14 +58,14 @@ class Template:
                 yield from policy["PolicyDocument"]["Statement"]
 
     def actions(self, role: Any) -> set[str]:
-        return {action for statement in self.statements(role) for action in listed(statement["Action"])}
+        return {action for statement in self.statements(role) for action in as_list(statement["Action"])}
 
     def environment(self, function: str) -> dict[str, str]:
         variables = self.functions()[function]["Environment"]["Variables"]
         return {name: text(value) for name, value in variables.items()}
 
 
-def listed(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 

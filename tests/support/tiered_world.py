@@ -17,7 +17,7 @@ QUIET = ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=0, 
 """Nothing happens by itself."""
 
 
-class Failing(MemoryStore):
+class FailingStore(MemoryStore):
     """An archive that is out of reach on demand."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Failing(MemoryStore):
             raise Unavailable("The archive: on purpose")
 
 
-class Names:
+class TopicNames:
     def topics(self):
         return [("t", 2)]
 
@@ -48,13 +48,13 @@ class Names:
         return topic == "t"
 
 
-class World:
+class TieredLogFixture:
     def __init__(self, tiers: ArchivePolicy = QUIET) -> None:
         self.clock = HandMovedClock()
         self.hot = MemoryLog(self.clock)
         self.index = MemoryLogIndex()
-        self.store = Failing()
-        self.log = TieredLog(self.hot, self.index, self.store, self.clock, Names(), tiers)
+        self.store = FailingStore()
+        self.log = TieredLog(self.hot, self.index, self.store, self.clock, TopicNames(), tiers)
         self.log.create_topic("t", 2)
 
     def store_hours(self, count: int, *records: Record, partition: int = 0) -> None:

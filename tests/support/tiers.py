@@ -14,28 +14,28 @@ from nakadi.ports.clock import Clock
 from nakadi.ports.log_index import LogIndex
 from tests.support import kafka
 
-AT_ONCE = ArchivePolicy(archive_after=0, hot_retention=0, unreferenced_grace=3600, new_share_to_compact=0)
+ARCHIVE_IMMEDIATELY = ArchivePolicy(archive_after=0, hot_retention=0, unreferenced_grace=3600, new_share_to_compact=0)
 """Events are archived and leave the hot half as soon as may be, and compaction spares no effort."""
 
-BY_HAND = ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=0, new_share_to_compact=0)
+ARCHIVE_MANUALLY = ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=0, new_share_to_compact=0)
 """Nothing happens by itself."""
 
 
-def tiered(
+def open_tiered_log(
     hot: str,
     folder: Path,
     clock: Clock,
-    tiers: ArchivePolicy = AT_ONCE,
+    tiers: ArchivePolicy = ARCHIVE_IMMEDIATELY,
     *,
     index: LogIndex | None = None,
     store: ArchiveStore | None = None,
     directory: TopicCatalog | None = None,
 ) -> TieredLog:
     """A log whose hot half is in memory, in Kafka, or in a file in this folder with its archive beside it."""
-    return Parts(hot, folder, clock, index=index, store=store).log(tiers, directory)
+    return TierParts(hot, folder, clock, index=index, store=store).log(tiers, directory)
 
 
-class Parts:
+class TierParts:
     """The hot half, the index and the archive of a log, for those who look at each."""
 
     def __init__(

@@ -39,9 +39,9 @@ class Issuer:
         }
 
     def token(self, subject: str = "ann", *, scope: str = EVERY_SCOPE, **claims: Any) -> str:
-        return self.signed({"sub": subject, "scope": scope, **claims})
+        return self.sign({"sub": subject, "scope": scope, **claims})
 
-    def signed(self, claims: dict[str, Any], **headers: Any) -> str:
+    def sign(self, claims: dict[str, Any], **headers: Any) -> str:
         """A token good for an hour, but for what `claims` and `headers` say otherwise; None leaves a claim out."""
         now = datetime.now(UTC)
         usual = {"iss": ISSUER, "aud": AUDIENCE, "iat": now, "exp": now + timedelta(hours=1)}

@@ -16,12 +16,12 @@ from typing import IO
 import httpx
 
 from tests.support.patience import PATIENCE
-from tests.support.processes import ENVIRONMENT, running
+from tests.support.processes import ENVIRONMENT, run_process
 
 # All end-to-end tests take minutes: `make test-workers`. Otherwise these, in which processes have to see each other's
 # changes.
 ALL = os.environ.get("TWO_WORKERS") == "all"
-CHOSEN = frozenset(
+SELECTED_TESTS = frozenset(
     {
         "test_a_batch_that_is_sent_again_is_stored_once",
         "test_a_changed_event_type_is_published_to_as_it_is_now",
@@ -56,7 +56,7 @@ CHOSEN = frozenset(
 COMMAND = (sys.executable, "-W", "error", "-m", "nakadi.local", "--port=0", "--workers=2")
 
 
-class Program:
+class BrokerProgram:
     """The program with its workers; `process` is the one that supervises them and commits."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -74,7 +74,7 @@ class Program:
     @property
     def workers(self) -> list[int]:
         """The numbers of its processes."""
-        return children(self.process.pid)
+        return find_children(self.process.pid)
 
     def end(self) -> tuple[int, str]:
         """Its exit code, and what it wrote to its log."""
@@ -83,17 +83,17 @@ class Program:
         return self.process.returncode, said
 
 
-def children(process: int) -> list[int]:
+def find_children(process: int) -> list[int]:
     return [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
 @contextmanager
-def started(
+def start_broker(
     data: Path, variables: Mapping[str, str] | None = None, log: IO[str] | int = subprocess.PIPE
-) -> Iterator[Program]:
+) -> Iterator[BrokerProgram]:
     command = [*COMMAND, "--data", str(data)]
-    with running(command, {**ENVIRONMENT, **(variables or {})}, log=log) as process:
-        program = Program(process)
+    with run_process(command, {**ENVIRONMENT, **(variables or {})}, log=log) as process:
+        program = BrokerProgram(process)
         try:
             yield program
         finally:
@@ -104,17 +104,17 @@ def started(
 
 
 @contextmanager
-def served(folder: Path, variables: Mapping[str, str] | None = None) -> Iterator[Program]:
+def serve_broker(folder: Path, variables: Mapping[str, str] | None = None) -> Iterator[BrokerProgram]:
     """A broker that many tests share, and that has to end in good order."""
     log = folder / "log"
-    with log.open("w") as said, started(folder / "data", variables, said) as program:
+    with log.open("w") as said, start_broker(folder / "data", variables, said) as program:
         yield program
         code, _ = program.end()
         assert code == 0, log.read_text()
     assert " ERROR " not in log.read_text(), log.read_text()
 
 
-class InTurn(httpx.BaseTransport):
+class RoundRobinTransport(httpx.BaseTransport):
     """Sends requests over two connections in turn. The supervisor hands them to different workers."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ import pytest
 from nakadi_client import Park, Poison, Producer, Refused, StreamOptions
 from nakadi_client.aio import Consumer, consume
 from tests.support.environment import plain_environment
-from tests.support.patience import PATIENCE, until, until_on_the_loop
+from tests.support.patience import PATIENCE, until, wait_on_loop
 
 ROOT = Path(__file__).parents[3]
 QUICK = StreamOptions(commit_timeout=2, batch_limit=20, max_uncommitted_events=100)
@@ -97,7 +97,7 @@ def test_two_consumers_of_one_loop_share_the_partitions(nakadi, orders):
                 seen.update(event["n"] for event in batch)
 
         tasks = [asyncio.create_task(drain(consumer)) for consumer in consumers]
-        await until_on_the_loop(lambda: len(seen) == 300 and all(told))
+        await wait_on_loop(lambda: len(seen) == 300 and all(told))
         for consumer in consumers:
             consumer.stop()
         await asyncio.gather(*tasks)

@@ -8,7 +8,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.support.api import a_business_definition, a_definition, created, lists, problem
+from tests.support.api import a_business_definition, a_definition, an_authorization, create_event_type, problem
 
 NOON = "2026-11-21T12:00:00Z"
 
@@ -16,7 +16,9 @@ NOON = "2026-11-21T12:00:00Z"
 def an_event_type(api: httpx.Client, partitions: int = 1) -> str:
     """The name of a new event type whose events go where they say."""
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": partitions, "write_parallelism": 1}
-    return created(api, a_business_definition(partition_strategy="user_defined", default_statistic=statistic))["name"]
+    return create_event_type(
+        api, a_business_definition(partition_strategy="user_defined", default_statistic=statistic)
+    )["name"]
 
 
 def publish(api: httpx.Client, name: str, count: int, partition: str = "0") -> None:
@@ -42,7 +44,7 @@ def lags(api: httpx.Client, name: str, *offsets: str, partition: str = "0") -> l
     return [each["unconsumed_events"] for each in answer.json()]
 
 
-def shifted(api: httpx.Client, name: str, offset: str, shift: int) -> str:
+def shift_cursor(api: httpx.Client, name: str, offset: str, shift: int) -> str:
     asked = [{"partition": "0", "offset": offset, "shift": shift}]
     answer = api.post(f"/event-types/{name}/shifted-cursors", json=asked)
     assert answer.status_code == 200, answer.text
@@ -104,7 +106,7 @@ def test_shifting_over_timelines(api, offset, shift, reached):
     for count in (2, 2):
         switch_timeline(api, name)
         publish(api, name, count)
-    assert shifted(api, name, offset, shift) == reached
+    assert shift_cursor(api, name, offset, shift) == reached
 
 
 def test_shifting_before_the_first_event_is_refused(api):
@@ -166,7 +168,7 @@ def test_time_leads_to_what_was_published_since(api):
     second = a_moment_later()
     publish(api, name, 4)
     assert lags(api, name, "2000-01-01T00:00:00Z", first, second, a_moment_later()) == [9, 6, 4, 0]
-    assert shifted(api, name, second, 0) == "001-0002--1"
+    assert shift_cursor(api, name, second, 0) == "001-0002--1"
 
 
 def a_moment_later() -> str:
@@ -183,7 +185,7 @@ def test_stream_starts_behind_a_shifted_cursor(api):
     publish(api, name, 3)
     switch_timeline(api, name)
     publish(api, name, 2)
-    cursor = {"partition": "0", "offset": shifted(api, name, "BEGIN", 4)}
+    cursor = {"partition": "0", "offset": shift_cursor(api, name, "BEGIN", 4)}
     assert cursor["offset"] == "001-0002-000000000000000000"
     query = {"stream_limit": 1, "batch_flush_timeout": 1, "stream_timeout": 5}
     headers = {"x-nakadi-cursors": json.dumps([cursor])}
@@ -193,10 +195,10 @@ def test_stream_starts_behind_a_shifted_cursor(api):
     ]
 
 
-def test_permissions_for_partitions_and_cursors(ann, bob, guarded):
+def test_permissions_for_partitions_and_cursors(ann, bob, broker_with_tokens):
     """Who may see may list partitions and measure distances; the rest takes reading. (C17, C31, C45, C56, C66)"""
-    name = created(ann, a_definition(authorization=lists(writers="ann carl")))["name"]
-    carl = guarded.client("carl")
+    name = create_event_type(ann, a_definition(authorization=an_authorization(writers="ann carl")))["name"]
+    carl = broker_with_tokens.client("carl")
     path = f"/event-types/{name}"
     with carl:
         assert carl.get(f"{path}/partitions").status_code == 200

@@ -6,10 +6,10 @@ import httpx
 import pytest
 
 from nakadi.local import Broker
-from tests.e2e.publishing.test_publishing import delivered, events_in, publish
-from tests.support.api import a_business_definition, a_definition, created, problem, violations
-from tests.support.http import described
-from tests.support.metrics import scraped, value
+from tests.e2e.publishing.test_publishing import events_in, publish, read_delivered_bytes
+from tests.support.api import a_business_definition, a_definition, create_event_type, problem, violations
+from tests.support.http import check_against_description
+from tests.support.metrics import scrape, value
 from tests.support.publishing import metadata
 
 ONCE = {"deduplication": {"window_seconds": 300}}
@@ -57,7 +57,7 @@ def test_a_batch_that_is_sent_again_is_stored_once(api, once):
         for number, event in enumerate(events)
     ]
     assert stored(api, once) == 3
-    assert [each["number"] for each in events_in(delivered(api, once, 3))] == [0, 1, 2]
+    assert [each["number"] for each in events_in(read_delivered_bytes(api, once, 3))] == [0, 1, 2]
 
 
 def test_only_duplicates_say_so(api, once):
@@ -82,7 +82,7 @@ def test_the_case_of_an_eid_does_not_matter(api, once):
 @pytest.mark.usefixtures("once")
 def test_a_second_attempt_may_meet_another_partition(api):
     """Events without a key of their own are spread at random, and still known again. (P158)"""
-    name = created(api, a_business_definition(**ONCE, **FOUR_PARTITIONS))["name"]
+    name = create_event_type(api, a_business_definition(**ONCE, **FOUR_PARTITIONS))["name"]
     events = [an_event() for _ in range(40)]
     assert publish(api, name, events).content == b""
     for _ in range(3):
@@ -126,7 +126,7 @@ def test_directed_events_are_apart(api, once):
 @pytest.mark.usefixtures("once")
 def test_deletions_are_never_duplicates(api):
     """A tombstone is stored each time, and an event whose key was deleted is still a duplicate. (P160)"""
-    name = created(api, a_business_definition(**ONCE, cleanup_policy="compact"))["name"]
+    name = create_event_type(api, a_business_definition(**ONCE, cleanup_policy="compact"))["name"]
     event = {"metadata": metadata(partition_compaction_key="k")}
     publish(api, name, [event])
     for _ in range(2):
@@ -137,7 +137,7 @@ def test_deletions_are_never_duplicates(api):
 
 def test_without_it_events_are_stored_each_time(api):
     """An event type that does not ask for it stores what it is sent, as often as it is sent. (P77)"""
-    name = created(api, a_business_definition())["name"]
+    name = create_event_type(api, a_business_definition())["name"]
     event = an_event()
     assert [publish(api, name, [event, event]).content for _ in range(2)] == [b"", b""]
     assert stored(api, name) == 4
@@ -205,7 +205,7 @@ def test_duplicates_are_counted(api, once):
     """Metrics count duplicates, and do not count them as published."""
 
     def counted(name):
-        return value(scraped(api), name, event_type=once)
+        return value(scrape(api), name, event_type=once)
 
     event = an_event()
     publish(api, once, [event])
@@ -222,7 +222,7 @@ class TestFaults:
 
     @pytest.fixture
     def client(self, broker):
-        with described(httpx.Client(base_url=broker.url)) as client:
+        with check_against_description(httpx.Client(base_url=broker.url)) as client:
             yield client
 
     @pytest.fixture
@@ -231,7 +231,7 @@ class TestFaults:
         schema = {"properties": {"a": {"type": "string"}}}
         two = FOUR_PARTITIONS["default_statistic"] | {"read_parallelism": 2, "write_parallelism": 2}
         definition = a_business_definition(**ONCE, **by_key, schema=schema, default_statistic=two)
-        return created(client, definition)["name"]
+        return create_event_type(client, definition)["name"]
 
     def test_a_partial_append_remembers_what_was_stored(self, broker, client, name):
         """After a 207, events that failed are new and those that were stored are duplicates. (P157, P159)"""
@@ -264,7 +264,7 @@ def test_ids_survive_a_restart(tmp_path):
     for attempt in range(2):
         with Broker(**settings) as broker, httpx.Client(base_url=broker.url) as client:
             if attempt == 0:
-                created(client, definition)
+                create_event_type(client, definition)
             answer = publish(client, definition["name"], [event])
             assert answer.status_code == 200
             assert (answer.content == b"") == (attempt == 0)
@@ -276,5 +276,5 @@ def test_one_line_for_each_event(api, once):
     events = [an_event(number=number) for number in range(30)]
     publish(api, once, events[::3])
     assert publish(api, once, events).status_code == 200
-    numbers = [each["number"] for each in events_in(delivered(api, once, 30))]
+    numbers = [each["number"] for each in events_in(read_delivered_bytes(api, once, 30))]
     assert numbers == [*range(0, 30, 3), *(number for number in range(30) if number % 3)]

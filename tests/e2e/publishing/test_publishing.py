@@ -7,7 +7,7 @@ import zlib
 import pytest
 import zstandard
 
-from tests.support.api import a_business_definition, a_definition, created, lists, problem
+from tests.support.api import a_business_definition, a_definition, an_authorization, create_event_type, problem
 from tests.support.builders import a_name
 from tests.support.publishing import EID, metadata
 
@@ -20,7 +20,7 @@ def publish(api, name, body=b"[{}]", to="events", **headers):
     return api.post(f"/event-types/{name}/{to}", content=content, headers=named)
 
 
-def delivered(api, name, count, partition="0"):
+def read_delivered_bytes(api, name, count, partition="0"):
     """The bytes of a stream that ends after this many events."""
     cursors = json.dumps([{"partition": partition, "offset": "BEGIN"}])
     limits = {"batch_limit": count, "stream_limit": count, "stream_timeout": 10, "batch_flush_timeout": 5}
@@ -35,19 +35,19 @@ def events_in(lines):
 
 def test_events_come_out_as_they_went_in(api):
     """What was published is delivered to the letter, less the blanks, and on one line. (P1, P105, P107)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     sent = '[{ "z" : 1.50 , "a\\u00e9" : "x \\n  \\/ y" },\r\n {"big":9223372036854775807}]'
     assert publish(api, name, sent.encode()).status_code == 200
-    [line] = delivered(api, name, 2).splitlines()
+    [line] = read_delivered_bytes(api, name, 2).splitlines()
     assert b'"events":[{"z":1.50,"a\\u00e9":"x \\n  \\/ y"},{"big":9223372036854775807}]' in line
 
 
 def test_business_events_come_out_enriched(api):
     """Delivered metadata have what the producer sent and what the broker added. (P100, P101, P106)"""
-    name = created(api, a_business_definition())["name"]
+    name = create_event_type(api, a_business_definition())["name"]
     sent = metadata(occurred_at="2026-11-21T13:00:00.123456789+01:00")
     assert publish(api, name, [{"a": 1, "metadata": sent, "b": 2}], X_Flow_Id="my-flow").status_code == 200
-    [event] = events_in(delivered(api, name, 1))
+    [event] = events_in(read_delivered_bytes(api, name, 1))
     received_at = event["metadata"].pop("received_at")
     assert list(event) == ["a", "metadata", "b"]
     assert event["metadata"] == sent | {
@@ -67,14 +67,14 @@ def test_business_events_come_out_enriched(api):
 )
 def test_packed_bodies(api, encoding, pack, to):
     """Bodies may come packed by gzip or zstd. (P41, P135)"""
-    name = created(api, a_business_definition(cleanup_policy="compact"))["name"]
+    name = create_event_type(api, a_business_definition(cleanup_policy="compact"))["name"]
     body = pack(json.dumps([{"metadata": metadata(partition_compaction_key="k")}]).encode())
     assert publish(api, name, body, to, Content_Encoding=encoding).status_code == 200
 
 
 def test_sizes_are_counted_unpacked(api):
     """The size of an event is that of its text, not of what was sent over the wire. (P37)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     body = gzip.compress(json.dumps([{"a": "x" * 999_001}]).encode())
     answer = publish(api, name, body, Content_Encoding="gzip")
     assert answer.status_code == 422
@@ -105,13 +105,13 @@ def test_what_is_not_packed_at_all(api):
 )
 def test_packed_bodies_that_are_torn(api, encoding, body):
     """Corrupt or cut packed bodies are 400. (P44)"""
-    assert problem(publish(api, created(api)["name"], body, Content_Encoding=encoding), 400)
+    assert problem(publish(api, create_event_type(api)["name"], body, Content_Encoding=encoding), 400)
 
 
 @pytest.mark.parametrize("encoding", ["deflate", "br", "identity"])
 def test_other_encodings_say_nothing(api, encoding):
     """Encodings that are not known are passed over: the bytes are read as they are. (P45)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     assert publish(api, name, Content_Encoding=encoding).status_code == 200
     assert problem(publish(api, name, zlib.compress(b"[{}]"), Content_Encoding=encoding), 400)
 
@@ -124,7 +124,7 @@ def test_bombs_do_not_go_off(api):
 
 def test_flow_id_and_span(api):
     """Every answer carries the flow id, the request's or a new one; one without a body has a span context. (P9, P10)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     published = publish(api, name, X_Flow_Id="mine")
     assert (published.headers["x-flow-id"], published.headers["span_ctx"]) == ("mine", "{}")
     refused = publish(api, name, b"{")
@@ -140,21 +140,21 @@ def test_other_methods(api, method):
 
 def test_answers_may_be_packed(api):
     """An answer is packed for clients that can unpack it. (P11a)"""
-    name = created(api, schema={"required": ["ok"]})["name"]
+    name = create_event_type(api, schema={"required": ["ok"]})["name"]
     answer = publish(api, name, [{}] * 200, Accept_Encoding="gzip")
     assert answer.headers["content-encoding"] == "gzip"
     assert len(answer.json()) == 200
 
 
-def test_publishing_needs_a_token_and_its_scope(guarded, ann):
+def test_publishing_needs_a_token_and_its_scope(broker_with_tokens, ann):
     """Without a token it is 401; publishing needs the one scope, deleting the other. (P12, P13)"""
     definition = a_business_definition(cleanup_policy="compact")
-    name = created(ann, definition)["name"]
+    name = create_event_type(ann, definition)["name"]
     body = [{"metadata": metadata(partition_compaction_key="k")}]
-    with guarded.client("ann", scope="uid nakadi.event_stream.write") as streams:
+    with broker_with_tokens.client("ann", scope="uid nakadi.event_stream.write") as streams:
         assert publish(streams, name, body).status_code == 200
         assert publish(streams, name, body, "deleted-events").status_code == 403
-    with guarded.client("ann", scope="uid nakadi.event_type.write") as types:
+    with broker_with_tokens.client("ann", scope="uid nakadi.event_type.write") as types:
         assert publish(types, name, body).status_code == 403
         assert publish(types, name, body, "deleted-events").status_code == 200
         types.headers.pop("authorization")
@@ -165,16 +165,16 @@ def test_publishing_needs_a_token_and_its_scope(guarded, ann):
 
 def test_only_writers_may_publish(ann, bob):
     """Who is not among the writers is 403, by the words of the permission; the publisher's name is kept. (P50, P100)"""
-    name = created(ann, a_business_definition(authorization=lists()))["name"]
+    name = create_event_type(ann, a_business_definition(authorization=an_authorization()))["name"]
     body = [{"metadata": metadata()}]
     assert problem(publish(bob, name, body), 403) == f"Access on WRITE event-type:{name} denied"
     assert publish(ann, name, body).status_code == 200
-    assert events_in(delivered(ann, name, 1))[0]["metadata"]["published_by"] == "ann"
+    assert events_in(read_delivered_bytes(ann, name, 1))[0]["metadata"]["published_by"] == "ann"
 
 
 def test_blocks_take_effect_at_once(api):
     """A blocked event type takes no events until it is unblocked, and may not even exist. (P16, P48, P49)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     for blocked in (name, a_name("not.there")):
         path = f"/settings/blacklist/PRODUCER_ET/{blocked}"
         assert api.put(path).status_code == 204
@@ -193,19 +193,19 @@ def test_hashes_choose_among_the_partitions(api):
     """A known key lands in its known partition, and stays there in order. (P81, P95, P108)"""
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 8, "write_parallelism": 8}
     definition = a_definition(partition_strategy="hash", partition_key_fields=["k"], default_statistic=statistic)
-    name = created(api, definition)["name"]
+    name = create_event_type(api, definition)["name"]
     assert publish(api, name, [{"k": "Hello", "n": n} for n in range(50)]).status_code == 200
-    assert [event["n"] for event in events_in(delivered(api, name, 50, "2"))] == list(range(50))
+    assert [event["n"] for event in events_in(read_delivered_bytes(api, name, 50, "2"))] == list(range(50))
 
 
 def test_tombstones_are_not_delivered(api):
     """A tombstone takes an offset, and consumers step over it. (P137, P143, P144)"""
-    name = created(api, a_business_definition(cleanup_policy="compact"))["name"]
+    name = create_event_type(api, a_business_definition(cleanup_policy="compact"))["name"]
     event = {"metadata": metadata(partition_compaction_key="k")}
     assert publish(api, name, [event]).status_code == 200
     assert publish(api, name, [event], "deleted-events").status_code == 200
     assert publish(api, name, [event]).status_code == 200
-    lines = delivered(api, name, 2)
+    lines = read_delivered_bytes(api, name, 2)
     assert [each["metadata"]["eid"] for each in events_in(lines)] == [EID, EID]
     [partition] = api.get(f"/event-types/{name}/partitions").json()
     assert partition["newest_available_offset"].endswith("2")
@@ -213,11 +213,11 @@ def test_tombstones_are_not_delivered(api):
 
 def test_directed_batches_are_not_for_everyone(api):
     """A batch for one subscription is passed over by low-level streams. (P127)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     tag = f"CONSUMER_SUBSCRIPTION_ID={ID}"
     assert publish(api, name, [{"n": 1}], X_CONSUMER_TAG=tag).status_code == 200
     assert publish(api, name, [{"n": 2}]).status_code == 200
-    assert events_in(delivered(api, name, 1)) == [{"n": 2}]
+    assert events_in(read_delivered_bytes(api, name, 1)) == [{"n": 2}]
     assert problem(publish(api, name, X_CONSUMER_TAG="x"), 422).startswith("header tag parameter is imbalanced")
 
 
@@ -225,7 +225,7 @@ def test_events_of_others_are_refused_one_by_one(ann, admin):
     """With owners switched on, an event of another owner fails its batch. (P129, P133)"""
     selector = {"type": "path", "name": "user", "value": "owner"}
     definition = a_definition(schema={"properties": {"owner": {"type": "string"}}}, event_owner_selector=selector)
-    name = created(ann, definition)["name"]
+    name = create_event_type(ann, definition)["name"]
     switch = {"feature": "event_owner_selector_authz", "enabled": True}
     assert admin.post("/settings/features", json=switch).status_code == 204
     try:
@@ -239,14 +239,14 @@ def test_events_of_others_are_refused_one_by_one(ann, admin):
 
 def test_a_batch_follows_a_new_timeline(api):
     """After a switch of timelines publishing goes on, and both timelines are delivered. (P53)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     assert publish(api, name, [{"n": 1}]).status_code == 200
     assert api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"}).status_code == 201
     assert publish(api, name, [{"n": 2}]).status_code == 200
-    assert [event["n"] for event in events_in(delivered(api, name, 2))] == [1, 2]
+    assert [event["n"] for event in events_in(read_delivered_bytes(api, name, 2))] == [1, 2]
 
 
 def test_no_one_is_throttled(api):
     """However fast they come, requests are never answered 429. (P54)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     assert {publish(api, name, b"[]").status_code for _ in range(300)} == {200}

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.support.api import a_definition, created, lists
+from tests.support.api import a_definition, an_authorization, create_event_type
 from tests.support.own_events import own_events
 
 
@@ -14,11 +14,11 @@ def test_changes_are_reported_while_the_feature_is_on(api, switched_on):
     """Creation, change and deletion of an event type are reported with the state before and after. (R106, R250,
     R251)"""
     before = a_definition()
-    created(api, before)
+    create_event_type(api, before)
     switched_on("audit_log_collection")
     definition = a_definition()
 
-    created(api, definition)
+    create_event_type(api, definition)
     api.put(f"/event-types/{definition['name']}", json=definition | {"owning_application": "other"})
     api.delete(f"/event-types/{definition['name']}")
 
@@ -45,8 +45,8 @@ def test_the_log_begins_with_itself(api, switched_on):
 def test_settings_and_storages_are_reported_too(api, switched_on, a_storage):
     """Features, admins, blacklist, storages and timelines are recorded by their kind. (R251)"""
     switched_on("audit_log_collection")
-    name = created(api)["name"]
-    api.post("/settings/admins", json=lists("zoe"))
+    name = create_event_type(api)["name"]
+    api.post("/settings/admins", json=an_authorization("zoe"))
     api.put("/settings/blacklist/CONSUMER_APP/audited")
     api.delete("/settings/blacklist/CONSUMER_APP/audited")
     api.post("/storages", json=a_storage(id="audited"))
@@ -77,7 +77,7 @@ def test_telling_does_not_fail_the_request(api, switched_on):
     assert api.put("/event-types/nakadi.audit.log", json=taken | none).status_code == 200
     assert api.put("/event-types/nakadi.audit.log", json=taken | none | {"schema": unfit}).status_code == 200
 
-    assert created(api)
+    assert create_event_type(api)
     again = taken | none
     assert api.put("/event-types/nakadi.audit.log", json=again).status_code == 200
 
@@ -85,8 +85,8 @@ def test_telling_does_not_fail_the_request(api, switched_on):
 def test_what_becomes_of_event_types_is_a_figure(api, switched_on):
     """With KPI collection on, each creation, change and deletion of an event type is an event. (R106, R250)"""
     switched_on("kpi_collection")
-    definition = a_definition(authorization=lists())
-    created(api, definition)
+    definition = a_definition(authorization=an_authorization())
+    create_event_type(api, definition)
     api.delete(f"/event-types/{definition['name']}")
 
     events = [each for each in own_events(api, "nakadi.event.type.log") if each["event_type"] == definition["name"]]

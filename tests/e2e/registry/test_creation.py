@@ -6,7 +6,14 @@ from datetime import datetime
 
 import pytest
 
-from tests.support.api import a_business_definition, a_definition, created, lists, problem, violations
+from tests.support.api import (
+    a_business_definition,
+    a_definition,
+    an_authorization,
+    create_event_type,
+    problem,
+    violations,
+)
 from tests.support.builders import a_name
 
 
@@ -52,7 +59,7 @@ def test_the_mandatory_fields_are_enough(api):
 
 def test_times_have_milliseconds_and_utc(api):
     """Times are RFC 3339 in UTC with three digits of a second. (R14)"""
-    stored = created(api)
+    stored = create_event_type(api)
 
     assert len(stored["created_at"]) == len("2016-08-04T16:41:12.000Z")
     assert stored["created_at"].endswith("Z")
@@ -77,14 +84,14 @@ def test_every_field_comes_back_as_it_was_sent(api):
             "write_parallelism": 3,
         },
         options={"retention_time": 86_400_000},
-        authorization=lists(),
+        authorization=an_authorization(),
         audience="company-internal",
         event_owner_selector={"type": "path", "name": "retailer", "value": "sku"},
         annotations={"nakadi.io/note": "on purpose", "empty": None},
         labels={"team": "checkout"},
     )
 
-    stored = created(api, definition)
+    stored = create_event_type(api, definition)
 
     assert {name: stored[name] for name in definition if name != "schema"} == {
         name: value for name, value in definition.items() if name != "schema"
@@ -94,7 +101,7 @@ def test_every_field_comes_back_as_it_was_sent(api):
 
 def test_unset_audience_and_owner_selector_are_left_out(api):
     """Audience and owner selector appear only when they are set. (R67)"""
-    stored = created(api)
+    stored = create_event_type(api)
 
     assert "audience" not in stored
     assert "event_owner_selector" not in stored
@@ -142,7 +149,7 @@ def test_unknown_and_read_only_fields_are_passed_over(api):
     definition["schema"]["version"] = "9.9.9"
     definition["schema"]["created_at"] = "0001-01-01T00:00:00Z"
 
-    assert created(api, definition)["schema"]["version"] == "1.0.0"
+    assert create_event_type(api, definition)["schema"]["version"] == "1.0.0"
 
 
 @pytest.mark.parametrize(
@@ -161,7 +168,7 @@ def test_unknown_and_read_only_fields_are_passed_over(api):
 )
 def test_words_are_read_in_any_letter_case(api, changes, field, shown):
     """Enumerated values are understood in any letter case, and shown in lower case. (R3)"""
-    assert created(api, **changes)[field] == shown
+    assert create_event_type(api, **changes)[field] == shown
 
 
 @pytest.mark.parametrize("written", ["json_schema", "JSON_SCHEMA", "json-schema"])
@@ -170,7 +177,7 @@ def test_the_schema_type_has_old_spellings(api, written):
     definition = a_definition()
     definition["schema"]["type"] = written
 
-    assert created(api, definition)["schema"]["type"] == "json_schema"
+    assert create_event_type(api, definition)["schema"]["type"] == "json_schema"
 
 
 @pytest.mark.parametrize(
@@ -270,7 +277,7 @@ def test_parallelism_decides_the_number_of_partitions(api, read, write, partitio
         "read_parallelism": read,
         "write_parallelism": write,
     }
-    event_type = created(api, default_statistic=statistic if read else None)
+    event_type = create_event_type(api, default_statistic=statistic if read else None)
 
     listed = api.get(f"/event-types/{event_type['name']}/partitions").json()
 
@@ -279,7 +286,9 @@ def test_parallelism_decides_the_number_of_partitions(api, read, write, partitio
 
 def test_a_null_section_is_no_section(api):
     """Null for authorization, audience, selector and statistics says that there is none. (R67)"""
-    stored = created(api, authorization=None, audience=None, event_owner_selector=None, default_statistic=None)
+    stored = create_event_type(
+        api, authorization=None, audience=None, event_owner_selector=None, default_statistic=None
+    )
 
     assert stored["authorization"] is None
 
@@ -288,10 +297,10 @@ def test_the_schema_is_kept_to_the_letter(api):
     """The schema comes back byte for byte, whatever its layout. (R109)"""
     text = '{ "type":"object",\n  "properties": {"\\u00e9": {}} }'
 
-    assert created(api, schema=text)["schema"]["schema"] == text
+    assert create_event_type(api, schema=text)["schema"]["schema"] == text
 
 
 def test_names_with_dots_are_one_segment(api):
     """A name may end like a file, or hold a UUID. (R28, R69)"""
     for name in (a_name("foo") + ".ps", f"x.{uuid.uuid4()}", a_name("x") + ".json"):
-        assert created(api, name=name)["name"] == name
+        assert create_event_type(api, name=name)["name"] == name

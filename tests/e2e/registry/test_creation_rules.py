@@ -2,7 +2,14 @@
 
 import pytest
 
-from tests.support.api import a_business_definition, a_definition, created, lists, problem, violations
+from tests.support.api import (
+    a_business_definition,
+    a_definition,
+    an_authorization,
+    create_event_type,
+    problem,
+    violations,
+)
 from tests.support.builders import a_name
 
 
@@ -68,7 +75,7 @@ def test_every_violation_gets_its_line(api):
             "'user_defined' partition strategy can't be used for EventType of category 'undefined'",
         ),
         (
-            {"authorization": lists(admins="ann ann", readers="bob bob bob")},
+            {"authorization": an_authorization(admins="ann ann", readers="bob bob bob")},
             (
                 "authorization property 'ADMIN' contains duplicated attribute(s): user:ann; "
                 "authorization property 'READ' contains duplicated attribute(s): user:bob"
@@ -99,25 +106,25 @@ def test_a_broken_rule_is_reported(api, changes, detail):
 @pytest.mark.parametrize("retention", [10_800_000, 345_600_000])
 def test_retention_bounds_are_allowed(api, retention):
     """The shortest and the longest retention time are within the bounds. (R78)"""
-    assert created(api, options={"retention_time": retention})["options"] == {"retention_time": retention}
+    assert create_event_type(api, options={"retention_time": retention})["options"] == {"retention_time": retention}
 
 
 @pytest.mark.parametrize("options", [None, {}, {"retention_time": None}])
 def test_no_retention_is_the_default(api, options):
     """Missing, empty and null options all mean the default retention. (R79)"""
-    assert created(api, options=options)["options"] == {"retention_time": 172_800_000}
+    assert create_event_type(api, options=options)["options"] == {"retention_time": 172_800_000}
 
 
 def test_an_owner_in_the_metadata_needs_no_value(api):
     """A selector of type `metadata` without a value can be created, which the reference could not. (R74)"""
     selector = {"type": "metadata", "name": "owner"}
 
-    assert created(api, event_owner_selector=selector)["event_owner_selector"] == {**selector, "value": None}
+    assert create_event_type(api, event_owner_selector=selector)["event_owner_selector"] == {**selector, "value": None}
 
 
 def test_key_fields_are_not_looked_up_in_the_schema(api):
     """Partition key fields may name what the schema does not, with any strategy. (R86, R273)"""
-    assert created(api, partition_key_fields=["no.where"])["partition_key_fields"] == ["no.where"]
+    assert create_event_type(api, partition_key_fields=["no.where"])["partition_key_fields"] == ["no.where"]
 
 
 def test_paths_of_a_data_event_begin_with_data(api):
@@ -125,7 +132,7 @@ def test_paths_of_a_data_event_begin_with_data(api):
     schema = {"properties": {"at": {"type": "integer"}}}
     data = a_business_definition(category="data", schema=schema)
 
-    assert created(api, data | {"ordering_key_fields": ["data.at", "metadata.occurred_at", "data_type"]})
+    assert create_event_type(api, data | {"ordering_key_fields": ["data.at", "metadata.occurred_at", "data_type"]})
     assert "absent in schema" in problem(
         api.post("/event-types", json=data | {"name": a_name(), "ordering_key_fields": ["at"]}), 422
     )
@@ -134,7 +141,7 @@ def test_paths_of_a_data_event_begin_with_data(api):
 def test_a_name_is_taken_once(api):
     """A name that exists is 409, in words without quotes. (R97)"""
     definition = a_definition()
-    created(api, definition)
+    create_event_type(api, definition)
 
     assert problem(api.post("/event-types", json=definition), 409) == f"EventType {definition['name']} already exists."
 
@@ -142,7 +149,7 @@ def test_a_name_is_taken_once(api):
 def test_a_broken_rule_is_reported_before_a_taken_name(api):
     """That the name exists is found last: an invalid definition of it is 422. (R97)"""
     definition = a_definition()
-    created(api, definition)
+    create_event_type(api, definition)
 
     problem(api.post("/event-types", json=definition | {"partition_strategy": "odd"}), 422)
 
@@ -156,7 +163,7 @@ ORDER = [
     ({"cleanup_policy": "compact"}, "cleanup_policy"),
     ({"enrichment_strategies": ["metadata_enrichment"]}, "enrichment"),
     ({"partition_strategy": "odd"}, "partition strategy"),
-    ({"authorization": lists(admins="a a")}, "duplicated attribute"),
+    ({"authorization": an_authorization(admins="a a")}, "duplicated attribute"),
     ({"event_owner_selector": {"type": "metadata", "name": "x", "value": "y"}}, "event_owner_selector"),
 ]
 
@@ -201,11 +208,11 @@ def test_an_authorization_section_can_be_made_mandatory(api, switched_on):
     switched_on("force_event_type_authz")
 
     assert problem(api.post("/event-types", json=a_definition()), 422) == "Authorization section is mandatory"
-    assert created(api, authorization=lists())["authorization"] == lists()
+    assert create_event_type(api, authorization=an_authorization())["authorization"] == an_authorization()
 
 
 def test_every_owning_application_is_one(api, switched_on):
     """With the feature on, applications are checked against those that are known, and here all are. (R101)"""
     switched_on("validate_event_type_owning_application")
 
-    assert created(api, owning_application="never-heard-of")["owning_application"] == "never-heard-of"
+    assert create_event_type(api, owning_application="never-heard-of")["owning_application"] == "never-heard-of"

@@ -7,8 +7,8 @@ import pytest
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
 from nakadi.model.outcomes import Unavailable
-from tests.support.api import a_business_definition, a_definition, created, lists, problem
-from tests.support.http import client_of
+from tests.support.api import a_business_definition, a_definition, an_authorization, create_event_type, problem
+from tests.support.http import make_client
 
 EID = "105a76d8-db49-4144-ace7-e683e8f4ba46"
 
@@ -20,7 +20,7 @@ def event(**metadata):
 @pytest.fixture
 def business(api):
     """The events of a business event type."""
-    return f"/event-types/{created(api, a_business_definition())['name']}/events"
+    return f"/event-types/{create_event_type(api, a_business_definition())['name']}/events"
 
 
 def item(answer):
@@ -50,7 +50,7 @@ def test_metadata_is_closed(api, business, metadata):
 
 def test_undefined_events_are_validated(api):
     """Events of category `undefined` have to fit their schema, and nothing else. (R170, R272, P57)"""
-    events = f"/event-types/{created(api, schema={'required': ['a']})['name']}/events"
+    events = f"/event-types/{create_event_type(api, schema={'required': ['a']})['name']}/events"
 
     assert api.post(events, json=[{"a": 1, "metadata": 7}]).status_code == 200
     assert item(api.post(events, json=[{"b": 1}]))["detail"] == "#: required key [a] not found"
@@ -68,14 +68,14 @@ def test_undefined_events_are_validated(api):
 )
 def test_only_mode_compatible_is_strict(api, mode, schema, fits):
     """Mode `compatible` accepts nothing that is not declared, the others do. (R177, R178, R271)"""
-    events = f"/event-types/{created(api, schema=schema, compatibility_mode=mode)['name']}/events"
+    events = f"/event-types/{create_event_type(api, schema=schema, compatibility_mode=mode)['name']}/events"
 
     assert (api.post(events, json=[{"a": 1}]).status_code == 200) == fits
 
 
 def test_events_are_always_validated_against_the_json_schema(api):
     """There is only one type of schema, so there is always a JSON schema to validate against. (R180)"""
-    name = created(api, schema={"properties": {"a": {"type": "string"}}})["name"]
+    name = create_event_type(api, schema={"properties": {"a": {"type": "string"}}})["name"]
     avro = {"type": "avro_schema", "schema": '"string"'}
 
     problem(api.post(f"/event-types/{name}/schemas", json=avro), 422)
@@ -85,7 +85,7 @@ def test_events_are_always_validated_against_the_json_schema(api):
 def test_constraints_are_reported_before_the_schema_is_compared(api):
     """A change that breaks a constraint and the schema is reported for its constraint. (R113, R183)"""
     definition = a_definition(schema={"properties": {"a": {}}}, partition_strategy="hash", partition_key_fields=["a"])
-    created(api, definition)
+    create_event_type(api, definition)
     changes = {"partition_strategy": "random", "schema": {"type": "json_schema", "schema": '{"properties": {}}'}}
 
     refused = api.put(f"/event-types/{definition['name']}", json=definition | changes)
@@ -102,28 +102,28 @@ def test_a_section_is_judged_as_a_whole(api):
     )
 
 
-def test_losing_access_ends_a_stream(guarded, ann, bob):
+def test_losing_access_ends_a_stream(broker_with_tokens, ann, bob):
     """A consumer that is taken off the list is disconnected, and refused when it comes back. (R64, L60)"""
-    definition = a_definition(authorization=lists("ann", readers="bob", writers="ann"))
-    created(ann, definition)
+    definition = a_definition(authorization=an_authorization("ann", readers="bob", writers="ann"))
+    create_event_type(ann, definition)
     events = f"/event-types/{definition['name']}/events"
     parameters = {"batch_flush_timeout": 1, "stream_timeout": 60}
 
     with bob.stream("GET", events, params=parameters) as answer:
         assert answer.status_code == 200
-        ann.put(f"/event-types/{definition['name']}", json=definition | {"authorization": lists("ann")})
+        ann.put(f"/event-types/{definition['name']}", json=definition | {"authorization": an_authorization("ann")})
         last = list(answer.iter_lines())[-1]
 
     assert json.loads(last)["status"] == 403
     problem(bob.get(events), 403)
-    assert guarded
+    assert broker_with_tokens
 
 
 def test_an_owner_selector_waits_for_its_feature(admin, ann):
     """Who owns a single event matters only while the feature is on. (R76, P129)"""
     selector = {"type": "static", "name": "team", "value": "nobody"}
-    section = lists("ann", writers="ann")
-    name = created(ann, a_business_definition(authorization=section, event_owner_selector=selector))["name"]
+    section = an_authorization("ann", writers="ann")
+    name = create_event_type(ann, a_business_definition(authorization=section, event_owner_selector=selector))["name"]
     events = f"/event-types/{name}/events"
     assert ann.post(events, json=[event()]).status_code == 200
 
@@ -140,9 +140,9 @@ def test_an_owner_selector_waits_for_its_feature(admin, ann):
 def test_a_registry_that_fails_leaves_things_as_they_were(monkeypatch):
     """When an update or a deletion cannot be stored, the answer is 503 and nothing has changed. (R130, R134)"""
     broker = open_broker(Settings())
-    api = client_of(broker.application)
+    api = make_client(broker.application)
     definition = a_definition()
-    before = created(api, definition)
+    before = create_event_type(api, definition)
 
     def out_of_reach(*_changes):
         raise Unavailable("The registry does not answer.")
@@ -162,7 +162,7 @@ def test_no_warnings_still_have_their_header():
     """With both texts configured empty the header is sent with an empty text. (R95)"""
     broker = open_broker(Settings(data_access_warning="", compaction_warning=""))
 
-    answer = client_of(broker.application).post("/event-types", json=a_definition())
+    answer = make_client(broker.application).post("/event-types", json=a_definition())
 
     assert answer.headers["warning"] == '299 nakadi ""'
     broker.close()
@@ -171,9 +171,9 @@ def test_no_warnings_still_have_their_header():
 def test_a_busy_event_type_answers_try_later(monkeypatch):
     """A client whose changes are always overtaken by others is asked to come back. (R129, R214)"""
     broker = open_broker(Settings())
-    api = client_of(broker.application)
+    api = make_client(broker.application)
     definition = a_definition()
-    created(api, definition)
+    create_event_type(api, definition)
     get = broker.event_types.get
 
     def changed_right_after(name):

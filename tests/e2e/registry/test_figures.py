@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.support.api import created
+from tests.support.api import create_event_type
 from tests.support.consumer import Consumer, soon
 from tests.support.own_events import own_events
-from tests.support.subscriptions import subscribed
+from tests.support.subscriptions import create_subscription
 
 PUBLISHED, STREAMED, ASKED = "nakadi.batch.published", "nakadi.data.streamed", "nakadi.access.log"
 
@@ -16,7 +16,7 @@ def on(api, switched_on):
     switched_on("access_log_enabled")
     # Their event types are there at once; a process that found a feature off looks again a little later.
     assert all(api.get(f"/event-types/{each}").is_success for each in (PUBLISHED, STREAMED, ASKED))
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     soon(lambda: publish(api, name) and about(api, PUBLISHED, name), seconds=90)
     return name
 
@@ -43,11 +43,11 @@ def test_what_was_published_is_reported(api, on):
 
 def test_what_was_streamed_is_reported(api):
     """A stream records at its end how much it has sent, whichever of the two ways it came. (L70, S309)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     assert publish(api, name, 5)
     cursors = {"X-Nakadi-Cursors": '[{"partition":"0","offset":"BEGIN"}]'}
     assert api.get(f"/event-types/{name}/events?batch_limit=2&stream_limit=4", headers=cursors).is_success
-    subscription = subscribed(api, name, read_from="begin")
+    subscription = create_subscription(api, name, read_from="begin")
     with Consumer(api, subscription, batch_limit=5, stream_limit=5) as stream:
         stream.commit(stream.batch())
 
@@ -61,7 +61,7 @@ def test_what_was_streamed_is_reported(api):
 
 def test_requests_are_reported(api):
     """Each request is recorded with what it asked for and how it was answered. (R228, R250)"""
-    path = f"/event-types/{created(api)['name']}"
+    path = f"/event-types/{create_event_type(api)['name']}"
     api.get(f"{path}?a=b", headers={"user-agent": "test/1"})
 
     soon(lambda: publish(api, path.rpartition("/")[2]) and requests(api, path), seconds=90)
@@ -80,7 +80,7 @@ def requests(api, path):
 
 def test_reading_figures_makes_none(api, on):
     """Requests that read figures are not recorded, or their readers would never come to an end. (R250)"""
-    figures, others = (subscribed(api, name, read_from="begin") for name in (PUBLISHED, on))
+    figures, others = (create_subscription(api, name, read_from="begin") for name in (PUBLISHED, on))
     for subscription in (figures, others):
         with Consumer(api, subscription, batch_limit=1, stream_limit=1) as stream:
             assert stream.commit(stream.batch()).status_code in (200, 204)

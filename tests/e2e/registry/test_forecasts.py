@@ -5,7 +5,14 @@ import json
 import jsonpatch
 import pytest
 
-from tests.support.api import a_business_definition, a_definition, created, lists, problem, violations
+from tests.support.api import (
+    a_business_definition,
+    a_definition,
+    an_authorization,
+    create_event_type,
+    problem,
+    violations,
+)
 
 FIRST = {"properties": {"a": {"type": "string"}, "b": {"type": "number"}}}
 
@@ -17,7 +24,7 @@ def schema(content):
 @pytest.fixture
 def definition(api):
     definition = a_definition(schema=FIRST, audience="component-internal")
-    created(api, definition)
+    create_event_type(api, definition)
     return definition
 
 
@@ -135,7 +142,7 @@ def test_the_mode_of_the_change_counts(api):
     """Where the current schema is not in the language of a stricter mode, there is no proposal. (R296, R297)"""
     old = {"properties": {"a": {"type": "string", "x-unknown": 1}}}
     definition = a_business_definition(schema=old, compatibility_mode="forward")
-    created(api, definition)
+    create_event_type(api, definition)
     path = f"/event-types/{definition['name']}"
 
     forecast = forecast_of_change(
@@ -171,8 +178,8 @@ def test_a_lookup_goes_before_a_forecast(api, path):
 
 def test_a_forecast_needs_the_rights_of_the_change(ann, bob):
     """Who may not change an event type gets no forecast of it. (R296)"""
-    definition = a_definition(schema=FIRST, authorization=lists(admins="bob", readers="ann", writers="ann"))
-    created(bob, definition)
+    definition = a_definition(schema=FIRST, authorization=an_authorization(admins="bob", readers="ann", writers="ann"))
+    create_event_type(bob, definition)
     path, dry = f"/event-types/{definition['name']}", {"dry_run": "true"}
 
     assert "Access on ADMIN" in problem(ann.put(path, params=dry, json=definition), 403)

@@ -1,6 +1,6 @@
 """Annotations under the broker's own prefixes that mean nothing to it."""
 
-from tests.support.api import created
+from tests.support.api import create_event_type
 
 MISSPELT = {"nakadi.io/table-sort-bye": "id", "mine.example.org/anything": "goes"}
 NEAREST = "The annotation nakadi.io/table-sort-bye means nothing to the broker; the nearest is nakadi.io/table-sort-by"
@@ -15,7 +15,7 @@ def definition(api, event_type, annotations):
 
 def test_a_change_of_an_event_type_names_misspelt_annotations(api):
     """The header and the event type say which annotation means nothing, with the nearest that does. (R282)"""
-    event_type = created(api)
+    event_type = create_event_type(api)
     name = event_type["name"]
     changed = api.put(f"/event-types/{name}", json=definition(api, event_type, MISSPELT))
     assert changed.headers["warning"] == f'299 nakadi "Data access warning. {NEAREST}"'
@@ -28,7 +28,7 @@ def test_a_change_of_an_event_type_names_misspelt_annotations(api):
 
 def test_a_subscription_names_misspelt_annotations(api):
     """The answers to POST and PUT of a subscription, and the subscription, name them. (S322)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     body = {"owning_application": "misspelt", "event_types": [name], "annotations": {WRONG_POLICY: "SKIP_EVENT"}}
     made = api.post("/subscriptions", json=body)
     warning = f"The annotation {WRONG_POLICY} means nothing to the broker; the nearest is {POLICY}"

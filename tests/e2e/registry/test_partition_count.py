@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.api import created, lists, problem, violations
+from tests.support.api import an_authorization, create_event_type, problem, violations
 
 STATISTIC = {"messages_per_minute": 5, "message_size": 6, "read_parallelism": 2, "write_parallelism": 1}
 
@@ -17,7 +17,7 @@ def partitions(api, name):
 
 def test_more_partitions(api):
     """A greater count is 204 and adds partitions, and the same count again is fine. (R206, R274, C69)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
 
     for _ in range(2):
         answer = set_count(api, name, 4)
@@ -28,7 +28,7 @@ def test_more_partitions(api):
 
 def test_events_stay_where_they_are(api):
     """Old partitions keep their events, new ones begin empty. (R211)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     api.post(f"/event-types/{name}/events", json=[{"a": 1}, {"a": 2}])
 
     set_count(api, name, 2)
@@ -47,7 +47,7 @@ def test_events_stay_where_they_are(api):
 )
 def test_statistics_follow(api, before, after):
     """The parallelisms become the new count, so that an owner's old definition is refused afterwards. (R119, R210)"""
-    event_type = created(api, default_statistic=before)
+    event_type = create_event_type(api, default_statistic=before)
 
     set_count(api, event_type["name"], 5)
 
@@ -68,14 +68,14 @@ def test_statistics_follow(api, before, after):
 )
 def test_a_count_has_bounds(api, count, detail):
     """More than the maximum and fewer than now are 422, where the reference broke down. (R207, R208, R265, C70)"""
-    name = created(api, default_statistic=STATISTIC)["name"]
+    name = create_event_type(api, default_statistic=STATISTIC)["name"]
 
     assert problem(set_count(api, name, count), 422) == detail
 
 
 def test_a_count_is_needed(api):
     """A missing count is 422 and named, one that is no number is 400. (R207, R209)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
 
     assert violations(set_count(api, name, None)) == {'Field "partition_count" must not be null'}
     problem(set_count(api, name, "many"), 400)
@@ -88,7 +88,7 @@ def test_an_unknown_event_type_has_no_partitions(api):
 
 def test_repartitioning_is_for_administrators(ann, admin):
     """Being an event type's admin is not enough to give it partitions. (R207)"""
-    name = created(ann, authorization=lists())["name"]
+    name = create_event_type(ann, authorization=an_authorization())["name"]
 
     assert problem(set_count(ann, name, 3), 403) == f"Access on ADMIN event-type:{name} denied"
     assert set_count(admin, name, 3).status_code == 204
@@ -99,13 +99,13 @@ def test_no_switch_stands_in_the_way(api):
     features = {each["feature"]: each["enabled"] for each in api.get("/settings/features").json()["items"]}
 
     assert features["repartitioning"] is False
-    assert set_count(api, created(api)["name"], 2).status_code == 204
+    assert set_count(api, create_event_type(api)["name"], 2).status_code == 204
 
 
 def test_the_next_events_go_by_the_new_count(api):
     """As soon as more partitions are acknowledged, all events are partitioned by the new count. (R206, R295)"""
     by_key = {"partition_strategy": "hash", "partition_key_fields": ["key"]}
-    name = created(api, schema={"properties": {"key": {"type": "string"}}}, **by_key)["name"]
+    name = create_event_type(api, schema={"properties": {"key": {"type": "string"}}}, **by_key)["name"]
     keys = [{"key": str(number)} for number in range(64)]
     assert api.post(f"/event-types/{name}/events", json=keys).status_code == 200
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.api import a_definition, attributes, created, lists, problem
+from tests.support.api import a_definition, an_authorization, attributes, create_event_type, problem
 from tests.support.builders import a_name
 
 
@@ -13,7 +13,7 @@ def names(answer):
 
 def test_the_list_holds_every_event_type_by_name(api):
     """The list is a plain array of whole event types, sorted by name. (R67, R87, R91)"""
-    stored = [created(api, name=a_name(prefix)) for prefix in ("list.b", "list.a", "list.C")]
+    stored = [create_event_type(api, name=a_name(prefix)) for prefix in ("list.b", "list.a", "list.C")]
 
     listed = api.get("/event-types").json()
 
@@ -24,8 +24,8 @@ def test_the_list_holds_every_event_type_by_name(api):
 def test_the_list_can_be_narrowed_to_an_application(api):
     """Only event types of exactly that application are listed. (R89)"""
     application = a_name("app")
-    mine = created(api, owning_application=application)
-    created(api, owning_application=application + "x")
+    mine = create_event_type(api, owning_application=application)
+    create_event_type(api, owning_application=application + "x")
 
     assert names(api.get("/event-types", params={"owning_application": application})) == [mine["name"]]
 
@@ -33,10 +33,10 @@ def test_the_list_can_be_narrowed_to_an_application(api):
 def test_the_list_can_be_narrowed_to_a_writer(api):
     """Only event types that name the writer itself are listed; a wildcard is not a name. (R89)"""
     writer = a_name("writer")
-    everybody = lists() | {"writers": [{"data_type": "*", "value": "*"}]}
-    mine = created(api, authorization=lists() | {"writers": attributes("x", writer)})
-    created(api, authorization=lists() | {"readers": attributes(writer)})
-    created(api, authorization=everybody)
+    everybody = an_authorization() | {"writers": [{"data_type": "*", "value": "*"}]}
+    mine = create_event_type(api, authorization=an_authorization() | {"writers": attributes("x", writer)})
+    create_event_type(api, authorization=an_authorization() | {"readers": attributes(writer)})
+    create_event_type(api, authorization=everybody)
 
     assert names(api.get("/event-types", params={"writer": f"user:{writer}"})) == [mine["name"]]
 
@@ -44,10 +44,10 @@ def test_the_list_can_be_narrowed_to_a_writer(api):
 def test_both_filters_have_to_match(api):
     """Application and writer together narrow twice. (R89)"""
     application, writer = a_name("app"), a_name("writer")
-    section = lists() | {"writers": attributes(writer)}
-    both = created(api, owning_application=application, authorization=section)
-    created(api, owning_application=application)
-    created(api, authorization=section)
+    section = an_authorization() | {"writers": attributes(writer)}
+    both = create_event_type(api, owning_application=application, authorization=section)
+    create_event_type(api, owning_application=application)
+    create_event_type(api, authorization=section)
 
     found = api.get("/event-types", params={"owning_application": application, "writer": f"user:{writer}"})
 
@@ -63,8 +63,8 @@ def test_the_list_can_be_had_in_parts(api):
     """A part has as many as were asked for, behind a name; filters narrow what is counted. (R87)"""
     application = a_name("app")
     prefix = a_name("parts")
-    stored = [created(api, name=f"{prefix}.{n}", owning_application=application)["name"] for n in range(5)]
-    created(api, name=f"{prefix}.2x")
+    stored = [create_event_type(api, name=f"{prefix}.{n}", owning_application=application)["name"] for n in range(5)]
+    create_event_type(api, name=f"{prefix}.2x")
     mine = {"owning_application": application}
 
     assert names(api.get("/event-types", params={"after": stored[0], "limit": 2})) == stored[1:3]
@@ -109,7 +109,7 @@ def test_an_unknown_event_type_is_reported_by_name(api):
 def test_what_was_written_is_read_at_once(api):
     """A read after a write sees it. (R108)"""
     definition = a_definition()
-    created(api, definition)
+    create_event_type(api, definition)
     api.put(f"/event-types/{definition['name']}", json=definition | {"owning_application": "other"})
 
     assert api.get(f"/event-types/{definition['name']}").json()["owning_application"] == "other"
@@ -117,7 +117,7 @@ def test_what_was_written_is_read_at_once(api):
 
 def test_head_is_a_get_without_its_body(api):
     """HEAD answers as GET would, without body. (R27)"""
-    event_type = created(api)
+    event_type = create_event_type(api)
 
     answer = api.head(f"/event-types/{event_type['name']}")
 

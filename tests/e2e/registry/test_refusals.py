@@ -10,8 +10,8 @@ import pytest
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
-from tests.support.api import a_definition, attributes, created, lists, problem
-from tests.support.http import client_of
+from tests.support.api import a_definition, an_authorization, attributes, create_event_type, problem
+from tests.support.http import make_client
 from tests.support.tokens import EVERY_SCOPE, Issuer
 
 CONFIG_WRITE = "nakadi.config.write"
@@ -84,7 +84,7 @@ SCOPES = {
 GUARDED = [pytest.param(*route, scope, id=" ".join(route)) for route, scope in SCOPES.items()]
 
 
-def asked(client: httpx.Client, method: str, template: str, **options: object) -> httpx.Response:
+def send_request(client: httpx.Client, method: str, template: str, **options: object) -> httpx.Response:
     values = {
         "name": "some.name",
         "version": "1.0.0",
@@ -110,14 +110,14 @@ def issuer(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def broker(issuer):
-    """A guarded broker without a socket."""
+    """A broker_with_tokens broker without a socket."""
     broker = open_broker(Settings(**issuer.settings))
     yield broker
     broker.close()
 
 
 def client(broker, issuer, subject="ann", **claims):
-    return client_of(broker.application, **issuer.bearer(subject, **claims))
+    return make_client(broker.application, **issuer.bearer(subject, **claims))
 
 
 def test_no_route_is_forgotten(broker):
@@ -128,7 +128,7 @@ def test_no_route_is_forgotten(broker):
 @pytest.mark.parametrize(("method", "template", "scope"), GUARDED)
 def test_nothing_is_reported_without_a_token(broker, method, template, scope):
     """Without a token every operation is 401, in plain JSON with a type of its own. (R23, R43, P13)"""
-    answer = asked(client_of(broker.application), method, template)
+    answer = send_request(make_client(broker.application), method, template)
 
     assert scope
     assert answer.status_code == 401
@@ -147,7 +147,7 @@ def test_nothing_is_reported_without_a_token(broker, method, template, scope):
 @pytest.mark.parametrize(("method", "template", "scope"), GUARDED)
 def test_nothing_is_reported_for_a_bad_token(broker, method, template, scope):
     """A token that is not one is 401 too, with another detail. (R43, P13)"""
-    answer = asked(client_of(broker.application, Authorization="Bearer nonsense"), method, template)
+    answer = send_request(make_client(broker.application, Authorization="Bearer nonsense"), method, template)
 
     assert scope
     assert answer.status_code == 401
@@ -159,8 +159,8 @@ def test_every_operation_needs_its_scope(broker, issuer, method, template, scope
     """All scopes but the right one are not enough, and the right one alone is. (R44, R46, R47, P12, C18, S86)"""
     others = " ".join(each for each in EVERY_SCOPE.split() if each != scope)
 
-    refused = asked(client(broker, issuer, scope=others), method, template)
-    passed = asked(client(broker, issuer, scope=scope), method, template)
+    refused = send_request(client(broker, issuer, scope=others), method, template)
+    passed = send_request(client(broker, issuer, scope=scope), method, template)
 
     assert (refused.status_code, refused.headers["content-type"]) == (403, "application/json")
     assert refused.json() == {
@@ -177,12 +177,12 @@ def test_every_operation_needs_its_scope(broker, issuer, method, template, scope
 @pytest.mark.parametrize(("method", "path"), sorted(PUBLIC))
 def test_some_pages_are_public(broker, method, path):
     """Health and the description of the API need no token. (R42)"""
-    assert client_of(broker.application).request(method, path).status_code == 200
+    assert make_client(broker.application).request(method, path).status_code == 200
 
 
 def test_below_health_is_public_too(broker):
     """Paths below health are not asked for a token, whether or not they exist. (R42)"""
-    problem(client_of(broker.application).get("/health/deep"), 404)
+    problem(make_client(broker.application).get("/health/deep"), 404)
 
 
 def test_a_realm_can_be_asked_for(issuer):
@@ -202,7 +202,7 @@ def test_with_authentication_off_any_token_will_do():
     """While authentication is off, a token may be sent and is not looked at. (R41)"""
     broker = open_broker(Settings())
 
-    assert client_of(broker.application, Authorization="Bearer made-up").get("/event-types").status_code == 200
+    assert make_client(broker.application, Authorization="Bearer made-up").get("/event-types").status_code == 200
     broker.close()
 
 
@@ -216,7 +216,7 @@ def test_keys_that_cannot_be_read_are_no_refusal(tmp_path, issuer):
 
 def test_the_url_is_judged_before_the_token(broker):
     """An abnormal URL is 400 for every client. (R31, R48)"""
-    problem(client_of(broker.application).get("/event-types//x"), 400)
+    problem(make_client(broker.application).get("/event-types//x"), 400)
 
 
 def test_the_token_is_judged_before_the_body(broker, issuer):
@@ -224,7 +224,7 @@ def test_the_token_is_judged_before_the_body(broker, issuer):
     packed = {"content-encoding": "gzip"}
     authorized = client(broker, issuer)
 
-    assert client_of(broker.application).put("/event-types/x", headers=packed).status_code == 401
+    assert make_client(broker.application).put("/event-types/x", headers=packed).status_code == 401
     problem(authorized.put("/no/such/route", headers=packed), 406)
     problem(authorized.put("/no/such/route"), 404)
     problem(authorized.put("/event-types"), 405)
@@ -234,13 +234,13 @@ def test_the_token_is_judged_before_the_body(broker, issuer):
 
 # Permissions on one event type: ann administrates, bob reads, cat writes, dan is nobody.
 
-LISTED = lists(admins="ann", readers="bob", writers="cat")
+LISTED = an_authorization(admins="ann", readers="bob", writers="cat")
 
 
 @pytest.fixture
-def listed(broker, issuer):
+def event_type_with_authorization(broker, issuer):
     """The name of an event type with lists."""
-    return created(client(broker, issuer), authorization=LISTED)["name"]
+    return create_event_type(client(broker, issuer), authorization=LISTED)["name"]
 
 
 def view(name):
@@ -297,17 +297,19 @@ PERMISSIONS = [
 
 
 @pytest.mark.parametrize(("subject", "method", "path", "body", "refusal"), PERMISSIONS)
-def test_lists_keep_strangers_out(broker, issuer, listed, subject, method, path, body, refusal):
+def test_lists_keep_strangers_out(broker, issuer, event_type_with_authorization, subject, method, path, body, refusal):
     """Who is not in the list that counts is 403, with the operation and the name.
     (R50, R51, R55, R56, R57, R58, R60, R107, R113, R132, R140, R144, R149, R207, R241, R242, P50, L16, C17, C31, C45,
     C56, C66)
     """
     if isinstance(body, dict) and "owning_application" in body:
-        body = body | {"name": listed}
+        body = body | {"name": event_type_with_authorization}
 
-    answer = client(broker, issuer, subject).request(method, f"/event-types/{listed}{path}", json=body)
+    answer = client(broker, issuer, subject).request(
+        method, f"/event-types/{event_type_with_authorization}{path}", json=body
+    )
 
-    assert problem(answer, 403) == refusal(listed)
+    assert problem(answer, 403) == refusal(event_type_with_authorization)
 
 
 ALLOWED = [
@@ -330,43 +332,50 @@ ALLOWED = [
 
 
 @pytest.mark.parametrize(("subject", "method", "path", "body"), ALLOWED)
-def test_lists_let_in_who_is_on_them(broker, issuer, listed, subject, method, path, body):
+def test_lists_let_in_who_is_on_them(broker, issuer, event_type_with_authorization, subject, method, path, body):
     """Who is on the list that counts, and an administrator where one counts, is let in. (R51, R55, R56, R57)"""
     if isinstance(body, dict) and "owning_application" in body:
-        body = body | {"name": listed}
+        body = body | {"name": event_type_with_authorization}
 
-    answer = client(broker, issuer, subject).request(method, f"/event-types/{listed}{path}", json=body)
+    answer = client(broker, issuer, subject).request(
+        method, f"/event-types/{event_type_with_authorization}{path}", json=body
+    )
 
     assert answer.status_code < 300, answer.text
 
 
-def test_the_list_shows_everything_to_everyone(broker, issuer, listed):
+def test_the_list_shows_everything_to_everyone(broker, issuer, event_type_with_authorization):
     """The list of event types is not narrowed to what one may see. (R88, R269)"""
     names = [each["name"] for each in client(broker, issuer, "dan").get("/event-types").json()]
 
-    assert listed in names
+    assert event_type_with_authorization in names
 
 
 def test_an_open_event_type_is_everyones(broker, issuer):
     """Without authorization every client may change and delete, also add an authorization. (R54, R115)"""
     definition = a_definition()
-    created(client(broker, issuer), definition)
+    create_event_type(client(broker, issuer), definition)
     path = f"/event-types/{definition['name']}"
 
     assert client(broker, issuer, "dan").put(path, json=definition).status_code == 200
-    assert client(broker, issuer, "dan").put(path, json=definition | {"authorization": lists("dan")}).status_code == 200
-    problem(client(broker, issuer, "eve").put(path, json=definition | {"authorization": lists("eve")}), 403)
+    assert (
+        client(broker, issuer, "dan")
+        .put(path, json=definition | {"authorization": an_authorization("dan")})
+        .status_code
+        == 200
+    )
+    problem(client(broker, issuer, "eve").put(path, json=definition | {"authorization": an_authorization("eve")}), 403)
 
 
 def test_administrators_go_beyond_what_owners_may(broker, issuer):
     """Retention limits, annotations, selector and strategy do not bind an administrator of the broker. (R114, R120)"""
     definition = a_definition(
-        authorization=lists("ann"),
+        authorization=an_authorization("ann"),
         partition_strategy="hash",
         partition_key_fields=["a"],
         event_owner_selector={"type": "static", "name": "x", "value": "y"},
     )
-    created(client(broker, issuer), definition)
+    create_event_type(client(broker, issuer), definition)
     beyond = definition | {
         "options": {"retention_time": 1},
         "annotations": {"datalake.zalando.org/materialize-events": "perhaps"},
@@ -382,8 +391,8 @@ def test_administrators_go_beyond_what_owners_may(broker, issuer):
 
 def test_only_event_type_admins_loosen_a_mode(broker, issuer):
     """Event type admins and administrators of the broker may make any change of mode. (R123)"""
-    definition = a_definition(authorization=lists("ann"), compatibility_mode="compatible")
-    created(client(broker, issuer), definition)
+    definition = a_definition(authorization=an_authorization("ann"), compatibility_mode="compatible")
+    create_event_type(client(broker, issuer), definition)
     path = f"/event-types/{definition['name']}"
 
     assert client(broker, issuer).put(path, json=definition | {"compatibility_mode": "none"}).status_code == 200
@@ -393,7 +402,7 @@ def test_only_event_type_admins_loosen_a_mode(broker, issuer):
     ("method", "path", "body"),
     [
         ("GET", "/settings/admins", None),
-        ("POST", "/settings/admins", lists()),
+        ("POST", "/settings/admins", an_authorization()),
         ("GET", "/settings/blacklist", None),
         ("PUT", "/settings/blacklist/CONSUMER_APP/x", None),
         ("DELETE", "/settings/blacklist/CONSUMER_APP/x", None),
@@ -428,15 +437,15 @@ def test_storages_are_for_administrators(broker, issuer, method, path, body):
 def test_each_admin_list_has_its_own_permission(broker, issuer):
     """Readers look, writers change settings, and only admins change who is one. (R218)"""
     administrator = client(broker, issuer, "the-admin")
-    administrator.post("/settings/admins", json=lists("eve", "fay", "gus"))
+    administrator.post("/settings/admins", json=an_authorization("eve", "fay", "gus"))
     eve, fay, gus = (client(broker, issuer, name) for name in ("eve", "fay", "gus"))
 
     assert fay.get("/settings/features").status_code == 200
     problem(gus.get("/settings/features"), 403)
     assert gus.put("/settings/blacklist/CONSUMER_APP/x").status_code == 204
     problem(fay.put("/settings/blacklist/CONSUMER_APP/x"), 403)
-    problem(gus.post("/settings/admins", json=lists()), 403)
-    assert eve.post("/settings/admins", json=lists("eve")).status_code == 200
+    problem(gus.post("/settings/admins", json=an_authorization()), 403)
+    assert eve.post("/settings/admins", json=an_authorization("eve")).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -481,8 +490,8 @@ def test_the_blocked_are_refused_first(broker, issuer, kind, name, method, path,
 
 def test_readers_named_by_team(broker, issuer):
     """A list may name teams, and a token's teams count. (R49, R51)"""
-    section = lists("ann") | {"readers": [{"data_type": "team", "value": "checkout"}]}
-    name = created(client(broker, issuer), authorization=section)["name"]
+    section = an_authorization("ann") | {"readers": [{"data_type": "team", "value": "checkout"}]}
+    name = create_event_type(client(broker, issuer), authorization=section)["name"]
 
     assert client(broker, issuer, "dan", teams=["checkout"]).get(f"/event-types/{name}").status_code == 200
     problem(client(broker, issuer, "dan", teams=["search"]).get(f"/event-types/{name}"), 403)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.api import a_definition, created, problem, violations
+from tests.support.api import a_definition, create_event_type, problem, violations
 
 FIRST = {"properties": {"a": {"type": "string"}}}
 SECOND = {"properties": {"a": {"type": "string"}, "b": {"type": "integer"}}}
@@ -18,7 +18,7 @@ def schema(content, **changes):
 @pytest.fixture
 def path(api):
     """The schemas of an event type whose first version is FIRST."""
-    return f"/event-types/{created(api, schema=FIRST)['name']}/schemas"
+    return f"/event-types/{create_event_type(api, schema=FIRST)['name']}/schemas"
 
 
 def versions(answer):
@@ -26,7 +26,7 @@ def versions(answer):
     return [each["version"] for each in answer.json()["items"]]
 
 
-def with_patches(api, path, number):
+def add_patch_versions(api, path, number):
     """Add so many versions that differ in their layout alone."""
     for blanks in range(1, number + 1):
         assert api.post(path, json=schema(json.dumps(FIRST) + " " * blanks)).status_code == 200
@@ -45,7 +45,7 @@ def test_versions_are_listed_from_the_newest(api, path):
 
 def test_pages_are_linked(api, path):
     """Links lead to the pages before and after by path, and exist only where there is one. (R138)"""
-    with_patches(api, path, 4)
+    add_patch_versions(api, path, 4)
 
     first = api.get(path, params={"limit": 2}).json()
     middle = api.get(path, params={"limit": 2, "offset": 2}).json()
@@ -62,7 +62,7 @@ def test_pages_are_linked(api, path):
 
 def test_a_link_leads_where_it_says(api, path):
     """Following `next` from the first page meets every version once. (R138)"""
-    with_patches(api, path, 4)
+    add_patch_versions(api, path, 4)
     met, href = [], f"{path}?limit=2"
     while href:
         page = api.get(href).json()
@@ -74,7 +74,7 @@ def test_a_link_leads_where_it_says(api, path):
 
 def test_twenty_versions_are_a_page(api, path):
     """Without a limit a page has twenty versions. (R137)"""
-    with_patches(api, path, 20)
+    add_patch_versions(api, path, 20)
 
     assert len(versions(api.get(path))) == 20
 
@@ -321,4 +321,4 @@ def test_unknown_keywords_are_the_owners_business(api):
     """Outside of mode `compatible` a schema may have keywords that mean nothing. (R161, R270)"""
     extended = {"x-extensible-enum": ["a"], "properties": {"a": {"example": 1}}}
 
-    assert json.loads(created(api, schema=extended)["schema"]["schema"]) == extended
+    assert json.loads(create_event_type(api, schema=extended)["schema"]["schema"]) == extended

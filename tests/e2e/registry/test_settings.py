@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.api import a_definition, attributes, created, lists, problem, violations
+from tests.support.api import a_definition, an_authorization, attributes, create_event_type, problem, violations
 from tests.support.builders import a_name
 
 FEATURES = [
@@ -42,7 +42,7 @@ def test_the_default_admin_is_in_every_list(api):
 
 def test_admins_are_replaced_as_a_whole(api):
     """New lists replace the old ones, without body in the answer; the default admin stays. (R220, R221)"""
-    first, second = lists("cat", "dan", "eve"), lists("fay", "gus", "hal")
+    first, second = an_authorization("cat", "dan", "eve"), an_authorization("fay", "gus", "hal")
     api.post("/settings/admins", json=first)
 
     answer = api.post("/settings/admins", json=second)
@@ -74,7 +74,9 @@ def test_a_read_only_registry_keeps_its_admins(api, switched_on):
     """While writing is disabled, the lists cannot be replaced. (R222, R231)"""
     switched_on("disable_db_write_operations")
 
-    assert problem(api.post("/settings/admins", json=lists()), 503) == "Database is currently in read-only mode"
+    assert (
+        problem(api.post("/settings/admins", json=an_authorization()), 503) == "Database is currently in read-only mode"
+    )
 
 
 def test_the_blacklist_has_all_four_lists(api):
@@ -109,7 +111,7 @@ def test_an_entry_comes_and_goes(api, kind, side, what):
 
 def test_a_blocked_event_type_is_not_published_to(api):
     """A blocked event type refuses producers until the block is lifted. (R226)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     api.put(f"/settings/blacklist/PRODUCER_ET/{name}")
 
     assert problem(api.post(f"/event-types/{name}/events", json=[]), 403) == "Application or event type is blocked"
@@ -170,7 +172,7 @@ def test_read_only_can_be_switched_off_again(api):
     assert api.delete("/settings/blacklist/CONSUMER_APP/x").status_code == 204
     off = api.post("/settings/features", json={"feature": "disable_db_write_operations", "enabled": False})
     assert off.status_code == 204
-    created(api)
+    create_event_type(api)
 
 
 def test_a_feature_is_in_force_for_the_next_request(api):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.api import a_definition, attributes, created, lists, problem
+from tests.support.api import a_definition, an_authorization, attributes, create_event_type, problem
 from tests.support.builders import a_name
 
 LONG = "x" * 1001
@@ -13,7 +13,7 @@ MANY = {f"k{number}": "v" for number in range(101)}
 
 
 def authorization(**changes):
-    return {"authorization": {**lists(), **changes}}
+    return {"authorization": {**an_authorization(), **changes}}
 
 
 EVENT_TYPES = {
@@ -54,7 +54,7 @@ EVENT_TYPES = {
 def test_an_event_type_has_no_endless_texts_and_lists(api, what):
     """What an event type has beyond a limit is reported with the limit, on creation and on a change. (R21)"""
     changes, detail = EVENT_TYPES[what]
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
 
     assert problem(api.post("/event-types", json=a_definition(**changes)), 422).strip() == detail
     assert problem(api.put(f"/event-types/{name}", json=a_definition(name=name, **changes)), 422).strip() == detail
@@ -96,7 +96,7 @@ def test_committed_cursors_are_short(api):
 
 def test_administrators_are_so_many(api):
     """The lists of administrators have the limits of every authorization section. (R221)"""
-    refused = api.post("/settings/admins", json=lists(admins=" ".join(map(str, range(1001)))))
+    refused = api.post("/settings/admins", json=an_authorization(admins=" ".join(map(str, range(1001)))))
 
     assert problem(refused, 422).strip() == f'Field "admins" {TOO_LONG}'
 

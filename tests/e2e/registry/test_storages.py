@@ -5,8 +5,8 @@ import uuid
 
 import pytest
 
-from tests.support.api import a_business_definition, created, problem
-from tests.support.laptop import OnALaptop
+from tests.support.api import a_business_definition, create_event_type, problem
+from tests.support.laptop import LaptopBroker
 from tests.support.storages import STORAGES
 
 NO_ID = (
@@ -31,7 +31,7 @@ def test_there_is_a_storage_from_the_start(api, running, request):
     listed = api.get("/storages").json()
 
     assert [each["id"] for each in listed] == sorted(each["id"] for each in listed)
-    kind = "kinesis" if isinstance(running, OnALaptop) else request.node.callspec.params["running"]
+    kind = "kinesis" if isinstance(running, LaptopBroker) else request.node.callspec.params["running"]
     kind = {"memory": "embedded", "sqlite": "embedded", "two-workers": "embedded", "kafka-two-workers": "kafka"}.get(
         kind, kind
     )
@@ -140,7 +140,7 @@ def test_an_id_stays_what_it_was(api, a_storage):
 
 def test_the_built_in_storage_stays(api):
     """A storage that is in use is 403. (R238, R266)"""
-    created(api)
+    create_event_type(api)
 
     assert problem(api.delete("/storages/default"), 403) == "Can't delete storage as it is still used, id: default"
 
@@ -172,7 +172,7 @@ def test_an_event_type_lives_in_the_storage_that_was_chosen(api, a_storage):
     """What is published to an event type in another storage can be read again, and holds the storage. (R238, R239)"""
     storage = a_storage(default=True)
     api.post("/storages", json=storage)
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     api.put("/storages/default/default")
 
     assert [each["storage_id"] for each in timelines(api, name)] == [storage["id"]]
@@ -185,7 +185,7 @@ def test_an_event_type_lives_in_the_storage_that_was_chosen(api, a_storage):
 
 def test_read_only_keeps_storages_as_they_are(api, switched_on, a_storage):
     """While writing is disabled storages cannot be made, removed or chosen, nor timelines begun. (R231)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     switched_on("disable_db_write_operations")
 
     for answer in (
@@ -205,7 +205,7 @@ def timelines(api, name):
 
 def test_a_new_event_type_has_one_timeline(api):
     """The first timeline is in use from the start. (R240)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
 
     [timeline] = timelines(api, name)
 
@@ -222,7 +222,7 @@ def test_a_new_event_type_has_one_timeline(api):
 def test_a_switch_begins_another_timeline(api):
     """The old timeline is closed at its last events, the new one has the next order. (R242, R243)"""
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 2, "write_parallelism": 2}
-    name = created(api, default_statistic=statistic)["name"]
+    name = create_event_type(api, default_statistic=statistic)["name"]
     api.post(f"/event-types/{name}/events", json=[{"a": number} for number in range(50)])
     ends = {each["partition"]: each["newest_available_offset"] for each in partitions(api, name)}
 
@@ -242,7 +242,7 @@ def partitions(api, name):
 
 def test_publishing_goes_on_in_the_new_timeline(api):
     """Events after a switch are in the new timeline, whose number their offsets carry. (R243, C1)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     api.post(f"/event-types/{name}/events", json=[{"a": 1}])
     api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"})
 
@@ -255,7 +255,7 @@ def test_publishing_goes_on_in_the_new_timeline(api):
 
 def test_retention_moves_with_its_setting(api):
     """A longer retention time keeps the events of closed timelines for longer. (R128)"""
-    event_type = created(api, options={"retention_time": 20_000_000})
+    event_type = create_event_type(api, options={"retention_time": 20_000_000})
     api.post(f"/event-types/{event_type['name']}/timelines", json={"storage_id": "default"})
     before = timelines(api, event_type["name"])[0]["cleaned_up_at"]
 
@@ -271,7 +271,7 @@ def test_retention_moves_with_its_setting(api):
 @pytest.mark.parametrize("policy", ["compact", "compact_and_delete"])
 def test_compacted_event_types_do_not_switch(api, policy):
     """An event type that compacts cannot get another timeline. (R242)"""
-    name = created(api, a_business_definition(cleanup_policy=policy))["name"]
+    name = create_event_type(api, a_business_definition(cleanup_policy=policy))["name"]
 
     assert problem(api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"}), 422) == (
         "It is not possible to create a timeline for event type with 'compact' cleanup_policy"
@@ -281,7 +281,7 @@ def test_compacted_event_types_do_not_switch(api, policy):
 @pytest.mark.parametrize(("body", "shown"), [({"storage_id": "no-such"}, "no-such"), ({}, "null")])
 def test_a_timeline_needs_a_storage(api, body, shown):
     """An unknown or missing storage is 422 and named. (R242)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
 
     assert problem(api.post(f"/event-types/{name}/timelines", json=body), 422) == f"No storage with id: {shown}"
 

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.support.api import lists, problem
+from tests.support.api import an_authorization, problem
 from tests.support.subscriptions import a_request
 
 QUEUE = "nakadi.dead.letter.queue"
@@ -39,15 +39,15 @@ def test_dead_letters_are_not_for_everyone(ann):
         assert details == {f"Access on {operation} event-type:{QUEUE} denied"}
 
 
-def test_an_administrator_lets_others_read_dead_letters(admin, guarded):
+def test_an_administrator_lets_others_read_dead_letters(admin, broker_with_tokens):
     """An administrator reads the event types of the broker's own, and gives them readers. (S266)"""
     queue = admin.get(f"/event-types/{QUEUE}").json()
     parameters = {"stream_timeout": 1, "batch_flush_timeout": 1}
     assert admin.get(f"/event-types/{QUEUE}/events", params=parameters).status_code == 200
-    with guarded.client("dlq-viewer") as viewer:
+    with broker_with_tokens.client("dlq-viewer") as viewer:
         problem(viewer.get(f"/event-types/{QUEUE}/events"), 403)
 
-        opened = queue | {"authorization": lists("the-admin", "the-admin dlq-viewer", "the-admin")}
+        opened = queue | {"authorization": an_authorization("the-admin", "the-admin dlq-viewer", "the-admin")}
         assert admin.put(f"/event-types/{QUEUE}", json=opened).status_code == 200
 
         answer = viewer.get(f"/event-types/{QUEUE}/events", params=parameters)

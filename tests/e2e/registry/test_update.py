@@ -2,7 +2,14 @@
 
 import pytest
 
-from tests.support.api import a_business_definition, a_definition, created, lists, problem, violations
+from tests.support.api import (
+    a_business_definition,
+    a_definition,
+    an_authorization,
+    create_event_type,
+    problem,
+    violations,
+)
 from tests.support.builders import a_name
 from tests.support.patience import until
 
@@ -16,35 +23,37 @@ def put(api, definition, **changes):
     return api.put(f"/event-types/{definition['name']}", json=definition | changes)
 
 
-def stored(api, definition):
+def read_definition(api, definition):
     return api.get(f"/event-types/{definition['name']}").json()
 
 
 def test_an_update_answers_with_nothing_but_a_warning(api):
     """A change is answered 200, without body and with the warning. (R110, R268)"""
     definition = a_definition()
-    created(api, definition)
+    create_event_type(api, definition)
 
     answer = put(api, definition, owning_application="other")
 
     assert answer.status_code == 200
     assert answer.content == b""
     assert answer.headers["warning"] == '299 nakadi "Data access warning"'
-    assert stored(api, definition)["owning_application"] == "other"
+    assert read_definition(api, definition)["owning_application"] == "other"
 
 
 def test_the_body_is_returned_when_a_feature_says_so(api, switched_on):
     """With the feature on, an update answers with what is stored then. (R93)"""
     switched_on("return_body_on_create_update_event_type")
     definition = a_definition()
-    created(api, definition)
+    create_event_type(api, definition)
 
-    assert put(api, definition, owning_application="other").json() == stored(api, definition)
+    assert put(api, definition, owning_application="other").json() == read_definition(api, definition)
 
 
 def test_what_was_read_can_be_written_back(api):
     """The whole body of a GET is a good PUT, read-only fields and all. (R2, R110)"""
-    before = created(api, default_statistic=STATISTIC, authorization=lists(), audience="company-internal")
+    before = create_event_type(
+        api, default_statistic=STATISTIC, authorization=an_authorization(), audience="company-internal"
+    )
 
     assert api.put(f"/event-types/{before['name']}", json=before).status_code == 200
     after = api.get(f"/event-types/{before['name']}").json()
@@ -54,11 +63,11 @@ def test_what_was_read_can_be_written_back(api):
 def test_what_is_left_out_falls_back_to_its_default(api):
     """Fields with a default take it when an update leaves them out. (R111)"""
     definition = a_definition(schema=WITH_A)
-    created(api, definition | {"ordering_key_fields": ["a"], "compatibility_mode": "compatible"})
+    create_event_type(api, definition | {"ordering_key_fields": ["a"], "compatibility_mode": "compatible"})
 
     put(api, definition)
 
-    after = stored(api, definition)
+    after = read_definition(api, definition)
     assert after["ordering_key_fields"] == []
     assert after["compatibility_mode"] == "forward"
 
@@ -72,35 +81,35 @@ def test_some_fields_stay_when_they_are_left_out(api):
         "options": {"retention_time": 20_000_000},
         "default_statistic": STATISTIC,
     }
-    created(api, definition | kept)
+    create_event_type(api, definition | kept)
 
     put(api, definition)
     put(api, definition, annotations=None, labels=None, options=None, default_statistic=None)
     put(api, definition, options={"retention_time": None})
 
-    assert {name: stored(api, definition)[name] for name in kept} == kept
+    assert {name: read_definition(api, definition)[name] for name in kept} == kept
 
 
 def test_empty_annotations_and_labels_clear_them(api):
     """An empty map is not a missing one. (R112)"""
     definition = a_definition()
-    created(api, definition | {"annotations": {"a": "1"}, "labels": {"b": "2"}})
+    create_event_type(api, definition | {"annotations": {"a": "1"}, "labels": {"b": "2"}})
 
     put(api, definition, annotations={}, labels={})
 
-    assert stored(api, definition)["annotations"] == {}
-    assert stored(api, definition)["labels"] == {}
+    assert read_definition(api, definition)["annotations"] == {}
+    assert read_definition(api, definition)["labels"] == {}
 
 
 def test_times_move_with_the_change(api):
     """The time of creation stays, that of the last change always moves, that of the schema when it does. (R127)"""
     definition = a_definition()
-    before = created(api, definition)
+    before = create_event_type(api, definition)
 
     put(api, definition)
-    unchanged = stored(api, definition)
+    unchanged = read_definition(api, definition)
     put(api, definition, schema={"type": "json_schema", "schema": "{ }"})
-    changed = stored(api, definition)
+    changed = read_definition(api, definition)
 
     assert before["created_at"] == unchanged["created_at"] == changed["created_at"]
     assert before["updated_at"] < unchanged["updated_at"] < changed["updated_at"]
@@ -117,13 +126,13 @@ def test_times_move_with_the_change(api):
         ({"audience": "company-internal"}, {"audience": "external-public"}, None),
         ({}, {"audience": "external-public"}, None),
         (
-            {"authorization": lists()},
+            {"authorization": an_authorization()},
             {"authorization": None},
             "Changing authorization object to `null` is not possible",
         ),
-        ({"authorization": lists()}, {"authorization": lists(readers="bob")}, None),
-        ({}, {"authorization": lists()}, None),
-        ({}, {"authorization": lists(writers="bob bob")}, "duplicated attribute(s): user:bob"),
+        ({"authorization": an_authorization()}, {"authorization": an_authorization(readers="bob")}, None),
+        ({}, {"authorization": an_authorization()}, None),
+        ({}, {"authorization": an_authorization(writers="bob bob")}, "duplicated attribute(s): user:bob"),
         ({"default_statistic": STATISTIC}, {"default_statistic": STATISTIC | {"messages_per_minute": 9}}, None),
         (
             {"default_statistic": STATISTIC},
@@ -177,7 +186,7 @@ def test_what_may_change_and_what_may_not(api, before, after, detail):
     (R62, R74, R78, R100, R112, R116, R118, R119, R120, R124, R126)
     """
     definition = a_definition(schema=WITH_A, **before)
-    created(api, definition)
+    create_event_type(api, definition)
 
     answer = put(api, definition, **after)
 
@@ -208,7 +217,7 @@ def test_what_may_change_and_what_may_not(api, before, after, detail):
 def test_a_cleanup_policy_changes_one_way(api, old, new, detail):
     """Deleting event types may begin to compact as well, and that is all. (R117)"""
     definition = a_business_definition(cleanup_policy=old)
-    created(api, definition)
+    create_event_type(api, definition)
 
     answer = put(api, definition, cleanup_policy=new)
 
@@ -221,11 +230,11 @@ def test_a_cleanup_policy_changes_one_way(api, old, new, detail):
 def test_an_undefined_event_type_may_become_a_business_one(api):
     """Category changes from undefined to business when enrichment comes with it. (R122)"""
     definition = a_definition()
-    created(api, definition)
+    create_event_type(api, definition)
     business = {"category": "business", "enrichment_strategies": ["metadata_enrichment"]}
 
     assert put(api, definition, **business).status_code == 200
-    assert stored(api, definition)["category"] == "business"
+    assert read_definition(api, definition)["category"] == "business"
 
 
 @pytest.mark.parametrize(
@@ -243,7 +252,7 @@ def test_an_undefined_event_type_may_become_a_business_one(api):
 def test_other_changes_of_category_are_refused(api, changes):
     """Any other change of the category is 422. (R122)"""
     definition = a_definition()
-    created(api, definition)
+    create_event_type(api, definition)
 
     assert problem(put(api, definition, **changes), 422).startswith(
         "Category change is allowed only from 'undefined' to 'business'."
@@ -253,7 +262,7 @@ def test_other_changes_of_category_are_refused(api, changes):
 def test_failed_constraints_are_reported_together(api):
     """Several constraints that fail are joined in one order. (R121, R125)"""
     definition = a_business_definition(partition_strategy="hash", partition_key_fields=["a"])
-    created(api, definition)
+    create_event_type(api, definition)
 
     answer = put(api, definition, partition_strategy="random", enrichment_strategies=[])
 
@@ -274,7 +283,7 @@ def test_an_unknown_event_type_cannot_change(api):
 def test_the_name_in_the_body_is_the_one_in_the_path(api):
     """A body that names another event type is 422. (R113)"""
     definition = a_definition()
-    created(api, definition)
+    create_event_type(api, definition)
 
     answer = api.put(f"/event-types/{definition['name']}", json=definition | {"name": a_name()})
 
@@ -303,12 +312,12 @@ def test_checks_come_in_their_order(api, step):
     """Of several mistakes in an update the one that is checked first is answered. (R113)"""
     definition = a_definition(
         schema=WITH_A,
-        authorization=lists(),
+        authorization=an_authorization(),
         audience="company-internal",
         event_owner_selector=STATIC,
         default_statistic=STATISTIC,
     )
-    created(api, definition)
+    create_event_type(api, definition)
     changes = {}
     for each, _, _ in reversed(ORDER[step:]):
         changes |= each
@@ -329,7 +338,7 @@ def test_a_read_only_registry_changes_nothing(api, switched_on):
 def test_an_authorization_section_can_be_made_mandatory(api, switched_on):
     """With the feature on, an update without authorization is 422. (R113)"""
     definition = a_definition()
-    created(api, definition)
+    create_event_type(api, definition)
     switched_on("force_event_type_authz")
 
     assert problem(put(api, definition), 422) == "Authorization section is mandatory"
@@ -338,20 +347,20 @@ def test_an_authorization_section_can_be_made_mandatory(api, switched_on):
 def test_the_old_mode_judges_a_change(api):
     """Leaving mode `compatible` and breaking the schema takes two updates. (R191, R275)"""
     definition = a_definition(schema=WITH_A, compatibility_mode="compatible")
-    created(api, definition)
+    create_event_type(api, definition)
     broken = {"type": "json_schema", "schema": "{}"}
 
     answer = put(api, definition, compatibility_mode="none", schema=broken)
     assert problem(answer, 422) == "Invalid schema: #/: schema types must be the same"
     assert put(api, definition, compatibility_mode="none").status_code == 200
     assert put(api, definition, compatibility_mode="none", schema=broken).status_code == 200
-    assert stored(api, definition)["schema"]["version"] == "2.0.0"
+    assert read_definition(api, definition)["schema"]["version"] == "2.0.0"
 
 
 def test_a_refused_schema_is_explained(api):
     """Beside the text that clients match on, a refusal names rule and place, and says in plain words why. (R192)"""
     definition = a_definition(schema=WITH_A)
-    created(api, definition)
+    create_event_type(api, definition)
 
     answer = put(api, definition, schema={"type": "json_schema", "schema": '{"properties": {}}'})
 
@@ -365,7 +374,7 @@ def test_a_refused_schema_is_explained(api):
 def test_a_changed_event_type_is_published_to_as_it_is_now(api):
     """A stricter schema counts for the next event. (R105, R177)"""
     definition = a_definition(schema={"properties": {"a": {}}})
-    created(api, definition)
+    create_event_type(api, definition)
     api.put(
         f"/event-types/{definition['name']}",
         json=definition | {"schema": {"type": "json_schema", "schema": '{"properties": {"a": {"type": "string"}}}'}},

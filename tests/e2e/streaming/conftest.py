@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.support.api import created
-from tests.support.metrics import scraped, value
+from tests.support.api import create_event_type
+from tests.support.metrics import scrape, value
 from tests.support.open_stream import OpenStream
 from tests.support.stream_lines import event
 
@@ -20,18 +20,18 @@ def event_type(api):
     """The name of a new event type with three partitions."""
     schema = {"properties": {"to": {"type": "string"}}}
     by_key = {"partition_strategy": "hash", "partition_key_fields": ["to"]}
-    return created(api, schema=schema, **by_key, default_statistic=THREE_PARTITIONS)["name"]
+    return create_event_type(api, schema=schema, **by_key, default_statistic=THREE_PARTITIONS)["name"]
 
 
 @pytest.fixture
 def publish(api, event_type):
     """`publish("0", "a", "b")` publishes two events to partition 0; `event("0", "a")` is how the first is delivered."""
 
-    def published(partition: str, *values: str) -> None:
+    def publish_values(partition: str, *values: str) -> None:
         batch = [json.loads(event(partition, value)) for value in values]
         assert api.post(f"/event-types/{event_type}/events", json=batch).status_code == 200
 
-    return published
+    return publish_values
 
 
 @pytest.fixture
@@ -39,15 +39,17 @@ def stream(running, event_type):
     """`stream("batch_limit=2", cursors)` opens a stream on the event type."""
     with ExitStack() as streams:
 
-        def opened(query: str = "", cursors: str | None = None, *, name: str = event_type, **options) -> OpenStream:
+        def open_low_level_stream(
+            query: str = "", cursors: str | None = None, *, name: str = event_type, **options
+        ) -> OpenStream:
             headers = {**options.pop("headers", {}), **({"X-nakadi-cursors": cursors} if cursors is not None else {})}
             target = f"/event-types/{name}/events?{query}"
             return streams.enter_context(OpenStream(running.url, target, headers, **options))
 
-        yield opened
+        yield open_low_level_stream
 
 
 @pytest.fixture
 def live(api):
     """How many low-level streams the broker serves."""
-    return lambda: value(scraped(api), "nakadi_open_streams", api="low-level")
+    return lambda: value(scrape(api), "nakadi_open_streams", api="low-level")

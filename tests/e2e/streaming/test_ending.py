@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from nakadi.local import Broker
-from tests.support.api import a_definition, created, lists
+from tests.support.api import a_definition, an_authorization, create_event_type
 from tests.support.open_stream import OpenStream
 from tests.support.patience import PATIENCE, until
 from tests.support.stream_lines import batch, cursors, keep_alive
@@ -18,76 +18,78 @@ from tests.support.stream_lines import batch, cursors, keep_alive
 def test_a_client_that_leaves_while_idle_is_noticed(stream, live):
     """A closed connection ends a stream, though nothing is being sent. (L53, trap 19)"""
     before = live()
-    opened = stream("batch_flush_timeout=300")
+    open_low_level_stream = stream("batch_flush_timeout=300")
     until(lambda: live() == before + 1)
-    opened.close()
+    open_low_level_stream.close()
     until(lambda: live() == before)
 
 
 def test_a_block_ends_the_response_at_once(api, stream, event_type):
     """A block that comes while streaming ends the response long before anything is sent, without a word. (L53, L59)"""
-    opened = stream("batch_flush_timeout=300&batch_limit=10", cursors(_0="BEGIN"))
+    open_low_level_stream = stream("batch_flush_timeout=300&batch_limit=10", cursors(_0="BEGIN"))
     blocked = f"/settings/blacklist/CONSUMER_ET/{event_type}"
     assert api.put(blocked).status_code == 204
     try:
-        assert opened.rest() == b""
+        assert open_low_level_stream.rest() == b""
     finally:
         api.delete(blocked)
 
 
-def test_losing_permission_ends_the_stream_with_a_problem(guarded, ann):
+def test_losing_permission_ends_the_stream_with_a_problem(broker_with_tokens, ann):
     """A client that may not read any more gets a Problem in the stream, after what was sent. (L53, L60)"""
-    definition = a_definition(authorization=lists(readers="ann bob"))
-    name = created(ann, definition)["name"]
+    definition = a_definition(authorization=an_authorization(readers="ann bob"))
+    name = create_event_type(ann, definition)["name"]
     ann.post(f"/event-types/{name}/events", json=[{"n": 1}])
-    with open_as(guarded, "bob", name) as opened:
-        assert opened.line().endswith(b'"events":[{"n":1}]}\n')
-        changed = definition | {"authorization": lists()}
+    with open_as(broker_with_tokens, "bob", name) as open_low_level_stream:
+        assert open_low_level_stream.line().endswith(b'"events":[{"n":1}]}\n')
+        changed = definition | {"authorization": an_authorization()}
         assert ann.put(f"/event-types/{name}", json=changed).status_code == 200
-        last = orjson.loads(opened.rest())
+        last = orjson.loads(open_low_level_stream.rest())
     assert last["status"] == 403
     assert last["detail"] == f"Access on READ event-type:{name} denied"
     assert {"type", "title"} <= last.keys()
 
 
-def test_losing_only_the_view_changes_nothing(guarded, ann):
+def test_losing_only_the_view_changes_nothing(broker_with_tokens, ann):
     """While streaming, only READ is asked for again. (L62)"""
-    definition = a_definition(authorization=lists(writers="ann the-archiver"))
-    name = created(ann, definition)["name"]
-    with open_as(guarded, "the-archiver", name) as opened:
-        assert ann.put(f"/event-types/{name}", json=definition | {"authorization": lists()}).status_code == 200
+    definition = a_definition(authorization=an_authorization(writers="ann the-archiver"))
+    name = create_event_type(ann, definition)["name"]
+    with open_as(broker_with_tokens, "the-archiver", name) as open_low_level_stream:
+        assert (
+            ann.put(f"/event-types/{name}", json=definition | {"authorization": an_authorization()}).status_code == 200
+        )
         time.sleep(1.5)  # longer than it takes to look after streams
         ann.post(f"/event-types/{name}/events", json=[{"n": 1}])
-        assert opened.line().endswith(b'"events":[{"n":1}]}\n')
+        assert open_low_level_stream.line().endswith(b'"events":[{"n":1}]}\n')
 
 
-def test_other_changes_end_nothing(guarded, ann):
+def test_other_changes_end_nothing(broker_with_tokens, ann):
     """A reader who stays one goes on reading when the event type changes. (L60)"""
-    definition = a_definition(authorization=lists())
-    name = created(ann, definition)["name"]
-    with open_as(guarded, "ann", name) as opened:
+    definition = a_definition(authorization=an_authorization())
+    name = create_event_type(ann, definition)["name"]
+    with open_as(broker_with_tokens, "ann", name) as open_low_level_stream:
         assert ann.put(f"/event-types/{name}", json=definition | {"owning_application": "other"}).status_code == 200
         time.sleep(1.5)  # longer than it takes to look after streams
         ann.post(f"/event-types/{name}/events", json=[{"n": 1}])
-        assert opened.line().endswith(b'"events":[{"n":1}]}\n')
+        assert open_low_level_stream.line().endswith(b'"events":[{"n":1}]}\n')
 
 
 def test_deleting_the_event_type_ends_the_stream_with_a_problem(api, stream, publish, event_type):
     """A stream over a deleted event type says so and ends. (L61)"""
     publish("0", "a")
-    opened = stream("", cursors(_0="BEGIN"))
-    assert opened.line() == batch("0", 0, "a")
+    open_low_level_stream = stream("", cursors(_0="BEGIN"))
+    assert open_low_level_stream.line() == batch("0", 0, "a")
     assert api.delete(f"/event-types/{event_type}").status_code == 200
-    last = orjson.loads(opened.rest())
+    last = orjson.loads(open_low_level_stream.rest())
     assert (last["status"], last["detail"]) == (503, f'EventType "{event_type}" does not exist.')
 
 
 def test_a_name_that_is_used_again_is_another_event_type(api, stream, event_type):
     """A stream over a deleted event type does not go on in its successor. (L61)"""
-    opened = stream("", cursors(_0="BEGIN"))
+    open_low_level_stream = stream("", cursors(_0="BEGIN"))
     assert api.delete(f"/event-types/{event_type}").status_code == 200
-    created(api, a_definition(name=event_type))
-    assert orjson.loads(opened.rest())["status"] == 503
+    create_event_type(api, a_definition(name=event_type))
+    assert orjson.loads(open_low_level_stream.rest())["status"] == 503
     assert stream("", cursors(_0="BEGIN")).status == 200
 
 
@@ -109,7 +111,7 @@ def test_events_arrive_in_order_while_they_are_published(stream, publish):
     streams = [stream("stream_limit=300&batch_limit=7", cursors(_0="BEGIN")) for _ in range(3)]
     publisher = threading.Thread(target=lambda: [publish("0", *map(str, range(n, n + 10))) for n in range(0, 300, 10)])
     publisher.start()
-    answers = [opened.rest() for opened in streams]
+    answers = [open_low_level_stream.rest() for open_low_level_stream in streams]
     publisher.join()
     for answer in answers:
         values = [each["v"] for line in answer.splitlines() for each in orjson.loads(line)["events"]]
@@ -121,8 +123,8 @@ def test_a_client_that_comes_back_misses_nothing(stream, publish):
     publish("0", *"abcdefg")
     offset, got = "BEGIN", []
     while len(got) < 7:
-        with stream("batch_limit=2&batch_flush_timeout=1", cursors(_0=offset)) as opened:
-            line = orjson.loads(opened.line())
+        with stream("batch_limit=2&batch_flush_timeout=1", cursors(_0=offset)) as open_low_level_stream:
+            line = orjson.loads(open_low_level_stream.line())
         # A line without events says that none came within the flush timeout, as on a busy machine.
         got += [each["v"] for each in line.get("events", ())]
         offset = line["cursor"]["offset"]
@@ -134,27 +136,29 @@ def test_a_broker_that_stops_ends_its_streams(accept):
     """When the process ends, streams send what they hold and come to a proper end. (L54)"""
     with Broker() as broker, ExitStack() as closing:
         with httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
-            name = created(api)["name"]
+            name = create_event_type(api)["name"]
             api.post(f"/event-types/{name}/events", json=[{"n": 1}, {"n": 2}, {"n": 3}])
         headers = {"X-nakadi-cursors": cursors(_0="BEGIN"), "Accept": accept}
         target = f"/event-types/{name}/events?batch_limit=2"
         streams = [closing.enter_context(OpenStream(broker.url, target, headers)) for _ in range(3)]
-        for opened in streams:
-            opened.until(b'"events":[{"n":1},{"n":2}]}\n')  # the third is held from here on: it was read with them
+        for open_low_level_stream in streams:
+            open_low_level_stream.until(
+                b'"events":[{"n":1},{"n":2}]}\n'
+            )  # the third is held from here on: it was read with them
         broker.close()
-        for opened in streams:
-            assert b'"events":[{"n":3}]}\n' in opened.rest()
-            assert opened.ended
+        for open_low_level_stream in streams:
+            assert b'"events":[{"n":3}]}\n' in open_low_level_stream.rest()
+            assert open_low_level_stream.ended
 
 
 def test_keep_alives_come_through_silence(stream):
     """A stream without events speaks once in every flush timeout. (L47, L48, L49)"""
     begun = time.monotonic()
-    with stream("batch_flush_timeout=1", cursors(_0="BEGIN")) as opened:
-        assert opened.line() + opened.line() == keep_alive("0", -1) * 2
+    with stream("batch_flush_timeout=1", cursors(_0="BEGIN")) as open_low_level_stream:
+        assert open_low_level_stream.line() + open_low_level_stream.line() == keep_alive("0", -1) * 2
         assert time.monotonic() - begun >= 2
 
 
-def open_as(guarded, subject, name):
-    headers = {**guarded.issuer.bearer(subject), "X-nakadi-cursors": cursors(_0="BEGIN")}
-    return OpenStream(guarded.broker.url, f"/event-types/{name}/events", headers)
+def open_as(broker_with_tokens, subject, name):
+    headers = {**broker_with_tokens.issuer.bearer(subject), "X-nakadi-cursors": cursors(_0="BEGIN")}
+    return OpenStream(broker_with_tokens.broker.url, f"/event-types/{name}/events", headers)

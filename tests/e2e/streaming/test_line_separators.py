@@ -25,8 +25,10 @@ def sent_events(text: str) -> list[object]:
 def test_no_line_of_a_stream_can_be_torn(stream, publish, accepted):
     """A stream sends the three characters as escapes, so that `str.splitlines` finds its lines. (L71)"""
     publish("0", SEPARATORS, "plain", SEPARATORS)
-    with stream("stream_limit=3&batch_limit=3", cursors(_0="BEGIN"), headers={"Accept": accepted}) as opened:
-        text = opened.rest().decode()
+    with stream(
+        "stream_limit=3&batch_limit=3", cursors(_0="BEGIN"), headers={"Accept": accepted}
+    ) as open_low_level_stream:
+        text = open_low_level_stream.rest().decode()
     assert [event["v"] for event in sent_events(text)] == [SEPARATORS, "plain", SEPARATORS]
     assert not {"\u2028", "\u2029", "\u0085"}.intersection(text)
 

@@ -6,16 +6,16 @@ import time
 import orjson
 import pytest
 
-from tests.support.api import created, lists, problem
+from tests.support.api import an_authorization, create_event_type, problem
 from tests.support.builders import a_name
 from tests.support.open_stream import OpenStream
-from tests.support.patience import PATIENCE, in_threads
+from tests.support.patience import PATIENCE, run_in_threads
 from tests.support.stream_lines import batch, cursors, event, keep_alive, position
 
 NOT_THERE = "001-0001-000000000000000099"
 
 
-def refused(api, name, status, query="", header=None, **headers):
+def read_refusal_detail(api, name, status, query="", header=None, **headers):
     """The detail of the Problem that a stream is refused with."""
     given = headers if header is None else {**headers, "X-nakadi-cursors": header}
     answer = api.get(f"/event-types/{name}/events?{query}", headers=given)
@@ -35,7 +35,7 @@ def refused(api, name, status, query="", header=None, **headers):
 )
 def test_limits_that_make_no_sense_are_refused(api, event_type, query, detail):
     """Contradicting limits are answered 422, the first rule that is broken. (L3, L4, L5, L6, L7, L11, L18)"""
-    assert refused(api, event_type, 422, query) == detail
+    assert read_refusal_detail(api, event_type, 422, query) == detail
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_limits_that_make_no_sense_are_refused(api, event_type, query, detail):
 @pytest.mark.parametrize("text", ["x", "1.5", "0x1", "%2B-1"])
 def test_a_parameter_that_is_no_number_is_malformed(api, name, text):
     """A parameter that is no number is 400, before anything else is looked at. (L10, L12)"""
-    assert text.replace("%2B", "+") in refused(api, a_name(), 400, f"{name}={text}")
+    assert text.replace("%2B", "+") in read_refusal_detail(api, a_name(), 400, f"{name}={text}")
 
 
 def test_an_empty_parameter_counts_as_missing(stream):
@@ -54,18 +54,18 @@ def test_an_empty_parameter_counts_as_missing(stream):
 
 def test_an_unknown_event_type_has_its_own_words(api):
     """A missing event type is 404 with `topic not found`. (L15, L18)"""
-    assert refused(api, a_name(), 404) == "topic not found"
+    assert read_refusal_detail(api, a_name(), 404) == "topic not found"
 
 
 def test_an_unknown_event_type_beats_bad_cursors_and_limits(api):
     """The event type is looked for before cursors and limits. (L12)"""
-    assert refused(api, a_name(), 404, "batch_limit=0", "garbage") == "topic not found"
+    assert read_refusal_detail(api, a_name(), 404, "batch_limit=0", "garbage") == "topic not found"
 
 
 def test_bad_cursors_beat_bad_limits(api, event_type):
     """Cursors are checked before limits. (L12, L13)"""
-    refused(api, event_type, 400, "batch_limit=0", "garbage")
-    refused(api, event_type, 412, "batch_limit=0", "[]")
+    read_refusal_detail(api, event_type, 400, "batch_limit=0", "garbage")
+    read_refusal_detail(api, event_type, 412, "batch_limit=0", "[]")
 
 
 def test_being_blocked_beats_everything_but_numbers(api):
@@ -74,47 +74,47 @@ def test_being_blocked_beats_everything_but_numbers(api):
     blocked = f"/settings/blacklist/CONSUMER_ET/{name}"
     assert api.put(blocked).status_code == 204
     try:
-        assert refused(api, name, 403) == "Application or event type is blocked"
-        refused(api, name, 400, "batch_limit=x")
+        assert read_refusal_detail(api, name, 403) == "Application or event type is blocked"
+        read_refusal_detail(api, name, 400, "batch_limit=x")
     finally:
         api.delete(blocked)
 
 
-def test_a_blocked_application_may_not_stream(guarded, admin, ann):
+def test_a_blocked_application_may_not_stream(broker_with_tokens, admin, ann):
     """An application on the blacklist gets 403 for every event type. (L14)"""
-    name = created(ann, authorization=lists())["name"]
-    with guarded.client("rogue") as rogue:
+    name = create_event_type(ann, authorization=an_authorization())["name"]
+    with broker_with_tokens.client("rogue") as rogue:
         assert admin.put("/settings/blacklist/CONSUMER_APP/rogue").status_code == 204
         try:
-            assert refused(rogue, name, 403) == "Application or event type is blocked"
+            assert read_refusal_detail(rogue, name, 403) == "Application or event type is blocked"
         finally:
             admin.delete("/settings/blacklist/CONSUMER_APP/rogue")
 
 
 def test_viewing_is_checked_before_reading(ann, bob):
     """Without any right it is VIEW that is missing, with another right it is READ. (L12, L16)"""
-    name = created(ann, authorization=lists())["name"]
-    assert refused(bob, name, 403) == f"Access on VIEW event-type:{name} denied"
-    name = created(ann, authorization=lists(writers="ann bob"))["name"]
-    assert refused(bob, name, 403) == f"Access on READ event-type:{name} denied"
+    name = create_event_type(ann, authorization=an_authorization())["name"]
+    assert read_refusal_detail(bob, name, 403) == f"Access on VIEW event-type:{name} denied"
+    name = create_event_type(ann, authorization=an_authorization(writers="ann bob"))["name"]
+    assert read_refusal_detail(bob, name, 403) == f"Access on READ event-type:{name} denied"
 
 
 def test_an_administrator_may_see_and_not_read(ann, admin):
     """Administrators pass VIEW, and still need READ. (L17)"""
-    name = created(ann, authorization=lists())["name"]
-    assert refused(admin, name, 403) == f"Access on READ event-type:{name} denied"
+    name = create_event_type(ann, authorization=an_authorization())["name"]
+    assert read_refusal_detail(admin, name, 403) == f"Access on READ event-type:{name} denied"
 
 
 def test_an_event_type_without_lists_is_open(ann, bob):
     """Without an authorization section every client may read. (L17)"""
-    name = created(ann)["name"]
+    name = create_event_type(ann)["name"]
     assert bob.get(f"/event-types/{name}/events?stream_timeout=1&batch_flush_timeout=1").status_code == 200
 
 
-def test_who_may_read_all_data_may_read(guarded, ann):
+def test_who_may_read_all_data_may_read(broker_with_tokens, ann):
     """Subjects with access to all data pass READ; VIEW they need as all others do. (L17)"""
-    name = created(ann, authorization=lists(writers="ann the-archiver"))["name"]
-    with guarded.client("the-archiver") as archiver:
+    name = create_event_type(ann, authorization=an_authorization(writers="ann the-archiver"))["name"]
+    with broker_with_tokens.client("the-archiver") as archiver:
         assert archiver.get(f"/event-types/{name}/events?stream_timeout=1&batch_flush_timeout=1").status_code == 200
 
 
@@ -124,7 +124,7 @@ def test_who_may_read_all_data_may_read(guarded, ann):
 @pytest.mark.parametrize("header", ["garbage", "", "{}", "[1]", "null", "[null]", '[{"partition":"0"'])
 def test_cursors_that_are_no_list_of_objects_are_malformed(api, event_type, header):
     """A cursors header that cannot be read is 400. (L21, L31, L36a)"""
-    assert refused(api, event_type, 400, header=header) == "incorrect syntax of X-nakadi-cursors header"
+    assert read_refusal_detail(api, event_type, 400, header=header) == "incorrect syntax of X-nakadi-cursors header"
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_cursors_that_are_no_list_of_objects_are_malformed(api, event_type, head
 )
 def test_cursors_that_lead_nowhere_are_refused(api, event_type, header, detail):
     """Cursors that can be read and lead nowhere are 412, each in its own words. (L22, L23, L24, L25, L26, L29, L36a)"""
-    assert refused(api, event_type, 412, header=header) == detail
+    assert read_refusal_detail(api, event_type, 412, header=header) == detail
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_cursors_that_lead_nowhere_are_refused(api, event_type, header, detail):
 )
 def test_a_cursor_where_nothing_is_left_or_yet_is_refused(api, event_type, offset, digits):
     """Too old and too new are the same 412, with the number as it was sent. (L28)"""
-    detail = refused(api, event_type, 412, header=cursors(_0=offset))
+    detail = read_refusal_detail(api, event_type, 412, header=cursors(_0=offset))
     assert detail == (
         f"offset {digits} for partition 0 event type {event_type} is unavailable as retention time of data elapsed. "
         "PATCH partition offset with valid and available offset"
@@ -163,22 +163,22 @@ def test_a_cursor_where_nothing_is_left_or_yet_is_refused(api, event_type, offse
 
 def test_a_timeline_that_never_was_is_refused_without_names(api, event_type):
     """An unknown timeline is 412 in words without partition and offset. (L27)"""
-    detail = refused(api, event_type, 412, header=cursors(_0="001-0009-0"))
+    detail = read_refusal_detail(api, event_type, 412, header=cursors(_0="001-0009-0"))
     assert detail.startswith(f"offset null for partition null event type {event_type} is unavailable")
 
 
 def test_a_partition_twice_is_refused(api, event_type):
     """The same partition twice is a client's mistake, not the server's. (L30)"""
     twice = [{"partition": "0", "offset": "BEGIN"}] * 2
-    assert "duplicate" in refused(api, event_type, 422, header=json.dumps(twice))
+    assert "duplicate" in read_refusal_detail(api, event_type, 422, header=json.dumps(twice))
 
 
 @pytest.mark.parametrize("offset", ["BEGIN", "begin", "Begin", "001-0001--1", "-1", position(-1)])
 def test_the_beginning_has_many_names(stream, publish, offset):
     """A cursor before the first event begins with it, in new form, in old form, in words. (L33, L34, L35, L43)"""
     publish("0", "a")
-    with stream("stream_limit=1", cursors(_0=offset)) as opened:
-        assert opened.rest() == batch("0", 0, "a")
+    with stream("stream_limit=1", cursors(_0=offset)) as open_one:
+        assert open_one.rest() == batch("0", 0, "a")
 
 
 @pytest.mark.parametrize("offset", [position(1), "1", "001-0001-1"])
@@ -186,27 +186,27 @@ def test_delivery_begins_behind_the_cursor(stream, publish, offset):
     """A cursor names the last event that a client has. (L32, L33)"""
     publish("0", "a", "b", "c")
     header = f'[{{"partition":0,"offset":"{offset}","event_type":"x","more":{{}}}}] and so on'
-    with stream("stream_limit=1", header) as opened:
-        assert opened.rest() == batch("0", 2, "c")
+    with stream("stream_limit=1", header) as open_one:
+        assert open_one.rest() == batch("0", 2, "c")
 
 
 def test_a_cursor_at_the_newest_event_waits(stream, publish):
     """Nothing comes until something new is published. (L35)"""
     publish("0", "a")
-    with stream("stream_limit=1", cursors(_0=position(0))) as opened:
+    with stream("stream_limit=1", cursors(_0=position(0))) as open_one:
         publish("0", "b")
-        assert opened.rest() == batch("0", 1, "b")
+        assert open_one.rest() == batch("0", 1, "b")
 
 
 def test_only_the_listed_partitions_are_read(stream, publish):
     """A stream with cursors has their partitions and no others. (L20)"""
     for partition in "012":
         publish(partition, partition)
-    with stream("batch_flush_timeout=1", cursors(_0="BEGIN", _2="BEGIN")) as opened:
+    with stream("batch_flush_timeout=1", cursors(_0="BEGIN", _2="BEGIN")) as open_one:
         lines = []
         while not {batch("0", 0, "0"), batch("2", 0, "2")} <= set(lines):
-            lines.append(opened.line())
-        lines += [opened.line() for _ in range(2)]
+            lines.append(open_one.line())
+        lines += [open_one.line() for _ in range(2)]
     assert not any(b'"partition":"1"' in line for line in lines)
 
 
@@ -214,10 +214,10 @@ def test_without_cursors_only_new_events_come(stream, publish):
     """Without a cursors header, all partitions are read from now on. (L36)"""
     for partition in "012":
         publish(partition, "old")
-    with stream("stream_limit=3") as opened:
+    with stream("stream_limit=3") as open_one:
         for partition in "012":
             publish(partition, "new")
-        assert sorted(opened.rest().splitlines(keepends=True)) == [batch(each, 1, "new") for each in "012"]
+        assert sorted(open_one.rest().splitlines(keepends=True)) == [batch(each, 1, "new") for each in "012"]
 
 
 def test_a_stream_can_begin_at_a_point_in_time(stream, publish):
@@ -228,8 +228,8 @@ def test_a_stream_can_begin_at_a_point_in_time(stream, publish):
     time.sleep(0.05)
     publish("0", "after")
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment)) + f".{int(moment % 1 * 1000):03d}Z"
-    with stream("stream_limit=1", cursors(_0=stamp)) as opened:
-        assert opened.rest() == batch("0", 1, "after")
+    with stream("stream_limit=1", cursors(_0=stamp)) as open_one:
+        assert open_one.rest() == batch("0", 1, "after")
 
 
 # Timelines
@@ -238,22 +238,22 @@ def test_a_stream_can_begin_at_a_point_in_time(stream, publish):
 def test_a_stream_follows_into_a_new_timeline(api, stream, publish, event_type):
     """An open stream goes on in the next timeline by itself, and so does every cursor of the old one. (L67, L68)"""
     publish("0", "a", "b")
-    with stream("stream_limit=3", cursors(_0="BEGIN")) as opened:
-        assert opened.line() + opened.line() == batch("0", 0, "a") + batch("0", 1, "b")
+    with stream("stream_limit=3", cursors(_0="BEGIN")) as open_one:
+        assert open_one.line() + open_one.line() == batch("0", 0, "a") + batch("0", 1, "b")
         assert api.post(f"/event-types/{event_type}/timelines", json={"storage_id": "default"}).status_code == 201
         publish("0", "c")
-        assert opened.rest() == batch("0", 0, "c", timeline=2)
+        assert open_one.rest() == batch("0", 0, "c", timeline=2)
     for start, rest in (("0", batch("0", 1, "b")), ("1", b"")):
-        with stream(f"stream_limit={2 - int(start)}", cursors(_0=start)) as opened:
-            assert opened.rest() == rest + batch("0", 0, "c", timeline=2)
+        with stream(f"stream_limit={2 - int(start)}", cursors(_0=start)) as open_one:
+            assert open_one.rest() == rest + batch("0", 0, "c", timeline=2)
 
 
 def test_without_cursors_the_newest_timeline_counts(api, stream, publish, event_type):
     """A stream from now on begins at the end of the newest timeline, also when that is empty. (L69)"""
     publish("0", "a")
     assert api.post(f"/event-types/{event_type}/timelines", json={"storage_id": "default"}).status_code == 201
-    with stream("stream_timeout=1&batch_flush_timeout=1") as opened:
-        assert sorted(opened.rest().splitlines(keepends=True)) == [keep_alive(each, -1, timeline=2) for each in "012"]
+    with stream("stream_timeout=1&batch_flush_timeout=1") as open_one:
+        assert sorted(open_one.rest().splitlines(keepends=True)) == [keep_alive(each, -1, timeline=2) for each in "012"]
 
 
 MANY_STREAMS = 40
@@ -264,7 +264,7 @@ def test_many_streams_that_are_opened_at_once_are_opened_or_told_when_to_come_ba
     back are opened. (L76)"""
     publish("0", "a")
 
-    def opened(_: int) -> bytes:
+    def open_one(_: int) -> bytes:
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             target = f"/event-types/{event_type}/events?stream_limit=1&batch_flush_timeout=1"
@@ -275,6 +275,6 @@ def test_many_streams_that_are_opened_at_once_are_opened_or_told_when_to_come_ba
                 time.sleep(int(stream.headers["retry-after"]))
         raise AssertionError("it was never opened")
 
-    lines = in_threads(opened, MANY_STREAMS)
+    lines = run_in_threads(open_one, MANY_STREAMS)
 
     assert all(orjson.loads(line)["events"] == [orjson.loads(event("0", "a"))] for line in lines)

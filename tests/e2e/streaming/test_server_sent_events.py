@@ -27,8 +27,8 @@ def test_every_batch_is_an_event_with_its_cursor_as_id(stream, publish):
     """First comes where the stream begins, then one event a batch; all partitions' places are in the id."""
     publish("0", "a")
     start = cursors(_0="BEGIN", _1="BEGIN")
-    with stream("stream_limit=1", start, headers=SERVER_SENT) as opened:
-        opening, event = blocks(opened.rest())
+    with stream("stream_limit=1", start, headers=SERVER_SENT) as open_low_level_stream:
+        opening, event = blocks(open_low_level_stream.rest())
     assert opening["retry"] == "3000"
     assert json.loads(opening["id"]) == json.loads(cursors(_0=position(-1), _1=position(-1)))
     assert json.loads(event["id"]) == json.loads(cursors(_0=position(0), _1=position(-1)))
@@ -42,9 +42,9 @@ def test_a_browser_that_comes_back_goes_on_where_it_was(stream, publish):
     start = cursors(_0="BEGIN", _1="BEGIN")
     got, headers = [], dict(SERVER_SENT)
     while len(got) < 4:
-        with stream("", start, headers=headers) as opened:
-            opened.until(b"\n\n")
-            (event,) = blocks(opened.until(b"\n\n"))
+        with stream("", start, headers=headers) as open_low_level_stream:
+            open_low_level_stream.until(b"\n\n")
+            (event,) = blocks(open_low_level_stream.until(b"\n\n"))
         got += [each["v"] for each in orjson.loads(event["data"])["events"]]
         headers["Last-Event-ID"] = event["id"]
     assert sorted(got) == list("abcd")
@@ -52,27 +52,27 @@ def test_a_browser_that_comes_back_goes_on_where_it_was(stream, publish):
 
 def test_nothing_is_lost_between_the_first_moment_and_the_first_event(stream, publish):
     """A browser that loses its connection before anything came still knows where it began."""
-    with stream(headers=SERVER_SENT) as opened:
-        (opening,) = blocks(opened.until(b"\n\n"))
+    with stream(headers=SERVER_SENT) as open_low_level_stream:
+        (opening,) = blocks(open_low_level_stream.until(b"\n\n"))
     publish("2", "meanwhile")
-    with stream("stream_limit=1", headers=SERVER_SENT | {"Last-Event-ID": opening["id"]}) as opened:
-        assert b"meanwhile" in opened.rest()
+    with stream("stream_limit=1", headers=SERVER_SENT | {"Last-Event-ID": opening["id"]}) as open_low_level_stream:
+        assert b"meanwhile" in open_low_level_stream.rest()
 
 
 def test_a_keep_alive_is_an_id_without_data(stream):
     """An idle stream sends ids alone, which pages do not see."""
     limits = "batch_flush_timeout=1&stream_keep_alive_limit=1"
-    with stream(limits, cursors(_0="BEGIN"), headers=SERVER_SENT) as opened:
-        _, keep_alive = blocks(opened.rest())
+    with stream(limits, cursors(_0="BEGIN"), headers=SERVER_SENT) as open_low_level_stream:
+        _, keep_alive = blocks(open_low_level_stream.rest())
     assert keep_alive == {"id": f'[{{"partition":"0","offset":"{position(-1)}"}}]'}
 
 
 def test_a_problem_has_its_own_event(api, stream, event_type):
     """What ends a stream early comes as an event with a name."""
-    with stream("", cursors(_0="BEGIN"), headers=SERVER_SENT) as opened:
-        opened.until(b"\n\n")
+    with stream("", cursors(_0="BEGIN"), headers=SERVER_SENT) as open_low_level_stream:
+        open_low_level_stream.until(b"\n\n")
         assert api.delete(f"/event-types/{event_type}").status_code == 200
-        (problem,) = blocks(opened.rest())
+        (problem,) = blocks(open_low_level_stream.rest())
     assert problem["event"] == "problem"
     assert orjson.loads(problem["data"])["status"] == 503
 
@@ -80,8 +80,8 @@ def test_a_problem_has_its_own_event(api, stream, event_type):
 def test_a_last_event_id_means_nothing_to_other_streams(stream, publish):
     """Without server-sent events the header is not looked at."""
     publish("0", "a")
-    with stream("stream_limit=1", cursors(_0="BEGIN"), headers={"Last-Event-ID": "garbage"}) as opened:
-        assert opened.rest() == batch("0", 0, "a")
+    with stream("stream_limit=1", cursors(_0="BEGIN"), headers={"Last-Event-ID": "garbage"}) as open_low_level_stream:
+        assert open_low_level_stream.rest() == batch("0", 0, "a")
 
 
 def test_a_last_event_id_is_checked_like_cursors(stream):

@@ -1,11 +1,11 @@
 """What the broker records about subscriptions in its own event types."""
 
-from tests.support.api import created
+from tests.support.api import create_event_type
 from tests.support.own_events import own_events
-from tests.support.subscriptions import a_cursor, a_request, changed, published, reset, subscribed
+from tests.support.subscriptions import a_cursor, a_request, change_request, create_subscription, offset_text, reset
 
 
-def audited(api, subscription):
+def read_audit_events(api, subscription):
     events = [each for each in own_events(api, "nakadi.audit.log") if each["data"]["resource_id"] == subscription["id"]]
     return [(each["data_type"], each["data_op"], each["data"]) for each in events]
 
@@ -13,11 +13,11 @@ def audited(api, subscription):
 def test_changes_of_subscriptions_are_audited(api, switched_on):
     """Creation, change and deletion are reported with the state before and after. (S310, R251)"""
     switched_on("audit_log_collection")
-    subscription = subscribed(api)
+    subscription = create_subscription(api)
     url = f"/subscriptions/{subscription['id']}"
-    api.put(url, json=changed(subscription, labels={"a": "b"}))
+    api.put(url, json=change_request(subscription, labels={"a": "b"}))
     api.delete(url)
-    creation, change, deletion = audited(api, subscription)
+    creation, change, deletion = read_audit_events(api, subscription)
     assert creation[:2] == ("subscription", "C")
     assert creation[2]["new_object"] == subscription
     assert change[:2] == ("subscription", "U")
@@ -28,22 +28,22 @@ def test_changes_of_subscriptions_are_audited(api, switched_on):
 
 def test_resets_are_audited(api, switched_on):
     """Cursors that are set are reported with where they were and where they are. (S310, R251)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     api.post(f"/event-types/{name}/events", json=[{}, {}])
-    subscription = subscribed(api, name)
+    subscription = create_subscription(api, name)
     reset(api, subscription)
     switched_on("audit_log_collection")
     reset(api, subscription, a_cursor(name, "0", 0))
-    [(kind, operation, data)] = audited(api, subscription)
+    [(kind, operation, data)] = read_audit_events(api, subscription)
     assert (kind, operation) == ("cursors", "U")
     cursor = {"event_type": name, "partition": "0"}
-    assert data["previous_object"] == [cursor | {"offset": published(1)}]
-    assert data["new_object"] == [cursor | {"offset": published(0)}]
+    assert data["previous_object"] == [cursor | {"offset": offset_text(1)}]
+    assert data["new_object"] == [cursor | {"offset": offset_text(0)}]
 
 
 def test_what_changes_nothing_is_not_reported(api, switched_on):
     """Asking for a subscription that is there, an empty reset and a refused request are not recorded. (S311)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     request = a_request(name)
     subscription = api.post("/subscriptions", json=request).json()
     for feature in ("audit_log_collection", "kpi_collection"):
@@ -51,11 +51,11 @@ def test_what_changes_nothing_is_not_reported(api, switched_on):
     assert api.post("/subscriptions", json=request).status_code == 200
     assert reset(api, subscription).status_code == 204
     assert reset(api, subscription, a_cursor(name, "0", 7)).status_code == 422
-    assert audited(api, subscription) == []
-    assert counted(api, subscription) == []
+    assert read_audit_events(api, subscription) == []
+    assert count_audit_events(api, subscription) == []
 
 
-def counted(api, subscription):
+def count_audit_events(api, subscription):
     events = own_events(api, "nakadi.subscription.log")
     return [each["status"] for each in events if each["subscription_id"] == subscription["id"]]
 
@@ -63,7 +63,7 @@ def counted(api, subscription):
 def test_subscriptions_that_come_and_go_are_counted(api, switched_on):
     """With the collection of figures on, creation and deletion are recorded, changes are not. (S309)"""
     switched_on("kpi_collection")
-    subscription = subscribed(api)
-    api.put(f"/subscriptions/{subscription['id']}", json=changed(subscription, labels={"a": "b"}))
+    subscription = create_subscription(api)
+    api.put(f"/subscriptions/{subscription['id']}", json=change_request(subscription, labels={"a": "b"}))
     api.delete(f"/subscriptions/{subscription['id']}")
-    assert counted(api, subscription) == ["created", "deleted"]
+    assert count_audit_events(api, subscription) == ["created", "deleted"]

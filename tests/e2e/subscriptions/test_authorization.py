@@ -4,9 +4,16 @@ import httpx
 import pytest
 
 from nakadi.local import Broker
-from tests.support.api import created, lists, problem
+from tests.support.api import an_authorization, create_event_type, problem
 from tests.support.patience import PATIENCE
-from tests.support.subscriptions import a_cursor, a_request, changed, its_lists, reset, subscribed
+from tests.support.subscriptions import (
+    a_cursor,
+    a_request,
+    a_subscription_authorization,
+    change_request,
+    create_subscription,
+    reset,
+)
 
 STREAM = "70779f46-950d-4e48-9fca-10c413845e7f"
 
@@ -19,17 +26,17 @@ def commit(api, subscription_id, *items, stream_id=STREAM):
 def test_event_types_must_be_visible(ann, bob):
     """A client that may not see an event type may not subscribe to it; that is reported before anything about its
     partitions. (S22, S78, S81, R258)"""
-    hidden = created(ann, authorization=lists())["name"]
-    request = a_request(hidden, read_from="cursors", authorization=its_lists("bob", "bob"))
+    hidden = create_event_type(ann, authorization=an_authorization())["name"]
+    request = a_request(hidden, read_from="cursors", authorization=a_subscription_authorization("bob", "bob"))
     assert problem(bob.post("/subscriptions", json=request), 403) == f"Access on VIEW event-type:{hidden} denied"
 
 
 def test_what_is_there_is_shown_to_those_who_may_see_it(ann, bob):
     """Asking for a subscription that exists needs the right to see it, whatever lists the request brings.
     (S19, R259)"""
-    subscription = subscribed(ann, authorization=its_lists())
+    subscription = create_subscription(ann, authorization=a_subscription_authorization())
     request = {each: subscription[each] for each in ("owning_application", "event_types")}
-    answer = bob.post("/subscriptions", json=request | {"authorization": its_lists("bob", "bob")})
+    answer = bob.post("/subscriptions", json=request | {"authorization": a_subscription_authorization("bob", "bob")})
     assert problem(answer, 403) == f"Access on VIEW subscription:{subscription['id']} denied"
 
 
@@ -37,7 +44,7 @@ def test_no_one_makes_what_he_could_not_see(ann, bob):
     """A creator whom the lists leave out is refused, and nothing is created. (S35, R263)
 
     It is not created and then hidden from its creator."""
-    request = a_request(created(ann)["name"], authorization=its_lists())
+    request = a_request(create_event_type(ann)["name"], authorization=a_subscription_authorization())
     assert "Access on VIEW subscription:" in problem(bob.post("/subscriptions", json=request), 403)
     assert ann.post("/subscriptions", json=request).status_code == 201
 
@@ -54,19 +61,21 @@ VIEWING = ("", "/cursors", "/stats")
         ("ann", "ann", "the-admin", True, True),
     ],
 )
-def test_lists_say_who_may_see_and_who_may_change(guarded, ann, admins, readers, who, view, admin):
+def test_lists_say_who_may_see_and_who_may_change(broker_with_tokens, ann, admins, readers, who, view, admin):
     """Admins and readers see; admins, and administrators of the broker, change.
     (S61, S77, S78, S80, S81, R260, R262)"""
-    subscription = subscribed(ann, authorization=its_lists(admins, readers))
+    subscription = create_subscription(ann, authorization=a_subscription_authorization(admins, readers))
     url, denied = f"/subscriptions/{subscription['id']}", f"subscription:{subscription['id']} denied"
     refusal = f"Access on {'ADMIN' if view else 'VIEW'} {denied}"
-    with guarded.client(who) as client:
+    with broker_with_tokens.client(who) as client:
         for path in VIEWING:
             answer = client.get(url + path)
             assert answer.status_code == (200 if view else 403)
             assert view or problem(answer, 403) == f"Access on VIEW {denied}"
         answers = [
-            client.put(url, json=changed(subscription, authorization=its_lists(admins, readers))),
+            client.put(
+                url, json=change_request(subscription, authorization=a_subscription_authorization(admins, readers))
+            ),
             reset(client, subscription),
             client.delete(url),
         ]
@@ -84,11 +93,11 @@ def test_lists_say_who_may_see_and_who_may_change(guarded, ann, admins, readers,
         ("the-archiver", "Access on VIEW subscription:{} denied"),
     ],
 )
-def test_committing_takes_the_right_to_read(guarded, ann, who, refusal):
+def test_committing_takes_the_right_to_read(broker_with_tokens, ann, who, refusal):
     """To commit one sees and reads the subscription; its event types are not asked. (S78, S83, R262)"""
-    name = created(ann, authorization=lists("ann", "ann", "ann"))["name"]
-    subscription = subscribed(ann, name, authorization=its_lists("bob ann", "ann"))
-    with guarded.client(who) as client:
+    name = create_event_type(ann, authorization=an_authorization("ann", "ann", "ann"))["name"]
+    subscription = create_subscription(ann, name, authorization=a_subscription_authorization("bob ann", "ann"))
+    with broker_with_tokens.client(who) as client:
         answer = commit(client, subscription["id"], a_cursor(name, "0", 0))
     # Whoever may commit learns that there is no such stream.
     expected = (
@@ -105,11 +114,11 @@ def test_committing_takes_the_right_to_read(guarded, ann, who, refusal):
         ("ann", None),
     ],
 )
-def test_leaving_and_extending_take_the_right_to_read(guarded, ann, who, refusal):
+def test_leaving_and_extending_take_the_right_to_read(broker_with_tokens, ann, who, refusal):
     """Who may commit for a stream may end it, and give it more time. (S325)"""
-    subscription = subscribed(ann, authorization=its_lists("bob ann", "ann"))
+    subscription = create_subscription(ann, authorization=a_subscription_authorization("bob ann", "ann"))
     where = f"/subscriptions/{subscription['id']}/streams/{STREAM}"
-    with guarded.client(who) as client:
+    with broker_with_tokens.client(who) as client:
         left, extended = client.delete(where), client.post(f"{where}/extend")
     if refusal is None:
         assert (left.status_code, extended.status_code) == (204, 404)
@@ -117,30 +126,35 @@ def test_leaving_and_extending_take_the_right_to_read(guarded, ann, who, refusal
         assert problem(left, 403) == problem(extended, 403) == refusal.format(subscription["id"])
 
 
-def test_all_data_access_reads_what_it_may_see(guarded, ann):
+def test_all_data_access_reads_what_it_may_see(broker_with_tokens, ann):
     """Who may read all data may commit for every subscription that he sees. (S80)"""
-    name = created(ann)["name"]
-    lists_ = its_lists("the-archiver", "ann")
-    with guarded.client("the-archiver") as client:
-        subscription = subscribed(client, name, authorization=lists_)
+    name = create_event_type(ann)["name"]
+    lists_ = a_subscription_authorization("the-archiver", "ann")
+    with broker_with_tokens.client("the-archiver") as client:
+        subscription = create_subscription(client, name, authorization=lists_)
         assert problem(commit(client, subscription["id"], a_cursor(name)), 422).startswith("Session with")
 
 
 def test_without_lists_everyone_may(ann, bob):
     """A subscription without authorization is open to every client with a token. (S69, S79, R260)"""
-    subscription = subscribed(ann)
+    subscription = create_subscription(ann)
     url = f"/subscriptions/{subscription['id']}"
     assert [bob.get(url + path).status_code for path in VIEWING] == [200, 200, 200]
-    assert bob.put(url, json=changed(subscription, labels={"a": "b"})).status_code == 204
+    assert bob.put(url, json=change_request(subscription, labels={"a": "b"})).status_code == 204
     assert reset(bob, subscription).status_code == 204
-    assert bob.put(url, json=changed(subscription, authorization=its_lists("bob", "bob"))).status_code == 204
+    assert (
+        bob.put(
+            url, json=change_request(subscription, authorization=a_subscription_authorization("bob", "bob"))
+        ).status_code
+        == 204
+    )
     assert problem(ann.delete(url), 403) == f"Access on VIEW subscription:{subscription['id']} denied"
 
 
 def test_stats_show_event_types_that_one_may_see(ann, bob):
     """Stats need the right to see the subscription, and then each event type. (S78, S289)"""
-    hidden = created(ann, authorization=lists())["name"]
-    subscription = subscribed(ann, hidden)
+    hidden = create_event_type(ann, authorization=an_authorization())["name"]
+    subscription = create_subscription(ann, hidden)
     answer = bob.get(f"/subscriptions/{subscription['id']}/stats")
     assert problem(answer, 403) == f"Access on VIEW event-type:{hidden} denied"
 
@@ -155,14 +169,14 @@ def test_stats_show_event_types_that_one_may_see(ann, bob):
         ("GET", "/subscriptions/1/stats"),
     ],
 )
-def test_every_operation_needs_a_token_with_its_scope(guarded, method, path):
+def test_every_operation_needs_a_token_with_its_scope(broker_with_tokens, method, path):
     """Without a token it is 401. Reading, creating, committing and deleting need the scope of reading events, changing
     needs none but `uid`. (S86)"""
-    with httpx.Client(base_url=guarded.broker.url, timeout=PATIENCE) as nobody:
+    with httpx.Client(base_url=broker_with_tokens.broker.url, timeout=PATIENCE) as nobody:
         assert nobody.request(method, path, json={}).status_code == 401
-    with guarded.client("ann", scope="uid") as client:
+    with broker_with_tokens.client("ann", scope="uid") as client:
         assert (client.request(method, path, json={}).status_code == 403) == (method not in ("PUT", "PATCH"))
-    with guarded.client("ann", scope="nakadi.event_stream.read") as client:
+    with broker_with_tokens.client("ann", scope="nakadi.event_stream.read") as client:
         assert (client.request(method, path, json={}).status_code == 403) == (method in ("PUT", "PATCH"))
 
 
@@ -176,8 +190,8 @@ def test_any_client_that_is_blocked_keeps_off_the_cursors(kind):
 
     Not only the first event type counts."""
     with Broker(cache_seconds=0) as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
-        names = sorted(created(api)["name"] for _ in range(2))
-        subscription = subscribed(api, *names)
+        names = sorted(create_event_type(api)["name"] for _ in range(2))
+        subscription = create_subscription(api, *names)
         name = {"CONSUMER_ET": names[1], "CONSUMER_APP": "unauthenticated"}[kind]
         assert api.put(f"/settings/blacklist/{kind}/{name}").status_code == 204
         url = f"/subscriptions/{subscription['id']}"

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.support.api import created, problem, violations
+from tests.support.api import create_event_type, problem, violations
 from tests.support.builders import a_name
-from tests.support.subscriptions import a_cursor, a_request, published, subscribed
+from tests.support.subscriptions import a_cursor, a_request, create_subscription, offset_text
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -18,7 +18,7 @@ def post(api, body):
 
 def test_a_subscription_has_defaults(api):
     """What a request leaves out has its default, and an id and times are given. (S1, S2, S3, S4, S7, S8, S21)"""
-    event_type = created(api)["name"]
+    event_type = create_event_type(api)["name"]
 
     answer = post(api, {"owning_application": "shop", "event_types": [event_type]})
 
@@ -44,14 +44,16 @@ def test_a_subscription_has_defaults(api):
 
 def test_a_subscription_is_found_again(api):
     """What was created is what is got. (S59)"""
-    subscription = subscribed(api)
+    subscription = create_subscription(api)
     answer = api.get(f"/subscriptions/{subscription['id']}")
     assert (answer.status_code, answer.json()) == (200, subscription)
 
 
 def test_ids_times_and_strangers_in_a_request_mean_nothing(api):
     """What the server gives, and unknown members, are passed over. (S2)"""
-    body = a_request(created(api)["name"], id="mine", created_at="yesterday", updated_at=1, status=[], colour="red")
+    body = a_request(
+        create_event_type(api)["name"], id="mine", created_at="yesterday", updated_at=1, status=[], colour="red"
+    )
     answer = post(api, body)
     assert answer.status_code == 201
     assert UUID.fullmatch(answer.json()["id"])
@@ -60,7 +62,7 @@ def test_ids_times_and_strangers_in_a_request_mean_nothing(api):
 
 def test_event_types_are_a_set(api):
     """In whatever order and however often event types come, they are the same, and returned sorted. (S6, S11)"""
-    first, second = sorted((created(api)["name"], created(api)["name"]))
+    first, second = sorted((create_event_type(api)["name"], create_event_type(api)["name"]))
     request = a_request(second, first, second)
     subscription = post(api, request).json()
     assert subscription["event_types"] == [first, second]
@@ -71,7 +73,7 @@ def test_event_types_are_a_set(api):
 @pytest.mark.parametrize("word", ["begin", "end", "BEGIN", "End"])
 def test_read_from_is_read_in_any_case(api, word):
     """Letter case does not matter on input, and is lower on output. (S5)"""
-    assert subscribed(api, read_from=word)["read_from"] == word.lower()
+    assert create_subscription(api, read_from=word)["read_from"] == word.lower()
 
 
 @pytest.mark.parametrize(
@@ -147,7 +149,7 @@ def test_writers_are_nothing_to_a_subscription(api):
         "admins": [{"data_type": "user", "value": "ann"}],
         "readers": [{"data_type": "*", "value": "*"}],
     }
-    assert subscribed(api, authorization=lists | {"writers": []})["authorization"] == lists
+    assert create_subscription(api, authorization=lists | {"writers": []})["authorization"] == lists
 
 
 SEND_COUNT = "nakadi.zalando.org/subscription-max-event-send-count"
@@ -179,7 +181,7 @@ def test_dead_letter_annotations_come_together_and_make_sense(api, annotations, 
 def test_dead_letter_annotations_are_accepted(api, count, policy):
     """From 2 to 10, and any policy, in upper case. (S250, S251, R257)"""
     annotations = {SEND_COUNT: count, POLICY: policy}
-    assert subscribed(api, annotations=annotations)["annotations"] == annotations
+    assert create_subscription(api, annotations=annotations)["annotations"] == annotations
 
 
 # One that is there already
@@ -188,7 +190,7 @@ def test_dead_letter_annotations_are_accepted(api, count, policy):
 def test_asking_again_finds_it(api):
     """Of one application, set of event types and group there is one subscription; asking again answers it, and the rest
     of the request means nothing. (S11, S18, S126)"""
-    subscription = subscribed(api, labels={"a": "b"})
+    subscription = create_subscription(api, labels={"a": "b"})
     again = {
         "owning_application": subscription["owning_application"],
         "event_types": subscription["event_types"],
@@ -206,8 +208,10 @@ def test_asking_again_finds_it(api):
 @pytest.mark.parametrize("changes", [{"consumer_group": "other"}, {"owning_application": "somebody-else"}])
 def test_another_group_or_application_is_another_subscription(api, changes):
     """Each part of the key distinguishes subscriptions. (S11)"""
-    first = subscribed(api)
-    second = subscribed(api, *first["event_types"], **{"owning_application": first["owning_application"]} | changes)
+    first = create_subscription(api)
+    second = create_subscription(
+        api, *first["event_types"], **{"owning_application": first["owning_application"]} | changes
+    )
     assert second["id"] != first["id"]
 
 
@@ -216,7 +220,7 @@ def test_another_group_or_application_is_another_subscription(api, changes):
 )
 def test_what_is_there_is_found_whatever_is_switched(api, switched_on, feature):
     """A subscription that exists is answered before anything else but the body is looked at. (S20)"""
-    subscription = subscribed(api)
+    subscription = create_subscription(api)
     switched_on(feature)
     again = {each: subscription[each] for each in ("owning_application", "event_types")}
     assert post(api, again).status_code == 200
@@ -224,7 +228,7 @@ def test_what_is_there_is_found_whatever_is_switched(api, switched_on, feature):
 
 def test_of_many_at_once_one_creates(api):
     """Of those who ask at the same time one creates; the others lose the race or find it. (S34)"""
-    request = a_request(created(api)["name"])
+    request = a_request(create_event_type(api)["name"])
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(lambda _: post(api, request), range(8)))
     statuses = sorted(each.status_code for each in answers)
@@ -262,7 +266,7 @@ def test_authorization_can_be_mandatory(api, switched_on):
 
 def test_event_types_must_exist(api):
     """Unknown event types are reported all at once, sorted. (S22, S23, R258)"""
-    request = a_request("unknown.b", created(api)["name"], "unknown.a")
+    request = a_request("unknown.b", create_event_type(api)["name"], "unknown.a")
     assert problem(post(api, request), 422) == (
         "Failed to create subscription, event type(s) not found: 'unknown.a', 'unknown.b'"
     )
@@ -271,19 +275,19 @@ def test_event_types_must_exist(api):
 def test_there_is_a_limit_to_partitions(api):
     """All event types together have at most so many partitions; however many event types that are. (S22, S25)"""
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 8, "write_parallelism": 8}
-    large = [created(api, default_statistic=statistic)["name"] for _ in range(13)]
+    large = [create_event_type(api, default_statistic=statistic)["name"] for _ in range(13)]
     assert problem(post(api, a_request(*large)), 422) == (
         "total partition count for subscription is 104, but the maximum partition count is 100"
     )
-    small = [created(api)["name"] for _ in range(4)]
+    small = [create_event_type(api)["name"] for _ in range(4)]
     assert post(api, a_request(*large[:12], *small)).status_code == 201
 
 
 def test_a_hundred_event_types_are_not_too_many(api):
     """A subscription may name as many event types as it may have partitions, and is found and deleted as any other.
     (S25)"""
-    names = [created(api)["name"] for _ in range(100)]
-    subscription = subscribed(api, *names)
+    names = [create_event_type(api)["name"] for _ in range(100)]
+    subscription = create_subscription(api, *names)
     assert subscription["event_types"] == sorted(names)
     for name in (names[0], names[-1]):
         [found] = api.get("/subscriptions", params={"event_type": name}).json()["items"]
@@ -304,7 +308,7 @@ GONE = (
 
 def two_partitions(api):
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 2, "write_parallelism": 2}
-    return created(api, default_statistic=statistic)["name"]
+    return create_event_type(api, default_statistic=statistic)["name"]
 
 
 @pytest.mark.parametrize(
@@ -351,26 +355,30 @@ def test_initial_cursors_are_checked(api, cursors, detail):
     assert problem(post(api, request), 422) == detail.format(name)
 
 
-@pytest.mark.parametrize("offset", ["BEGIN", "begin", "Begin", "-1", published(-1), published(0), "1", published(1)])
+@pytest.mark.parametrize(
+    "offset", ["BEGIN", "begin", "Begin", "-1", offset_text(-1), offset_text(0), "1", offset_text(1)]
+)
 def test_initial_cursors_lie_between_before_the_oldest_and_the_newest(api, offset):
     """Any place from before the oldest event to the newest one will do, and is returned as it was sent. (S30, S90)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     api.post(f"/event-types/{name}/events", json=[{}, {}])
     cursor = {"event_type": name, "partition": "0", "offset": offset}
-    assert subscribed(api, name, read_from="cursors", initial_cursors=[cursor])["initial_cursors"] == [cursor]
+    assert create_subscription(api, name, read_from="cursors", initial_cursors=[cursor])["initial_cursors"] == [cursor]
 
 
 def test_initial_cursors_without_use_are_only_kept(api):
     """If the first stream does not begin at them, initial cursors are stored and not judged. (S31)"""
     cursor = {"event_type": "whatever", "partition": "x", "offset": "y"}
-    assert subscribed(api, read_from="end", initial_cursors=[cursor])["initial_cursors"] == [cursor]
-    assert subscribed(api, initial_cursors=None)["initial_cursors"] == []
+    assert create_subscription(api, read_from="end", initial_cursors=[cursor])["initial_cursors"] == [cursor]
+    assert create_subscription(api, initial_cursors=None)["initial_cursors"] == []
 
 
 def test_duplicates_in_lists_are_reported(api):
     """An attribute stands in a list once; duplicates of all lists are reported at once. (S32, S33)"""
     ann, bob = ({"data_type": "user", "value": name} for name in ("ann", "bob"))
-    request = a_request(created(api)["name"], authorization={"admins": [ann, bob, ann], "readers": [bob, bob]})
+    request = a_request(
+        create_event_type(api)["name"], authorization={"admins": [ann, bob, ann], "readers": [bob, bob]}
+    )
     assert problem(post(api, request), 422) == (
         "authorization property 'ADMIN' contains duplicated attribute(s): user:ann; "
         "authorization property 'READ' contains duplicated attribute(s): user:bob"
@@ -381,13 +389,13 @@ def test_cursors_are_looked_at_before_lists(api):
     """Initial cursors are checked before the authorization section. (S22)"""
     ann = {"data_type": "user", "value": "ann"}
     lists = {"admins": [ann, ann], "readers": [ann]}
-    request = a_request(created(api)["name"], read_from="cursors", authorization=lists)
+    request = a_request(create_event_type(api)["name"], read_from="cursors", authorization=lists)
     assert problem(post(api, request), 422).startswith("initial_cursors should contain")
 
 
 def test_creation_resolves_nothing(api):
     """Until the first stream a subscription has no offsets. (S12, S36, S104)"""
-    subscription = subscribed(api, read_from="begin")
+    subscription = create_subscription(api, read_from="begin")
     assert api.get(f"/subscriptions/{subscription['id']}/cursors").json() == {"items": []}
 
 
@@ -396,5 +404,5 @@ def test_a_name_that_no_one_has_used_stays_free(api):
     name = a_name()
     request = a_request(name)
     problem(post(api, request), 422)
-    created(api, name=name)
+    create_event_type(api, name=name)
     assert post(api, request).status_code == 201

@@ -4,8 +4,8 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.api import created, problem, violations
-from tests.support.subscriptions import a_cursor, cursors, publish, published, reset, subscribed
+from tests.support.api import create_event_type, problem, violations
+from tests.support.subscriptions import a_cursor, create_subscription, cursors, offset_text, publish, reset
 
 STREAM = "70779f46-950d-4e48-9fca-10c413845e7f"
 
@@ -16,13 +16,13 @@ def url(subscription):
 
 def two_partitions(api):
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 2, "write_parallelism": 2}
-    return created(api, default_statistic=statistic)["name"]
+    return create_event_type(api, default_statistic=statistic)["name"]
 
 
 def test_cursors_are_reported_with_fresh_tokens(api):
     """Every partition has a cursor, with a token that means nothing and is new every time. (S103, S105, S302)"""
-    one, two = created(api)["name"], two_partitions(api)
-    subscription = subscribed(api, one, two)
+    one, two = create_event_type(api)["name"], two_partitions(api)
+    subscription = create_subscription(api, one, two)
     reset(api, subscription)
     answers = [api.get(url(subscription)) for _ in range(2)]
     assert all(each.status_code == 200 for each in answers)
@@ -32,7 +32,7 @@ def test_cursors_are_reported_with_fresh_tokens(api):
     assert first == second
     assert sorted(first, key=str) == sorted(
         [
-            {"partition": partition, "offset": published(-1), "event_type": name}
+            {"partition": partition, "offset": offset_text(-1), "event_type": name}
             for name, partition in ((one, "0"), (two, "0"), (two, "1"))
         ],
         key=str,
@@ -44,15 +44,15 @@ def test_cursors_are_reported_with_fresh_tokens(api):
 
 @pytest.mark.parametrize(
     ("read_from", "wanted"),
-    [("begin", published(-1)), ("end", published(2)), ("cursors", published(1))],
+    [("begin", offset_text(-1)), ("end", offset_text(2)), ("cursors", offset_text(1))],
 )
 def test_a_reset_without_cursors_fixes_the_beginning(api, read_from, wanted):
     """An empty reset gives a subscription its first offsets by `read_from`, as things are then, and later ones change
     nothing. (S88, S95, S96, S97, S98, S100, S135)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     publish(api, name, 2)
     listed = [{"event_type": name, "partition": "0", "offset": "1"}] if read_from == "cursors" else []
-    subscription = subscribed(api, name, read_from=read_from, initial_cursors=listed)
+    subscription = create_subscription(api, name, read_from=read_from, initial_cursors=listed)
     publish(api, name, 1)
     answer = reset(api, subscription)
     assert (answer.status_code, answer.content) == (204, b"")
@@ -63,18 +63,18 @@ def test_a_reset_without_cursors_fixes_the_beginning(api, read_from, wanted):
 
 @pytest.mark.parametrize(
     ("offset", "wanted"),
-    [("BEGIN", -1), ("begin", -1), ("-1", -1), ("0", 0), ("000000000000000001", 1), (published(1), 1)],
+    [("BEGIN", -1), ("begin", -1), ("-1", -1), ("0", 0), ("000000000000000001", 1), (offset_text(1), 1)],
 )
 def test_initial_cursors_are_reported_as_what_they_mean(api, offset, wanted):
     """However an initial cursor was written, its offset is returned in one form. (S88, S90, S98, S99, S121)
 
     The client's own words are not kept as the offset."""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     publish(api, name, 2)
     cursor = {"event_type": name, "partition": "0", "offset": offset}
-    subscription = subscribed(api, name, read_from="cursors", initial_cursors=[cursor])
+    subscription = create_subscription(api, name, read_from="cursors", initial_cursors=[cursor])
     reset(api, subscription)
-    assert cursors(api, subscription) == {(name, "0"): published(wanted)}
+    assert cursors(api, subscription) == {(name, "0"): offset_text(wanted)}
 
 
 # Setting cursors
@@ -84,7 +84,7 @@ def test_a_reset_moves_in_both_directions(api):
     """Partitions are put where the request says, back and forth; of several places the last counts, and the others stay
     where they are. (S131, S133, S134, S303)"""
     name = two_partitions(api)
-    subscription = subscribed(api, name, read_from="begin")
+    subscription = create_subscription(api, name, read_from="begin")
     statuses = [api.post(f"/event-types/{name}/events", json=[{}] * 20).status_code]
     newest = {
         each["partition"]: int(each["newest_available_offset"][-18:])
@@ -97,20 +97,20 @@ def test_a_reset_moves_in_both_directions(api):
         ignored = a_cursor(name, partition, 0)
         answer = reset(api, subscription, ignored, a_cursor(name, partition, offset))
         statuses.append(answer.status_code)
-        assert cursors(api, subscription) == {(name, partition): published(wanted), (name, other): published(-1)}
+        assert cursors(api, subscription) == {(name, partition): offset_text(wanted), (name, other): offset_text(-1)}
     assert statuses == [200, *[204] * 5]
 
 
 def test_a_reset_gives_the_other_partitions_their_beginning(api):
     """On a subscription that was never streamed, all partitions get their offsets, and the given ones then move.
     (S136)"""
-    name = created(api)["name"]
-    other = created(api)["name"]
+    name = create_event_type(api)["name"]
+    other = create_event_type(api)["name"]
     publish(api, name, 3)
     publish(api, other, 3)
-    subscription = subscribed(api, name, other)
+    subscription = create_subscription(api, name, other)
     assert reset(api, subscription, a_cursor(name, "0", 0)).status_code == 204
-    assert cursors(api, subscription) == {(name, "0"): published(0), (other, "0"): published(2)}
+    assert cursors(api, subscription) == {(name, "0"): offset_text(0), (other, "0"): offset_text(2)}
 
 
 @pytest.mark.parametrize(
@@ -129,20 +129,20 @@ def test_a_reset_gives_the_other_partitions_their_beginning(api):
 )
 def test_places_that_are_not_there_are_refused(api, cursor, detail):
     """A reset to where nothing can be read is 422, and moves nothing. (S93, S94, S132, S133, S300)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     publish(api, name, 3)
-    subscription = subscribed(api, name)
+    subscription = create_subscription(api, name)
     reset(api, subscription)
     answer = reset(api, subscription, a_cursor(name, "0", 0), a_cursor(cursor[0] or name, *cursor[1:]))
     assert problem(answer, 422).startswith(detail.format(name))
-    assert cursors(api, subscription) == {(name, "0"): published(2)}
+    assert cursors(api, subscription) == {(name, "0"): offset_text(2)}
 
 
 def test_foreign_event_types_cannot_be_reset(api):
     """Event types that do not belong to the subscription are reported all at once, before places are looked at.
     (S132)"""
-    subscription = subscribed(api)
-    one, two = sorted(created(api)["name"] for _ in range(2))
+    subscription = create_subscription(api)
+    one, two = sorted(create_event_type(api)["name"] for _ in range(2))
     answer = reset(api, subscription, a_cursor(two, "0", 7), a_cursor(one), a_cursor(subscription["event_types"][0]))
     assert problem(answer, 422) == f"Event type does not belong to subscription: [{one}, {two}]"
 
@@ -151,7 +151,7 @@ def test_resets_are_judged_in_order(api):
     """Cursors that say nothing are reported before an unknown id. (S132)"""
     unknown = {"id": "unknown"}
     assert problem(reset(api, unknown, a_cursor("no.such.thing")), 422) == 'EventType "no.such.thing" does not exist.'
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     assert problem(reset(api, unknown, a_cursor(name)), 404) == 'Subscription with id "unknown" does not exist'
 
 
@@ -187,8 +187,8 @@ def test_empty_members_and_missing_lists_are_reported(api):
 
 def test_a_reset_needs_no_token_and_no_stream(api):
     """Neither a token nor the header of a stream is needed for a reset. (S131)"""
-    name = created(api)["name"]
-    subscription = subscribed(api, name, read_from="begin")
+    name = create_event_type(api)["name"]
+    subscription = create_subscription(api, name, read_from="begin")
     cursor = a_cursor(name, "0", -1)
     del cursor["cursor_token"]
     assert reset(api, subscription, cursor).status_code == 204
@@ -204,29 +204,33 @@ def test_what_cannot_be_read_is_malformed(api, method, body):
 
 def test_the_stream_has_to_be_named(api):
     """A commit without the header is 400, once its body is in order. (S109, S110)"""
-    subscription = subscribed(api)
+    subscription = create_subscription(api)
     assert violations(api.post(url(subscription), json={}))
     assert "X-Nakadi-StreamId" in problem(api.post(url(subscription), json={"items": []}), 400)
 
 
 def test_commits_are_judged_in_order(api):
     """What is wrong with a commit is reported in a fixed order. (S93, S112, S114, S115, S127)"""
-    name = created(api)["name"]
-    subscription = subscribed(api, name)
+    name = create_event_type(api)["name"]
+    subscription = create_subscription(api, name)
 
-    def refused(*items, stream="x", to=subscription["id"], status=422):
+    def assert_refused(*items, stream="x", to=subscription["id"], status=422):
         headers = {"X-Nakadi-StreamId": stream}
         answer = api.post(f"/subscriptions/{to}/cursors", json={"items": list(items)}, headers=headers)
         return problem(answer, status)
 
     good = a_cursor(name)
-    assert refused(good, a_cursor("no.such.thing"), to="unknown") == 'EventType "no.such.thing" does not exist.'
-    assert refused(good, a_cursor(name, "0", "abc"), to="unknown") == "invalid offset abc for partition 0"
-    assert refused(to="unknown") == "Cursors are empty"
-    assert refused(a_cursor(name, "x", 0), to="unknown", status=404) == 'Subscription with id "unknown" does not exist'
-    assert refused(good, a_cursor(name, "x", 0)) == "non existing partition x"
-    assert refused(good, a_cursor(name, "9", 0)) == "Stream id has to be valid UUID, but `x was provided"
-    assert refused(a_cursor(name, "9", 0), stream=STREAM) == f"Session with stream id {STREAM} not found"
+    assert assert_refused(good, a_cursor("no.such.thing"), to="unknown") == 'EventType "no.such.thing" does not exist.'
+    assert assert_refused(good, a_cursor(name, "0", "abc"), to="unknown") == "invalid offset abc for partition 0"
+    assert assert_refused(to="unknown") == "Cursors are empty"
     assert (
-        refused(a_cursor(name, "0", 99), stream=STREAM.upper()) == f"Session with stream id {STREAM.upper()} not found"
+        assert_refused(a_cursor(name, "x", 0), to="unknown", status=404)
+        == 'Subscription with id "unknown" does not exist'
+    )
+    assert assert_refused(good, a_cursor(name, "x", 0)) == "non existing partition x"
+    assert assert_refused(good, a_cursor(name, "9", 0)) == "Stream id has to be valid UUID, but `x was provided"
+    assert assert_refused(a_cursor(name, "9", 0), stream=STREAM) == f"Session with stream id {STREAM} not found"
+    assert (
+        assert_refused(a_cursor(name, "0", 99), stream=STREAM.upper())
+        == f"Session with stream id {STREAM.upper()} not found"
     )

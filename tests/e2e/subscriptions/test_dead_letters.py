@@ -4,22 +4,22 @@ import json
 
 import pytest
 
-from tests.support.api import a_business_definition, created
+from tests.support.api import a_business_definition, create_event_type
 from tests.support.open_stream import OpenStream
-from tests.support.parking import PARKING, fail_until_parked, keyed, published
+from tests.support.parking import PARKING, a_keyed_definition, fail_until_parked, publish_events
 from tests.support.patience import until
-from tests.support.subscriptions import subscribed
+from tests.support.subscriptions import create_subscription
 
 COUNT = "nakadi.zalando.org/subscription-max-event-send-count"
 POLICY = "nakadi.zalando.org/subscription-unprocessable-event-policy"
 
 
-def with_policy(api, policy, count=2):
+def a_subscription_with_policy(api, policy, count=2):
     """A subscription with this policy to a new event type with so many events."""
-    name = created(api, a_business_definition())["name"]
+    name = create_event_type(api, a_business_definition())["name"]
     events = [{"metadata": {"eid": _eid(n), "occurred_at": "2026-11-21T12:00:00Z"}, "n": n} for n in range(5)]
     assert api.post(f"/event-types/{name}/events", json=events).status_code == 200
-    return subscribed(api, name, read_from="begin", annotations={COUNT: str(count), POLICY: policy})
+    return create_subscription(api, name, read_from="begin", annotations={COUNT: str(count), POLICY: policy})
 
 
 def _eid(number):
@@ -38,7 +38,7 @@ def failed_attempt(consumer, subscription):
 def test_a_poisonous_event_goes(api, consumer, policy):
     """Sent twice in a batch and twice alone without a commit, an event is dropped, others arrive, and with the queue a
     dead letter describes it. (S254, S257, S258, S259, S260, S261, S265, S266, S268, S270, S271)"""
-    subscription = with_policy(api, policy)
+    subscription = a_subscription_with_policy(api, policy)
     failed = [failed_attempt(consumer, subscription) for _ in range(4)]
     assert failed == [[0, 1, 2], [0, 1, 2], [0], [0]]
     last = consumer(subscription, batch_limit=3, batch_flush_timeout=1, max_uncommitted_events=10)
@@ -72,23 +72,23 @@ def letters(api, subscription):
 def test_an_event_is_parked_and_redriven(api, consumer):
     """Sent twice in batches and twice alone without a commit, an event is parked with those of its key, while others
     are sent; redriven, they come in their order before later ones."""
-    name = created(api, keyed())["name"]
-    subscription = subscribed(api, name, read_from="begin", annotations=PARKING)
-    published(api, name, "a1", "b1", "a2")
+    name = create_event_type(api, a_keyed_definition())["name"]
+    subscription = create_subscription(api, name, read_from="begin", annotations=PARKING)
+    publish_events(api, name, "a1", "b1", "a2")
     fail_until_parked(api, subscription, "a1")
     with consumer(subscription) as stream:
         assert [each["event"] for each in stream.consumed(1)] == ["b1"]
-        first, second = soon_parked(api, subscription, 2)
+        first, second = wait_until_parked(api, subscription, 2)
         assert (first["failed_commits"], second["failed_commits"]) == (2, 0)
     target = f"/subscriptions/{subscription['id']}/parked-events"
     assert api.get(f"{target}/{first['id']}").json()["event"]["event"] == "a1"
     assert api.post(f"{target}/{first['id']}/redrive").status_code == 204
-    published(api, name, "a3")
+    publish_events(api, name, "a3")
     assert [each["event"] for each in consumer(subscription).consumed(3)] == ["a1", "a2", "a3"]
-    soon_parked(api, subscription, 0)
+    wait_until_parked(api, subscription, 0)
 
 
-def soon_parked(api, subscription, count):
+def wait_until_parked(api, subscription, count):
     target = f"/subscriptions/{subscription['id']}/parked-events"
     until(lambda: len(api.get(target).json()["items"]) == count)
     return api.get(target).json()["items"]

@@ -2,8 +2,8 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.support.api import created, problem
-from tests.support.subscriptions import a_request, cursors, publish, published, reset, subscribed
+from tests.support.api import create_event_type, problem
+from tests.support.subscriptions import a_request, create_subscription, cursors, offset_text, publish, reset
 
 
 def delete(api, subscription):
@@ -12,7 +12,7 @@ def delete(api, subscription):
 
 def test_a_deleted_subscription_is_gone(api):
     """Deletion answers 204; afterwards the id is unknown everywhere. (S60, S72)"""
-    subscription = subscribed(api)
+    subscription = create_subscription(api)
     reset(api, subscription)
     answer = delete(api, subscription)
     assert (answer.status_code, answer.content) == (204, b"")
@@ -26,11 +26,11 @@ def test_a_deleted_subscription_is_gone(api):
 
 def test_a_new_one_with_the_same_key_begins_anew(api):
     """The key is free again; the next subscription has another id, and no offsets. (S76)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     request = a_request(name, read_from="begin")
     first = api.post("/subscriptions", json=request).json()
     publish(api, name, 3)
-    reset(api, first, {"event_type": name, "partition": "0", "offset": published(2)})
+    reset(api, first, {"event_type": name, "partition": "0", "offset": offset_text(2)})
     delete(api, first)
     second = api.post("/subscriptions", json=request)
     assert second.status_code == 201
@@ -49,8 +49,8 @@ def test_a_read_only_registry_deletes_nothing(api, switched_on):
 
 def test_subscriptions_keep_their_event_types(api):
     """An event type that belongs to any subscription stays, until that is deleted. (S290, R133)"""
-    name = created(api)["name"]
-    both = subscribed(api, name, created(api)["name"])
+    name = create_event_type(api)["name"]
+    both = create_subscription(api, name, create_event_type(api)["name"])
     refusal = f"Can't remove event type {name}, as it has subscriptions"
     assert problem(api.delete(f"/event-types/{name}"), 409) == refusal
     delete(api, both)
@@ -62,9 +62,9 @@ def test_subscriptions_may_go_with_their_event_types(api, switched_on):
     (S291, S292, R133)
 
     What their streams share is cleared away as well."""
-    name = created(api)["name"]
-    both = subscribed(api, name, created(api)["name"])
-    many = [subscribed(api, name) for _ in range(30)]
+    name = create_event_type(api)["name"]
+    both = create_subscription(api, name, create_event_type(api)["name"])
+    many = [create_subscription(api, name) for _ in range(30)]
     reset(api, both)
     switched_on("delete_event_type_with_subscriptions")
     assert api.delete(f"/event-types/{name}").status_code == 200
@@ -77,10 +77,10 @@ def test_subscriptions_may_go_with_their_event_types(api, switched_on):
 def test_some_subscriptions_do_not_count(api):
     """If all subscriptions are of the owner and the group that the broker gives up, they go with the event type.
     (S291, R133)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     key = {"owning_application": "nakadi_archiver", "consumer_group": "nakadi_to_s3"}
-    given_up = subscribed(api, name, **key)
-    other_group = subscribed(api, name, owning_application="nakadi_archiver")
+    given_up = create_subscription(api, name, **key)
+    other_group = create_subscription(api, name, owning_application="nakadi_archiver")
     assert api.delete(f"/event-types/{name}").status_code == 409
     assert api.get(f"/subscriptions/{given_up['id']}").status_code == 200
     delete(api, other_group)
@@ -91,7 +91,7 @@ def test_some_subscriptions_do_not_count(api):
 def test_subscribing_and_deleting_exclude_each_other(api):
     """However creation and deletion meet, no subscription is left whose event type is gone. (S24, R133)"""
     for _ in range(8):
-        names = [created(api)["name"] for _ in range(3)]
+        names = [create_event_type(api)["name"] for _ in range(3)]
         request = a_request(*names)
         with ThreadPoolExecutor(2) as threads:
             creating = threads.submit(api.post, "/subscriptions", json=request)
@@ -114,34 +114,39 @@ def repartition(api, name, count):
 def test_new_partitions_are_consumed_from_their_beginning(api):
     """New partitions come with an offset before the first event, whatever the subscription reads from; the others keep
     theirs. (S293, S297, R211, R212)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     publish(api, name, 3)
-    cursor = {"event_type": name, "partition": "0", "offset": published(1)}
-    at_end, at_cursor = subscribed(api, name), subscribed(api, name, read_from="cursors", initial_cursors=[cursor])
+    cursor = {"event_type": name, "partition": "0", "offset": offset_text(1)}
+    at_end, at_cursor = (
+        create_subscription(api, name),
+        create_subscription(api, name, read_from="cursors", initial_cursors=[cursor]),
+    )
     for each in (at_end, at_cursor):
         reset(api, each)
     repartition(api, name, 3)
-    new = {(name, "1"): published(-1), (name, "2"): published(-1)}
-    assert cursors(api, at_end) == {(name, "0"): published(2), **new}
-    assert cursors(api, at_cursor) == {(name, "0"): published(1), **new}
+    new = {(name, "1"): offset_text(-1), (name, "2"): offset_text(-1)}
+    assert cursors(api, at_end) == {(name, "0"): offset_text(2), **new}
+    assert cursors(api, at_cursor) == {(name, "0"): offset_text(1), **new}
     assert api.get(f"/subscriptions/{at_cursor['id']}").json()["initial_cursors"] == [cursor]
 
 
 def test_subscriptions_that_were_never_streamed_get_their_offsets(api):
     """A repartition fixes the place from which such a subscription reads. (S95, S294, R212)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     publish(api, name, 3)
-    at_end, at_begin = subscribed(api, name), subscribed(api, name, read_from="begin")
+    at_end, at_begin = create_subscription(api, name), create_subscription(api, name, read_from="begin")
     repartition(api, name, 2)
     publish(api, name, 3)
-    assert cursors(api, at_end) == {(name, "0"): published(2), (name, "1"): published(-1)}
-    assert cursors(api, at_begin) == {(name, "0"): published(-1), (name, "1"): published(-1)}
+    assert cursors(api, at_end) == {(name, "0"): offset_text(2), (name, "1"): offset_text(-1)}
+    assert cursors(api, at_begin) == {(name, "0"): offset_text(-1), (name, "1"): offset_text(-1)}
 
 
 def test_a_repartition_may_pass_the_limit(api):
     """The limit of partitions is for creation alone. (S296)"""
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 8, "write_parallelism": 8}
-    names = [created(api, default_statistic=statistic)["name"] for _ in range(12)] + [created(api)["name"]]
-    subscription = subscribed(api, *names)
+    names = [create_event_type(api, default_statistic=statistic)["name"] for _ in range(12)] + [
+        create_event_type(api)["name"]
+    ]
+    subscription = create_subscription(api, *names)
     repartition(api, names[-1], 8)
     assert len(cursors(api, subscription)) == 104

@@ -7,12 +7,12 @@ import pytest
 
 from nakadi.model.outcomes import Unavailable
 from nakadi.subscriptions.stream import streams
-from tests.support.api import created, problem
+from tests.support.api import create_event_type, problem
 from tests.support.consumer import soon
-from tests.support.http import described
+from tests.support.http import check_against_description
 from tests.support.patience import PATIENCE
 from tests.support.served import ServedBroker
-from tests.support.subscriptions import publish, subscribed
+from tests.support.subscriptions import create_subscription, publish
 
 
 @pytest.fixture
@@ -31,13 +31,13 @@ def inside(running):
 
 @pytest.fixture
 def api(running):
-    with described(httpx.Client(base_url=running.url, timeout=PATIENCE)) as client:
+    with check_against_description(httpx.Client(base_url=running.url, timeout=PATIENCE)) as client:
         yield client
 
 
 @pytest.fixture
 def subscription(api):
-    return subscribed(api, created(api)["name"], read_from="begin")
+    return create_subscription(api, create_event_type(api)["name"], read_from="begin")
 
 
 def sessions(inside, subscription):
@@ -105,7 +105,7 @@ def test_the_log_says_why_a_stream_ended(api, subscription, consumer, caplog):
 
 def test_a_session_that_cannot_be_removed_is_removed_later(inside, api, subscription, consumer, monkeypatch):
     """A session whose removal fails, for whatever reason, goes with one of the next turns. (S227)"""
-    other = consumer(subscribed(api, created(api)["name"], read_from="begin"), batch_flush_timeout=1)
+    other = consumer(create_subscription(api, create_event_type(api)["name"], read_from="begin"), batch_flush_timeout=1)
     write, failing, failed = inside.coordination.replace_assignment, threading.Event(), threading.Event()
 
     def unless_failing(*args, **more):

@@ -6,7 +6,7 @@ from uuid import uuid4
 from tests.support.api import problem
 from tests.support.consumer import owners
 from tests.support.patience import until
-from tests.support.subscriptions import events_url, from_the_beginning
+from tests.support.subscriptions import events_url, subscribe_from_beginning
 
 
 def leave(api, stream):
@@ -22,7 +22,7 @@ def extend(api, stream):
 def test_a_client_that_leaves_gives_its_partitions_back_at_once(api, consumer):
     """In the middle of a batch a client leaves: its answer ends as it should, the next stream has the partition and the
     events at once, and what the first one commits then is refused. (S324, S227, S206, S115)"""
-    subscription = from_the_beginning(api, events=2)
+    subscription = subscribe_from_beginning(api, events=2)
     one = consumer(subscription)
     batch = one.batch()
     assert api.head(events_url(subscription)).status_code == 409
@@ -38,7 +38,7 @@ def test_a_client_that_leaves_gives_its_partitions_back_at_once(api, consumer):
 
 def test_other_streams_get_what_a_client_leaves(api, consumer):
     """What was committed stays so, and what was not comes to a stream that is open already. (S324, S235, S245)"""
-    subscription = from_the_beginning(api, partitions=2, events=20)
+    subscription = subscribe_from_beginning(api, partitions=2, events=20)
     one = consumer(subscription, batch_limit=1, max_uncommitted_events=1, batch_flush_timeout=1)
     [done] = one.consumed(1)
     pending = one.batch()
@@ -52,7 +52,7 @@ def test_other_streams_get_what_a_client_leaves(api, consumer):
 
 def test_leaving_can_be_repeated(api, consumer):
     """A stream that has ended, and one that never was, have been left already. (S326)"""
-    stream = consumer(from_the_beginning(api))
+    stream = consumer(subscribe_from_beginning(api))
     for _ in range(2):
         assert leave(api, stream).status_code == 204
     nothing = f"/subscriptions/{stream.subscription['id']}/streams/{uuid4()}"
@@ -62,7 +62,7 @@ def test_leaving_can_be_repeated(api, consumer):
 
 def test_a_lost_connection_releases_partitions_if_the_client_wants_it(api, consumer):
     """With `on_disconnect=release` nobody waits for the commit timeout of a client that is gone. (S329)"""
-    subscription = from_the_beginning(api, events=1)
+    subscription = subscribe_from_beginning(api, events=1)
     [name] = subscription["event_types"]
     for parameters in ({}, {"partitions": [(name, "0")]}):
         stream = consumer(subscription, on_disconnect="release", **parameters)
@@ -75,13 +75,13 @@ def test_a_lost_connection_releases_partitions_if_the_client_wants_it(api, consu
 
 def test_a_stream_does_one_of_two_things_at_a_disconnect(api):
     """Another word than those two is refused. (S329)"""
-    answer = api.get(events_url(from_the_beginning(api)), params={"on_disconnect": "forget"})
+    answer = api.get(events_url(subscribe_from_beginning(api)), params={"on_disconnect": "forget"})
     assert problem(answer, 422) == "on_disconnect has to be one of: wait, release"
 
 
 def test_a_client_that_needs_longer_gets_more_time(api, consumer):
     """An extension starts the commit timeout again, and the answer tells until when. (S330)"""
-    stream = consumer(from_the_beginning(api, events=1), commit_timeout=50)
+    stream = consumer(subscribe_from_beginning(api, events=1), commit_timeout=50)
     batch = stream.batch()
     before = datetime.now(UTC)
     first = extend(api, stream)
@@ -93,7 +93,7 @@ def test_a_client_that_needs_longer_gets_more_time(api, consumer):
 def test_a_commit_that_comes_too_late_is_told_so(api, consumer):
     """A client whose commit timeout has passed learns that, and when; so does one that asks for more time. (S333,
     S203)"""
-    stream = consumer(from_the_beginning(api, events=1), commit_timeout=1)
+    stream = consumer(subscribe_from_beginning(api, events=1), commit_timeout=1)
     before = datetime.now(UTC)
     batch = stream.batch()
     assert stream.debug_at_the_end() == ["Commit timeout reached"]

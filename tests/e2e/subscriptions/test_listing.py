@@ -2,12 +2,12 @@
 
 import pytest
 
-from tests.support.api import created, lists, problem
+from tests.support.api import an_authorization, create_event_type, problem
 from tests.support.builders import a_name
-from tests.support.subscriptions import its_lists, subscribed
+from tests.support.subscriptions import a_subscription_authorization, create_subscription
 
 
-def listed(api, **query):
+def list_subscriptions(api, **query):
     answer = api.get("/subscriptions", params=query)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -20,61 +20,61 @@ def ids(page):
 @pytest.fixture
 def five(api):
     """An event type with five subscriptions, the newest first."""
-    name = created(api)["name"]
-    return name, [subscribed(api, name) for _ in range(5)][::-1]
+    name = create_event_type(api)["name"]
+    return name, [create_subscription(api, name) for _ in range(5)][::-1]
 
 
 def test_the_newest_come_first(api, five):
     """Subscriptions are listed as they are, in the order of their creation, backwards. (S39, S43)"""
     name, subscriptions = five
-    assert listed(api, event_type=name) == {"items": subscriptions, "_links": {}}
-    everything = ids(listed(api, limit=1000))
+    assert list_subscriptions(api, event_type=name) == {"items": subscriptions, "_links": {}}
+    everything = ids(list_subscriptions(api, limit=1000))
     assert [each for each in everything if each in ids({"items": subscriptions})] == ids({"items": subscriptions})
 
 
 def test_nothing_is_a_page_too(api):
     """A page without subscriptions has no links. (S39)"""
-    assert listed(api, owning_application="nobody") == {"items": [], "_links": {}}
+    assert list_subscriptions(api, owning_application="nobody") == {"items": [], "_links": {}}
 
 
 def test_applications_are_matched_exactly(api):
     """Only the application's own subscriptions are listed. (S44)"""
     application = a_name("owner")
-    subscription = subscribed(api, owning_application=application)
-    subscribed(api, owning_application=application + "x")
-    assert ids(listed(api, owning_application=application)) == [subscription["id"]]
+    subscription = create_subscription(api, owning_application=application)
+    create_subscription(api, owning_application=application + "x")
+    assert ids(list_subscriptions(api, owning_application=application)) == [subscription["id"]]
 
 
 @pytest.mark.parametrize("separately", [True, False])
 def test_several_event_types_have_to_be_there_all(api, separately):
     """Event types, repeated or separated by commas, all belong to what is listed. (S38, S45)"""
-    first, second, third = (created(api)["name"] for _ in range(3))
-    both = subscribed(api, first, second)
-    all_three = subscribed(api, third, first, second)
-    subscribed(api, first)
+    first, second, third = (create_event_type(api)["name"] for _ in range(3))
+    both = create_subscription(api, first, second)
+    all_three = create_subscription(api, third, first, second)
+    create_subscription(api, first)
     wanted = [first, second] if separately else f"{first},{second}"
-    assert ids(listed(api, event_type=wanted)) == [all_three["id"], both["id"]]
+    assert ids(list_subscriptions(api, event_type=wanted)) == [all_three["id"], both["id"]]
 
 
 def test_readers_are_matched_literally(api):
     """Only who is named among the readers counts, whatever a wildcard says; lists that are missing name no one.
     (S46)"""
-    name = created(api)["name"]
-    mine = subscribed(api, name, authorization=its_lists(admins="ann", readers="bob carl"))
-    wild = its_lists()
+    name = create_event_type(api)["name"]
+    mine = create_subscription(api, name, authorization=a_subscription_authorization(admins="ann", readers="bob carl"))
+    wild = a_subscription_authorization()
     wild["readers"] = [{"data_type": "*", "value": "*"}]
-    subscribed(api, name, authorization=wild)
-    subscribed(api, name, authorization=its_lists(admins="bob", readers="ann"))
-    subscribed(api, name)
-    assert ids(listed(api, event_type=name, reader="user:bob")) == [mine["id"]]
+    create_subscription(api, name, authorization=wild)
+    create_subscription(api, name, authorization=a_subscription_authorization(admins="bob", readers="ann"))
+    create_subscription(api, name)
+    assert ids(list_subscriptions(api, event_type=name, reader="user:bob")) == [mine["id"]]
 
 
 def test_filters_add_up(api, five):
     """What is listed fulfils every filter. (S47)"""
     name, subscriptions = five
     application = subscriptions[2]["owning_application"]
-    assert ids(listed(api, event_type=name, owning_application=application)) == [subscriptions[2]["id"]]
-    assert ids(listed(api, event_type=name, owning_application=application, reader="user:x")) == []
+    assert ids(list_subscriptions(api, event_type=name, owning_application=application)) == [subscriptions[2]["id"]]
+    assert ids(list_subscriptions(api, event_type=name, owning_application=application, reader="user:x")) == []
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,9 @@ def test_parameters_make_sense(api, query, detail):
 def test_parameters_that_no_one_knows_mean_nothing(api, five):
     """There is no filter by group, and what is not known is passed over. (S38)"""
     name, subscriptions = five
-    assert len(listed(api, event_type=name, consumer_group="none", colour="red")["items"]) == len(subscriptions)
+    assert len(list_subscriptions(api, event_type=name, consumer_group="none", colour="red")["items"]) == len(
+        subscriptions
+    )
 
 
 def test_pages_follow_each_other(api, five):
@@ -108,7 +110,7 @@ def test_pages_follow_each_other(api, five):
     (S48, S49, S50)"""
     name, subscriptions = five
     query = f"event_type={name}"
-    first = listed(api, event_type=name, limit=2)
+    first = list_subscriptions(api, event_type=name, limit=2)
     assert first["items"] == subscriptions[:2]
     assert first["_links"] == {"next": {"href": f"/subscriptions?{query}&offset=2&limit=2"}}
     second = api.get(first["_links"]["next"]["href"]).json()
@@ -120,17 +122,24 @@ def test_pages_follow_each_other(api, five):
     third = api.get(second["_links"]["next"]["href"]).json()
     assert third["items"] == subscriptions[4:]
     assert third["_links"] == {"prev": {"href": f"/subscriptions?{query}&offset=2&limit=2"}}
-    assert listed(api, event_type=name, limit=5)["_links"]["next"]["href"].endswith("offset=5&limit=5")
-    beyond = listed(api, event_type=name, limit=5, offset=5)
+    assert list_subscriptions(api, event_type=name, limit=5)["_links"]["next"]["href"].endswith("offset=5&limit=5")
+    beyond = list_subscriptions(api, event_type=name, limit=5, offset=5)
     assert beyond == {"items": [], "_links": {"prev": {"href": f"/subscriptions?{query}&offset=0&limit=5"}}}
 
 
 def test_links_repeat_what_was_asked(api):
     """Links name the filters in a fixed order, escaped as they have to be. (S50)"""
-    first, second = (created(api)["name"] for _ in range(2))
+    first, second = (create_event_type(api)["name"] for _ in range(2))
     application = a_name("an application & more")
     for group in ("a", "b"):
-        subscribed(api, first, second, owning_application=application, consumer_group=group, authorization=its_lists())
+        create_subscription(
+            api,
+            first,
+            second,
+            owning_application=application,
+            consumer_group=group,
+            authorization=a_subscription_authorization(),
+        )
     query = {
         "show_status": "true",
         "owning_application": application,
@@ -138,7 +147,7 @@ def test_links_repeat_what_was_asked(api):
         "event_type": [first, second],
         "limit": 1,
     }
-    href = listed(api, **query)["_links"]["next"]["href"]
+    href = list_subscriptions(api, **query)["_links"]["next"]["href"]
     escaped = application.replace(" ", "+").replace("&", "%26")
     assert href == (
         f"/subscriptions?event_type={first}&event_type={second}&reader=user:ann&owning_application={escaped}"
@@ -155,7 +164,7 @@ def test_tokens_lead_from_page_to_page(api, five):
     """With a token pages are in the order of ids, and there is a next one only if something is on it. (S51, S52)"""
     name, subscriptions = five
     ordered = sorted(subscriptions, key=lambda each: each["id"])
-    first = listed(api, event_type=name, limit=2, token="new", offset=3)
+    first = list_subscriptions(api, event_type=name, limit=2, token="new", offset=3)
     assert first["items"] == ordered[:2]
     assert first["_links"] == {"next": {"href": f"/subscriptions?event_type={name}&token=F{ordered[1]['id']}&limit=2"}}
     second = api.get(first["_links"]["next"]["href"]).json()
@@ -168,7 +177,7 @@ def test_tokens_lead_from_page_to_page(api, five):
     assert set(back["_links"]) == {"prev", "next"}
     start = api.get(back["_links"]["prev"]["href"]).json()
     assert (start["items"], set(start["_links"])) == (first["items"], {"next"})
-    exactly = listed(api, event_type=name, limit=5, token="new")
+    exactly = list_subscriptions(api, event_type=name, limit=5, token="new")
     assert (exactly["items"], exactly["_links"]) == (ordered, {})
 
 
@@ -180,7 +189,7 @@ def test_tokens_name_a_side_of_an_id(api, five, letter, at, wanted):
     """The first letter says whether the page lies behind the id, before it, and whether it includes it. (S52)"""
     name, subscriptions = five
     ordered = sorted(subscriptions, key=lambda each: each["id"])
-    page = listed(api, event_type=name, limit=2, token=f"{letter}{ordered[at]['id']}")
+    page = list_subscriptions(api, event_type=name, limit=2, token=f"{letter}{ordered[at]['id']}")
     assert page["items"] == [ordered[each] for each in wanted]
 
 
@@ -189,7 +198,7 @@ def test_empty_pages_lead_back(api, five, letter, at, way, back):
     """A client that has gone beyond the last page finds back. (S52)"""
     name, subscriptions = five
     ordered = sorted(subscriptions, key=lambda each: each["id"])
-    page = listed(api, event_type=name, limit=2, token=f"{letter}{ordered[at]['id']}")
+    page = list_subscriptions(api, event_type=name, limit=2, token=f"{letter}{ordered[at]['id']}")
     assert (page["items"], set(page["_links"])) == ([], {way})
     assert api.get(page["_links"][way]["href"]).json()["items"] == [ordered[each] for each in back]
 
@@ -199,8 +208,8 @@ def test_tokens_can_be_the_rule(api, five, switched_on):
     S307)"""
     switched_on("token_subscriptions_iteration")
     name, _ = five
-    assert "token=F" in listed(api, event_type=name, limit=2)["_links"]["next"]["href"]
-    assert "offset=3" in listed(api, event_type=name, limit=2, offset=1)["_links"]["next"]["href"]
+    assert "token=F" in list_subscriptions(api, event_type=name, limit=2)["_links"]["next"]["href"]
+    assert "offset=3" in list_subscriptions(api, event_type=name, limit=2, offset=1)["_links"]["next"]["href"]
 
 
 def test_status_is_reported_when_asked_for(api):
@@ -208,18 +217,18 @@ def test_status_is_reported_when_asked_for(api):
 
     The partitions of other event types are not mixed in."""
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 2, "write_parallelism": 2}
-    one, two = sorted((created(api)["name"], created(api, default_statistic=statistic)["name"]))
+    one, two = sorted((create_event_type(api)["name"], create_event_type(api, default_statistic=statistic)["name"]))
     if len(api.get(f"/event-types/{one}/partitions").json()) == 2:
         one, two = two, one
-    subscription = subscribed(api, one, two)
+    subscription = create_subscription(api, one, two)
     api.patch(f"/subscriptions/{subscription['id']}/cursors", json={"items": []})
-    [found] = listed(api, event_type=one, show_status=True)["items"]
+    [found] = list_subscriptions(api, event_type=one, show_status=True)["items"]
     unread = {"state": "unassigned", "stream_id": ""}
     assert {each["event_type"]: each["partitions"] for each in found["status"]} == {
         one: [{"partition": "0"} | unread],
         two: [{"partition": "0"} | unread, {"partition": "1"} | unread],
     }
-    assert "status" not in listed(api, event_type=one)["items"][0]
+    assert "status" not in list_subscriptions(api, event_type=one)["items"][0]
     assert "status" not in api.get(f"/subscriptions/{subscription['id']}").json()
 
 
@@ -227,38 +236,38 @@ def test_statistics_of_a_whole_page_are_reported(api):
     """With `show_stats` each subscription says what its stats say, with lags if they are asked for. (S320)
 
     Links say so, too, and a page has no more than can be answered in time."""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     api.post(f"/event-types/{name}/events", json=[{"n": n} for n in range(3)])
     for application in (read := [a_name("owner") for _ in range(3)]):
-        subscription = subscribed(api, name, owning_application=application, read_from="begin")
+        subscription = create_subscription(api, name, owning_application=application, read_from="begin")
         if application != read[0]:
             api.patch(f"/subscriptions/{subscription['id']}/cursors", json={"items": []})
-    page = listed(api, event_type=name, show_stats=True, show_time_lag=True, limit=1000)
+    page = list_subscriptions(api, event_type=name, show_stats=True, show_time_lag=True, limit=1000)
     waiting = [each["status"][0]["partitions"][0].pop("consumer_lag_seconds", None) for each in page["items"]]
     assert waiting[2] is None
     assert all(seconds >= 0 for seconds in waiting[:2])
-    without = listed(api, event_type=name, show_stats=True, limit=2)
+    without = list_subscriptions(api, event_type=name, show_stats=True, limit=2)
     assert page["items"][:2] == without["items"]
     for each in page["items"]:
         assert each["status"] == api.get(f"/subscriptions/{each['id']}/stats").json()["items"]
     assert without["_links"]["next"]["href"] == f"/subscriptions?event_type={name}&show_stats=true&offset=2&limit=2"
-    first = listed(api, event_type=name, show_stats=True, show_time_lag=True, limit=1000, token="new")
+    first = list_subscriptions(api, event_type=name, show_stats=True, show_time_lag=True, limit=1000, token="new")
     assert [each["id"] for each in first["items"]] == ids(page)
 
 
 def test_everyone_sees_all_definitions(ann, bob):
     """Lists do not hide a subscription from the listing. (S54)"""
-    subscription = subscribed(ann, authorization=its_lists("ann", "ann"))
-    assert ids(listed(bob, event_type=subscription["event_types"][0])) == [subscription["id"]]
+    subscription = create_subscription(ann, authorization=a_subscription_authorization("ann", "ann"))
+    assert ids(list_subscriptions(bob, event_type=subscription["event_types"][0])) == [subscription["id"]]
 
 
 def test_status_of_what_one_may_not_see_is_left_out(ann, bob):
     """An event type that the caller may not see is missing from the status; the list is answered. (S56)
 
     The listing is not refused as a whole because of one of its subscriptions."""
-    hidden = created(ann, authorization=lists("ann", "ann", "ann"))["name"]
-    subscription = subscribed(ann, hidden)
-    [mine] = listed(ann, event_type=hidden, show_status=True)["items"]
-    [his] = listed(bob, event_type=hidden, show_status=True)["items"]
+    hidden = create_event_type(ann, authorization=an_authorization("ann", "ann", "ann"))["name"]
+    subscription = create_subscription(ann, hidden)
+    [mine] = list_subscriptions(ann, event_type=hidden, show_status=True)["items"]
+    [his] = list_subscriptions(bob, event_type=hidden, show_status=True)["items"]
     assert [each["event_type"] for each in mine["status"]] == [hidden]
     assert (his["id"], his["status"]) == (subscription["id"], [])

@@ -7,13 +7,13 @@ What it takes until an event is given up is shown with the other policies, on ev
 import pytest
 
 from tests.e2e.conftest import engine_settings
-from tests.support.api import a_definition, created, problem
+from tests.support.api import a_definition, create_event_type, problem
 from tests.support.consumer import Consumer, owners
 from tests.support.own_events import own_events
-from tests.support.parking import PARKING, give_up_on_the_next, keyed, parked_ids, published
+from tests.support.parking import PARKING, a_keyed_definition, give_up_on_the_next, parked_ids, publish_events
 from tests.support.patience import until
 from tests.support.served import ServedBroker
-from tests.support.subscriptions import a_cursor, cursors, its_lists, reset, subscribed
+from tests.support.subscriptions import a_cursor, a_subscription_authorization, create_subscription, cursors, reset
 
 
 @pytest.fixture(scope="module", params=["memory", "sqlite"])
@@ -25,23 +25,25 @@ def running(request, tmp_path_factory):
 @pytest.fixture
 def subscription(api, running):
     """Its first event, which is a's, is about to be given up."""
-    subscription = subscribed(api, created(api, keyed())["name"], read_from="begin", annotations=PARKING)
-    published(api, *subscription["event_types"], "a1", "b1", "a2", "b2", "a3")
+    subscription = create_subscription(
+        api, create_event_type(api, a_keyed_definition())["name"], read_from="begin", annotations=PARKING
+    )
+    publish_events(api, *subscription["event_types"], "a1", "b1", "a2", "b2", "a3")
     give_up_on_the_next(running.services, api, subscription)
     return subscription
 
 
 @pytest.fixture
-def parked(api, subscription):
+def parked_subscription(api, subscription):
     """Every event of a is parked, and of b nothing is left."""
     with Consumer(api, subscription) as stream:
-        assert received(stream, 2) == ["b1", "b2"]
+        assert receive_and_commit(stream, 2) == ["b1", "b2"]
         until(lambda: len(parked_ids(api, subscription)) == 3)
     until(lambda: set(owners(api, subscription).values()) == {""})  # there is room for one stream
     return subscription
 
 
-def received(stream, count):
+def receive_and_commit(stream, count):
     """The next so many events, each batch committed."""
     return [each["event"] for each in stream.consumed(count)]
 
@@ -54,9 +56,9 @@ def test_a_key_is_parked_and_others_flow(api, consumer, subscription):
     """Later events of a parked key are parked behind it, and others are sent."""
     [name] = subscription["event_types"]
     stream = consumer(subscription, batch_flush_timeout=1)
-    assert received(stream, 2) == ["b1", "b2"]
-    published(api, name, "a4", "b3")
-    assert received(stream, 1) == ["b3"]
+    assert receive_and_commit(stream, 2) == ["b1", "b2"]
+    publish_events(api, name, "a4", "b3")
+    assert receive_and_commit(stream, 1) == ["b3"]
     assert [(each["key"], each["failed_commits"], each["state"]) for each in items(api, subscription)] == [
         ("a", 2, "parked"),
         *[("a", 0, "parked")] * 3,
@@ -64,13 +66,13 @@ def test_a_key_is_parked_and_others_flow(api, consumer, subscription):
     until(lambda: cursors(api, subscription)[name, "0"] == f"001-0001-{6:018d}")
 
 
-def test_parked_events_are_listed_page_by_page(api, parked):
+def test_parked_events_are_listed_page_by_page(api, parked_subscription):
     """Pages of parked events follow each other by links, and may be of one event type, partition or key."""
-    [name] = parked["event_types"]
-    target = f"/subscriptions/{parked['id']}/parked-events"
+    [name] = parked_subscription["event_types"]
+    target = f"/subscriptions/{parked_subscription['id']}/parked-events"
     first = api.get(target, params={"limit": 2, "event_type": name, "partition": "0", "key": "a"}).json()
     second = api.get(first["_links"]["next"]["href"]).json()
-    assert [each["id"] for each in first["items"] + second["items"]] == parked_ids(api, parked)
+    assert [each["id"] for each in first["items"] + second["items"]] == parked_ids(api, parked_subscription)
     assert (len(first["items"]), len(second["items"]), second["_links"]) == (2, 1, {})
     for other in ({"key": "b"}, {"event_type": "another"}, {"partition": "1"}):
         assert api.get(target, params=other).json() == {"items": [], "_links": {}}
@@ -79,20 +81,22 @@ def test_parked_events_are_listed_page_by_page(api, parked):
 @pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "after=nonsense"])
 def test_odd_pages_are_refused(api, query):
     """A page that cannot be is malformed."""
-    target = f"/subscriptions/{subscribed(api)['id']}/parked-events?{query}"
+    target = f"/subscriptions/{create_subscription(api)['id']}/parked-events?{query}"
     assert problem(api.get(target), 400)
 
 
-def test_a_parked_event_can_be_looked_at(api, parked):
+def test_a_parked_event_can_be_looked_at(api, parked_subscription):
     """A parked event is returned as it was published."""
-    found = api.get(f"/subscriptions/{parked['id']}/parked-events/{parked_ids(api, parked)[0]}").json()
+    found = api.get(
+        f"/subscriptions/{parked_subscription['id']}/parked-events/{parked_ids(api, parked_subscription)[0]}"
+    ).json()
     assert (found["event"]["event"], found["key"], found["failed_commits"]) == ("a1", "a", 2)
 
 
 @pytest.mark.parametrize("parked_id", ["nonsense", "order:0:001-0001-000000000000000012", "a:b:001-0001--1"])
 def test_what_is_not_parked_is_not_found(api, parked_id):
     """What is not parked can neither be read nor skipped nor redriven."""
-    subscription = subscribed(api)
+    subscription = create_subscription(api)
     target = f"/subscriptions/{subscription['id']}/parked-events/{parked_id}"
     for answer in (api.get(target), api.delete(target), api.post(f"{target}/redrive")):
         assert problem(answer, 404) == f'There is no parked event "{parked_id}"'
@@ -102,78 +106,83 @@ def test_a_skipped_key_flows_again(api, consumer, subscription):
     """When the last parked event of a key is removed, later ones are sent again, within the same stream."""
     [name] = subscription["event_types"]
     stream = consumer(subscription, batch_flush_timeout=1)
-    assert received(stream, 2) == ["b1", "b2"]
+    assert receive_and_commit(stream, 2) == ["b1", "b2"]
     until(lambda: len(parked_ids(api, subscription)) == 3)
     for parked_id in parked_ids(api, subscription):
         assert api.delete(f"/subscriptions/{subscription['id']}/parked-events/{parked_id}").status_code == 204
     stream.keep_alive()
-    published(api, name, "a4", "b3")
-    assert received(stream, 2) == ["a4", "b3"]
+    publish_events(api, name, "a4", "b3")
+    assert receive_and_commit(stream, 2) == ["a4", "b3"]
     assert parked_ids(api, subscription) == []
 
 
 @pytest.mark.parametrize("everything", [False, True])
-def test_a_redriven_key_comes_before_what_follows_it(api, consumer, parked, everything):
+def test_a_redriven_key_comes_before_what_follows_it(api, consumer, parked_subscription, everything):
     """Redriven events come again in their order, before later ones of their key, and others come once."""
-    [name] = parked["event_types"]
-    target = f"/subscriptions/{parked['id']}/parked-events"
-    first, second, third = parked_ids(api, parked)
+    [name] = parked_subscription["event_types"]
+    target = f"/subscriptions/{parked_subscription['id']}/parked-events"
+    first, second, third = parked_ids(api, parked_subscription)
     assert api.delete(f"{target}/{second}").status_code == 204
-    with Consumer(api, parked, batch_flush_timeout=1) as stream:
+    with Consumer(api, parked_subscription, batch_flush_timeout=1) as stream:
         assert stream.keep_alive()
         assert api.post(f"{target}/redrive" if everything else f"{target}/{third}/redrive").status_code == 204
         assert stream.debug_at_the_end() == ["Resetting subscription cursors"]
-    assert [(each["id"], each["state"]) for each in items(api, parked)] == [(first, "redriving"), (third, "redriving")]
-    published(api, name, "a4", "b3")
-    assert received(consumer(parked), 4) == ["a1", "a3", "a4", "b3"]
-    until(lambda: parked_ids(api, parked) == [])
-    assert cursors(api, parked)[name, "0"] == f"001-0001-{6:018d}"
+    assert [(each["id"], each["state"]) for each in items(api, parked_subscription)] == [
+        (first, "redriving"),
+        (third, "redriving"),
+    ]
+    publish_events(api, name, "a4", "b3")
+    assert receive_and_commit(consumer(parked_subscription), 4) == ["a1", "a3", "a4", "b3"]
+    until(lambda: parked_ids(api, parked_subscription) == [])
+    assert cursors(api, parked_subscription)[name, "0"] == f"001-0001-{6:018d}"
 
 
-def test_a_key_that_fails_again_is_parked_again(api, running, consumer, parked):
+def test_a_key_that_fails_again_is_parked_again(api, running, consumer, parked_subscription):
     """An event that consumers fail at once more is parked again, and all of its key with it, in order."""
-    [name] = parked["event_types"]
-    before = parked_ids(api, parked)
-    assert api.post(f"/subscriptions/{parked['id']}/parked-events/{before[0]}/redrive").status_code == 204
-    give_up_on_the_next(running.services, api, parked)
-    published(api, name, "b3", "a4")
-    assert received(consumer(parked, batch_flush_timeout=1), 1) == ["b3"]
-    until(lambda: parked_ids(api, parked) == [*before, f"{name}:0:001-0001-{6:018d}"])
-    until(lambda: {each["state"] for each in items(api, parked)} == {"parked"})
-    assert [each["failed_commits"] for each in items(api, parked)] == [2, 0, 0, 0]
+    [name] = parked_subscription["event_types"]
+    before = parked_ids(api, parked_subscription)
+    assert api.post(f"/subscriptions/{parked_subscription['id']}/parked-events/{before[0]}/redrive").status_code == 204
+    give_up_on_the_next(running.services, api, parked_subscription)
+    publish_events(api, name, "b3", "a4")
+    assert receive_and_commit(consumer(parked_subscription, batch_flush_timeout=1), 1) == ["b3"]
+    until(lambda: parked_ids(api, parked_subscription) == [*before, f"{name}:0:001-0001-{6:018d}"])
+    until(lambda: {each["state"] for each in items(api, parked_subscription)} == {"parked"})
+    assert [each["failed_commits"] for each in items(api, parked_subscription)] == [2, 0, 0, 0]
 
 
-def test_a_reset_leaves_parked_events_alone(api, consumer, parked):
+def test_a_reset_leaves_parked_events_alone(api, consumer, parked_subscription):
     """After the cursor was put back, what is not parked comes once more; what is parked stays so, and is there once."""
-    [name] = parked["event_types"]
-    before = parked_ids(api, parked)
-    assert reset(api, parked, a_cursor(name, "0", "BEGIN")).status_code == 204
-    assert received(consumer(parked), 2) == ["b1", "b2"]
-    assert parked_ids(api, parked) == before
+    [name] = parked_subscription["event_types"]
+    before = parked_ids(api, parked_subscription)
+    assert reset(api, parked_subscription, a_cursor(name, "0", "BEGIN")).status_code == 204
+    assert receive_and_commit(consumer(parked_subscription), 2) == ["b1", "b2"]
+    assert parked_ids(api, parked_subscription) == before
 
 
 def test_events_without_a_key_are_parked_alone(api, running, consumer):
     """Where events have no key, one that cannot be processed is parked, and nothing follows it."""
-    name = created(api, a_definition())["name"]
-    subscription = subscribed(api, name, read_from="begin", annotations=PARKING)
-    published(api, name, "a1", "a2")
+    name = create_event_type(api, a_definition())["name"]
+    subscription = create_subscription(api, name, read_from="begin", annotations=PARKING)
+    publish_events(api, name, "a1", "a2")
     give_up_on_the_next(running.services, api, subscription)
     with Consumer(api, subscription) as stream:
-        assert received(stream, 1) == ["a2"]
+        assert receive_and_commit(stream, 1) == ["a2"]
     [found] = items(api, subscription)
     assert "key" not in found
     assert api.post(f"/subscriptions/{subscription['id']}/parked-events/{found['id']}/redrive").status_code == 204
-    assert received(consumer(subscription), 1) == ["a1"]
+    assert receive_and_commit(consumer(subscription), 1) == ["a1"]
     until(lambda: parked_ids(api, subscription) == [])
 
 
-def test_who_may_see_and_who_may_change(guarded, ann):
+def test_who_may_see_and_who_may_change(broker_with_tokens, ann):
     """Readers see parked events, admins skip and redrive; only those learn whether an event is there."""
-    subscription = subscribed(ann, annotations=PARKING, authorization=its_lists("ann", "ann bob"))
+    subscription = create_subscription(
+        ann, annotations=PARKING, authorization=a_subscription_authorization("ann", "ann bob")
+    )
     all_ = f"/subscriptions/{subscription['id']}/parked-events"
     one = f"{all_}/order:0:001-0001-000000000000000012"
     denied = f"subscription:{subscription['id']} denied"
-    with guarded.client("bob") as bob, guarded.client("mallory") as mallory:
+    with broker_with_tokens.client("bob") as bob, broker_with_tokens.client("mallory") as mallory:
         assert bob.get(all_).json()["items"] == []
         assert problem(bob.get(one), 404)
         for answer in (bob.delete(one), bob.post(f"{one}/redrive"), bob.post(f"{all_}/redrive")):
@@ -190,17 +199,17 @@ def test_a_subscription_has_to_be_there(api):
         assert problem(answer, 404) == 'Subscription with id "x" does not exist'
 
 
-def test_skips_and_redrives_are_audited(api, parked, switched_on):
+def test_skips_and_redrives_are_audited(api, parked_subscription, switched_on):
     """A skipped event is recorded as one that is gone, a redrive with where the cursors were and where they are."""
     switched_on("audit_log_collection")
-    target = f"/subscriptions/{parked['id']}/parked-events"
-    first, second, _ = parked_ids(api, parked)
+    target = f"/subscriptions/{parked_subscription['id']}/parked-events"
+    first, second, _ = parked_ids(api, parked_subscription)
     assert api.delete(f"{target}/{second}").status_code == 204
     assert api.post(f"{target}/{first}/redrive").status_code == 204
     events = own_events(api, "nakadi.audit.log")
     skip, redrive = ([each for each in events if each["data_type"] == kind][-1] for kind in ("parked_event", "cursors"))
     assert (skip["data_type"], skip["data_op"]) == ("parked_event", "D")
-    assert skip["data"]["resource_id"] == f"{parked['id']}/{second}"
-    assert skip["data"]["previous_object"] == {"subscription_id": parked["id"], "id": second, "key": "a"}
-    assert (redrive["data_type"], redrive["data"]["resource_id"]) == ("cursors", parked["id"])
+    assert skip["data"]["resource_id"] == f"{parked_subscription['id']}/{second}"
+    assert skip["data"]["previous_object"] == {"subscription_id": parked_subscription["id"], "id": second, "key": "a"}
+    assert (redrive["data_type"], redrive["data"]["resource_id"]) == ("cursors", parked_subscription["id"])
     assert redrive["data"]["new_object"][0]["offset"] == "001-0001--1"

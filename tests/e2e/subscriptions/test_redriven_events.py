@@ -3,10 +3,10 @@
 import pytest
 
 from tests.e2e.conftest import engine_settings
-from tests.support.api import a_definition, created, problem
+from tests.support.api import a_definition, create_event_type, problem
 from tests.support.consumer import owners
 from tests.support.served import ServedBroker
-from tests.support.subscriptions import a_cursor, cursors, publish, reset, subscribed
+from tests.support.subscriptions import a_cursor, create_subscription, cursors, publish, reset
 
 REDRIVE = "nakadi.dead.letter.redrive"
 JOB = "dlq_redrive_event_type_attachment_job"
@@ -27,8 +27,8 @@ def look_around(running):
 
 @pytest.fixture
 def subscription(api):
-    created(api, a_definition(name=REDRIVE))
-    return subscribed(api, read_from="end")
+    create_event_type(api, a_definition(name=REDRIVE))
+    return create_subscription(api, read_from="end")
 
 
 def redrive(api, subscription_id, *numbers):
@@ -40,7 +40,7 @@ def redrive(api, subscription_id, *numbers):
 def test_redriven_events_come_to_the_subscription_they_are_for(api, consumer, look_around, subscription):
     """What is published to the redrive event type with the tag of a subscription comes to it, within the stream that it
     has; what is for others or for no subscription does not. (S273, S274, S275, S235)"""
-    other = subscribed(api, read_from="end")
+    other = create_subscription(api, read_from="end")
     stream = consumer(subscription, batch_flush_timeout=1)
     redrive(api, subscription["id"], 1)
     redrive(api, other["id"], 2)

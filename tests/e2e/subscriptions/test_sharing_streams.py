@@ -7,21 +7,21 @@ import httpx
 
 from nakadi.local import Broker
 from tests.e2e.conftest import engine_settings
-from tests.support.api import a_definition, created, problem
+from tests.support.api import a_definition, create_event_type, problem
 from tests.support.consumer import Consumer, owners
-from tests.support.http import described
+from tests.support.http import check_against_description
 from tests.support.patience import PATIENCE, until
 from tests.support.subscriptions import (
     a_cursor,
-    changed,
+    a_subscription_authorization,
+    change_request,
+    create_subscription,
     cursors,
     events_url,
-    from_the_beginning,
-    its_lists,
+    offset_text,
     publish,
-    published,
     reset,
-    subscribed,
+    subscribe_from_beginning,
 )
 
 DELETABLE = {"feature": "delete_event_type_with_subscriptions"}
@@ -29,7 +29,7 @@ DELETABLE = {"feature": "delete_event_type_with_subscriptions"}
 
 def test_slots(api, consumer):
     """There are as many streams as partitions. (S166, S159, S169)"""
-    subscription = from_the_beginning(api, partitions=2)
+    subscription = subscribe_from_beginning(api, partitions=2)
     streams = [consumer(subscription) for _ in range(2)]
     assert problem(api.get(events_url(subscription)), 409) == (
         f"No free slots for streaming available for subscription {subscription['id']}. Total slots: 2"
@@ -40,7 +40,7 @@ def test_slots(api, consumer):
 
 def test_slots_under_contention(api, consumer):
     """Of many that want the last slots at the same time, no more get in than there are. (S168, S317)"""
-    subscription = from_the_beginning(api, partitions=3)
+    subscription = subscribe_from_beginning(api, partitions=3)
     opened, lock = [], threading.Lock()
 
     def opens():
@@ -60,7 +60,7 @@ def test_slots_under_contention(api, consumer):
 def test_a_second_stream_gets_its_share(api, consumer):
     """Two streams have half of the partitions each, and when one leaves the other has all; nothing that was committed
     comes again. (S235, S236, S245, S170, S242, S244)"""
-    subscription = from_the_beginning(api, partitions=8, events=40)
+    subscription = subscribe_from_beginning(api, partitions=8, events=40)
     one = consumer(subscription, max_uncommitted_events=100, batch_flush_timeout=1)
     got = one.consumed(40)
     two = consumer(subscription, max_uncommitted_events=100, batch_flush_timeout=1)
@@ -88,7 +88,7 @@ def consume_together(stream, events, count):
 def test_a_partition_changes_hands_when_it_is_committed(api, consumer):
     """A partition with events under way stays with its stream until they are committed, by that stream. (S241, S242,
     S118, S246, S240)"""
-    subscription = from_the_beginning(api, partitions=1, events=1)
+    subscription = subscribe_from_beginning(api, partitions=1, events=1)
     [name] = subscription["event_types"]
     one = consumer(subscription)
     batch = one.batch()
@@ -98,13 +98,13 @@ def test_a_partition_changes_hands_when_it_is_committed(api, consumer):
     assert one.commit(batch).status_code == 204
     until(lambda: owners(api, subscription) == {(name, "0"): two.id})
     publish(api, name)
-    assert two.batch()["cursor"]["offset"] == published(1)
+    assert two.batch()["cursor"]["offset"] == offset_text(1)
 
 
 def test_direct_partitions(api, consumer):
     """Partitions that are asked for by name go to who asked, and to no one else meanwhile; the rest is shared. (S167,
     S170, S171, S172, S284)"""
-    subscription = from_the_beginning(api, partitions=4)
+    subscription = subscribe_from_beginning(api, partitions=4)
     [name] = subscription["event_types"]
     shared = consumer(subscription)
     direct = consumer(subscription, partitions=[(name, "1"), (name, "2")])
@@ -124,7 +124,7 @@ def test_direct_partitions(api, consumer):
 
 def test_unclaimed_partitions_stay_unassigned(api, consumer):
     """If only direct streams exist, partitions that were not asked for stay without an owner. (S173)"""
-    subscription = from_the_beginning(api, partitions=2)
+    subscription = subscribe_from_beginning(api, partitions=2)
     [name] = subscription["event_types"]
     direct = consumer(subscription, partitions=[(name, "1")])
     assert owners(api, subscription) == {(name, "0"): "", (name, "1"): direct.id}
@@ -133,7 +133,7 @@ def test_unclaimed_partitions_stay_unassigned(api, consumer):
 def test_the_commit_timeout(api, consumer):
     """A client that does not commit gets a debug line and loses the stream; another one gets the same events. (S203,
     S206, S182, trap 20)"""
-    subscription = from_the_beginning(api, events=1)
+    subscription = subscribe_from_beginning(api, events=1)
     opened = consumer(subscription, commit_timeout=1)
     assert opened.batch()["events"] == [{"n": 0}]
     assert opened.debug_at_the_end() == ["Commit timeout reached"]
@@ -142,7 +142,7 @@ def test_the_commit_timeout(api, consumer):
 
 def test_the_stream_timeout(api, consumer):
     """At its timeout a stream flushes what it may, says so, and waits for the commits. (S211, S210, S128)"""
-    subscription = from_the_beginning(api, events=3)
+    subscription = subscribe_from_beginning(api, events=3)
     # Where a service has to be asked, the first read may take longer than a moment.
     seconds = 1 if api.get("/storages/default").json()["storage_type"] == "embedded" else 10
     opened = consumer(subscription, batch_limit=2, stream_timeout=seconds, batch_flush_timeout=600, commit_timeout=20)
@@ -156,7 +156,7 @@ def test_the_stream_timeout(api, consumer):
 
 def test_a_client_that_leaves_with_everything_committed(api, consumer):
     """A connection that is dropped gives its slot back at once, if nothing was under way. (S220, S221, trap 19)"""
-    subscription = from_the_beginning(api)
+    subscription = subscribe_from_beginning(api)
     opened = consumer(subscription, batch_flush_timeout=30)
     opened.close()
     until(lambda: api.head(events_url(subscription)).status_code == 200)
@@ -165,7 +165,7 @@ def test_a_client_that_leaves_with_everything_committed(api, consumer):
 def test_a_client_that_leaves_can_still_commit(api, consumer):
     """What was sent to a client that has gone can be committed until the commit timeout, then its slot is free. (S128,
     S169, S220)"""
-    subscription = from_the_beginning(api, events=1)
+    subscription = subscribe_from_beginning(api, events=1)
     opened = consumer(subscription, commit_timeout=20)
     batch = opened.batch()
     opened.close()
@@ -176,7 +176,7 @@ def test_a_client_that_leaves_can_still_commit(api, consumer):
 
 def test_a_reset_ends_streams(api, consumer):
     """A reset has streams end, and those that come after begin where it says. (S137, S143, S138, S215)"""
-    subscription = from_the_beginning(api, events=5)
+    subscription = subscribe_from_beginning(api, events=5)
     [name] = subscription["event_types"]
     opened = consumer(subscription)
     opened.consumed(5)
@@ -187,7 +187,7 @@ def test_a_reset_ends_streams(api, consumer):
 
 def test_no_stream_begins_during_a_reset(api, consumer):
     """While a reset waits for commits, no other stream and no other reset may begin. (S141, S140, S137)"""
-    subscription = from_the_beginning(api, partitions=2, events=2)
+    subscription = subscribe_from_beginning(api, partitions=2, events=2)
     [name] = subscription["event_types"]
     opened = consumer(subscription, commit_timeout=30)
     batches = [opened.batch(), opened.batch()]
@@ -199,14 +199,14 @@ def test_no_stream_begins_during_a_reset(api, consumer):
     assert "already in progress" in problem(reset(api, subscription, a_cursor(name, partition="1")), 409)
     assert opened.commit(*batches).status_code == 204
     resetting.join()
-    assert cursors(api, subscription)[name, "0"] == published(-1)
+    assert cursors(api, subscription)[name, "0"] == offset_text(-1)
 
 
 def test_more_partitions_end_streams(api, consumer, switched_on):
     """When an event type gets more partitions, streams end as with a reset, and the next have them all. (S293, S295,
     S215)"""
     switched_on("repartitioning")
-    subscription = from_the_beginning(api)
+    subscription = subscribe_from_beginning(api)
     [name] = subscription["event_types"]
     opened = consumer(subscription)
     assert api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2}).status_code == 204
@@ -217,7 +217,7 @@ def test_more_partitions_end_streams(api, consumer, switched_on):
 
 def test_deleting_a_subscription_ends_its_streams(api, consumer):
     """The streams of a deleted subscription end without another line. (S74, trap 20)"""
-    subscription = from_the_beginning(api)
+    subscription = subscribe_from_beginning(api)
     opened = consumer(subscription, batch_flush_timeout=30)
     assert api.delete(f"/subscriptions/{subscription['id']}").status_code == 204
     assert opened.rest() == b""
@@ -225,7 +225,7 @@ def test_deleting_a_subscription_ends_its_streams(api, consumer):
 
 def test_what_goes_wrong_later_is_not_reported(api, consumer):
     """Once the head is sent a stream that cannot go on just closes, with nothing to say why. (S161, S223)"""
-    subscription = from_the_beginning(api)
+    subscription = subscribe_from_beginning(api)
     [name] = subscription["event_types"]
     opened = consumer(subscription, batch_flush_timeout=30)
     assert opened.status == 200
@@ -239,7 +239,7 @@ def test_what_goes_wrong_later_is_not_reported(api, consumer):
 
 def test_no_one_is_throttled(api):
     """However fast streams are asked for, no client is asked to slow down. (S165)"""
-    url = events_url(from_the_beginning(api))
+    url = events_url(subscribe_from_beginning(api))
     assert {api.head(url).status_code for _ in range(100)} == {200}
 
 
@@ -247,8 +247,8 @@ def test_events_of_others_are_passed_over(ann, bob, admin):
     """With owners switched on, events with another owner are not sent, and committed in passing. (S87, S228, S233)"""
     selector = {"type": "path", "name": "user", "value": "owner"}
     definition = a_definition(schema={"properties": {"owner": {"type": "string"}}}, event_owner_selector=selector)
-    name = created(ann, definition)["name"]
-    subscription = subscribed(bob, name, read_from="begin")
+    name = create_event_type(ann, definition)["name"]
+    subscription = create_subscription(bob, name, read_from="begin")
     switch = {"feature": "event_owner_selector_authz", "enabled": True}
     assert admin.post("/settings/features", json=switch).status_code == 204
     try:
@@ -263,10 +263,10 @@ def test_events_of_others_are_passed_over(ann, bob, admin):
 
 def test_who_may_no_longer_read_a_subscription_goes_on_until_the_end(ann, bob):
     """A change of the subscription's own lists does not end its streams; those who come back are refused. (S71, S85)"""
-    name = created(ann)["name"]
-    subscription = subscribed(ann, name, authorization=its_lists("ann", "ann bob"))
+    name = create_event_type(ann)["name"]
+    subscription = create_subscription(ann, name, authorization=a_subscription_authorization("ann", "ann bob"))
     with Consumer(bob, subscription, dict(bob.headers)) as stream:
-        change = changed(subscription, authorization=its_lists("ann", "ann"))
+        change = change_request(subscription, authorization=a_subscription_authorization("ann", "ann"))
         assert ann.put(f"/subscriptions/{subscription['id']}", json=change).status_code == 204
         publish(ann, name)
         assert stream.batch()["events"] == [{"n": 0}]
@@ -277,7 +277,7 @@ def test_who_may_no_longer_read_a_subscription_goes_on_until_the_end(ann, bob):
 def test_a_server_that_stops(tmp_path):
     """When a server stops, its streams end properly and have left, so that others go on at once. (S224)"""
     with Broker(**engine_settings("sqlite", tmp_path)) as broker, described_client(broker) as api:
-        subscription = from_the_beginning(api, events=1)
+        subscription = subscribe_from_beginning(api, events=1)
         opened = Consumer(api, subscription, batch_flush_timeout=30)
         assert opened.batch()["events"] == [{"n": 0}]
         stopping = threading.Thread(target=broker.close)
@@ -296,7 +296,7 @@ def test_two_servers_share_a_subscription(tmp_path):
     all. (S235, S245, S312)"""
     settings = engine_settings("sqlite", tmp_path)
     with Broker(**settings) as here, Broker(**settings) as there, described_client(here) as api:
-        subscription = from_the_beginning(api, partitions=4, events=20)
+        subscription = subscribe_from_beginning(api, partitions=4, events=20)
         with described_client(there) as other, Consumer(api, subscription, max_uncommitted_events=50) as one:
             one.consumed(20)
             with Consumer(other, subscription, commit_timeout=2) as two:
@@ -314,8 +314,8 @@ def test_a_server_knows_the_features_from_its_first_stream_on(tmp_path):
     with Broker(**settings) as broker, described_client(broker) as api:
         switched = {"feature": "skip_misplaced_events", "enabled": True}
         assert api.post("/settings/features", json=switched).status_code == 204
-        name = created(api)["name"]
-        subscription = subscribed(api, name, read_from="begin")
+        name = create_event_type(api)["name"]
+        subscription = create_subscription(api, name, read_from="begin")
         events = [{"metadata": {"event_type": "another"}}, {"n": 1}]
         assert api.post(f"/event-types/{name}/events", json=events).status_code == 200
     with Broker(**settings) as broker, described_client(broker) as api, Consumer(api, subscription) as first:
@@ -323,4 +323,4 @@ def test_a_server_knows_the_features_from_its_first_stream_on(tmp_path):
 
 
 def described_client(broker):
-    return described(httpx.Client(base_url=broker.url, timeout=PATIENCE))
+    return check_against_description(httpx.Client(base_url=broker.url, timeout=PATIENCE))

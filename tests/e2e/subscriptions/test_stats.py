@@ -1,7 +1,7 @@
 """GET /subscriptions/{id}/stats, without streams."""
 
-from tests.support.api import created, problem
-from tests.support.subscriptions import a_cursor, publish, reset, subscribed
+from tests.support.api import create_event_type, problem
+from tests.support.subscriptions import a_cursor, create_subscription, publish, reset
 
 
 def stats(api, subscription, **query):
@@ -12,9 +12,9 @@ def stats(api, subscription, **query):
 
 def test_nothing_is_counted_before_the_first_stream(api):
     """Every partition is listed; without offsets there is no count, and no reader. (S280, S282, S283, S284, S285)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     publish(api, name, 3)
-    [found] = stats(api, subscribed(api, name), show_time_lag=True)
+    [found] = stats(api, create_subscription(api, name), show_time_lag=True)
     assert found == {
         "event_type": name,
         "partitions": [{"partition": "0", "state": "unassigned", "stream_id": ""}],
@@ -23,9 +23,9 @@ def test_nothing_is_counted_before_the_first_stream(api):
 
 def test_events_are_counted_from_the_committed_offset(api):
     """What lies behind the committed offset is unconsumed, as of now. (S285)"""
-    name = created(api)["name"]
+    name = create_event_type(api)["name"]
     publish(api, name, 15)
-    subscription = subscribed(api, name, read_from="begin")
+    subscription = create_subscription(api, name, read_from="begin")
     reset(api, subscription)
     for offset, wanted in ((None, 15), (9, 5), (14, 0), ("BEGIN", 15)):
         if offset is not None:
@@ -39,8 +39,8 @@ def test_events_are_counted_from_the_committed_offset(api):
 def test_event_types_and_partitions_are_in_the_order_of_texts(api):
     """One entry for each event type by name, and partitions as texts. (S281, S305)"""
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 3, "write_parallelism": 3}
-    names = sorted(created(api, default_statistic=statistic)["name"] for _ in range(3))
-    found = stats(api, subscribed(api, *reversed(names)))
+    names = sorted(create_event_type(api, default_statistic=statistic)["name"] for _ in range(3))
+    found = stats(api, create_subscription(api, *reversed(names)))
     assert [each["event_type"] for each in found] == names
     assert [[each["partition"] for each in one["partitions"]] for one in found] == [["0", "1", "2"]] * 3
 
@@ -48,8 +48,8 @@ def test_event_types_and_partitions_are_in_the_order_of_texts(api):
 def test_lag_in_seconds_is_reported_when_asked_for(api):
     """With `show_time_lag` the age of the first unconsumed event is reported, in whole seconds; 0 if there is none.
     (S287)"""
-    name = created(api)["name"]
-    subscription = subscribed(api, name)
+    name = create_event_type(api)["name"]
+    subscription = create_subscription(api, name)
     reset(api, subscription)
     assert stats(api, subscription, show_time_lag=True)[0]["partitions"][0]["consumer_lag_seconds"] == 0
     publish(api, name, 1)
@@ -65,5 +65,5 @@ def test_subscriptions_have_to_exist(api):
 
 def test_flags_have_to_be_flags(api):
     """A flag that is neither true nor false is 400. (S42)"""
-    subscription = subscribed(api)
+    subscription = create_subscription(api)
     problem(api.get(f"/subscriptions/{subscription['id']}/stats", params={"show_time_lag": "perhaps"}), 400)

@@ -5,18 +5,18 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.api import a_definition, created, lists, problem, violations
+from tests.support.api import a_definition, an_authorization, create_event_type, problem, violations
 from tests.support.consumer import Consumer
 from tests.support.patience import until
 from tests.support.subscriptions import (
     a_cursor,
+    create_subscription,
     cursors,
     events_url,
-    from_the_beginning,
+    offset_text,
     publish,
-    published,
     reset,
-    subscribed,
+    subscribe_from_beginning,
 )
 
 STARTED = {"debug": "Stream started"}
@@ -24,7 +24,7 @@ STARTED = {"debug": "Stream started"}
 
 def test_headers_come_at_once(api, consumer):
     """Head and stream id arrive before there is anything to read. (S162, S226, traps 3, 7)"""
-    subscription = from_the_beginning(api)
+    subscription = subscribe_from_beginning(api)
     opened = consumer(subscription, batch_flush_timeout=300)
     assert opened.status == 200
     assert opened.headers["content-type"] == "application/x-json-stream"
@@ -34,7 +34,7 @@ def test_headers_come_at_once(api, consumer):
 def test_a_batch(api, consumer):
     """A batch is one line: cursor with four fields, events, and perhaps info, in this order. (S177, S178, S180, S88,
     S185)"""
-    subscription = from_the_beginning(api, events=3)
+    subscription = subscribe_from_beginning(api, events=3)
     [name] = subscription["event_types"]
     opened = consumer(subscription, batch_limit=2, batch_flush_timeout=1)
     line = opened.line()
@@ -42,7 +42,7 @@ def test_a_batch(api, consumer):
     assert list(first) == ["cursor", "events", "info"]
     token = first["cursor"].pop("cursor_token")
     assert first == {
-        "cursor": {"partition": "0", "offset": published(1), "event_type": name},
+        "cursor": {"partition": "0", "offset": offset_text(1), "event_type": name},
         "events": [{"n": 0}, {"n": 1}],
         "info": STARTED,
     }
@@ -55,13 +55,13 @@ def test_a_batch(api, consumer):
 def test_a_keep_alive(api, consumer):
     """A keep-alive has a whole cursor and no events; the first says that the stream started. (S179, S181, S92, trap
     4)"""
-    subscription = from_the_beginning(api)
+    subscription = subscribe_from_beginning(api)
     opened = consumer(subscription, batch_flush_timeout=1)
     first, second = opened.lines(2)
     assert (list(first), list(second)) == (["cursor", "info"], ["cursor"])
     assert {**second["cursor"], "cursor_token": ""} == {
         "partition": "0",
-        "offset": published(-1),
+        "offset": offset_text(-1),
         "event_type": subscription["event_types"][0],
         "cursor_token": "",
     }
@@ -69,7 +69,7 @@ def test_a_keep_alive(api, consumer):
 
 def test_the_next_stream_goes_on(api, consumer):
     """What was committed does not come again, and what was not does. (S206, S92, S125, S245)"""
-    subscription = from_the_beginning(api, events=4)
+    subscription = subscribe_from_beginning(api, events=4)
     first = consumer(subscription, max_uncommitted_events=4, stream_limit=2)
     batches = [first.batch() for _ in range(2)]
     assert first.commit(batches[1]).status_code == 204
@@ -82,7 +82,7 @@ def test_the_next_stream_goes_on(api, consumer):
 def test_an_ended_stream_has_left_before_its_client_sees_the_end(api, consumer):
     """When a client sees the end of its stream, there is room for the next, and the id is worth nothing. (S227, trap
     12)"""
-    subscription = from_the_beginning(api, events=1)
+    subscription = subscribe_from_beginning(api, events=1)
     for _ in range(3):
         opened = consumer(subscription, stream_limit=1, batch_flush_timeout=1)
         assert opened.status == 200
@@ -124,7 +124,7 @@ def test_parameters_that_cannot_be_read(api):
 def test_zeros_mean_the_default(api, consumer):
     """A body that names everything, with zeros for what it does not care about, opens a stream. (S154, S152, S147, trap
     8)"""
-    subscription = from_the_beginning(api, events=1)
+    subscription = subscribe_from_beginning(api, events=1)
     zeros = dict.fromkeys(("stream_limit", "batch_timespan", "stream_timeout", "batch_flush_timeout"), 0)
     opened = consumer(subscription, **zeros, partitions=[], max_uncommitted_events=0, commit_timeout=0, batch_limit=1)
     assert opened.batch()["events"] == [{"n": 0}]
@@ -132,7 +132,7 @@ def test_zeros_mean_the_default(api, consumer):
 
 def test_limits_need_not_fit_each_other(api, consumer):
     """A stream limit below the batch limit, and a stream timeout below the flush timeout, are fine. (S151, S150)"""
-    subscription = from_the_beginning(api, events=1)
+    subscription = subscribe_from_beginning(api, events=1)
     opened = consumer(
         subscription, batch_limit=5, stream_limit=1, batch_flush_timeout=600, stream_timeout=5000, commit_timeout=60
     )
@@ -148,7 +148,7 @@ def test_an_unknown_subscription(api):
 
 def test_partitions_that_cannot_be_had(api):
     """Partitions that are named twice, or are not the subscription's, are refused. (S156, S157, S158)"""
-    subscription = from_the_beginning(api)
+    subscription = subscribe_from_beginning(api)
     [name] = subscription["event_types"]
     own = {"event_type": name, "partition": "0"}
     answer = api.post(events_url(subscription), json={"partitions": [own, own]})
@@ -164,7 +164,7 @@ def test_partitions_that_cannot_be_had(api):
 
 def test_a_cursor_beyond_the_end(api, consumer):
     """A committed cursor beyond the last event cannot be streamed from. (S102, S127, S159)"""
-    subscription = from_the_beginning(api)
+    subscription = subscribe_from_beginning(api)
     opened = consumer(subscription)
     assert opened.commit(a_cursor(subscription["event_types"][0], offset=25)).status_code == 204
     opened.rest()
@@ -176,7 +176,7 @@ def test_a_cursor_beyond_the_end(api, consumer):
 
 def test_a_head_request_takes_no_slot(api, consumer):
     """Asking for the head of a stream begins none. (S166)"""
-    subscription = from_the_beginning(api)
+    subscription = subscribe_from_beginning(api)
     assert api.head(events_url(subscription)).status_code == 200
     assert consumer(subscription).status == 200
     assert api.head(events_url(subscription)).status_code == 409
@@ -184,31 +184,33 @@ def test_a_head_request_takes_no_slot(api, consumer):
 
 def test_who_may_stream(ann, bob):
     """Streaming takes the right to read the subscription and every one of its event types. (S78, S81, S159, S304)"""
-    name = created(ann, a_definition(authorization=lists(readers="ann bob")))["name"]
-    other = created(ann, a_definition(authorization=lists(readers="ann")))["name"]
+    name = create_event_type(ann, a_definition(authorization=an_authorization(readers="ann bob")))["name"]
+    other = create_event_type(ann, a_definition(authorization=an_authorization(readers="ann")))["name"]
     readers = [{"data_type": "user", "value": "ann"}, {"data_type": "user", "value": "bob"}]
-    closed = subscribed(ann, name, authorization={"admins": readers[:1], "readers": readers[:1]})
-    half = subscribed(ann, name, other, authorization={"admins": readers[:1], "readers": readers})
+    closed = create_subscription(ann, name, authorization={"admins": readers[:1], "readers": readers[:1]})
+    half = create_subscription(ann, name, other, authorization={"admins": readers[:1], "readers": readers})
     assert problem(bob.get(events_url(closed)), 403).startswith("Access on VIEW subscription:")
     assert problem(bob.get(events_url(half)), 403) == f"Access on READ event-type:{other} denied"
 
 
-def test_losing_permission_ends_a_stream(guarded, ann, bob):
+def test_losing_permission_ends_a_stream(broker_with_tokens, ann, bob):
     """Who may no longer read an event type loses the stream at once, without a word. (S84, S222)"""
-    definition = a_definition(authorization=lists(readers="ann bob"))
-    name = created(ann, definition)["name"]
-    subscription = subscribed(ann, name)
-    headers = guarded.issuer.bearer("bob")
+    definition = a_definition(authorization=an_authorization(readers="ann bob"))
+    name = create_event_type(ann, definition)["name"]
+    subscription = create_subscription(ann, name)
+    headers = broker_with_tokens.issuer.bearer("bob")
     with Consumer(bob, subscription, headers, batch_flush_timeout=30) as opened:
-        assert ann.put(f"/event-types/{name}", json=definition | {"authorization": lists()}).status_code == 200
+        assert (
+            ann.put(f"/event-types/{name}", json=definition | {"authorization": an_authorization()}).status_code == 200
+        )
         assert opened.rest() == b""
 
 
 def test_who_is_blocked(api, consumer):
     """A block refuses new streams before anything else is looked at, and closes those there are. (S308, S216, S156,
     S306)"""
-    one, two = created(api)["name"], created(api)["name"]
-    subscription = subscribed(api, one, two)
+    one, two = create_event_type(api)["name"], create_event_type(api)["name"]
+    subscription = create_subscription(api, one, two)
     last = max(one, two)
     opened = consumer(subscription, batch_flush_timeout=30)
     blocked = f"/settings/blacklist/CONSUMER_ET/{last}"
@@ -222,18 +224,18 @@ def test_who_is_blocked(api, consumer):
 
 def test_the_window(api, consumer):
     """No more than the window is sent until something is committed, and then as much again. (S199, S195, S129)"""
-    opened = consumer(from_the_beginning(api, events=12), max_uncommitted_events=5, batch_flush_timeout=1)
+    opened = consumer(subscribe_from_beginning(api, events=12), max_uncommitted_events=5, batch_flush_timeout=1)
     first = [opened.batch() for _ in range(5)]
     assert [each["events"][0]["n"] for each in first] == [0, 1, 2, 3, 4]
-    assert opened.keep_alive()["cursor"]["offset"] == published(4)
+    assert opened.keep_alive()["cursor"]["offset"] == offset_text(4)
     assert opened.commit(first[-1]).status_code == 204
     assert [opened.batch()["events"][0]["n"] for _ in range(5)] == [5, 6, 7, 8, 9]
 
 
 def test_several_event_types(api, consumer):
     """One stream has the batches of all event types, each with its own. (S302, S303)"""
-    one, two = created(api)["name"], created(api)["name"]
-    subscription = subscribed(api, one, two, read_from="begin")
+    one, two = create_event_type(api)["name"], create_event_type(api)["name"]
+    subscription = create_subscription(api, one, two, read_from="begin")
     publish(api, one)
     publish(api, two)
     opened = consumer(subscription)
@@ -244,21 +246,21 @@ def test_several_event_types(api, consumer):
 
 def test_events_for_others_are_passed_over(api, consumer):
     """Events for another subscription are not delivered, and commit themselves. (S228, S229, S231, S232, S233, S275)"""
-    name = created(api)["name"]
-    ours, theirs = subscribed(api, name, read_from="begin"), subscribed(api, name, read_from="begin")
+    name = create_event_type(api)["name"]
+    ours, theirs = create_subscription(api, name, read_from="begin"), create_subscription(api, name, read_from="begin")
     for number, tag in enumerate((theirs, ours, theirs)):
         headers = {"X-CONSUMER-TAG": f"consumer_subscription_id={tag['id']}"}
         assert api.post(f"/event-types/{name}/events", json=[{"n": number}], headers=headers).status_code == 200
     opened = consumer(ours)
     assert opened.consumed(1) == [{"n": 1}]
-    until(lambda: cursors(api, ours)[name, "0"] == published(2))
+    until(lambda: cursors(api, ours)[name, "0"] == offset_text(2))
 
 
 def test_misplaced_events_are_passed_over(api, consumer, switched_on):
     """With the feature on, events that say they belong to another event type are not delivered. (S228, S307)"""
     switched_on("skip_misplaced_events")
-    name = created(api)["name"]
-    subscription = subscribed(api, name, read_from="begin")
+    name = create_event_type(api)["name"]
+    subscription = create_subscription(api, name, read_from="begin")
     events = [{"metadata": {"event_type": "another"}}, {"metadata": {"event_type": name}}, {"n": 1}]
     assert api.post(f"/event-types/{name}/events", json=events).status_code == 200
     assert consumer(subscription).consumed(2) == events[1:]
@@ -267,27 +269,27 @@ def test_misplaced_events_are_passed_over(api, consumer, switched_on):
 def test_a_new_timeline_is_invisible(api, consumer):
     """A switch of timelines shows in the offsets alone; what is committed at the end of the old one is carried over.
     (S299, S91)"""
-    subscription = from_the_beginning(api, events=1)
+    subscription = subscribe_from_beginning(api, events=1)
     [name] = subscription["event_types"]
     opened = consumer(subscription, batch_flush_timeout=1)
     opened.consumed(1)
     assert api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"}).status_code == 201
     publish(api, name)
     batch = opened.batch()
-    assert batch["cursor"]["offset"] == published(0, timeline=2)
+    assert batch["cursor"]["offset"] == offset_text(0, timeline=2)
     assert opened.commit(batch).status_code == 204
 
 
 def test_an_event_type_that_is_made_again_is_read_by_streams_that_open_right_after(api, consumer):
     """An event type is deleted and made again while it is streamed; a stream of the new one that opens within moments
     gets its events. (S299)"""
-    subscription = from_the_beginning(api, events=3)
+    subscription = subscribe_from_beginning(api, events=3)
     [name] = subscription["event_types"]
     consumer(subscription)
     assert api.delete(f"/subscriptions/{subscription['id']}").status_code == 204
     assert api.delete(f"/event-types/{name}").status_code == 200
-    created(api, name=name)
-    second = subscribed(api, name, read_from="begin", consumer_group="another")
+    create_event_type(api, name=name)
+    second = create_subscription(api, name, read_from="begin", consumer_group="another")
     opened = consumer(second, batch_flush_timeout=1, stream_timeout=20)
     publish(api, name, 3)
     opened.consumed(3)
@@ -295,7 +297,7 @@ def test_an_event_type_that_is_made_again_is_read_by_streams_that_open_right_aft
 
 def test_gzip(api, consumer):
     """With gzip every line comes when it is sent. (S164, trap 21)"""
-    opened = consumer(from_the_beginning(api, events=1), {"Accept-Encoding": "gzip"})
+    opened = consumer(subscribe_from_beginning(api, events=1), {"Accept-Encoding": "gzip"})
     assert opened.headers["content-encoding"] == "gzip"
     assert opened.batch()["events"] == [{"n": 0}]
 
@@ -308,13 +310,13 @@ def test_any_other_accept_is_overlooked(api, consumer, accept):
     """Whatever a client accepts, it gets lines of JSON. (S155, S163, S184, trap 24)
 
     There is no Avro, and so no batches in Avro: the difference is reported in the list of differences."""
-    opened = consumer(from_the_beginning(api), {"Accept": accept})
+    opened = consumer(subscribe_from_beginning(api), {"Accept": accept})
     assert (opened.status, opened.headers["content-type"]) == (200, "application/x-json-stream")
 
 
 def test_server_sent_events(api, consumer):
     """An event source gets the stream's id as its first event, and each batch as the data of one."""
-    subscription = from_the_beginning(api, events=1)
+    subscription = subscribe_from_beginning(api, events=1)
     opened = consumer(subscription, {"Accept": "text/event-stream"}, batch_flush_timeout=1)
     assert opened.headers["content-type"] == "text/event-stream"
     assert opened.until(b"\n\n").decode() == f'retry: 3000\nevent: stream\ndata: {{"stream_id":"{opened.id}"}}\n\n'

@@ -12,12 +12,12 @@ from contextlib import ExitStack, contextmanager
 import httpx
 import pytest
 
-from tests.support.api import created
+from tests.support.api import create_event_type
 from tests.support.consumer import Consumer, owners
-from tests.support.parking import PARKING, fail_until_parked, keyed, parked_ids, published
+from tests.support.parking import PARKING, a_keyed_definition, fail_until_parked, parked_ids, publish_events
 from tests.support.patience import PATIENCE, until
 from tests.support.processes import ENVIRONMENT
-from tests.support.subscriptions import from_the_beginning, subscribed
+from tests.support.subscriptions import create_subscription, subscribe_from_beginning
 
 
 @contextmanager
@@ -85,8 +85,8 @@ def test_killing_one_of_two_servers_loses_nothing(servers):
     S245, S312, S315)"""
     (first, one), (_, two) = servers
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 4, "write_parallelism": 4}
-    name = created(one, default_statistic=statistic)["name"]
-    subscription = subscribed(one, name, read_from="begin")
+    name = create_event_type(one, default_statistic=statistic)["name"]
+    subscription = create_subscription(one, name, read_from="begin")
     seen = defaultdict(list)
     workers = [Worker(api, subscription, seen) for api in (one, two)]
     until(lambda: len(set(owners(two, subscription).values())) == 2)
@@ -113,9 +113,9 @@ def test_killing_one_of_two_servers_loses_nothing(servers):
 def test_parked_events_are_the_same_in_both_processes(servers):
     """What is parked through one process is listed, redriven and sent through the other."""
     (_, one), (_, two) = servers
-    name = created(one, keyed())["name"]
-    subscription = subscribed(one, name, read_from="begin", annotations=PARKING)
-    published(one, name, "a1", "b1", "a2")
+    name = create_event_type(one, a_keyed_definition())["name"]
+    subscription = create_subscription(one, name, read_from="begin", annotations=PARKING)
+    publish_events(one, name, "a1", "b1", "a2")
     fail_until_parked(one, subscription, "a1")
     with Consumer(one, subscription, batch_flush_timeout=1) as stream:
         assert [each["event"] for each in stream.consumed(1)] == ["b1"]
@@ -123,7 +123,7 @@ def test_parked_events_are_the_same_in_both_processes(servers):
         [first, _] = parked_ids(two, subscription)
         assert two.post(f"/subscriptions/{subscription['id']}/parked-events/{first}/redrive").status_code == 204
         assert stream.debug_at_the_end() == ["Resetting subscription cursors"]
-    published(one, name, "a3")
+    publish_events(one, name, "a3")
     with Consumer(two, subscription) as stream:
         assert [each["event"] for each in stream.consumed(3)] == ["a1", "a2", "a3"]
     until(lambda: parked_ids(one, subscription) == [])
@@ -133,7 +133,7 @@ def test_a_stream_is_left_and_extended_through_another_process(servers):
     """Whichever process a client's request comes to, the one that serves the stream does what it says. (S324, S327,
     S330)"""
     (_, one), (_, two) = servers
-    subscription = from_the_beginning(one, events=1)
+    subscription = subscribe_from_beginning(one, events=1)
     with Consumer(one, subscription) as stream:
         batch = stream.batch()
         where = f"/subscriptions/{subscription['id']}/streams/{stream.id}"
@@ -147,7 +147,7 @@ def test_a_stream_is_left_and_extended_through_another_process(servers):
 def test_a_stream_of_a_process_that_died_is_left_too(servers):
     """The answer comes when the lease of the process is over, at the latest. (S327)"""
     (first, one), (_, two) = servers
-    subscription = from_the_beginning(one, events=1)
+    subscription = subscribe_from_beginning(one, events=1)
     with Consumer(one, subscription) as stream:
         batch = stream.batch()
         first.send_signal(signal.SIGKILL)

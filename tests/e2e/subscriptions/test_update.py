@@ -3,11 +3,11 @@
 import pytest
 
 from tests.support.api import attributes, problem, violations
-from tests.support.subscriptions import changed, its_lists, subscribed
+from tests.support.subscriptions import a_subscription_authorization, change_request, create_subscription
 
 
 def put(api, subscription, **changes):
-    return api.put(f"/subscriptions/{subscription['id']}", json=changed(subscription, **changes))
+    return api.put(f"/subscriptions/{subscription['id']}", json=change_request(subscription, **changes))
 
 
 def got(api, subscription):
@@ -16,13 +16,20 @@ def got(api, subscription):
 
 def test_authorization_annotations_and_labels_change(api):
     """They are replaced, the time of the last change moves, and all else stays as it was. (S63, S66, S69, S70)"""
-    subscription = subscribed(api, annotations={"a": "1"})
-    answer = put(api, subscription, authorization=its_lists(), annotations={"b": "2"}, labels={"c": "3"}, id="mine")
+    subscription = create_subscription(api, annotations={"a": "1"})
+    answer = put(
+        api,
+        subscription,
+        authorization=a_subscription_authorization(),
+        annotations={"b": "2"},
+        labels={"c": "3"},
+        id="mine",
+    )
     assert (answer.status_code, answer.content) == (204, b"")
     found = got(api, subscription)
     assert found["updated_at"] > subscription["updated_at"]
     assert found == subscription | {
-        "authorization": its_lists(),
+        "authorization": a_subscription_authorization(),
         "annotations": {"b": "2"},
         "labels": {"c": "3"},
         "updated_at": found["updated_at"],
@@ -32,7 +39,7 @@ def test_authorization_annotations_and_labels_change(api):
 @pytest.mark.parametrize("given", [{}, {"annotations": None, "labels": None}])
 def test_annotations_and_labels_that_are_left_out_stay(api, given):
     """Left out or null they stay, and as an empty map they are emptied. (S67)"""
-    subscription = subscribed(api, annotations={"a": "1"}, labels={"b": "2"})
+    subscription = create_subscription(api, annotations={"a": "1"}, labels={"b": "2"})
     assert put(api, subscription, **given).status_code == 204
     assert got(api, subscription)["annotations"] == {"a": "1"}
     assert put(api, subscription, annotations={}, labels={}).status_code == 204
@@ -58,7 +65,7 @@ TOLD = (
 @pytest.mark.parametrize("first", range(5))
 def test_what_is_fixed_stays(api, first):
     """What cannot be changed is reported one at a time, in a fixed order. (S64)"""
-    subscription = subscribed(api)
+    subscription = create_subscription(api)
     changes = dict(list(OTHER.items())[first:])
     assert problem(put(api, subscription, **changes), 422) == f"Not allowed to change {TOLD[first]}"
     assert got(api, subscription) == subscription
@@ -74,21 +81,21 @@ def test_what_is_fixed_stays(api, first):
 )
 def test_what_is_left_out_stands_for_its_default(api, field, value, detail):
     """A field that is left out is compared as its default. (S65)"""
-    subscription = subscribed(api, **{field: value})
-    body = changed(subscription)
+    subscription = create_subscription(api, **{field: value})
+    body = change_request(subscription)
     del body[field]
     assert problem(api.put(f"/subscriptions/{subscription['id']}", json=body), 422) == detail
 
 
 def test_event_types_are_compared_as_a_set(api):
     """Another order is no change. (S6, S64)"""
-    subscription = subscribed(api)
+    subscription = create_subscription(api)
     assert put(api, subscription, event_types=subscription["event_types"] * 2).status_code == 204
 
 
 def test_authorization_cannot_be_removed(api):
     """Lists that are there can be changed, not taken away. (S68, R260)"""
-    subscription = subscribed(api, authorization=its_lists())
+    subscription = create_subscription(api, authorization=a_subscription_authorization())
     for given in ({}, {"authorization": None}):
         assert problem(put(api, subscription, **given), 422) == (
             "Changing authorization object to `null` is not possible due to existing one"
@@ -97,8 +104,8 @@ def test_authorization_cannot_be_removed(api):
 
 def test_duplicates_are_refused(api):
     """An attribute stands in a list once, after an update too. (S32, S63)"""
-    subscription = subscribed(api)
-    twice = its_lists() | {"admins": attributes("ann", "ann")}
+    subscription = create_subscription(api)
+    twice = a_subscription_authorization() | {"admins": attributes("ann", "ann")}
     assert "contains duplicated attribute(s): user:ann" in problem(put(api, subscription, authorization=twice), 422)
 
 
@@ -127,7 +134,7 @@ def test_changes_are_seen_at_once(api):
     """After a change of a subscription, streams, commits and statistics follow it. (S62)
 
     Nothing is remembered for minutes."""
-    subscription = subscribed(api)
+    subscription = create_subscription(api)
     url = f"/subscriptions/{subscription['id']}"
     assert api.get(f"{url}/cursors").status_code == 200
     assert put(api, subscription, labels={"a": "b"}).status_code == 204

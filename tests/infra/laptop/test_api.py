@@ -222,7 +222,7 @@ def mock(status, text, **integration):
 
 
 @pytest.fixture
-def mocked(build_api):
+def build_mocked_api(build_api):
     """An API, with or without what its author has to know of bytes and templates."""
 
     def build(**integration):
@@ -232,9 +232,9 @@ def mocked(build_api):
     return build
 
 
-def test_a_mock_answers_by_itself(mocked):
+def test_a_mock_answers_by_itself(build_mocked_api):
     """It is passed on with its headers, the request's id, and the method that it was asked with."""
-    api = mocked(contentHandling="CONVERT_TO_TEXT")
+    api = build_mocked_api(contentHandling="CONVERT_TO_TEXT")
     request = make_request(raw_path="/page")
     response = api.fixed(api.find_operation("GET", "/page").operation.fixed, request)
 
@@ -249,9 +249,9 @@ def test_a_mock_answers_by_itself(mocked):
         ({"contentHandling": "CONVERT_TO_TEXT"}, {"content_type": "image/png"}, "UNSUPPORTED_MEDIA_TYPE"),
     ],
 )
-def test_a_template_that_is_not_used_is_no_answer(mocked, integration, headers, kind):
+def test_a_template_that_is_not_used_is_no_answer(build_mocked_api, integration, headers, kind):
     """Bytes have no template, and neither has a type that the API does not name."""
-    api = mocked(**integration)
+    api = build_mocked_api(**integration)
 
     with pytest.raises(NoMockResponse, match=kind):
         api.fixed(api.find_operation("GET", "/page").operation.fixed, make_request(raw_path="/page", **headers))

@@ -18,7 +18,7 @@ def records(*numbers):
     return tuple(Record(str(number), "key", b"", float(number)) for number in numbers)
 
 
-def reported(*numbers):
+def failure_report(*numbers):
     return {"batchItemFailures": [{"itemIdentifier": str(number)} for number in numbers]}
 
 
@@ -31,18 +31,20 @@ def test_a_good_answer_is_the_end_of_a_batch(answer):
 def test_what_lies_before_the_first_failure_is_done():
     """Of several failures the first one counts, in whatever order they are reported."""
     batch = Batch(records(1, 2, 3, 4), failures=2)
-    assert plan_after_answer(batch, reported(4, 3), RULES) == Plan((Batch(records(3, 4)),))
+    assert plan_after_answer(batch, failure_report(4, 3), RULES) == Plan((Batch(records(3, 4)),))
 
 
 def test_failures_are_only_heard_of_where_they_are_reported():
     """Without the response type an answer is as good as any."""
     rules = Rules.of({**USUAL, "FunctionResponseTypes": []})
-    assert plan_after_answer(Batch(records(1, 2)), reported(1), rules) == Plan()
+    assert plan_after_answer(Batch(records(1, 2)), failure_report(1), rules) == Plan()
 
 
 def test_a_failure_that_is_not_in_the_batch_fails_all_of_it():
     """An unknown identifier is taken for an error of the function."""
-    assert plan_after_answer(Batch(records(1, 2)), reported(7), RULES) == Plan((Batch(records(1)), Batch(records(2))))
+    assert plan_after_answer(Batch(records(1, 2)), failure_report(7), RULES) == Plan(
+        (Batch(records(1)), Batch(records(2)))
+    )
 
 
 def test_an_error_splits_a_batch():

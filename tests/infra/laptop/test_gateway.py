@@ -205,7 +205,7 @@ def test_too_large_a_head(client):
 def test_streams_are_passed_through(client, service):
     """Request and answer are as they were sent; bytes come at once, and a client that leaves is missed."""
 
-    async def streamed():
+    async def stream_chunks():
         headers = {"Authorization": "Bearer x", "Accept-Encoding": "identity"}
         async with (
             httpx.AsyncClient(base_url=client.base_url, timeout=PATIENCE) as other,
@@ -216,7 +216,7 @@ def test_streams_are_passed_through(client, service):
             return dict(answer.headers)
 
     async def both():
-        receiving = asyncio.create_task(streamed())
+        receiving = asyncio.create_task(stream_chunks())
         connection, head = await asyncio.to_thread(service.accepted)
         with connection:
             connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Id: 7\r\n\r\n5\r\nfirst\r\n")

@@ -15,7 +15,7 @@ RUNNING = SimpleNamespace(poll=lambda: None)
 
 
 @pytest.fixture(autouse=True)
-def nothing_remembered():
+def clear_cache():
     missing_requirement.cache_clear()
     yield
     missing_requirement.cache_clear()

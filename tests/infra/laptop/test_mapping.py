@@ -9,7 +9,7 @@ import pytest
 from infra.laptop import mapping
 from infra.laptop.functions import FunctionDefinition, InvocationFailed
 from infra.laptop.mapping import EventSource
-from tests.support.kinesis import made_stream, session, until_active
+from tests.support.kinesis import create_stream, session, wait_until_active
 from tests.support.kinesis_local import REGION, kinesis_local
 from tests.support.patience import started_threads, until
 
@@ -50,7 +50,7 @@ def kinesis():
 
 @pytest.fixture
 def stream(kinesis):
-    name = made_stream(kinesis, shards=1)
+    name = create_stream(kinesis, shards=1)
     yield name
     kinesis.delete_stream(StreamName=name)
 
@@ -59,7 +59,7 @@ def stream(kinesis):
 def source(kinesis, stream):
     """`with source(invoked, told):` while the mapping works; it does not wait as long as Lambda does."""
 
-    def begun(invoked, told, **more):
+    def start(invoked, told, **more):
         properties = {
             "EventSourceArn": f"arn:aws:kinesis:{REGION}:000000000000:stream/{stream}",
             "StartingPosition": "TRIM_HORIZON",
@@ -73,7 +73,7 @@ def source(kinesis, stream):
         return closing(EventSource(properties, kinesis, invoked, lambda *what: told.append(what)))
 
     with patch.object(mapping, "POLL_SECONDS", 0.05), patch.object(mapping, "SHARDS_SECONDS", 0.05):
-        yield begun
+        yield start
 
 
 def put(kinesis, stream, *names):
@@ -86,7 +86,7 @@ def test_records_come_in_order_also_across_a_split(kinesis, stream, source):
     invoked, told = Invoked(), []
     put(kinesis, stream, *map(str, range(25)))
     kinesis.split_shard(StreamName=stream, ShardToSplit="shardId-000000000000", NewStartingHashKey=HALF)
-    until_active(kinesis, stream)
+    wait_until_active(kinesis, stream)
     put(kinesis, stream, *map(str, range(25, 40)))
     with source(invoked, told):
         until(lambda: len(invoked.seen) == 40)

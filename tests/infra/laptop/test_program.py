@@ -8,7 +8,7 @@ import pytest
 
 from infra.laptop import processes
 from infra.laptop.processes import start_process, stop_all
-from tests.support.signalled import ends_of_starts
+from tests.support.signalled import end_at_each_step
 
 
 @pytest.mark.long
@@ -16,7 +16,7 @@ def test_the_program_ends_cleanly_from_every_moment_of_its_start():
     """While it loads and while it deploys, Ctrl-C ends it with 130 and SIGTERM with 0, and never with a trace."""
     whole = lambda steps: [(1, steps), (steps, steps * 9 // 5)]  # noqa: E731  # as much again until it is ready
     # Once it serves, its main thread waits for a signal after few steps: twenty of them are in printing.
-    for end in ends_of_starts("infra.laptop", "--port=0", stretches=whole, more=20):
+    for end in end_at_each_step("infra.laptop", "--port=0", stretches=whole, more=20):
         ready = "Ctrl-C ends it." in end.said
         assert (end.code, end.complained) == (130 if end.how == signal.SIGINT and not ready else 0, ""), end
 

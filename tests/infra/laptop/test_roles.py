@@ -13,7 +13,7 @@ from nakadi.engines.archive.stores import open_archive
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveObjectGone
-from tests.support.kinesis import made_stream
+from tests.support.kinesis import create_stream
 
 TABLE = "arn:aws:dynamodb:eu-central-1:123456789012:table/t"
 STREAM = "arn:aws:kinesis:eu-central-1:123456789012:stream/s"
@@ -52,7 +52,7 @@ def test_a_policy_is_read_as_iam_reads_it(statements, permission, allowed):
     assert Policy(statements).allows(permission) is allowed
 
 
-def asked(service, operation="", *, method="POST", path="/", headers=(), **body):
+def make_aws_request(service, operation="", *, method="POST", path="/", headers=(), **body):
     target = {"x-amz-target": f"{operation}"} if operation else {}
     return Request(
         method=method,
@@ -62,8 +62,8 @@ def asked(service, operation="", *, method="POST", path="/", headers=(), **body)
     )
 
 
-def of_table(operation, **body):
-    return asked("dynamodb", f"DynamoDB_20120810.{operation}", **body)
+def table_permission(operation, **body):
+    return make_aws_request("dynamodb", f"DynamoDB_20120810.{operation}", **body)
 
 
 KEY = {"place": {"S": "topic#1"}, "item": {"S": "x"}}
@@ -78,13 +78,13 @@ QUERY = {
 @pytest.mark.parametrize(
     ("request_", "wanted"),
     [
-        (of_table("PutItem", TableName="t", Item=KEY), [("dynamodb:PutItem", TABLE, "topic#1")]),
-        (of_table("GetItem", TableName="t", Key=KEY), [("dynamodb:GetItem", TABLE, "topic#1")]),
-        (of_table("Query", **QUERY), [("dynamodb:Query", TABLE, "topic#1")]),
-        (of_table("Scan", TableName="t"), [("dynamodb:Scan", TABLE, None)]),
-        (of_table("ListTables", Limit=1), [("dynamodb:ListTables", "*", None)]),
+        (table_permission("PutItem", TableName="t", Item=KEY), [("dynamodb:PutItem", TABLE, "topic#1")]),
+        (table_permission("GetItem", TableName="t", Key=KEY), [("dynamodb:GetItem", TABLE, "topic#1")]),
+        (table_permission("Query", **QUERY), [("dynamodb:Query", TABLE, "topic#1")]),
+        (table_permission("Scan", TableName="t"), [("dynamodb:Scan", TABLE, None)]),
+        (table_permission("ListTables", Limit=1), [("dynamodb:ListTables", "*", None)]),
         (
-            of_table(
+            table_permission(
                 "TransactWriteItems",
                 TransactItems=[
                     {"Update": {"TableName": "t", "Key": KEY}},
@@ -94,37 +94,46 @@ QUERY = {
             [("dynamodb:UpdateItem", TABLE, "topic#1"), ("dynamodb:ConditionCheckItem", TABLE, "topic#1")],
         ),
         (
-            of_table("BatchWriteItem", RequestItems={"t": [{"DeleteRequest": {"Key": KEY}}]}),
+            table_permission("BatchWriteItem", RequestItems={"t": [{"DeleteRequest": {"Key": KEY}}]}),
             [("dynamodb:BatchWriteItem", TABLE, "topic#1")],
         ),
         (
-            of_table("BatchGetItem", RequestItems={"t": {"Keys": [KEY]}}),
+            table_permission("BatchGetItem", RequestItems={"t": {"Keys": [KEY]}}),
             [("dynamodb:BatchGetItem", TABLE, "topic#1")],
         ),
-        (asked("kinesis", "Kinesis_20131202.PutRecords", StreamName="s"), [("kinesis:PutRecords", STREAM, None)]),
-        (asked("kinesis", "Kinesis_20131202.ListShards", StreamARN=STREAM), [("kinesis:ListShards", STREAM, None)]),
         (
-            asked("kinesis", "Kinesis_20131202.SubscribeToShard", ConsumerARN=f"{STREAM}/consumer/c:1"),
+            make_aws_request("kinesis", "Kinesis_20131202.PutRecords", StreamName="s"),
+            [("kinesis:PutRecords", STREAM, None)],
+        ),
+        (
+            make_aws_request("kinesis", "Kinesis_20131202.ListShards", StreamARN=STREAM),
+            [("kinesis:ListShards", STREAM, None)],
+        ),
+        (
+            make_aws_request("kinesis", "Kinesis_20131202.SubscribeToShard", ConsumerARN=f"{STREAM}/consumer/c:1"),
             [("kinesis:SubscribeToShard", f"{STREAM}/consumer/c:1", None)],
         ),
         (
-            asked("sqs", "AmazonSQS.SendMessage", QueueUrl="http://x/1/q"),
+            make_aws_request("sqs", "AmazonSQS.SendMessage", QueueUrl="http://x/1/q"),
             [("sqs:SendMessage", "arn:aws:sqs:eu-central-1:123456789012:q", None)],
         ),
-        (asked("s3", method="GET", path="/b/a%20key"), [("s3:GetObject", "arn:aws:s3:::b/a key", None)]),
-        (asked("s3", method="GET", path="/b?list-type=2"), [("s3:ListBucket", "arn:aws:s3:::b", None)]),
-        (asked("s3", method="GET", path="/b?versions"), [("s3:ListBucketVersions", "arn:aws:s3:::b", None)]),
-        (asked("s3", method="GET", path="/b/k?versionId=1"), [("s3:GetObjectVersion", "arn:aws:s3:::b/k", None)]),
-        (asked("s3", method="DELETE", path="/b/k"), [("s3:DeleteObject", "arn:aws:s3:::b/k", None)]),
+        (make_aws_request("s3", method="GET", path="/b/a%20key"), [("s3:GetObject", "arn:aws:s3:::b/a key", None)]),
+        (make_aws_request("s3", method="GET", path="/b?list-type=2"), [("s3:ListBucket", "arn:aws:s3:::b", None)]),
+        (make_aws_request("s3", method="GET", path="/b?versions"), [("s3:ListBucketVersions", "arn:aws:s3:::b", None)]),
         (
-            asked("s3", method="DELETE", path="/b/k?uploadId=1"),
+            make_aws_request("s3", method="GET", path="/b/k?versionId=1"),
+            [("s3:GetObjectVersion", "arn:aws:s3:::b/k", None)],
+        ),
+        (make_aws_request("s3", method="DELETE", path="/b/k"), [("s3:DeleteObject", "arn:aws:s3:::b/k", None)]),
+        (
+            make_aws_request("s3", method="DELETE", path="/b/k?uploadId=1"),
             [("s3:AbortMultipartUpload", "arn:aws:s3:::b/k", None)],
         ),
         (
-            asked("s3", method="PUT", path="/b/k", headers={"x-amz-copy-source": "/c/d"}),
+            make_aws_request("s3", method="PUT", path="/b/k", headers={"x-amz-copy-source": "/c/d"}),
             [("s3:GetObject", "arn:aws:s3:::c/d", None), ("s3:PutObject", "arn:aws:s3:::b/k", None)],
         ),
-        (asked("glue", "AWSGlue.GetTable", Name="x"), [("glue:GetTable", "*", None)]),
+        (make_aws_request("glue", "AWSGlue.GetTable", Name="x"), [("glue:GetTable", "*", None)]),
     ],
 )
 def test_what_a_request_wants(request_, wanted):
@@ -172,7 +181,7 @@ def test_roles_have_what_is_written_with_them_and_beside_them(tmp_path):
 def cloud(tmp_path_factory):
     """What stands in for AWS, strictly, with some roles and without a deployment."""
     with Cloud(tmp_path_factory.mktemp("logs"), STRICT) as there:
-        stream = made_stream(there.client("kinesis"), shards=1)
+        stream = create_stream(there.client("kinesis"), shards=1)
         arn = f"arn:aws:kinesis:eu-central-1:{ACCOUNT}:stream/{stream}"
         there.enforce(
             {
@@ -187,9 +196,9 @@ def cloud(tmp_path_factory):
         yield there
 
 
-def refused(call, **asked):
+def is_refused(call, **make_aws_request):
     with pytest.raises(ClientError) as error:
-        call(**asked)
+        call(**make_aws_request)
     return error.value.response["Error"]["Code"]
 
 
@@ -204,9 +213,9 @@ def test_a_table_is_changed_only_under_the_keys_of_a_role(cloud):
     table = cloud.client("dynamodb", "Own")
     table.put_item(TableName="t", Item={"place": {"S": "topic#1"}})
 
-    assert refused(table.put_item, TableName="t", Item={"place": {"S": "admins"}}) == "AccessDeniedException"
-    assert refused(table.get_item, TableName="t", Key={"place": {"S": "topic#1"}}) == "AccessDeniedException"
-    assert refused(cloud.client("dynamodb", "Nobody").list_tables) == "AccessDeniedException"
+    assert is_refused(table.put_item, TableName="t", Item={"place": {"S": "admins"}}) == "AccessDeniedException"
+    assert is_refused(table.get_item, TableName="t", Key={"place": {"S": "topic#1"}}) == "AccessDeniedException"
+    assert is_refused(cloud.client("dynamodb", "Nobody").list_tables) == "AccessDeniedException"
 
 
 def test_who_may_not_list_a_bucket_does_not_learn_that_an_object_is_missing(cloud, monkeypatch):
@@ -230,19 +239,23 @@ def test_who_may_not_list_a_bucket_does_not_learn_that_an_object_is_missing(clou
 def test_an_iterator_is_for_those_who_may_read_its_stream(cloud):
     """Though an iterator does not say where it leads to."""
     client = cloud.client("kinesis", "Iterates")
-    asked = {"StreamName": cloud.stream, "ShardId": "shardId-000000000000", "ShardIteratorType": "TRIM_HORIZON"}
-    iterator = client.get_shard_iterator(**asked)["ShardIterator"]
+    make_aws_request = {
+        "StreamName": cloud.stream,
+        "ShardId": "shardId-000000000000",
+        "ShardIteratorType": "TRIM_HORIZON",
+    }
+    iterator = client.get_shard_iterator(**make_aws_request)["ShardIterator"]
 
-    assert refused(client.get_records, ShardIterator=iterator) == "AccessDeniedException"
-    assert refused(client.put_records, StreamName=cloud.stream, Records=[a_record()]) == "AccessDeniedException"
+    assert is_refused(client.get_records, ShardIterator=iterator) == "AccessDeniedException"
+    assert is_refused(client.put_records, StreamName=cloud.stream, Records=[a_record()]) == "AccessDeniedException"
     consumer = f"arn:aws:kinesis:eu-central-1:{ACCOUNT}:stream/{cloud.stream}/consumer/c:1"
     begin = {"Type": "LATEST"}
     subscribe = cloud.client("kinesis", "Streams").subscribe_to_shard
-    assert refused(subscribe, ConsumerARN=consumer, ShardId=asked["ShardId"], StartingPosition=begin) == (
+    assert is_refused(subscribe, ConsumerARN=consumer, ShardId=make_aws_request["ShardId"], StartingPosition=begin) == (
         "AccessDeniedException"
     )
     assert cloud.client("kinesis", "Streams").get_records(ShardIterator=iterator)["Records"] == []
-    assert refused(client.get_records, ShardIterator="x" * 200) == "ExpiredIteratorException"
+    assert is_refused(client.get_records, ShardIterator="x" * 200) == "ExpiredIteratorException"
 
 
 def test_a_shard_takes_a_megabyte_a_second(cloud):

@@ -24,7 +24,7 @@ from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.event_type import Storage, StorageType
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
-from tests.support.kinesis import on_local, on_moto
+from tests.support.kinesis import open_on_local, open_on_moto
 
 BUILT_IN = "kinesis://nakadi-live?region=eu-central-1&window=3"
 
@@ -142,10 +142,10 @@ def test_an_embedded_storage_lies_in_the_built_in_one(built_in):
     check_storage_reachable(storage, built_in)
 
 
-@pytest.mark.parametrize("kinesis", [on_moto, on_local], ids=["moto", "local"])
+@pytest.mark.parametrize("kinesis", [open_on_moto, open_on_local], ids=["moto", "local"])
 def test_a_stream_is_looked_for(kinesis, tmp_path):
     """A storage whose stream is there can be reached, one whose stream is not cannot. (R239)"""
-    with kinesis(*([tmp_path] if kinesis is on_local else [])) as (built_in, _):
+    with kinesis(*([tmp_path] if kinesis is open_on_local else [])) as (built_in, _):
         there = urlsplit(built_in).netloc
         check_storage_reachable(a_storage("same", stream=there), built_in)
         check_storage_reachable(a_storage(stream=there), with_stream_name(built_in, "another"))

@@ -20,7 +20,7 @@ from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
 EVENTS = Path(__file__).parents[3] / "events" / "apigateway"
 
 
-def recorded(name):
+def load_event(name):
     return json.loads((EVENTS / f"{name}.json").read_text())
 
 
@@ -62,7 +62,7 @@ APPLICATION = Application(
 )
 
 
-def answered(event):
+def invoke(event):
     answer = handle_gateway_event(APPLICATION, event, None)
     assert set(answer) == {"statusCode", "multiValueHeaders", "body", "isBase64Encoded"}
     json.dumps(answer)
@@ -72,14 +72,14 @@ def answered(event):
 @pytest.mark.parametrize("path", sorted(EVENTS.glob("*.json")), ids=lambda path: path.stem)
 def test_every_recorded_invocation_is_answered(path):
     """Whatever the gateway sends, there is an answer in its form, with a flow id. (R38)"""
-    answer = answered(json.loads(path.read_text()))
+    answer = invoke(json.loads(path.read_text()))
 
     assert answer["multiValueHeaders"]["x-flow-id"]
 
 
 def test_a_publish_arrives_as_it_was_sent():
     """Body, headers and path of an invocation become the request's, and the authorizer's subject its subject."""
-    answer = answered(recorded("publish_batch"))
+    answer = invoke(load_event("publish_batch"))
 
     body = json.loads(answer["body"])
     assert answer["statusCode"] == 200
@@ -89,14 +89,14 @@ def test_a_publish_arrives_as_it_was_sent():
 
 def test_a_packed_body_arrives_unpacked():
     """A body in base64 is decoded, and unpacked like any other. (R33)"""
-    answer = answered(recorded("publish_gzip_batch"))
+    answer = invoke(load_event("publish_gzip_batch"))
 
     assert [event["order"] for event in json.loads(answer["body"])["events"]] == ["4711", "4712"]
 
 
 def test_queries_keep_every_value():
     """A parameter that comes several times keeps its values, blank ones and odd characters included."""
-    request = request_from_event(recorded("list_subscriptions_by_event_types"))
+    request = request_from_event(load_event("list_subscriptions_by_event_types"))
 
     assert request.query == {
         "event_type": ("shop.order-placed", "shop.order-paid"),
@@ -110,7 +110,7 @@ def test_queries_keep_every_value():
 
 def test_headers_in_several_spellings_are_one():
     """Headers come in any case; those with one name are joined."""
-    headers = request_from_event(recorded("read_event_type_without_token")).headers
+    headers = request_from_event(load_event("read_event_type_without_token")).headers
 
     assert headers["accept"] == "application/json, text/html"
     assert headers["user-agent"] == "curl/8.10.1"
@@ -118,28 +118,28 @@ def test_headers_in_several_spellings_are_one():
 
 def test_a_trailing_slash_says_nothing_here_either():
     """A path with a slash at its end is the same path. (R29)"""
-    assert answered(recorded("list_with_trailing_slash"))["statusCode"] == 200
+    assert invoke(load_event("list_with_trailing_slash"))["statusCode"] == 200
 
 
 @pytest.mark.parametrize("path", ["/event-types/gr%C3%BC%C3%9Fe", "/event-types/grüße"])
 def test_paths_may_be_escaped_or_not(path):
     """A path is understood whether the gateway has undone its escapes or not."""
-    answer = answered(recorded("escaped_path") | {"path": path})
+    answer = invoke(load_event("escaped_path") | {"path": path})
 
     assert json.loads(answer["body"]) == {"name": "grüße"}
 
 
 def test_the_stage_is_no_part_of_the_path():
     """The name of the stage stands beside the path, and is not read."""
-    event = recorded("publish_batch")
+    event = load_event("publish_batch")
     event["requestContext"]["path"] = "/live/event-types/shop.order-placed/events"
 
-    assert answered(event)["statusCode"] == 200
+    assert invoke(event)["statusCode"] == 200
 
 
 def test_a_stream_is_not_opened_here():
     """A stream through a function is 501, with a Problem that says so, not a function that runs for minutes."""
-    answer = answered(recorded("open_stream"))
+    answer = invoke(load_event("open_stream"))
 
     assert answer["statusCode"] == 501
     assert answer["multiValueHeaders"]["content-type"] == ["application/problem+json"]
@@ -148,15 +148,15 @@ def test_a_stream_is_not_opened_here():
 
 def test_an_invocation_from_the_console_is_answered():
     """The console's test invocations have null where others have headers."""
-    assert answered(recorded("console_test_invocation"))["body"] == "OK"
+    assert invoke(load_event("console_test_invocation"))["body"] == "OK"
 
 
 def test_a_long_answer_is_packed_for_who_wants_it():
     """The gateway takes every body for binary and packs none, so packed answers travel as base64. (R37)"""
-    asked = recorded("publish_batch")
+    asked = load_event("publish_batch")
     headers = asked["multiValueHeaders"] | {"Accept": ["*/*"]}
     long = asked | {"body": json.dumps([{"n": 1}] * 1000), "multiValueHeaders": headers}
-    answer = answered(long)
+    answer = invoke(long)
 
     assert answer["multiValueHeaders"]["content-encoding"] == ["gzip"]
     assert answer["isBase64Encoded"] is True
@@ -188,12 +188,12 @@ def asking_for(path, *, accept, packed):
     headers = {"Accept": [accept]} if accept else {}
     if packed:
         headers["Accept-Encoding"] = ["gzip"]
-    return {**recorded("console_test_invocation"), "path": path, "httpMethod": "GET", "multiValueHeaders": headers}
+    return {**load_event("console_test_invocation"), "path": path, "httpMethod": "GET", "multiValueHeaders": headers}
 
 
 def test_a_short_answer_is_text():
     """What packing would hardly make shorter is left as it is. (R37)"""
-    answer = answered(recorded("publish_batch"))
+    answer = invoke(load_event("publish_batch"))
 
     assert "content-encoding" not in answer["multiValueHeaders"]
     assert answer["isBase64Encoded"] is False
@@ -201,7 +201,7 @@ def test_a_short_answer_is_text():
 
 def test_an_answer_that_is_no_text_travels_as_base64():
     """Bytes that are no text are sent as base64, and said to be."""
-    answer = answered(recorded("list_with_trailing_slash") | {"httpMethod": "POST"})
+    answer = invoke(load_event("list_with_trailing_slash") | {"httpMethod": "POST"})
 
     assert answer["isBase64Encoded"] is True
     assert base64.b64decode(answer["body"]) == b"\xff\x00"
@@ -209,7 +209,7 @@ def test_an_answer_that_is_no_text_travels_as_base64():
 
 def test_no_content_is_no_content():
     """204 comes without a body."""
-    assert answered(recorded("list_with_trailing_slash") | {"httpMethod": "DELETE"})["body"] == ""
+    assert invoke(load_event("list_with_trailing_slash") | {"httpMethod": "DELETE"})["body"] == ""
 
 
 def test_a_subject_survives_the_way_from_the_authorizer():

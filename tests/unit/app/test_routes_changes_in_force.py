@@ -138,12 +138,12 @@ def chosen_storage(broker: BrokerServices) -> str:
 SUBSCRIPTION = {"owning_application": "shop", "event_types": [NAME]}
 
 
-def subscribed(processes: Processes) -> Mapping[str, str]:
+def subscribe(processes: Processes) -> Mapping[str, str]:
     made = json.loads(processes.change("POST", "/subscriptions", SUBSCRIPTION).body)
     return {"subscription": made["id"]}
 
 
-def with_storage(processes: Processes) -> Mapping[str, str]:
+def add_storage(processes: Processes) -> Mapping[str, str]:
     body = {"id": "other", "storage_type": "embedded", "embedded_configuration": {}}
     processes.change("POST", "/storages", body)
     return {}
@@ -154,7 +154,7 @@ def switched_on(processes: Processes) -> Mapping[str, str]:
     return {}
 
 
-def blocked(processes: Processes) -> Mapping[str, str]:
+def is_blocked_everywhere(processes: Processes) -> Mapping[str, str]:
     processes.change("PUT", "/settings/blacklist/PRODUCER_APP/robber")
     return {}
 
@@ -192,7 +192,9 @@ CHANGES = {
     ),
     "set_admins": Change("POST", "/settings/admins", writers, ["nakadi_admin", "ann"], LISTS),
     "block": Change("PUT", "/settings/blacklist/PRODUCER_APP/robber", is_blocked, True),
-    "unblock": Change("DELETE", "/settings/blacklist/PRODUCER_APP/robber", is_blocked, False, None, blocked),
+    "unblock": Change(
+        "DELETE", "/settings/blacklist/PRODUCER_APP/robber", is_blocked, False, None, is_blocked_everywhere
+    ),
     "create_storage": Change(
         "POST",
         "/storages",
@@ -200,7 +202,7 @@ CHANGES = {
         "other",
         {"id": "other", "storage_type": "embedded", "embedded_configuration": {}, "default": True},
     ),
-    "set_default_storage": Change("PUT", "/storages/default/other", chosen_storage, "other", None, with_storage),
+    "set_default_storage": Change("PUT", "/storages/default/other", chosen_storage, "other", None, add_storage),
 }
 
 
@@ -218,7 +220,7 @@ def test_an_acknowledged_change_is_in_force_in_every_process(processes, operatio
 
 def test_a_changed_subscription_is_in_force_in_every_process(processes):
     """A process that remembers a subscription sees it changed, and gone, when that is acknowledged. (R295)"""
-    subscription = subscribed(processes)["subscription"]
+    subscription = subscribe(processes)["subscription"]
     remembered = processes.reader.subscription_services.subscriptions.cached
     assert not remembered(subscription).annotations
 

@@ -13,13 +13,13 @@ class Ended(BaseException):
 
 
 @pytest.fixture
-def said():
+def steps_taken():
     """What was done, in its order."""
     return []
 
 
 @pytest.fixture
-def signals(monkeypatch, said):
+def signals(monkeypatch, steps_taken):
     """The handlers of a program, put back afterwards."""
 
     def end(code):
@@ -27,7 +27,7 @@ def signals(monkeypatch, said):
 
     monkeypatch.setattr(os, "_exit", end)
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    signals = SignalHandler(before_a_sudden_end=lambda: said.append("cleaned up"))
+    signals = SignalHandler(before_a_sudden_end=lambda: steps_taken.append("cleaned up"))
     signals.install()
     yield signals
     for each, handler in before.items():
@@ -42,25 +42,25 @@ def code_of(number):
 
 
 @pytest.mark.usefixtures("signals")
-def test_a_program_that_starts_ends_at_once(said):
+def test_a_program_that_starts_ends_at_once(steps_taken):
     """Before a program serves, SIGTERM ends it with 0 and Ctrl-C with 130, and what it has to clean up is."""
     assert (code_of(signal.SIGTERM), code_of(signal.SIGINT)) == (0, 130)
-    assert said == ["cleaned up"] * 2
+    assert steps_taken == ["cleaned up"] * 2
 
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
-def test_a_program_that_serves_is_asked_once(signals, said, first):
+def test_a_program_that_serves_is_asked_once(signals, steps_taken, first):
     """The first signal asks for an end in good order, another SIGTERM changes nothing, another Ctrl-C does not wait,
     also where the program serves no more."""
-    with signals.stopping_on_signal(lambda: said.append("asked")):
+    with signals.stopping_on_signal(lambda: steps_taken.append("asked")):
         signal.raise_signal(first)
         signal.raise_signal(signal.SIGTERM)
-        assert said == ["asked"]
+        assert steps_taken == ["asked"]
         assert code_of(signal.SIGINT) == 130
 
     signal.raise_signal(signal.SIGTERM)
     assert code_of(signal.SIGINT) == 130
-    assert said == ["asked", "cleaned up", "cleaned up"]
+    assert steps_taken == ["asked", "cleaned up", "cleaned up"]
 
 
 def test_a_program_that_serves_no_more_ends_at_once(signals):

@@ -135,8 +135,10 @@ def test_the_blacklist_blocks_applications_and_event_types(permissions, blacklis
     """An entry stops publishing or consuming, for the application or any of the event types. (R226, R227)"""
     blacklist.block(kind, name)
 
-    assert refused(lambda: permissions.require_producer(subject(ANN), "order.created")) == producing
-    assert refused(lambda: permissions.require_consumer(subject(ANN), ["order.created", "order.paid"])) == consuming
+    assert assert_denied(lambda: permissions.require_producer(subject(ANN), "order.created")) == producing
+    assert (
+        assert_denied(lambda: permissions.require_consumer(subject(ANN), ["order.created", "order.paid"])) == consuming
+    )
 
 
 def test_a_removed_block_has_no_effect(permissions, blacklist):
@@ -147,7 +149,7 @@ def test_a_removed_block_has_no_effect(permissions, blacklist):
     permissions.require_producer(subject(ANN), "order.created")
 
 
-def refused(step):
+def assert_denied(step):
     try:
         step()
     except NotPermitted as refusal:

@@ -53,12 +53,12 @@ class InSeconds:
 
     seconds: int
 
-    def resolved(self):
+    def resolve_subject(self):
         return datetime.now(UTC) + timedelta(seconds=self.seconds)
 
 
-def resolved(claims):
-    return {name: value.resolved() if isinstance(value, InSeconds) else value for name, value in claims.items()}
+def resolve_subject(claims):
+    return {name: value.resolve_subject() if isinstance(value, InSeconds) else value for name, value in claims.items()}
 
 
 def test_a_valid_token_identifies_the_subject(tokens, issuer):
@@ -158,7 +158,7 @@ def test_malformed_tokens_are_refused(tokens, header):
 def test_invalid_claims_are_refused(tokens, issuer, claims):
     """Issuer, audience, times and subject are all checked. (R43)"""
     with pytest.raises(NotAuthenticated):
-        tokens.verified_subject("Bearer " + issuer.signed({"sub": "ann", "scope": "uid", **resolved(claims)}))
+        tokens.verified_subject("Bearer " + issuer.sign({"sub": "ann", "scope": "uid", **resolve_subject(claims)}))
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_token_with_a_malformed_header_is_refused(tokens, header):
 @pytest.mark.parametrize("claims", [{"exp": InSeconds(-20)}, {"nbf": InSeconds(20)}, {"iat": InSeconds(20)}])
 def test_clocks_may_differ_a_little(tokens, issuer, claims):
     """Times are allowed to be off by the leeway, and by no more. (R43)"""
-    assert tokens.verified_subject("Bearer " + issuer.signed({"sub": "ann", **resolved(claims)})).name == "ann"
+    assert tokens.verified_subject("Bearer " + issuer.sign({"sub": "ann", **resolve_subject(claims)})).name == "ann"
 
 
 def test_a_token_without_signature_is_refused(tokens):
@@ -208,12 +208,12 @@ def test_a_changed_token_is_refused(tokens, issuer):
 def test_an_unknown_key_id_is_refused(tokens, issuer):
     """A token that names an unknown key is refused. (R43)"""
     with pytest.raises(NotAuthenticated, match="key"):
-        tokens.verified_subject("Bearer " + issuer.signed({"sub": "ann"}, kid="unknown"))
+        tokens.verified_subject("Bearer " + issuer.sign({"sub": "ann"}, kid="unknown"))
 
 
 def test_scopes_may_come_as_a_list(tokens, issuer):
     """Scopes are read from a text of words and from a list. (R44)"""
-    listed = issuer.signed({"sub": "ann", "scp": ["uid", "nakadi.event_stream.read"]})
+    listed = issuer.sign({"sub": "ann", "scp": ["uid", "nakadi.event_stream.read"]})
 
     assert tokens.verified_subject(f"bearer {listed}").scopes == {"uid", "nakadi.event_stream.read"}
 
@@ -256,7 +256,7 @@ def test_the_name_of_a_subject_has_a_maximum_length(issuer):
 
 
 @pytest.fixture
-def decoded(monkeypatch):
+def decoded_tokens(monkeypatch):
     """The tokens whose signatures were checked."""
     seen = []
     decode = jwt.decode
@@ -275,12 +275,12 @@ def clock():
 
 
 @pytest.fixture
-def moved(issuer, clock):
+def verifier_with_clock(issuer, clock):
     """Tokens that are verified by a clock that the test moves."""
     return TokenVerifier(KeySet(make_key_fetcher(str(issuer.path)), clock), RULES, clock)
 
 
-def test_the_signature_of_a_token_in_use_is_checked_once(moved, issuer, clock, decoded):
+def test_the_signature_of_a_token_in_use_is_checked_once(verifier_with_clock, issuer, clock, decoded_tokens):
     """Each of several tokens, and whatever the spelling of its scheme."""
     first, second = (
         issuer.token(name, scope="uid", exp=clock.now() + timedelta(hours=1), iat=clock.now())
@@ -288,56 +288,56 @@ def test_the_signature_of_a_token_in_use_is_checked_once(moved, issuer, clock, d
     )
 
     for _ in range(3):
-        assert moved.verified_subject(f"Bearer {first}").name == "ann"
-        assert moved.verified_subject(f"bearer {second}").name == "bob"
+        assert verifier_with_clock.verified_subject(f"Bearer {first}").name == "ann"
+        assert verifier_with_clock.verified_subject(f"bearer {second}").name == "bob"
 
-    assert decoded == [first, second]
+    assert decoded_tokens == [first, second]
 
 
-def test_a_known_token_expires(moved, issuer, clock):
+def test_a_known_token_expires(verifier_with_clock, issuer, clock):
     """What was accepted before is refused once its time has passed, or if the clock is before its time."""
     header = f"Bearer {issuer.token('ann', exp=clock.now() + timedelta(seconds=60), iat=clock.now())}"
-    assert moved.verified_subject(header).name == "ann"
+    assert verifier_with_clock.verified_subject(header).name == "ann"
     clock.move(60 + RULES.leeway_seconds - 1)
-    assert moved.verified_subject(header).name == "ann"
+    assert verifier_with_clock.verified_subject(header).name == "ann"
     clock.move(1)
 
     with pytest.raises(NotAuthenticated, match="expired"):
-        moved.verified_subject(header)
+        verifier_with_clock.verified_subject(header)
 
 
-def test_a_known_token_ends_with_its_key(moved, issuer, clock, decoded, tmp_path):
+def test_a_known_token_ends_with_its_key(verifier_with_clock, issuer, clock, decoded_tokens, tmp_path):
     """When the keys are read again, every token is verified again; it is refused if another key has its key's id."""
     header = f"Bearer {issuer.token('ann', exp=clock.now() + timedelta(days=1), iat=clock.now())}"
     for _ in range(2):
-        assert moved.verified_subject(header).name == "ann"
+        assert verifier_with_clock.verified_subject(header).name == "ann"
         clock.move(KEY_SET_MAX_AGE_SECONDS)
-    assert len(decoded) == 2
+    assert len(decoded_tokens) == 2
     (tmp_path / "other").mkdir()
     issuer.path.write_text(Issuer(tmp_path / "other").path.read_text())
 
     with pytest.raises(NotAuthenticated, match="Signature"):
-        moved.verified_subject(header)
+        verifier_with_clock.verified_subject(header)
 
 
 @pytest.mark.parametrize("pause", [KEY_SET_MAX_AGE_SECONDS, -1.0], ids=["stood still", "put back"])
-def test_keys_are_no_older_than_they_may_be_by_either_clock(moved, issuer, clock, decoded, pause):
+def test_keys_are_no_older_than_they_may_be_by_either_clock(verifier_with_clock, issuer, clock, decoded_tokens, pause):
     """A process whose steady clock stood still, or whose time of day was put back, reads the keys again."""
     header = f"Bearer {issuer.token('ann', exp=clock.now() + timedelta(days=1), iat=clock.now())}"
-    assert moved.verified_subject(header).name == "ann"
+    assert verifier_with_clock.verified_subject(header).name == "ann"
     clock.stand_still(pause)
 
-    assert moved.verified_subject(header).name == "ann"
-    assert len(decoded) == 2
+    assert verifier_with_clock.verified_subject(header).name == "ann"
+    assert len(decoded_tokens) == 2
 
 
-def test_only_so_many_tokens_are_known(moved, issuer, clock, decoded, monkeypatch):
+def test_only_so_many_tokens_are_known(verifier_with_clock, issuer, clock, decoded_tokens, monkeypatch):
     """Clients that have many tokens fill no memory: the one that came first is verified anew."""
     monkeypatch.setattr(tokens_module, "MAX_CACHED_TOKENS", 2)
     times = {"exp": clock.now() + timedelta(hours=1), "iat": clock.now()}
     headers = [f"Bearer {issuer.token(name, **times)}" for name in ("ann", "bob", "cid")]
 
     for header in (*headers, *headers[1:], headers[0]):
-        moved.verified_subject(header)
+        verifier_with_clock.verified_subject(header)
 
-    assert len(decoded) == 4
+    assert len(decoded_tokens) == 4

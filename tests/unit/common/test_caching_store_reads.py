@@ -20,7 +20,7 @@ from nakadi.streaming.access import AccessBlocked, MonitoredReaders, StreamAcces
 from tests.support.aws import Aws, aws
 from tests.support.builders import an_event_type
 from tests.support.clock import HandMovedClock
-from tests.support.kinesis import REGION, made_stream, quick_clients, session
+from tests.support.kinesis import REGION, create_stream, session, use_fast_clients
 
 TABLES = f"dynamodb://test?region={REGION}"
 
@@ -39,7 +39,7 @@ class MachineTime:
         return self._clock.now().timestamp()
 
 
-class World:
+class BrokersOnAws:
     """AWS, and brokers whose time is moved by hand."""
 
     def __init__(self, service: Aws, stream: str, monkeypatch) -> None:
@@ -72,10 +72,10 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch):
-    with aws() as service, quick_clients():
+def brokers(monkeypatch):
+    with aws() as service, use_fast_clients():
         service.made_tables("test")
-        yield World(service, made_stream(session().create_client("kinesis", REGION), shards=1), monkeypatch)
+        yield BrokersOnAws(service, create_stream(session().create_client("kinesis", REGION), shards=1), monkeypatch)
 
 
 def publish(broker: BrokerServices, name: str) -> None:
@@ -85,45 +85,45 @@ def publish(broker: BrokerServices, name: str) -> None:
 
 
 class TestPublishing:
-    def test_asks_one_question_when_what_is_remembered_is_too_old(self, world: World):
+    def test_asks_one_question_when_what_is_remembered_is_too_old(self, brokers: BrokersOnAws):
         """However many event types a process publishes to, settings, event types and leases are renewed together."""
-        with world.a_broker() as broker:
-            names = world.make_event_types(broker, 3)
+        with brokers.a_broker() as broker:
+            names = brokers.make_event_types(broker, 3)
             for name in names:
                 publish(broker, name)
             for _ in range(3):
-                world.clock.move(3)
-                assert world.calls(lambda: [publish(broker, name) for name in names]) == {
+                brokers.clock.move(3)
+                assert brokers.calls(lambda: [publish(broker, name) for name in names]) == {
                     "GetItem": 1,
                     "PutRecords": len(names),
                 }
 
-    def test_asks_nothing_while_everything_is_fresh(self, world: World):
+    def test_asks_nothing_while_everything_is_fresh(self, brokers: BrokersOnAws):
         """Within a second a publish is a call to Kinesis and nothing else."""
-        with world.a_broker() as broker:
-            [name] = world.make_event_types(broker, 1)
+        with brokers.a_broker() as broker:
+            [name] = brokers.make_event_types(broker, 1)
             publish(broker, name)
-            world.clock.move(0.9)
-            assert world.calls(lambda: publish(broker, name)) == {"PutRecords": 1}
+            brokers.clock.move(0.9)
+            assert brokers.calls(lambda: publish(broker, name)) == {"PutRecords": 1}
 
-    def test_goes_by_a_block_in_time(self, world: World):
+    def test_goes_by_a_block_in_time(self, brokers: BrokersOnAws):
         """What another process blocks is refused once the remembered second is over."""
-        with world.a_broker() as broker, world.a_broker() as elsewhere:
-            [name] = world.make_event_types(broker, 1)
+        with brokers.a_broker() as broker, brokers.a_broker() as elsewhere:
+            [name] = brokers.make_event_types(broker, 1)
             broker.permissions.require_producer(UNAUTHENTICATED, name)
             elsewhere.blacklist.block(BlockedKind.PRODUCER_EVENT_TYPE, name)
-            world.clock.move(1)
+            brokers.clock.move(1)
             with pytest.raises(NotPermitted):
                 broker.permissions.require_producer(UNAUTHENTICATED, name)
 
-    def test_goes_on_in_the_new_timeline_in_time(self, world: World):
+    def test_goes_on_in_the_new_timeline_in_time(self, brokers: BrokersOnAws):
         """A topic that another process seals takes nothing more, however long its publishers remember it."""
-        with world.a_broker() as broker, world.a_broker() as elsewhere:
-            [name] = world.make_event_types(broker, 1)
+        with brokers.a_broker() as broker, brokers.a_broker() as elsewhere:
+            [name] = brokers.make_event_types(broker, 1)
             publish(broker, name)
             for order in (2, 3):
                 for _ in range(5):
-                    world.clock.move(3)
+                    brokers.clock.move(3)
                     publish(broker, name)
                 elsewhere.timelines.move_to_new_timeline(name, "default", UNAUTHENTICATED)
                 publish(broker, name)
@@ -140,29 +140,29 @@ class TestStreaming:
         return lambda: oversight._access_changes(known)
 
     @pytest.mark.parametrize("number", [1, 100])
-    def test_idle_asks_as_often_for_many_event_types_as_for_one(self, world: World, number):
+    def test_idle_asks_as_often_for_many_event_types_as_for_one(self, brokers: BrokersOnAws, number):
         """A task that streams event types on which nothing happens asks once a second what changed, and no more."""
-        with world.a_broker() as broker:
-            verdicts = self._verdicts(broker, world.make_event_types(broker, number, topics=False))
+        with brokers.a_broker() as broker:
+            verdicts = self._verdicts(broker, brokers.make_event_types(broker, number, topics=False))
             verdicts()
 
             def a_minute() -> None:
                 for _ in range(60):
-                    world.clock.move(1)
+                    brokers.clock.move(1)
                     assert verdicts() == [None] * number
 
-            assert world.calls(a_minute) == {"GetItem": 60}
+            assert brokers.calls(a_minute) == {"GetItem": 60}
 
-    def test_sees_what_other_processes_change(self, world: World):
+    def test_sees_what_other_processes_change(self, brokers: BrokersOnAws):
         """Of many event types the one that changed is reported, and so is a block of all."""
-        with world.a_broker() as broker, world.a_broker() as elsewhere:
-            names = world.make_event_types(broker, 20, topics=False)
+        with brokers.a_broker() as broker, brokers.a_broker() as elsewhere:
+            names = brokers.make_event_types(broker, 20, topics=False)
             verdicts = self._verdicts(broker, names)
             verdicts()
             changed = elsewhere.event_types.get(names[7])
             elsewhere.event_types.replace(changed, changed)
             elsewhere.blacklist.block(BlockedKind.CONSUMER_EVENT_TYPE, names[3])
-            world.clock.move(1)
+            brokers.clock.move(1)
             found = verdicts()
             assert isinstance(found[7], EventType)
             assert isinstance(found[3], AccessBlocked)
@@ -170,11 +170,11 @@ class TestStreaming:
 
 
 class TestWriting:
-    def test_what_changes_often_is_not_counted(self, world: World):
+    def test_what_changes_often_is_not_counted(self, brokers: BrokersOnAws):
         """Registering event types and subscriptions, measuring them and storing their events empties no caches."""
-        with world.a_broker() as broker:
+        with brokers.a_broker() as broker:
             before = broker.registry.change_counters()
-            [name] = world.make_event_types(broker, 1)
+            [name] = brokers.make_event_types(broker, 1)
             publish(broker, name)
             broker.registry.write(PutDocument("measured", name, {}))
             broker.features.is_on(Feature.KPI_COLLECTION)

@@ -39,7 +39,7 @@ from nakadi.subscriptions.stream.leases import LeaseKeeper
 from nakadi.subscriptions.stream.members import SubscriptionSessions
 from tests.support.clock import HandMovedClock
 from tests.support.coordination import a_session, an_assignment
-from tests.support.metrics import samples_of, value
+from tests.support.metrics import collect_samples, value
 from tests.support.patience import PATIENCE, until
 
 
@@ -48,8 +48,8 @@ def metrics():
     return Metrics(max_names=2)
 
 
-def seen(metrics, name, **labels):
-    return value(samples_of(metrics), name, **labels)
+def read_sample(metrics, name, **labels):
+    return value(collect_samples(metrics), name, **labels)
 
 
 # Counting
@@ -87,9 +87,9 @@ def test_threads_that_count_at_once_lose_nothing(metrics):
     finally:
         sys.setswitchinterval(interval)
 
-    assert seen(metrics, "nakadi_streams_opened_total", api="low-level") == 2000
-    assert seen(metrics, "nakadi_events_published_total", event_type="a") == 4000
-    assert seen(metrics, "nakadi_http_request_duration_seconds_count", operation="publish_events") == 2000
+    assert read_sample(metrics, "nakadi_streams_opened_total", api="low-level") == 2000
+    assert read_sample(metrics, "nakadi_events_published_total", event_type="a") == 4000
+    assert read_sample(metrics, "nakadi_http_request_duration_seconds_count", operation="publish_events") == 2000
 
 
 def test_event_types_beyond_a_number_are_counted_together(metrics):
@@ -99,11 +99,11 @@ def test_event_types_beyond_a_number_are_counted_together(metrics):
         metrics.events_refused.add(1, name, "validating")
 
     counted = {
-        name: seen(metrics, "nakadi_events_published_total", event_type=name)
+        name: read_sample(metrics, "nakadi_events_published_total", event_type=name)
         for name in ("a", "b", "c", OTHER_LABEL_VALUE)
     }
     assert counted == {"a": 1, "b": 1, "c": 0, OTHER_LABEL_VALUE: 2}
-    assert seen(metrics, "nakadi_events_refused_total", event_type=OTHER_LABEL_VALUE, reason="validating") == 2
+    assert read_sample(metrics, "nakadi_events_refused_total", event_type=OTHER_LABEL_VALUE, reason="validating") == 2
 
 
 def test_the_largest_subscriptions_are_reported_by_their_ids(metrics):
@@ -113,11 +113,11 @@ def test_the_largest_subscriptions_are_reported_by_their_ids(metrics):
     metrics.subscription_uncommitted.add_source(lambda: lags)
 
     rows = {
-        each: seen(metrics, "nakadi_subscription_lag_seconds", subscription=each)
+        each: read_sample(metrics, "nakadi_subscription_lag_seconds", subscription=each)
         for each in ("s2", "s4", OTHER_LABEL_VALUE)
     }
     assert rows == {"s2": 70, "s4": 20, OTHER_LABEL_VALUE: 5}
-    assert seen(metrics, "nakadi_subscription_uncommitted_events", subscription=OTHER_LABEL_VALUE) == 6
+    assert read_sample(metrics, "nakadi_subscription_uncommitted_events", subscription=OTHER_LABEL_VALUE) == 6
 
 
 def test_values_are_put_into_buckets(metrics):
@@ -126,7 +126,7 @@ def test_values_are_put_into_buckets(metrics):
         metrics.request_seconds.observe(seconds, "x")
 
     buckets = {
-        bound: seen(metrics, "nakadi_http_request_duration_seconds_bucket", operation="x", le=bound)
+        bound: read_sample(metrics, "nakadi_http_request_duration_seconds_bucket", operation="x", le=bound)
         for bound in ("0.001", "0.0025", "30.0", "+Inf")
     }
     assert buckets == {"0.001": 1, "0.0025": 2, "30.0": 2, "+Inf": 3}
@@ -158,10 +158,10 @@ def test_json_keeps_its_names():
 
 def test_failed_chores_are_counted(metrics):
     """A step of housekeeping that fails counts by its operation."""
-    before = seen(metrics, "nakadi_chore_failures_total", operation="a try")
+    before = read_sample(metrics, "nakadi_chore_failures_total", operation="a try")
     run_and_log_failure("a try", "x", lambda: 1 / 0)
 
-    assert seen(metrics, "nakadi_chore_failures_total", operation="a try") == before + 1
+    assert read_sample(metrics, "nakadi_chore_failures_total", operation="a try") == before + 1
 
 
 def test_a_commit_that_fails_is_counted(metrics, tmp_path):
@@ -173,8 +173,8 @@ def test_a_commit_that_fails_is_counted(metrics, tmp_path):
             with pytest.raises(Unavailable):
                 log.append("t", {0: []})
 
-    assert seen(metrics, "nakadi_sqlite_commit_failures_total") == 1
-    assert seen(metrics, "nakadi_sqlite_appends_waiting") == 0
+    assert read_sample(metrics, "nakadi_sqlite_commit_failures_total") == 1
+    assert read_sample(metrics, "nakadi_sqlite_appends_waiting") == 0
 
 
 def test_appends_that_wait_are_reported(metrics, tmp_path):
@@ -195,14 +195,14 @@ def test_appends_that_wait_are_reported(metrics, tmp_path):
         threads[0].start()
         assert busy.wait(PATIENCE)
         threads[1].start()
-        until(lambda: seen(metrics, "nakadi_sqlite_appends_waiting") == 1)
-        bytes_waiting = seen(metrics, "nakadi_sqlite_bytes_waiting")
+        until(lambda: read_sample(metrics, "nakadi_sqlite_appends_waiting") == 1)
+        bytes_waiting = read_sample(metrics, "nakadi_sqlite_bytes_waiting")
         free.set()
         for each in threads:
             each.join(PATIENCE)
 
     assert bytes_waiting == 0
-    assert seen(metrics, "nakadi_sqlite_commit_appends_count") == 2
+    assert read_sample(metrics, "nakadi_sqlite_commit_appends_count") == 2
 
 
 def test_work_on_the_archive_that_fails_is_counted(metrics):
@@ -230,9 +230,9 @@ def test_work_on_the_archive_that_fails_is_counted(metrics):
         worker.archive_all()
     worker.stop()
 
-    assert seen(metrics, "nakadi_archive_failures_total", operation="archiving") == 1
-    assert seen(metrics, "nakadi_archive_partitions_waiting") == 1
-    assert seen(metrics, "nakadi_archive_lag_seconds") >= 0
+    assert read_sample(metrics, "nakadi_archive_failures_total", operation="archiving") == 1
+    assert read_sample(metrics, "nakadi_archive_partitions_waiting") == 1
+    assert read_sample(metrics, "nakadi_archive_lag_seconds") >= 0
 
 
 class Names:
@@ -260,8 +260,8 @@ def test_segments_that_cannot_be_read_are_counted(metrics):
     with closing(SegmentCache(MemoryStore(), metrics=metrics)) as segment_cache, pytest.raises(UnreadableSegment):
         segment_cache.read_segment("t", 0, segment)
 
-    assert seen(metrics, "nakadi_archive_unreadable_total") == 1
-    assert seen(metrics, "nakadi_cache_misses_total", cache="archive") == 1
+    assert read_sample(metrics, "nakadi_archive_unreadable_total") == 1
+    assert read_sample(metrics, "nakadi_cache_misses_total", cache="archive") == 1
 
 
 def test_renewals_that_fail_are_counted(metrics):
@@ -275,7 +275,7 @@ def test_renewals_that_fail_are_counted(metrics):
     with pytest.raises(Unavailable):
         host.renew()
 
-    assert seen(metrics, "nakadi_lease_renewals_total", outcome="failed") == 1
+    assert read_sample(metrics, "nakadi_lease_renewals_total", outcome="failed") == 1
 
 
 def test_dead_letters_that_are_not_stored_are_counted(metrics):
@@ -298,7 +298,7 @@ def test_dead_letters_that_are_not_stored_are_counted(metrics):
     with pytest.raises(Unavailable):
         letters.publish("subscription", a_drop())
 
-    assert seen(metrics, "nakadi_dead_letters_total", outcome="failed") == 1
+    assert read_sample(metrics, "nakadi_dead_letters_total", outcome="failed") == 1
 
 
 def a_drop():
@@ -321,7 +321,7 @@ def test_sessions_of_dead_processes_are_counted(metrics):
     for _ in range(2):  # what was read before is looked at once more
         host.remove_expired_sessions([(members, assignment)])
 
-    assert seen(metrics, "nakadi_dead_sessions_removed_total") == 1
+    assert read_sample(metrics, "nakadi_dead_sessions_removed_total") == 1
 
 
 # What waits
@@ -334,10 +334,10 @@ def test_turns_that_are_waited_for_are_reported(metrics):
     with turns.wait_for_turn(lambda: False):
         thread = threading.Thread(target=turn, args=(turns,))
         thread.start()
-        until(lambda: seen(metrics, "nakadi_turns_waiting", work="publishing") == 1)
+        until(lambda: read_sample(metrics, "nakadi_turns_waiting", work="publishing") == 1)
     thread.join(PATIENCE)
 
-    assert seen(metrics, "nakadi_turns_waiting", work="publishing") == 0
+    assert read_sample(metrics, "nakadi_turns_waiting", work="publishing") == 0
 
 
 def turn(turns):
@@ -377,15 +377,15 @@ def test_requests_in_work_are_reported_with_their_memory(metrics):
         edge = AsgiApplication(application, threads=1, metrics=metrics)
         requests = [asyncio.create_task(edge(scope, receive, send)) for _ in range(2)]
         assert await asyncio.to_thread(entered.wait, PATIENCE)
-        await asyncio.to_thread(until, lambda: seen(metrics, "nakadi_http_requests_waiting", lane="events") == 1)
-        taken = seen(metrics, "nakadi_http_request_memory_bytes")
+        await asyncio.to_thread(until, lambda: read_sample(metrics, "nakadi_http_requests_waiting", lane="events") == 1)
+        taken = read_sample(metrics, "nakadi_http_request_memory_bytes")
         free.set()
         await asyncio.gather(*requests)
         edge.shut_down_threads()
         return taken
 
     assert asyncio.run(run()) >= 1000
-    assert seen(metrics, "nakadi_http_request_memory_bytes") == 0
+    assert read_sample(metrics, "nakadi_http_request_memory_bytes") == 0
 
 
 def test_index_lag_is_reported_once_it_was_measured():
@@ -399,7 +399,7 @@ def test_index_lag_is_reported_once_it_was_measured():
     with closing(open_broker(Settings(), clock, wrap_log=lambda _: Late(clock))) as broker:
         assert not broker.metrics.index_lag.rows()
         assert broker.run_housekeeping() == timedelta(seconds=7)
-        assert seen(broker.metrics, "nakadi_index_lag_seconds") == 7
+        assert read_sample(broker.metrics, "nakadi_index_lag_seconds") == 7
 
 
 def test_what_was_counted_of_deleted_event_types_goes():

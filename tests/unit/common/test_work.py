@@ -11,7 +11,7 @@ from tests.support.patience import PATIENCE
 
 
 @contextmanager
-def taken(turns):
+def occupied_turn(turns):
     """While this lasts, another thread has the turn."""
     begun, ended = threading.Event(), threading.Event()
 
@@ -36,7 +36,7 @@ def test_one_thread_at_a_time_has_its_turn():
     with pytest.raises(RuntimeError), turns.wait_for_turn(client_never_gone):
         raise RuntimeError
     order = []
-    with taken(turns) as end:
+    with occupied_turn(turns) as end:
         thread = threading.Thread(target=lambda: order.append(_turn(turns)))
         thread.start()
         thread.join(0.01)
@@ -54,14 +54,22 @@ def _turn(turns):
 def test_a_turn_is_not_waited_for_too_long():
     """Who has waited long enough may come again later."""
     turns = LongWorkQueue(timeout_seconds=0.01)
-    with taken(turns), pytest.raises(TryLater, match="please repeat request"), turns.wait_for_turn(client_never_gone):
+    with (
+        occupied_turn(turns),
+        pytest.raises(TryLater, match="please repeat request"),
+        turns.wait_for_turn(client_never_gone),
+    ):
         pytest.fail("it is not its turn")
 
 
 def test_only_a_few_wait():
     """Beyond a number of those that wait, others are sent away at once."""
     turns = LongWorkQueue(max_waiting=0, timeout_seconds=PATIENCE)
-    with taken(turns), pytest.raises(TryLater, match="please repeat request"), turns.wait_for_turn(client_never_gone):
+    with (
+        occupied_turn(turns),
+        pytest.raises(TryLater, match="please repeat request"),
+        turns.wait_for_turn(client_never_gone),
+    ):
         pytest.fail("it is not its turn")
     assert _turn(turns) == "had"
 
@@ -69,5 +77,5 @@ def test_only_a_few_wait():
 def test_who_has_gone_does_not_wait():
     """Work for a client that has closed its connection is given up."""
     turns = LongWorkQueue(timeout_seconds=PATIENCE)
-    with taken(turns), pytest.raises(TryLater, match="given up"), turns.wait_for_turn(lambda: True):
+    with occupied_turn(turns), pytest.raises(TryLater, match="given up"), turns.wait_for_turn(lambda: True):
         pytest.fail("it is not its turn")

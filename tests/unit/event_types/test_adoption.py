@@ -41,10 +41,10 @@ def broker():
 @pytest.fixture
 def name(broker):
     """An event type without events, in two partitions."""
-    return registered(broker, an_event_type(partitions=2)).name
+    return register(broker, an_event_type(partitions=2)).name
 
 
-def registered(broker, event_type):
+def register(broker, event_type):
     broker.logs.for_storage("default").create_topic(event_type.timeline.topic, event_type.timeline.partitions)
     broker.event_types.add(event_type)
     return event_type
@@ -101,7 +101,7 @@ def test_an_adopted_topic_is_never_deleted(broker, name):
 
 def test_a_compacted_event_type_can_adopt(broker):
     """It has no event in another timeline yet, so that no key can be in two of them. (R281)"""
-    compacted = registered(broker, an_event_type(partitions=1, cleanup_policy=CleanupPolicy.COMPACT))
+    compacted = register(broker, an_event_type(partitions=1, cleanup_policy=CleanupPolicy.COMPACT))
 
     adopt(broker, compacted.name, the_open())
 
@@ -133,10 +133,10 @@ def test_what_cannot_be_adopted_is_refused(broker, name, drafts, message):
     with pytest.raises(Invalid, match=message):
         adopt(broker, name, *drafts)
 
-    unchanged(broker, name)
+    assert_unchanged(broker, name)
 
 
-def unchanged(broker, name):
+def assert_unchanged(broker, name):
     event_type = broker.event_types.get(name)
     assert not any(each.adopted for each in event_type.timelines)
     assert event_type.switching_to is None
@@ -147,7 +147,7 @@ def test_another_storage_has_no_topics_of_others(broker, name):
     """Only a storage that other programs write to can be adopted from. (R281)"""
     clock = HandMovedClock()
     embedded = open_broker(Settings(), clock)
-    own = registered(embedded, an_event_type())
+    own = register(embedded, an_event_type())
 
     with pytest.raises(Invalid, match="Topics of others cannot be adopted in the storage default"):
         adopt(embedded, own.name, the_open())
@@ -164,13 +164,13 @@ def test_an_event_type_with_events_cannot_adopt(broker, name):
 
     with pytest.raises(Conflict, match=f"The event type {name} has events of its own"):
         adopt(broker, name, the_open())
-    unchanged(broker, name)
+    assert_unchanged(broker, name)
 
 
 def test_a_topic_is_adopted_once(broker, name):
     """Two event types cannot have one topic, and one event type cannot adopt a second time. (R281)"""
     adopt(broker, name, the_open())
-    other = registered(broker, an_event_type(name="another", partitions=1))
+    other = register(broker, an_event_type(name="another", partitions=1))
 
     with pytest.raises(Conflict, match=f"The topic second is in use by the event type {name}"):
         adopt(broker, other.name, the_open())
@@ -192,7 +192,7 @@ def test_an_event_that_comes_meanwhile_is_kept(broker, name):
     with pytest.raises(Conflict, match="has events of its own"):
         adopt(broker, name, the_open())
 
-    unchanged(broker, name)
+    assert_unchanged(broker, name)
     [event] = log.read(own, 0, 0).events
     assert event.record.value == b'{"late":1}'
 

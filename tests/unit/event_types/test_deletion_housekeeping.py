@@ -34,7 +34,7 @@ def broker(clock):
     broker.close()
 
 
-def registered(broker, **changes):
+def register(broker, **changes):
     event_type = an_event_type(retention_time=int(RETENTION.total_seconds() * 1000), **changes)
     broker.logs.for_storage("default").create_topic(event_type.timeline.topic, event_type.timeline.partitions)
     broker.event_types.add(event_type)
@@ -53,7 +53,7 @@ def values(broker, event_type):
 
 def test_events_are_removed_after_their_retention_time(broker, clock):
     """Events older than the retention time are removed, younger ones are kept. (R128)"""
-    event_type = registered(broker)
+    event_type = register(broker)
     append(broker, event_type, Record(b"old"))
     clock.move(2 * HOUR)
     append(broker, event_type, Record(b"young"))
@@ -74,7 +74,7 @@ def test_events_are_removed_after_their_retention_time(broker, clock):
 )
 def test_each_cleanup_policy_removes_its_events(broker, clock, policy, left):
     """After the retention time only a purely compacted event type has events: the newest of each key. (P97)"""
-    event_type = registered(
+    event_type = register(
         broker,
         category=Category.BUSINESS,
         enrichment_strategies=(EnrichmentStrategy.METADATA,),
@@ -90,7 +90,7 @@ def test_each_cleanup_policy_removes_its_events(broker, clock, policy, left):
 
 def test_new_events_are_not_compacted_yet(broker, clock):
     """A reader close behind the newest event sees every event, also of a key that has a newer one. (P97, P144)"""
-    event_type = registered(broker, category=Category.BUSINESS, cleanup_policy=CleanupPolicy.COMPACT)
+    event_type = register(broker, category=Category.BUSINESS, cleanup_policy=CleanupPolicy.COMPACT)
     append(broker, event_type, Record(b"a1", key="a"), Record(b"a2", key="a"), Record(b"b1", key="b"))
 
     broker.housekeeping.run()
@@ -103,7 +103,7 @@ def test_new_events_are_not_compacted_yet(broker, clock):
 
 def test_a_closed_timeline_is_removed_as_a_whole(broker, clock):
     """When a closed timeline has been kept for as long as promised, its topic goes and it is marked. (R243)"""
-    event_type = registered(broker)
+    event_type = register(broker)
     append(broker, event_type, Record(b"1"))
     broker.timelines.move_to_new_timeline(event_type.name, "default", UNAUTHENTICATED)
     clock.move(3 * HOUR + 1)
@@ -129,7 +129,7 @@ def test_only_closed_timelines_expire():
 
 def test_a_failed_removal_is_repeated_later(broker, monkeypatch):
     """A deletion succeeds though the events cannot be cleared at once; housekeeping does it. (R131, R134)"""
-    event_type = registered(broker)
+    event_type = register(broker)
     append(broker, event_type, Record(b"1"))
     event_log = broker.logs.for_storage("default")
 
@@ -152,7 +152,7 @@ def test_a_failed_removal_is_repeated_later(broker, monkeypatch):
 
 def test_a_failure_of_one_event_type_does_not_stop_the_others(broker, clock, monkeypatch):
     """What fails for one event type is logged, and the others are looked after."""
-    broken, fine = registered(broker, name="a.broken"), registered(broker, name="b.fine")
+    broken, fine = register(broker, name="a.broken"), register(broker, name="b.fine")
     append(broker, fine, Record(b"old"))
     clock.move(4 * HOUR)
     event_log = broker.logs.for_storage("default")
@@ -173,7 +173,7 @@ def test_a_failure_of_one_event_type_does_not_stop_the_others(broker, clock, mon
 def test_an_event_type_that_is_deleted_during_a_round_is_no_failure(broker, clock, monkeypatch, caplog):
     """A round that meets an event type which is deleted under its hands goes on with the others, and complains of
     nothing: what was to be done is done."""
-    doomed, fine = registered(broker, name="a.doomed", partitions=2), registered(broker, name="b.fine")
+    doomed, fine = register(broker, name="a.doomed", partitions=2), register(broker, name="b.fine")
     append(broker, fine, Record(b"old"))
     clock.move(4 * HOUR)
     event_log = broker.logs.for_storage("default")
@@ -198,7 +198,7 @@ def test_an_event_type_that_is_deleted_during_a_round_is_no_failure(broker, cloc
 def test_a_failure_is_logged_with_operation_thing_and_cause(broker, clock, monkeypatch, caplog, error):
     """Whatever fails in a round, for whatever reason, ends nothing but itself: the next partition of the same event
     type has its turn, and the log and the metrics count it."""
-    event_type = registered(broker, name="a.broken", partitions=2)
+    event_type = register(broker, name="a.broken", partitions=2)
     event_log = broker.logs.for_storage("default")
     for partition in range(2):
         event_log.append(event_type.timeline.topic, {partition: [Record(b"old")]})
@@ -224,9 +224,9 @@ def test_a_failure_is_logged_with_operation_thing_and_cause(broker, clock, monke
 def test_a_failed_removal_does_not_stop_the_others(broker, monkeypatch):
     """What one deleted event type or subscription left cannot be cleared; what the others left is."""
     event_log = broker.logs.for_storage("default")
-    event_types = [registered(broker, name=name) for name in ("a", "b", "c")]
+    event_types = [register(broker, name=name) for name in ("a", "b", "c")]
     with monkeypatch.context() as patch:
-        patch.setattr(event_log, "delete_topic", lambda _: raised(Unavailable("not now")))
+        patch.setattr(event_log, "delete_topic", lambda _: record_error(Unavailable("not now")))
         for each in event_types:
             broker.event_type_deletion.delete(each.name, UNAUTHENTICATED)
     broker.registry.write(*(PutDocument("subscription-leftovers", name, {}) for name in "abc"))
@@ -234,12 +234,12 @@ def test_a_failed_removal_does_not_stop_the_others(broker, monkeypatch):
     monkeypatch.setattr(
         event_log,
         "delete_topic",
-        lambda topic: raised(OSError("disk")) if topic == event_types[0].timeline.topic else delete_topic(topic),
+        lambda topic: record_error(OSError("disk")) if topic == event_types[0].timeline.topic else delete_topic(topic),
     )
     monkeypatch.setattr(
         broker.coordination,
         "remove_subscription_state",
-        lambda name: raised(KeyError(name)) if name == "a" else forget(name),
+        lambda name: record_error(KeyError(name)) if name == "a" else forget(name),
     )
 
     broker.housekeeping.run()
@@ -251,7 +251,7 @@ def test_a_failed_removal_does_not_stop_the_others(broker, monkeypatch):
 def test_a_round_that_is_stopped_ends_after_its_step(broker, monkeypatch):
     """Who closes the broker does not wait for a round over all event types, and it is no failure."""
     for name in "abc":
-        registered(broker, name=name)
+        register(broker, name=name)
     event_log = broker.logs.for_storage("default")
     trimmed = []
     monkeypatch.setattr(event_log, "trim", lambda topic, *_: (trimmed.append(topic), broker.housekeeping.stop()))
@@ -263,5 +263,5 @@ def test_a_round_that_is_stopped_ends_after_its_step(broker, monkeypatch):
     assert failed_chore_counts() == before
 
 
-def raised(error):
+def record_error(error):
     raise error

@@ -40,7 +40,7 @@ def refused_constraints(old, **changes) -> str:
     return refusal(check, *pair, **flags)
 
 
-def permitted(old, **changes) -> bool:
+def check_change(old, **changes) -> bool:
     check, *pair, flags = constraints(old, **changes)
     check(*pair, **flags)
     return True
@@ -110,9 +110,9 @@ def test_parallelisms_may_not_change(old, new, ok):
 def test_a_partition_strategy_may_change_from_random(old, new):
     """A partition strategy may change only from `random`, or by an administrator of the broker. (R114, R120)"""
     event_type = an_event_type(partition_strategy=old)
-    assert permitted(event_type, partition_strategy=new, nakadi_admin=True)
+    assert check_change(event_type, partition_strategy=new, nakadi_admin=True)
     if old in (new, PartitionStrategy.RANDOM):
-        assert permitted(event_type, partition_strategy=new)
+        assert check_change(event_type, partition_strategy=new)
     else:
         message = "changing partition_strategy is only allowed if the original strategy was 'random'"
         assert refused_constraints(event_type, partition_strategy=new) == message
@@ -131,7 +131,7 @@ def test_enrichment_may_not_change(old, new):
 
 def test_undefined_events_may_become_business_events():
     """Category `undefined` may become `business` together with the enrichment that this needs. (R121, R122)"""
-    assert permitted(an_event_type(), category=Category.BUSINESS, enrichment_strategies=METADATA)
+    assert check_change(an_event_type(), category=Category.BUSINESS, enrichment_strategies=METADATA)
 
 
 CATEGORY = (
@@ -183,10 +183,10 @@ TIGHTENING = {
 def test_a_compatibility_mode_may_be_tightened_step_by_step(old, new):
     """Each subject who may update may tighten the mode by a step; admins may make any change. (R123, R275)"""
     event_type = an_event_type(compatibility_mode=old, authorization=OWNED)
-    assert permitted(event_type, compatibility_mode=new, event_type_admin=True)
-    assert permitted(event_type, compatibility_mode=new, nakadi_admin=True)
+    assert check_change(event_type, compatibility_mode=new, event_type_admin=True)
+    assert check_change(event_type, compatibility_mode=new, nakadi_admin=True)
     if old is new or (old, new) in TIGHTENING:
-        assert permitted(event_type, compatibility_mode=new)
+        assert check_change(event_type, compatibility_mode=new)
     else:
         assert refused_constraints(event_type, compatibility_mode=new) == "changing compatibility_mode is not allowed"
 
@@ -195,7 +195,7 @@ def test_a_compatibility_mode_may_be_tightened_step_by_step(old, new):
 @pytest.mark.parametrize("new", MODES)
 def test_everyone_is_admin_of_an_open_event_type(old, new):
     """The mode of an event type without authorization may be changed by everyone. (R124)"""
-    assert permitted(an_event_type(compatibility_mode=old), compatibility_mode=new)
+    assert check_change(an_event_type(compatibility_mode=old), compatibility_mode=new)
 
 
 def test_all_refused_changes_are_reported_in_order():
@@ -234,7 +234,7 @@ def test_a_category_does_not_change_when_another_change_is_refused():
 
 def test_other_fields_may_change():
     """Owner, key and ordering fields, audience, retention, lists, annotations and labels are free to change. (R126)"""
-    assert permitted(
+    assert check_change(
         an_event_type(authorization=OWNED),
         owning_application="other",
         partition_key_fields=("a", "b"),

@@ -12,7 +12,7 @@ from nakadi.event_types.schema_versions import MAX_SCHEMA_CHARACTERS_WITHOUT_TUR
 from nakadi.model.outcomes import TryLater
 from nakadi.schemas.limits import MAX_SCHEMA_CHARACTERS
 from tests.support.api import a_definition, problem
-from tests.support.http import client_of
+from tests.support.http import make_client
 
 
 class Unwilling(LongWorkQueue):
@@ -31,7 +31,7 @@ def broker():
 
 @pytest.fixture
 def api(broker):
-    with client_of(broker.application) as client:
+    with make_client(broker.application) as client:
         yield client
 
 
@@ -45,7 +45,7 @@ def long_schema(title):
     return {"title": title, "description": "x" * MAX_SCHEMA_CHARACTERS_WITHOUT_TURN}
 
 
-def as_draft(schema):
+def make_draft(schema):
     return {"type": "json_schema", "schema": json.dumps(schema)}
 
 
@@ -88,12 +88,12 @@ def test_long_schemas_are_checked_in_turns(broker, api):
     vars(broker)["schema_work_queue"] = Unwilling()
     for each in ("event_type_creation", "event_type_update", "schema_versions"):
         vars(broker).pop(each, None)
-    with client_of(broker.make_application("event_types")) as busy:
+    with make_client(broker.make_application("event_types")) as busy:
         long = a_definition(schema=long_schema("long"))
         assert problem(busy.post("/event-types", json=long), 503) == "Not now"
         assert problem(busy.put(path, json=long | {"name": definition["name"]}), 503) == "Not now"
         assert problem(busy.post(f"{path}/schemas", json=long["schema"]), 503) == "Not now"
-        assert busy.put(path, json=definition | {"schema": as_draft({"title": "short"})}).status_code == 200
+        assert busy.put(path, json=definition | {"schema": make_draft({"title": "short"})}).status_code == 200
 
 
 def test_a_schema_beyond_the_limits_is_not_searched_for(api):

@@ -7,11 +7,11 @@ from nakadi.event_types.snapshot import PartitionSnapshot
 from nakadi.model.event_type import Cursor, Position
 from nakadi.model.outcomes import Invalid, Unavailable
 from tests.support.builders import A_MOMENT
-from tests.support.places import Generation, a_past
+from tests.support.places import Generation, an_event_type_with_past
 
 
 def a_view(*generations: Generation) -> PartitionSnapshot:
-    return PartitionSnapshot(*a_past(*generations, name="order.created"))
+    return PartitionSnapshot(*an_event_type_with_past(*generations, name="order.created"))
 
 
 def ends_of(view: PartitionSnapshot, partition: str = "0") -> tuple[str, str]:
@@ -19,7 +19,7 @@ def ends_of(view: PartitionSnapshot, partition: str = "0") -> tuple[str, str]:
     return str(oldest), str(newest)
 
 
-def resolved(view: PartitionSnapshot, offset: str, partition: str = "0") -> str:
+def resolve_offset(view: PartitionSnapshot, offset: str, partition: str = "0") -> str:
     return str(view.resolve(Cursor(partition, offset)))
 
 
@@ -103,7 +103,7 @@ def test_newest_is_the_end_of_the_newest_timeline():
 
 def test_bounds_of_each_timeline_are_requested_once():
     """However much is asked of a view, it asks the log once for each timeline that it needs."""
-    event_type, logs = a_past(Generation([3, 3]), Generation([2, 2]), Generation([1, 1]))
+    event_type, logs = an_event_type_with_past(Generation([3, 3]), Generation([2, 2]), Generation([1, 1]))
     view = PartitionSnapshot(event_type, logs)
     view.oldest_and_newest_events()
     view.positions_before_oldest()
@@ -114,7 +114,7 @@ def test_bounds_of_each_timeline_are_requested_once():
 @pytest.mark.parametrize("offset", ["BEGIN", "2026-11-21T12:00:00Z"])
 def test_a_log_that_does_not_answer_is_unavailable(offset):
     """A log that does not answer makes its places unavailable for now. (C29, C68, L19)"""
-    event_type, logs = a_past(Generation([3]))
+    event_type, logs = an_event_type_with_past(Generation([3]))
     logs.down = True
     with pytest.raises(Unavailable, match="Error occurred when fetching partitions offsets"):
         PartitionSnapshot(event_type, logs).resolve(Cursor("0", offset))
@@ -122,7 +122,7 @@ def test_a_log_that_does_not_answer_is_unavailable(offset):
 
 def test_a_topic_that_was_deleted_is_unavailable():
     """A topic that goes away while it is looked at is a thing to ask again about, not a fault. (C29)"""
-    event_type, logs = a_past(Generation([3]))
+    event_type, logs = an_event_type_with_past(Generation([3]))
     logs.topics.clear()
     with pytest.raises(Unavailable):
         PartitionSnapshot(event_type, logs).oldest_and_newest_events()
@@ -133,28 +133,28 @@ def test_a_topic_that_was_deleted_is_unavailable():
 
 def test_begin_is_before_the_oldest_event():
     """The beginning is one before the oldest event of the oldest timeline that is there. (C5, C6, L34, S97)"""
-    assert resolved(a_view(Generation([3])), "BEGIN") == "001-0001--1"
-    assert resolved(a_view(Generation([9], expired=[4])), "begin") == "001-0001-000000000000000003"
-    assert resolved(a_view(Generation([9], deleted=True), Generation([3])), "BEGIN") == "001-0002--1"
+    assert resolve_offset(a_view(Generation([3])), "BEGIN") == "001-0001--1"
+    assert resolve_offset(a_view(Generation([9], expired=[4])), "begin") == "001-0001-000000000000000003"
+    assert resolve_offset(a_view(Generation([9], deleted=True), Generation([3])), "BEGIN") == "001-0002--1"
 
 
 def test_begin_may_be_in_an_empty_closed_timeline():
     """The beginning is not carried into the next timeline. (C7)"""
-    assert resolved(a_view(Generation([0]), Generation([3])), "BEGIN") == "001-0001--1"
+    assert resolve_offset(a_view(Generation([0]), Generation([3])), "BEGIN") == "001-0001--1"
 
 
 def test_plain_number_is_of_the_first_timeline():
     """A plain number belongs to the first timeline, deleted or not, and is not carried over its end. (C5, C7, S90)"""
     view = a_view(Generation([3], deleted=True), Generation([3]), Generation([0]))
-    assert resolved(view, "1") == "001-0001-000000000000000001"
-    assert resolved(view, "2") == "001-0001-000000000000000002"
+    assert resolve_offset(view, "1") == "001-0001-000000000000000001"
+    assert resolve_offset(view, "2") == "001-0001-000000000000000002"
 
 
 def test_the_end_of_a_closed_timeline_is_the_start_of_the_next():
     """A versioned cursor at the end of a closed timeline becomes the start of the next. (C7, S91)"""
     view = a_view(Generation([3]), Generation([0]), Generation([4]))
-    assert resolved(view, "001-0001-2") == "001-0003--1"
-    assert resolved(view, "001-0001-1") == "001-0001-000000000000000001"
+    assert resolve_offset(view, "001-0001-2") == "001-0003--1"
+    assert resolve_offset(view, "001-0001-1") == "001-0001-000000000000000001"
 
 
 def test_cursor_of_an_unknown_timeline_is_refused_without_names():
@@ -195,14 +195,14 @@ def test_a_time_is_before_the_first_event_stored_then_or_later(minutes, place):
     """A time means just before the first event stored then or later, whichever timeline it is in. (C5)"""
     view = a_view(Generation([3]), Generation([0]), Generation([2]))
     moment = A_MOMENT + timedelta(minutes=minutes)
-    assert resolved(view, moment.isoformat()) == place
+    assert resolve_offset(view, moment.isoformat()) == place
     assert view.start_positions([Cursor("0", moment.isoformat())]) == {"0": view.resolve(Cursor("0", place))}
 
 
 def test_a_time_before_expired_events_is_before_the_oldest_event():
     """A time whose events are gone means just before the oldest event that is left. (C5)"""
     view = a_view(Generation([9], deleted=True), Generation([9], expired=[4]))
-    assert resolved(view, A_MOMENT.isoformat()) == "001-0002-000000000000000003"
+    assert resolve_offset(view, A_MOMENT.isoformat()) == "001-0002-000000000000000003"
 
 
 # Starting a stream

@@ -74,19 +74,19 @@ def test_no_timeline_begins_in_a_storage_that_is_being_removed(storages, registr
     storages.add(KAFKA)
     seen_before = storages.write_conditions_on("k")
 
-    def in_use(_):
+    def is_in_use(_):
         with pytest.raises(NotFound):
             storages.write_conditions_on("k")
         with pytest.raises(ChangedMeanwhile):
             registry.write(PutDocument("event-types", "x", {}), *seen_before)
         return False
 
-    storages.remove("k", in_use)
+    storages.remove("k", is_in_use)
 
     assert storages.find("k") is None
 
 
-def touched(registry):
+def change_storage(registry):
     """Another administrator writes the storage's document."""
     document = registry.get("storages", "k")
     registry.write(PutDocument("storages", "k", document.body))
@@ -96,7 +96,7 @@ def touched(registry):
 def test_a_removal_that_loses_a_race_is_repeated(storages, registry, before):
     """Whichever of its writes another change comes before, the storage is removed in the end. (R238)"""
     storages.add(KAFKA)
-    meanwhile(registry, *[lambda: None] * before, lambda: touched(registry))
+    meanwhile(registry, *[lambda: None] * before, lambda: change_storage(registry))
 
     storages.remove("k", lambda _: False)
 
@@ -106,7 +106,7 @@ def test_a_removal_that_loses_a_race_is_repeated(storages, registry, before):
 def test_a_removal_that_always_loses_is_refused_as_temporary(storages, registry):
     """A storage that is changed again and again is left as it is, and the client may ask again. (R238)"""
     storages.add(KAFKA)
-    meanwhile(registry, *[lambda: touched(registry)] * 100)
+    meanwhile(registry, *[lambda: change_storage(registry)] * 100)
 
     with pytest.raises(TryLater, match="please repeat request"):
         storages.remove("k", lambda _: False)
@@ -117,17 +117,17 @@ def test_a_removal_does_not_remove_a_storage_added_since(storages):
     storages.add(KAFKA)
     answers = iter([False, True])
 
-    def in_use(_):
-        if in_use.first:
-            in_use.first = False
+    def is_in_use(_):
+        if is_in_use.first:
+            is_in_use.first = False
             storages.remove("k", lambda _: False)
             storages.add(KAFKA)
         return next(answers)
 
-    in_use.first = True
+    is_in_use.first = True
 
     with pytest.raises(NotPermitted):
-        storages.remove("k", in_use)
+        storages.remove("k", is_in_use)
 
     assert storages.write_conditions_on("k")
 

@@ -31,7 +31,7 @@ OPEN = Authorization(admins=(WILDCARD,), readers=(WILDCARD,), writers=(WILDCARD,
 
 
 @pytest.fixture
-def opened():
+def own_event_types_broker():
     brokers = []
 
     def open_one(**settings):
@@ -44,11 +44,11 @@ def opened():
 
 
 @pytest.fixture
-def guarded(opened):
+def broker_with_tokens(own_event_types_broker):
     """A broker that asks for tokens, and that `ops` administrates."""
 
     def open_one(**settings):
-        return opened(**{"auth": "gateway", "default_admin": (("service", "ops"),), **settings})
+        return own_event_types_broker(**{"auth": "gateway", "default_admin": (("service", "ops"),), **settings})
 
     return open_one
 
@@ -57,9 +57,9 @@ def names(broker):
     return [each.name for each in broker.event_types.all()]
 
 
-def test_the_dead_letter_queue_is_created_at_start(opened):
+def test_the_dead_letter_queue_is_created_at_start(own_event_types_broker):
     """It can be subscribed to before there is any dead letter. (R250, S266, S267)"""
-    broker = opened()
+    broker = own_event_types_broker()
 
     broker.prepare_for_requests()
 
@@ -76,9 +76,9 @@ def test_the_dead_letter_queue_is_created_at_start(opened):
 @pytest.mark.parametrize(
     ("feature", "added"), [(Feature.AUDIT_LOG_COLLECTION, {AUDIT_LOG}), (Feature.KPI_COLLECTION, set(KPI_EVENT_TYPES))]
 )
-def test_others_are_created_while_their_feature_is_on(opened, feature, added):
+def test_others_are_created_while_their_feature_is_on(own_event_types_broker, feature, added):
     """The audit log and the event types for figures are made at the first look after they were asked for. (R250)"""
-    broker = opened()
+    broker = own_event_types_broker()
     broker.prepare_for_requests()
     broker.features.switch(feature, on=True)
 
@@ -88,9 +88,9 @@ def test_others_are_created_while_their_feature_is_on(opened, feature, added):
     assert {each.owning_application for each in broker.event_types.all()} == {"stups_nakadi"}
 
 
-def test_existing_event_types_are_not_changed(opened):
+def test_existing_event_types_are_not_changed(own_event_types_broker):
     """An operator may have made or changed it, and it is not made anew. (R250)"""
-    broker = opened()
+    broker = own_event_types_broker()
     broker.prepare_for_requests()
     old = broker.event_types.get(QUEUE)
     changed = broker.event_types.replace(old, replace(old, retention_time=1, updated_at=broker.clock.now()))
@@ -129,9 +129,9 @@ def test_several_processes_may_create_them_at_once(tmp_path):
     "feature",
     [Feature.DISABLE_EVENT_TYPE_CREATION, Feature.FORCE_EVENT_TYPE_AUTHZ, Feature.FORCE_DATA_LAKE_ANNOTATIONS],
 )
-def test_rules_for_clients_do_not_apply_to_the_broker(opened, feature):
+def test_rules_for_clients_do_not_apply_to_the_broker(own_event_types_broker, feature):
     """Switches and limits for clients leave the broker's own event types as they are meant. (R250)"""
-    broker = opened(retention_min_ms=2 * 86_400_000)
+    broker = own_event_types_broker(retention_min_ms=2 * 86_400_000)
     broker.features.switch(feature, on=True)
 
     broker.prepare_for_requests()
@@ -139,9 +139,9 @@ def test_rules_for_clients_do_not_apply_to_the_broker(opened, feature):
     assert names(broker) == [QUEUE]
 
 
-def test_a_read_only_registry_is_not_written(opened):
+def test_a_read_only_registry_is_not_written(own_event_types_broker):
     """While the registry is read-only nothing is made; afterwards it is. (R231)"""
-    broker = opened()
+    broker = own_event_types_broker()
     broker.features.switch(Feature.DISABLE_DB_WRITE_OPERATIONS, on=True)
     broker.prepare_for_requests()
     assert names(broker) == []
@@ -152,9 +152,9 @@ def test_a_read_only_registry_is_not_written(opened):
     assert names(broker) == [QUEUE]
 
 
-def test_a_broker_starts_without_them(opened, caplog):
+def test_a_broker_starts_without_them(own_event_types_broker, caplog):
     """A registry that does not answer delays the broker's own event types, and not the start."""
-    broker = opened()
+    broker = own_event_types_broker()
     get = broker.registry.get
 
     def out_of_order(*_):
@@ -173,9 +173,9 @@ def test_a_broker_starts_without_them(opened, caplog):
 # Who may
 
 
-def test_with_authentication_they_are_open_to_administrators_only(guarded):
+def test_with_authentication_they_are_open_to_administrators_only(broker_with_tokens):
     """Where tokens are asked for, those who administrate the broker may read its own event types, and no others."""
-    broker = guarded()
+    broker = broker_with_tokens()
     for feature in (Feature.AUDIT_LOG_COLLECTION, Feature.KPI_COLLECTION):
         broker.features.switch(feature, on=True)
 
@@ -196,9 +196,9 @@ def test_with_authentication_they_are_open_to_administrators_only(guarded):
     ],
 )
 @pytest.mark.parametrize("members", [(("team", "a"), ("user", "b")), (("*", "*"),)])
-def test_settings_give_access_to_others(guarded, setting, name, feature, members):
+def test_settings_give_access_to_others(broker_with_tokens, setting, name, feature, members):
     """An operator names those who may administer, read and write, for each kind of the broker's event types. (S266)"""
-    broker = guarded(**{setting: members})
+    broker = broker_with_tokens(**{setting: members})
     if feature:
         broker.features.switch(feature, on=True)
 
@@ -208,9 +208,9 @@ def test_settings_give_access_to_others(guarded, setting, name, feature, members
     assert broker.event_types.get(name).authorization == Authorization(admins=listed, readers=listed, writers=listed)
 
 
-def test_without_administrators_their_lists_are_empty(guarded):
+def test_without_administrators_their_lists_are_empty(broker_with_tokens):
     """Without an administrator the lists are empty, and only the broker itself gets in. (P154)"""
-    broker = guarded(default_admin=())
+    broker = broker_with_tokens(default_admin=())
     broker.features.switch(Feature.AUDIT_LOG_COLLECTION, on=True)
     broker.prepare_for_requests()
 
@@ -227,9 +227,9 @@ def test_without_administrators_their_lists_are_empty(guarded):
 
 
 @pytest.mark.parametrize("lists", [None, OPEN])
-def test_open_event_types_are_closed_when_authentication_is_on(guarded, lists, caplog):
+def test_open_event_types_are_closed_when_authentication_is_on(broker_with_tokens, lists, caplog):
     """An event type that an earlier version, or one without tokens, left open is closed at the next start."""
-    broker = guarded()
+    broker = broker_with_tokens()
     caplog.set_level(logging.INFO)
     broker.prepare_for_requests()
     old = broker.event_types.get(QUEUE)
@@ -242,9 +242,9 @@ def test_open_event_types_are_closed_when_authentication_is_on(guarded, lists, c
     assert "Authorization of system event type" in caplog.text
 
 
-def test_empty_lists_get_the_administrators_of_later_settings(guarded, caplog):
+def test_empty_lists_get_the_administrators_of_later_settings(broker_with_tokens, caplog):
     """An event type that was made while no administrator was named belongs to those of a later start."""
-    broker = guarded()
+    broker = broker_with_tokens()
     caplog.set_level(logging.INFO)
     broker.prepare_for_requests()
     old = broker.event_types.get(QUEUE)
@@ -257,9 +257,9 @@ def test_empty_lists_get_the_administrators_of_later_settings(guarded, caplog):
     assert "Authorization of system event type" in caplog.text
 
 
-def test_without_administrators_the_event_types_of_the_broker_are_closed_to_all(opened):
+def test_without_administrators_the_event_types_of_the_broker_are_closed_to_all(own_event_types_broker):
     """Where tokens are asked for and no administrator is named, lists are empty, and stay so."""
-    broker = opened(auth="gateway")
+    broker = own_event_types_broker(auth="gateway")
     broker.prepare_for_requests()
     first = broker.event_types.get(QUEUE)
     broker.system_event_types.prepared_names.clear()
@@ -269,9 +269,9 @@ def test_without_administrators_the_event_types_of_the_broker_are_closed_to_all(
     assert broker.event_types.get(QUEUE) == first
 
 
-def test_an_event_type_changed_by_an_operator_stays_open(guarded, caplog):
+def test_an_event_type_changed_by_an_operator_stays_open(broker_with_tokens, caplog):
     """An event type that was changed after its creation is not changed, and a warning is logged."""
-    broker = guarded()
+    broker = broker_with_tokens()
     broker.prepare_for_requests()
     old = broker.event_types.get(QUEUE)
     changed = replace(old, authorization=OPEN, updated_at=old.updated_at.replace(year=2100))
@@ -284,9 +284,9 @@ def test_an_event_type_changed_by_an_operator_stays_open(guarded, caplog):
     assert f"{QUEUE} stays open to everyone" in caplog.text
 
 
-def test_an_event_type_that_settings_open_stays_open(guarded):
+def test_an_event_type_that_settings_open_stays_open(broker_with_tokens):
     """A setting may open an event type to everyone."""
-    broker = guarded(dead_letter_authorization=(("*", "*"),))
+    broker = broker_with_tokens(dead_letter_authorization=(("*", "*"),))
     broker.prepare_for_requests()
     broker.system_event_types.prepared_names.clear()
     broker.prepare_for_requests()
@@ -294,9 +294,9 @@ def test_an_event_type_that_settings_open_stays_open(guarded):
     assert broker.event_types.get(QUEUE).authorization == OPEN
 
 
-def test_without_authentication_nothing_is_closed(opened):
+def test_without_authentication_nothing_is_closed(own_event_types_broker):
     """While authentication is off, authorization has no effect and is not changed."""
-    broker = opened()
+    broker = own_event_types_broker()
     broker.prepare_for_requests()
     broker.system_event_types.prepared_names.clear()
     broker.prepare_for_requests()
@@ -317,9 +317,9 @@ def a_draft(name):
 
 
 @pytest.mark.parametrize("name", [QUEUE, REDRIVE, AUDIT_LOG, *sorted(KPI_EVENT_TYPES)])
-def test_their_names_are_reserved(guarded, name):
+def test_their_names_are_reserved(broker_with_tokens, name):
     """A client that could create the broker's event types first could read what the broker writes to them."""
-    broker = guarded()
+    broker = broker_with_tokens()
     administrator = Subject(name="ops", attributes=frozenset({Attribute("user", "ops")}))
 
     with pytest.raises(NotPermitted, match=f"Access on ADMIN event-type:{name} denied"):
@@ -329,9 +329,9 @@ def test_their_names_are_reserved(guarded, name):
 
 
 @pytest.mark.parametrize("name", [REDRIVE, EVENT_TYPE_LOG])
-def test_administrators_may_use_reserved_names(guarded, opened, name):
+def test_administrators_may_use_reserved_names(broker_with_tokens, own_event_types_broker, name):
     """An administrator creates the redrive event type; every client can while authentication is off. (S273)"""
-    guarded_broker, open_to_all = guarded(), opened()
+    guarded_broker, open_to_all = broker_with_tokens(), own_event_types_broker()
 
     guarded_broker.event_type_creation.create(a_draft(name), Subject(name="ops", attributes=frozenset({OPS})))
     open_to_all.event_type_creation.create(a_draft(name), UNAUTHENTICATED)
@@ -340,9 +340,9 @@ def test_administrators_may_use_reserved_names(guarded, opened, name):
 
 
 @pytest.mark.parametrize(("lists", "attached"), [(None, False), (OPEN, False), (replace(OPEN, writers=(OPS,)), True)])
-def test_a_redrive_event_type_has_writers(guarded, lists, attached, caplog):
+def test_a_redrive_event_type_has_writers(broker_with_tokens, lists, attached, caplog):
     """A redrive event type that is open to all publishers is not attached to subscriptions. (S273)"""
-    broker = guarded()
+    broker = broker_with_tokens()
     broker.event_type_creation.create(a_draft(REDRIVE), Subject(name="ops", attributes=frozenset({OPS})))
     old = broker.event_types.get(REDRIVE)
     broker.event_types.replace(old, replace(old, authorization=lists))

@@ -18,12 +18,12 @@ from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, In
 from nakadi.ports.registry import PutDocument, RemoveDocument
 from tests.support.builders import A_MOMENT, a_timeline, an_event_type
 from tests.support.clock import HandMovedClock
-from tests.support.metrics import samples_of, value
+from tests.support.metrics import collect_samples, value
 
 JOB = "nakadi-test-compaction"
 
 
-class World:
+class TableSetup:
     """Event types with archived events, of which tables have some."""
 
     def __init__(self):
@@ -48,7 +48,7 @@ class World:
         self.index.create_topic(name, 2)
         return made
 
-    def archived(self, event_type, count, seconds_ago, partition=0):
+    def archive_events(self, event_type, count, seconds_ago, partition=0):
         topic = event_type.timeline.topic
         head = self.index.index_heads([(topic, partition)])[topic, partition]
         at = round((self.clock.now().timestamp() - seconds_ago) * 1e6)
@@ -77,75 +77,75 @@ class World:
 
 
 @pytest.fixture
-def world():
-    return World()
+def setup():
+    return TableSetup()
 
 
-def test_the_state_of_a_table_is_stored_completely(world):
+def test_the_state_of_a_table_is_stored_completely(setup):
     """What a job found is the same after it was written down, and found by the event type alone."""
-    first = world.event_type("a.b")
-    state = world.has(first, p0=5, p1=7)
+    first = setup.event_type("a.b")
+    state = setup.has(first, p0=5, p1=7)
 
     assert table_state_from_body(table_state_body(state)) == state
-    assert world.event_types.table_state(first) == state
-    assert world.event_types.table_state(an_event_type(name="a.b", id="another")) is None
+    assert setup.event_types.table_state(first) == state
+    assert setup.event_types.table_state(an_event_type(name="a.b", id="another")) is None
 
 
-def test_the_lag_is_the_age_of_the_oldest_event_that_is_in_no_table(world):
+def test_the_lag_is_the_age_of_the_oldest_event_that_is_in_no_table(setup):
     """Partitions and segments that a table has do not count, those beyond it do, and so do tables not yet begun."""
-    behind, up_to_date, new = (world.event_type(name) for name in ("behind", "up.to.date", "new"))
-    off = world.event_type("off", annotations={"datalake.zalando.org/materialize-events": "off"})
+    behind, up_to_date, new = (setup.event_type(name) for name in ("behind", "up.to.date", "new"))
+    off = setup.event_type("off", annotations={"datalake.zalando.org/materialize-events": "off"})
     for event_type in (behind, up_to_date, off):
-        world.archived(event_type, 3, 900)
-        world.archived(event_type, 3, 600)
-        world.archived(event_type, 3, 500, partition=1)
-    world.lags.measure()
-    assert world.lags.lag_seconds_by_event_type == {}, "where no job has run, nothing is late"
+        setup.archive_events(event_type, 3, 900)
+        setup.archive_events(event_type, 3, 600)
+        setup.archive_events(event_type, 3, 500, partition=1)
+    setup.lags.measure()
+    assert setup.lags.lag_seconds_by_event_type == {}, "where no job has run, nothing is late"
 
-    world.has(behind, p0=3, p1=3)
-    world.has(up_to_date, p0=6, p1=3)
-    world.lags.measure()
-    assert world.lags.lag_seconds_by_event_type == pytest.approx({"behind": 600, "up.to.date": 0, "new": 0})
+    setup.has(behind, p0=3, p1=3)
+    setup.has(up_to_date, p0=6, p1=3)
+    setup.lags.measure()
+    assert setup.lags.lag_seconds_by_event_type == pytest.approx({"behind": 600, "up.to.date": 0, "new": 0})
 
-    world.has(behind, p0=1, p1=3)
-    world.archived(new, 1, 30)
-    world.lags.measure()
-    assert world.lags.lag_seconds_by_event_type == pytest.approx({"behind": 900, "up.to.date": 0, "new": 30})
+    setup.has(behind, p0=1, p1=3)
+    setup.archive_events(new, 1, 30)
+    setup.lags.measure()
+    assert setup.lags.lag_seconds_by_event_type == pytest.approx({"behind": 900, "up.to.date": 0, "new": 30})
 
-    world.event_types.remove(world.event_types.get("behind"))
-    world.lags.measure()
-    assert set(world.lags.lag_seconds_by_event_type) == {"up.to.date", "new"}
-    assert set(world.lags.table_states_by_event_type) == {"up.to.date"}
+    setup.event_types.remove(setup.event_types.get("behind"))
+    setup.lags.measure()
+    assert set(setup.lags.lag_seconds_by_event_type) == {"up.to.date", "new"}
+    assert set(setup.lags.table_states_by_event_type) == {"up.to.date"}
 
 
-def test_events_that_are_gone_from_the_archive_are_not_waited_for(world):
+def test_events_that_are_gone_from_the_archive_are_not_waited_for(setup):
     """What retention removed before a job read it is in no table, and none waits for it."""
-    event_type = world.event_type("forgotten")
-    world.has(event_type, p0=0)
-    world.archived(event_type, 3, 900)
-    world.index.drop_segments_before("forgotten", 0, 3)
-    world.lags.measure()
+    event_type = setup.event_type("forgotten")
+    setup.has(event_type, p0=0)
+    setup.archive_events(event_type, 3, 900)
+    setup.index.drop_segments_before("forgotten", 0, 3)
+    setup.lags.measure()
 
-    assert world.lags.lag_seconds_by_event_type == {"forgotten": 0}
+    assert setup.lags.lag_seconds_by_event_type == {"forgotten": 0}
 
 
-def test_offsets_without_a_segment_are_passed_over(world):
+def test_offsets_without_a_segment_are_passed_over(setup):
     """What lies before offsets that were counted and never archived is in the table: the event behind them waits."""
-    event_type = world.event_type("holed")
-    world.archived(event_type, 3, 900)
-    world.has(event_type, p0=3)
-    head = world.index.index_heads([("holed", 0)])["holed", 0]
-    assert world.index.advance_head("holed", 0, head.revision, IndexHead(IndexingState(next_offset=5)), None)
-    world.archived(event_type, 1, 60)
-    world.lags.measure()
+    event_type = setup.event_type("holed")
+    setup.archive_events(event_type, 3, 900)
+    setup.has(event_type, p0=3)
+    head = setup.index.index_heads([("holed", 0)])["holed", 0]
+    assert setup.index.advance_head("holed", 0, head.revision, IndexHead(IndexingState(next_offset=5)), None)
+    setup.archive_events(event_type, 1, 60)
+    setup.lags.measure()
 
-    assert world.lags.lag_seconds_by_event_type == pytest.approx({"holed": 60})
+    assert setup.lags.lag_seconds_by_event_type == pytest.approx({"holed": 60})
 
 
-def test_a_job_is_started_for_news_once_and_less_often_when_that_does_not_help(world):
+def test_a_job_is_started_for_news_once_and_less_often_when_that_does_not_help(setup):
     """One of several processes starts it; a table that stays behind is tried again after a quarter of its lag."""
-    lags, others = world.seen_by_jobs(always=True), world.seen_by_jobs(always=True)
-    event_type = world.event_type("busy")
+    lags, others = setup.seen_by_jobs(always=True), setup.seen_by_jobs(always=True)
+    event_type = setup.event_type("busy")
 
     def starts():
         for each in (lags, others):
@@ -153,56 +153,56 @@ def test_a_job_is_started_for_news_once_and_less_often_when_that_does_not_help(w
         return [each.claim_job_start(JOB, 600) for each in (lags, others)]
 
     assert starts() == [False, False], "without events"
-    world.archived(event_type, 1, 0)
-    world.clock.move(599)
+    setup.archive_events(event_type, 1, 0)
+    setup.clock.move(599)
     assert starts() == [False, False], "they do not wait for long yet"
-    world.clock.move(1)
+    setup.clock.move(1)
     assert starts() == [True, False]
-    world.clock.move(599)
+    setup.clock.move(599)
     assert starts() == [False, False]
-    world.clock.move(1)
+    setup.clock.move(1)
     assert starts() == [True, False]
 
-    world.clock.move(4 * 3600)
+    setup.clock.move(4 * 3600)
     assert starts() == [True, False]
-    world.clock.move(3600)
+    setup.clock.move(3600)
     assert starts() == [False, False], "four hours behind, it is not tried each ten minutes"
-    world.clock.move(1600)
+    setup.clock.move(1600)
     assert starts() == [True, False]
 
-    world.has(event_type, p0=1)
-    world.clock.move(10_000)
+    setup.has(event_type, p0=1)
+    setup.clock.move(10_000)
     assert starts() == [False, False]
 
 
-def test_of_two_that_start_a_job_at_once_one_does(world):
+def test_of_two_that_start_a_job_at_once_one_does(setup):
     """A start is claimed by a conditional write."""
-    lags = world.seen_by_jobs(always=True)
-    world.archived(world.event_type("busy"), 1, 3600)
+    lags = setup.seen_by_jobs(always=True)
+    setup.archive_events(setup.event_type("busy"), 1, 3600)
     lags.measure()
 
     class Late(MemoryRegistry):
         """Between its read and its write another process starts the job."""
 
         def get(self, kind, key):
-            found = world.registry.get(kind, key)
-            world.registry.write(PutDocument(TABLE_JOB_STARTS_KIND, key, {"started_at": world.clock.now().isoformat()}))
+            found = setup.registry.get(kind, key)
+            setup.registry.write(PutDocument(TABLE_JOB_STARTS_KIND, key, {"started_at": setup.clock.now().isoformat()}))
             return found
 
         def write(self, *changes):
-            world.registry.write(*changes)
+            setup.registry.write(*changes)
 
     late = TableLagMonitor(
-        event_types=world.event_types,
+        event_types=setup.event_types,
         registry=Late(),
-        log_index=world.index,
-        clock=world.clock,
+        log_index=setup.index,
+        clock=setup.clock,
         measures_without_tables=True,
     )
     late.lag_seconds_by_event_type.update(lags.lag_seconds_by_event_type)
 
     assert not late.claim_job_start(JOB, 600)
-    world.registry.write(RemoveDocument(TABLE_JOB_STARTS_KIND, JOB))
+    setup.registry.write(RemoveDocument(TABLE_JOB_STARTS_KIND, JOB))
     assert lags.claim_job_start(JOB, 600)
 
 
@@ -254,48 +254,48 @@ def test_tables_are_counted_as_housekeeping_saw_them(tmp_path):
             ("nakadi_table_misfits", 2),
             ("nakadi_table_missing_events", 1),
         ):
-            assert value(samples_of(broker.metrics), name, event_type="a.b") == expected
+            assert value(collect_samples(broker.metrics), name, event_type="a.b") == expected
 
 
-def history_of(world, event_type, next_offset, partition=0, hours=48):
+def history_of(setup, event_type, next_offset, partition=0, hours=48):
     """How many seconds ago the first event was stored that compaction has to leave alone; 0 if there is none."""
 
     class Log:
         def bounds(self, _topic, partitions):
             return {each: OffsetBounds(0, next_offset) for each in partitions}
 
-    guard = CompactionGuard(event_types=world.event_types, log_index=world.index, longest_delay=timedelta(hours=hours))
-    now = world.clock.now()
+    guard = CompactionGuard(event_types=setup.event_types, log_index=setup.index, longest_delay=timedelta(hours=hours))
+    now = setup.clock.now()
     place = (event_type.timeline.topic, partition)
     return (now - guard.compactable_until(event_type, place, Log(), now)).total_seconds()
 
 
-def test_compaction_leaves_events_alone_that_are_in_no_table(world):
+def test_compaction_leaves_events_alone_that_are_in_no_table(setup):
     """It may go up to the first event that the table does not have, and up to what is not archived yet."""
-    event_type = world.event_type("changed")
+    event_type = setup.event_type("changed")
     for seconds_ago in (900, 600):
-        world.archived(event_type, 3, seconds_ago)
+        setup.archive_events(event_type, 3, seconds_ago)
 
-    assert history_of(world, event_type, 6) == 900
-    world.has(event_type, p0=2)
-    assert history_of(world, event_type, 6) == 900
-    world.has(event_type, p0=3)
-    assert history_of(world, event_type, 6) == 600
-    world.has(event_type, p0=6)
-    assert history_of(world, event_type, 9) == 600
-    assert history_of(world, event_type, 6) == 0
+    assert history_of(setup, event_type, 6) == 900
+    setup.has(event_type, p0=2)
+    assert history_of(setup, event_type, 6) == 900
+    setup.has(event_type, p0=3)
+    assert history_of(setup, event_type, 6) == 600
+    setup.has(event_type, p0=6)
+    assert history_of(setup, event_type, 9) == 600
+    assert history_of(setup, event_type, 6) == 0
 
 
-def test_compaction_waits_only_where_there_can_be_a_table_and_not_for_ever(world):
+def test_compaction_waits_only_where_there_can_be_a_table_and_not_for_ever(setup):
     """Not for types without a table, for topics that are not archived, nor where that is not asked for."""
-    event_type = world.event_type("changed")
-    world.archived(event_type, 3, 49 * 3600)
-    off = world.event_type("off", annotations={"datalake.zalando.org/materialize-events": "off"})
-    world.archived(off, 3, 900)
+    event_type = setup.event_type("changed")
+    setup.archive_events(event_type, 3, 49 * 3600)
+    off = setup.event_type("off", annotations={"datalake.zalando.org/materialize-events": "off"})
+    setup.archive_events(off, 3, 900)
     unknown = an_event_type(name="unknown", id="unknown", timelines=(a_timeline(topic="unknown", partitions=1),))
 
-    assert history_of(world, event_type, 3) == 48 * 3600
-    assert history_of(world, event_type, 3, partition=1) == 48 * 3600, "nothing of it is archived yet"
-    assert history_of(world, event_type, 3, hours=0) == 0
-    assert history_of(world, off, 3) == 0
-    assert history_of(world, unknown, 3) == 0
+    assert history_of(setup, event_type, 3) == 48 * 3600
+    assert history_of(setup, event_type, 3, partition=1) == 48 * 3600, "nothing of it is archived yet"
+    assert history_of(setup, event_type, 3, hours=0) == 0
+    assert history_of(setup, off, 3) == 0
+    assert history_of(setup, unknown, 3) == 0

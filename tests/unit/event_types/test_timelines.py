@@ -131,7 +131,7 @@ def test_a_storage_out_of_reach_changes_nothing(broker, event_type):
     assert broker.event_types.get(event_type.name).switching_to is None
 
 
-def relabelled(broker, name):
+def change_label(broker, name):
     """The event type's owner changes a label of it."""
     old = broker.event_types.get(name)
     broker.event_types.replace(old, replace(old, labels={"a": str(old.revision)}))
@@ -141,7 +141,7 @@ def relabelled(broker, name):
 def test_a_change_of_the_event_type_does_not_break_a_switch(broker, event_type, before):
     """An owner may change the event type at any moment of a switch: both come about. (R242, R243)"""
     name = event_type.name
-    meanwhile(broker.registry, *[lambda: None] * before, lambda: relabelled(broker, name))
+    meanwhile(broker.registry, *[lambda: None] * before, lambda: change_label(broker, name))
 
     broker.timelines.move_to_new_timeline(name, "default", UNAUTHENTICATED)
 
@@ -222,11 +222,11 @@ def test_a_storage_may_change_while_an_event_type_is_created(broker):
 def test_a_storage_may_be_removed_while_an_event_type_is_created(broker):
     """An event type whose storage is removed while it is created lives in the one that follows. (R104)"""
 
-    def removed():
+    def list_removed():
         broker.storages.choose("default")
         broker.storages.remove("spare", lambda _: False)
 
-    meanwhile(broker.registry, removed)
+    meanwhile(broker.registry, list_removed)
 
     broker.event_type_creation.create(a_draft("a.b"), UNAUTHENTICATED)
 

@@ -6,7 +6,7 @@ from nakadi.http.application import Application, Route
 from nakadi.http.message import StreamingResponse
 from nakadi.local.serving import ServerThread
 from nakadi.model.authorization import UNAUTHENTICATED
-from tests.support.http_server import Slow, Streams, echo
+from tests.support.http_server import SlowHandler, Streams, echo
 from tests.support.patience import PATIENCE
 from tests.support.wire import Wire
 
@@ -18,7 +18,7 @@ def streams():
 
 @pytest.fixture
 def slow():
-    return Slow()
+    return SlowHandler()
 
 
 @pytest.fixture

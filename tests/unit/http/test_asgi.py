@@ -12,7 +12,7 @@ from nakadi.http.asgi import AsgiApplication, RequestLimits
 from nakadi.http.message import Response, StreamingResponse, empty_response, json_response, request_from_scope
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.outcomes import NotAuthenticated
-from tests.support.asgi import NO_HEAD_START, Client, a_scope, an_application, answered, asked_of
+from tests.support.asgi import NO_HEAD_START, Client, a_scope, an_application, get_application_response, get_response
 
 # Requests.
 
@@ -44,14 +44,14 @@ def test_a_whole_url_as_target_is_understood(raw, target):
 @pytest.mark.parametrize("value", ["f", "Ümläut", "\xff\xfe"])
 def test_header_values_are_given_back_unchanged(value):
     """Whatever bytes a flow id has, the response has the same. (R38)"""
-    client = answered(lambda _: empty_response(), a_scope(headers=[("x-flow-id", value)]))
+    client = get_response(lambda _: empty_response(), a_scope(headers=[("x-flow-id", value)]))
 
     assert client.headers["x-flow-id"] == value
 
 
 def test_bodies_arrive_whole():
     """A body in many pieces reaches the handler in one."""
-    client = answered(lambda r: json_response(r.body.decode()), a_scope("POST"), Client(b"ab", b"", b"cd", b"e"))
+    client = get_response(lambda r: json_response(r.body.decode()), a_scope("POST"), Client(b"ab", b"", b"cd", b"e"))
 
     assert json.loads(client.body) == "abcde"
 
@@ -61,7 +61,7 @@ def test_bodies_arrive_whole():
 )
 def test_a_body_that_is_too_long_is_refused(headers, pieces):
     """A body beyond the bound, as announced or as it arrives, is 413, and the connection is given up."""
-    client = answered(
+    client = get_response(
         lambda _: pytest.fail("it was handled"),
         a_scope("POST", headers=headers),
         Client(*pieces),
@@ -80,7 +80,7 @@ def test_a_refused_client_that_goes_on_and_on_is_not_read_for_ever():
             await asyncio.sleep(0.01)
             return {"type": "http.request", "body": b"x" * 100, "more_body": True}
 
-    client = answered(
+    client = get_response(
         lambda _: None, a_scope("POST"), Endless(), RequestLimits(max_body_bytes=10, linger_timeout_seconds=0.1)
     )
 
@@ -95,7 +95,7 @@ def test_a_body_that_does_not_come_is_given_up():
             await asyncio.sleep(60)
 
     limits = RequestLimits(body_timeout_seconds=0.05, linger_timeout_seconds=0.05)
-    client = answered(lambda _: pytest.fail("it was handled"), a_scope("POST"), Slow(), limits)
+    client = get_response(lambda _: pytest.fail("it was handled"), a_scope("POST"), Slow(), limits)
 
     assert client.status == 408
 
@@ -110,7 +110,7 @@ def test_who_leaves_before_the_body_is_complete_is_not_answered():
     client = Leaving()
     client.pieces = []
 
-    assert answered(lambda _: pytest.fail("it was handled"), a_scope("POST"), client).sent == []
+    assert get_response(lambda _: pytest.fail("it was handled"), a_scope("POST"), client).sent == []
 
 
 # What is judged before a body is read.
@@ -145,7 +145,7 @@ def test_nothing_of_a_body_is_read_for_who_is_refused_by_the_head(target, header
     """URL, token, path and announced size are judged before any of the body is read. (R48)"""
     route = Route(method="POST", template="/x", handler=lambda _: pytest.fail("it was handled"), operation="x")
     scope = a_scope("POST", target, headers or [("transfer-encoding", "chunked")])
-    client = asked_of(Application([route], authenticate), scope, Silent())
+    client = get_application_response(Application([route], authenticate), scope, Silent())
 
     assert (client.status, client.headers["connection"]) == (status, "close")
     assert not client.asked_before_the_answer
@@ -174,7 +174,7 @@ def test_a_token_is_looked_at_once(whole):
     scope = a_scope(
         "POST", headers=[("authorization", "Bearer it"), ("content-length", "3")], state={"connection": Connection()}
     )
-    client = asked_of(Application([route], authenticate), scope, Client(b"a", b"bc"))
+    client = get_application_response(Application([route], authenticate), scope, Client(b"a", b"bc"))
 
     assert (client.status, client.body, tokens) == (200, b'"abc"', ["Bearer it"])
 
@@ -210,7 +210,9 @@ PACKED = [("content-encoding", "gzip")]
 )
 def test_a_request_takes_its_memory_as_it_needs_it(handler, headers, pieces, status):
     """What a body takes as it was sent, unpacked and worked on is counted together."""
-    client = answered(handler, a_scope("POST", headers=headers), Client(*pieces), RequestLimits(max_memory_bytes=1_000))
+    client = get_response(
+        handler, a_scope("POST", headers=headers), Client(*pieces), RequestLimits(max_memory_bytes=1_000)
+    )
 
     assert client.status == status
 
@@ -318,7 +320,7 @@ def test_an_open_stream_keeps_no_memory():
 
 def test_a_response_has_its_length():
     """A response says how long it is."""
-    client = answered(lambda _: json_response({"a": 1}))
+    client = get_response(lambda _: json_response({"a": 1}))
 
     assert (client.status, client.headers["content-length"], client.body) == (200, "7", b'{"a":1}')
 
@@ -326,7 +328,7 @@ def test_a_response_has_its_length():
 @pytest.mark.parametrize("status", [204, 304])
 def test_some_statuses_have_no_body(status):
     """204 and 304 come without body and length."""
-    client = answered(lambda _: Response(status, {}, b"never sent"))
+    client = get_response(lambda _: Response(status, {}, b"never sent"))
 
     assert client.body == b""
     assert "content-length" not in client.headers
@@ -336,7 +338,7 @@ def test_some_statuses_have_no_body(status):
 def test_long_responses_are_packed_for_those_who_ask(size):
     """A GET's answer is packed when the client wants it, the very long ones aside from the loop. (R37)"""
     text = "x" * size
-    client = answered(lambda _: json_response(text), a_scope(headers=[("accept-encoding", "gzip")]))
+    client = get_response(lambda _: json_response(text), a_scope(headers=[("accept-encoding", "gzip")]))
 
     assert client.headers["content-encoding"] == "gzip"
     assert json.loads(gzip.decompress(client.body)) == text

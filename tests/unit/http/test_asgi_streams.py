@@ -12,8 +12,8 @@ from nakadi.http.application import Application, Lane, Route
 from nakadi.http.asgi import AsgiApplication, RequestLimits
 from nakadi.http.message import ClientGone, Response, StreamingResponse, empty_response, request_from_scope
 from nakadi.model.authorization import UNAUTHENTICATED
-from tests.support.asgi import NO_HEAD_START, Client, a_scope, an_application, answered, streaming
-from tests.support.patience import PATIENCE, effort
+from tests.support.asgi import NO_HEAD_START, Client, a_scope, an_application, get_response, streaming
+from tests.support.patience import PATIENCE, measure_cpu
 
 # Lanes.
 
@@ -155,7 +155,7 @@ def test_a_stream_begins_before_its_first_batch():
         seen.extend(client.sent)
 
     client = Client()
-    answered(streaming(serve), client=client)
+    get_response(streaming(serve), client=client)
 
     assert [each["type"] for each in seen] == ["http.response.start", "http.response.body"]
     assert seen[1] == {"type": "http.response.body", "body": b"", "more_body": True}
@@ -170,7 +170,7 @@ def test_every_write_is_sent_on_its_own():
         await outlet.write(b"one\n")
         await outlet.write(b"two\n")
 
-    client = answered(streaming(serve))
+    client = get_response(streaming(serve))
 
     assert [each["body"] for each in client.sent[2:]] == [b"one\n", b"two\n", b""]
     assert client.complete
@@ -183,7 +183,7 @@ def test_a_stream_is_packed_write_by_write():
         await outlet.write(b"one\n")
         await outlet.write(b"x" * 100_000)
 
-    client = answered(streaming(serve), a_scope(headers=[("accept-encoding", "gzip")]))
+    client = get_response(streaming(serve), a_scope(headers=[("accept-encoding", "gzip")]))
     reader = zlib.decompressobj(wbits=31)
 
     assert client.headers["content-encoding"] == "gzip"
@@ -205,10 +205,10 @@ def test_the_first_batch_keeps_its_distance_from_the_headers():
 
     by_requests = ("user-agent", "python-requests/2.32.3")
     never = RequestLimits(first_chunk_delay_seconds=10 * PATIENCE)
-    answered(streaming(serve), a_scope(headers=[by_requests]), limits=RequestLimits(first_chunk_delay_seconds=0.05))
-    answered(streaming(serve), a_scope(headers=[by_requests, ("accept-encoding", "gzip")]), limits=never)
-    answered(streaming(serve), a_scope(headers=[("user-agent", "Go-http-client/1.1")]), limits=never)
-    answered(streaming(serve), limits=never)
+    get_response(streaming(serve), a_scope(headers=[by_requests]), limits=RequestLimits(first_chunk_delay_seconds=0.05))
+    get_response(streaming(serve), a_scope(headers=[by_requests, ("accept-encoding", "gzip")]), limits=never)
+    get_response(streaming(serve), a_scope(headers=[("user-agent", "Go-http-client/1.1")]), limits=never)
+    get_response(streaming(serve), limits=never)
 
     assert times[0] >= 0.05
     assert max(times[1:]) < PATIENCE
@@ -225,7 +225,7 @@ def test_a_stream_learns_that_its_client_is_gone_while_it_is_idle():
         done.append(True)
 
     client, done = Client(), []
-    answered(streaming(serve), client=client)
+    get_response(streaming(serve), client=client)
 
     assert done == [True]
 
@@ -255,7 +255,7 @@ def test_a_client_that_takes_nothing_is_given_up():
 
     client, connection = Stuck(), Connection()
     limits = RequestLimits(stalled_client_timeout_seconds=0.05, first_chunk_delay_seconds=0)
-    answered(streaming(serve), a_scope(state={"connection": connection}), client, limits)
+    get_response(streaming(serve), a_scope(state={"connection": connection}), client, limits)
 
     assert connection.did == "abort"
 
@@ -286,7 +286,7 @@ def test_a_write_that_is_given_up_cuts_the_connection():
                 await outlet.write(b"x")
 
     client, connection = Stuck(), Connection()
-    answered(
+    get_response(
         streaming(serve), a_scope(state={"connection": connection}), client, RequestLimits(first_chunk_delay_seconds=0)
     )
 
@@ -300,7 +300,7 @@ def test_a_stream_that_fails_is_cut_off(caplog):
         await outlet.write(b"one\n")
         raise RuntimeError("broken")
 
-    client = answered(streaming(serve))
+    client = get_response(streaming(serve))
 
     assert not client.complete
     assert "RuntimeError: broken" in caplog.text
@@ -346,7 +346,7 @@ def test_a_stream_for_a_client_that_has_gone_is_given_up():
     given_up = []
     client = Client()
     stream = StreamingResponse(nothing, release_if_never_served=lambda: given_up.append(True))
-    answered(lambda _: stream, a_scope(state={"connection": Connection()}), client)
+    get_response(lambda _: stream, a_scope(state={"connection": Connection()}), client)
     assert given_up == [True]
 
 
@@ -359,7 +359,7 @@ def effort_of_saying(times):
     scope = a_scope(target="/x?" + "a&" * times, headers=[("a", "b")] * times)
     request = request_from_scope(scope)
     assert (len(request.query["a"]), len(request.headers["a"])) == (times, 3 * times - 2)
-    return min(effort(lambda: request_from_scope(scope)) for _ in range(3))
+    return min(measure_cpu(lambda: request_from_scope(scope)) for _ in range(3))
 
 
 def test_what_is_said_again_and_again_costs_no_more_each_time():

@@ -10,8 +10,8 @@ from nakadi.http.message import Request, Response, StreamingResponse, empty_resp
 from nakadi.http.negotiation import json_media_type_for, with_preferred_problem_media_type
 from nakadi.http.problem import problem_of_error
 from nakadi.model.outcomes import NotFound
-from tests.support.everything import times
-from tests.support.patience import effort
+from tests.support.everything import choose_count
+from tests.support.patience import measure_cpu
 
 
 def a_route(**changes):
@@ -171,7 +171,7 @@ PIECES = [
 ]
 
 
-@settings(max_examples=times(100, 300))
+@settings(max_examples=choose_count(100, 300))
 @given(some.lists(some.sampled_from(PIECES), max_size=12).map("".join))
 def test_no_accept_header_does_harm(accept):
     """Whatever `Accept` says, there is an answer whose content type is one line of ASCII, or a refusal. (R12)"""
@@ -184,7 +184,7 @@ def test_no_accept_header_does_harm(accept):
 def test_long_accept_headers_are_read_in_one_pass(header):
     """A header as long as a head may be costs work in proportion to its length. (R12)"""
     part, whole = (
-        effort(lambda text=text: json_media_type_for(text)) for text in (header[: len(header) // 32], header)
+        measure_cpu(lambda text=text: json_media_type_for(text)) for text in (header[: len(header) // 32], header)
     )
     assert whole < 32 * 6 * part + 100  # if every quotation were looked for anew, it would be 1024 times as much
 

@@ -11,7 +11,7 @@ import pytest
 from nakadi import openapi
 from nakadi.local import Broker
 from nakadi.openapi import ApiOperation, example_of_parameter, examples_of_media_type
-from tests.support.api import created
+from tests.support.api import create_event_type
 from tests.support.patience import PATIENCE
 
 # Neither the registry nor a log is needed for these.
@@ -27,7 +27,7 @@ def broken(tmp_path):
     path = tmp_path / "secret.db"
     with Broker(registry=f"sqlite:///{path}", event_log=f"sqlite:///{path}", cache_seconds=0) as broker:
         with httpx.Client(base_url=broker.url) as api:
-            created(api, name="order.created")
+            create_event_type(api, name="order.created")
         yield broker, path
 
 

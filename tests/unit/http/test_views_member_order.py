@@ -10,7 +10,7 @@ import pytest
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
 from tests.support.api import a_business_definition, attributes
-from tests.support.http import client_of
+from tests.support.http import make_client
 from tests.support.subscriptions import a_request
 
 NAME = "order.of.members"
@@ -29,7 +29,7 @@ CURSOR = {"partition": "0", "offset": "BEGIN"}
 
 @pytest.fixture(scope="module")
 def api():
-    with closing(open_broker(Settings())) as broker, client_of(broker.application) as client:
+    with closing(open_broker(Settings())) as broker, make_client(broker.application) as client:
         statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 1, "write_parallelism": 1}
         assert client.post(
             "/event-types", json=a_business_definition(name=NAME, default_statistic=statistic)

@@ -11,7 +11,7 @@ from nakadi.local.broker import Faults, FaultyLog
 from nakadi.model.events import Refused, Stored
 from nakadi.model.outcomes import Unavailable
 from tests.support.clock import HandMovedClock
-from tests.support.engines import a_record, appended_soon, text_of
+from tests.support.engines import a_record, append_async, record_text
 from tests.support.patience import PATIENCE
 
 
@@ -34,7 +34,7 @@ def append(log, *names, topic="orders"):
 
 
 def values(log, partition=0, topic="orders", start=0):
-    return [text_of(event.record) for event in log.read(topic, partition, start).events]
+    return [record_text(event.record) for event in log.read(topic, partition, start).events]
 
 
 def test_without_orders_it_is_the_log_behind_it(log):
@@ -63,16 +63,16 @@ def test_orders_concern_appends_that_are_not_waited_for(log, faults):
     """Refused, late, throttled or stopped: the outcome is the one that a waiting caller would get. (P111)"""
     faults.refuse(partition="1")
     both = {0: [a_record("a")], 1: [a_record("x")]}
-    assert appended_soon(log, "orders", both).result(PATIENCE) == {0: Stored(), 1: Refused("internal error")}
+    assert append_async(log, "orders", both).result(PATIENCE) == {0: Stored(), 1: Refused("internal error")}
     faults.delay(PATIENCE * 10)
-    late = appended_soon(log, "orders", {0: [a_record("b")]})
-    assert appended_soon(log, "orders", {0: [a_record("c")]}).result(PATIENCE) == {0: Stored()}
+    late = append_async(log, "orders", {0: [a_record("b")]})
+    assert append_async(log, "orders", {0: [a_record("c")]}).result(PATIENCE) == {0: Stored()}
     faults.clear()
     assert late.result(PATIENCE) == {0: Stored()}
     faults.throttle()
-    assert isinstance(appended_soon(log, "orders", both).exception(PATIENCE), Unavailable)
+    assert isinstance(append_async(log, "orders", both).exception(PATIENCE), Unavailable)
     faults.stop()
-    assert isinstance(appended_soon(log, "orders", both).exception(PATIENCE), Unavailable)
+    assert isinstance(append_async(log, "orders", both).exception(PATIENCE), Unavailable)
     faults.resume()
     assert (values(log, 0), values(log, 1)) == (["a", "c", "b"], [])
 

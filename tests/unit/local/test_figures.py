@@ -2,10 +2,10 @@
 
 from nakadi.common.metrics import Metrics
 from nakadi.local.figures import merged_metrics, take_snapshot, totals_of_ended_processes
-from tests.support.metrics import samples_of, value
+from tests.support.metrics import collect_samples, value
 
 
-def counted(events: int, lag: float) -> Metrics:
+def make_figures(events: int, lag: float) -> Metrics:
     metrics = Metrics(started=5.0)
     metrics.stored("order", events, 10)
     metrics.streams_opened.add(1, "low")
@@ -17,7 +17,7 @@ def counted(events: int, lag: float) -> Metrics:
 
 
 def test_counters_and_times_add_up_and_gauges_are_combined_as_they_say():
-    whole = merged_metrics([take_snapshot(counted(3, 1.0)), take_snapshot(counted(4, 7.0))])
+    whole = merged_metrics([take_snapshot(make_figures(3, 1.0)), take_snapshot(make_figures(4, 7.0))])
     assert dict(whole.events_published.rows()) == {("order",): 7}
     assert dict(whole.streams_opened.rows()) == {("low",): 2}
     assert dict(whole.open_streams.rows()) == {("low",): 4}
@@ -34,8 +34,8 @@ def test_counters_and_times_add_up_and_gauges_are_combined_as_they_say():
 
 
 def test_what_a_process_counted_stays_after_its_end_and_its_gauges_do_not():
-    gone = totals_of_ended_processes([take_snapshot(counted(3, 1.0)), take_snapshot(counted(4, 7.0))], 5.0)
-    whole = merged_metrics([take_snapshot(counted(1, 2.0)), gone])
+    gone = totals_of_ended_processes([take_snapshot(make_figures(3, 1.0)), take_snapshot(make_figures(4, 7.0))], 5.0)
+    whole = merged_metrics([take_snapshot(make_figures(1, 2.0)), gone])
     assert dict(whole.events_published.rows()) == {("order",): 8}
     assert dict(whole.subscription_lag.rows()) == {("s",): 2.0}
     assert whole.request_seconds.rows()[("publish_events",)].value_count == 3
@@ -44,9 +44,9 @@ def test_what_a_process_counted_stays_after_its_end_and_its_gauges_do_not():
 
 def test_processor_time_is_reported_as_processes_counted_it():
     """A process that has ended is not asked any more, and its time is still there."""
-    reported = samples_of(
+    reported = collect_samples(
         merged_metrics(
-            [take_snapshot(counted(3, 1.0)), totals_of_ended_processes([take_snapshot(counted(4, 1.0))], 5.0)]
+            [take_snapshot(make_figures(3, 1.0)), totals_of_ended_processes([take_snapshot(make_figures(4, 1.0))], 5.0)]
         )
     )
     assert value(reported, "process_cpu_seconds_total") == 7
@@ -65,7 +65,7 @@ def test_event_types_that_are_deleted_are_left_out():
     for number in range(5):
         gone.stored(f"gone-{number}", 1, 10)
     ended = totals_of_ended_processes([take_snapshot(gone)], 5.0)
-    snapshots = [ended, take_snapshot(counted(3, 1.0))]
+    snapshots = [ended, take_snapshot(make_figures(3, 1.0))]
     whole = merged_metrics(snapshots, 2, lambda names: [name for name in names if name.startswith("gone")])
     assert dict(whole.events_published.rows()) == {("order",): 3}
     assert dict(whole.published_bytes.rows()) == {("order",): 10}

@@ -22,7 +22,7 @@ def logging_as_before():
         each.handlers[:] = handlers
 
 
-def refused(capsys, *arguments):
+def read_start_error(capsys, *arguments):
     """What is said on stderr by a program that must not start."""
     assert main([*arguments], signals=SignalHandler()) == 1
     said = capsys.readouterr()
@@ -37,7 +37,7 @@ def test_a_port_in_use_is_reported_in_a_sentence(capsys, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
-        assert f"Port {port} is in use" in refused(capsys, "--port", str(port), "--data", str(tmp_path / "d"))
+        assert f"Port {port} is in use" in read_start_error(capsys, "--port", str(port), "--data", str(tmp_path / "d"))
     assert not (tmp_path / "d" / "nakadi.db").exists()
 
 
@@ -51,19 +51,21 @@ def test_a_misspelled_setting_is_warned_of(capsys, tmp_path, monkeypatch):
 @pytest.mark.parametrize("port", ["70000", "-1"])
 def test_a_port_that_there_is_not(capsys, tmp_path, port):
     """A port outside of the possible ones is reported in a sentence."""
-    assert f"There is no port {port}" in refused(capsys, f"--port={port}", "--data", str(tmp_path))
+    assert f"There is no port {port}" in read_start_error(capsys, f"--port={port}", "--data", str(tmp_path))
 
 
 def test_a_host_that_is_not_ours(capsys, tmp_path):
     """An address of another machine is reported in a sentence."""
-    assert "of 192.0.2.1 cannot be had" in refused(capsys, "--port=0", "--host=192.0.2.1", "--data", str(tmp_path))
+    assert "of 192.0.2.1 cannot be had" in read_start_error(
+        capsys, "--port=0", "--host=192.0.2.1", "--data", str(tmp_path)
+    )
 
 
 def test_a_folder_that_cannot_be_written_to(capsys, tmp_path):
     """A data folder that is none is reported in a sentence."""
     (tmp_path / "file").write_text("not a folder")
 
-    said = refused(capsys, "--port=0", "--data", str(tmp_path / "file" / "data"))
+    said = read_start_error(capsys, "--port=0", "--data", str(tmp_path / "file" / "data"))
 
     assert f"Nothing can be written to the folder {tmp_path / 'file' / 'data'}: Not a directory." in said
 
@@ -72,7 +74,7 @@ def test_a_data_file_that_is_none(capsys, tmp_path):
     """A data file of another kind is reported in a sentence, and left as it is."""
     (tmp_path / "nakadi.db").write_text("my diary" * 100)
 
-    assert "is not a data file of this broker" in refused(capsys, "--port=0", "--data", str(tmp_path))
+    assert "is not a data file of this broker" in read_start_error(capsys, "--port=0", "--data", str(tmp_path))
     assert (tmp_path / "nakadi.db").read_text().startswith("my diary")
 
 
@@ -89,7 +91,7 @@ def test_settings_that_make_no_sense(capsys, monkeypatch, tmp_path, variable, va
     """A variable that cannot be understood is named."""
     monkeypatch.setenv(variable, value)
 
-    assert sentence in refused(capsys, "--port=0", "--data", str(tmp_path))
+    assert sentence in read_start_error(capsys, "--port=0", "--data", str(tmp_path))
 
 
 def test_an_option_that_there_is_not(capsys):

@@ -14,7 +14,7 @@ from nakadi.local.worker import (
 from tests.support.patience import PATIENCE
 
 
-async def said(supervisor):
+async def read_message(supervisor):
     return await asyncio.get_running_loop().sock_recv(supervisor, 1)
 
 
@@ -39,12 +39,12 @@ def test_a_worker_that_leaves_serves_what_it_gets_until_the_supervisor_knows():
                         handed_over.report_connection_end()
 
                 handed_over.start_serving(Protocol)
-                assert await said(supervisor) == WORKER_READY
+                assert await read_message(supervisor) == WORKER_READY
                 handed_over.announce_leaving()
-                assert await said(supervisor) == WORKER_LEAVING
+                assert await read_message(supervisor) == WORKER_LEAVING
                 socket.send_fds(supervisor, [CONNECTION_FOLLOWS], [connection.fileno()])
-                assert await said(supervisor) == CONNECTION_TAKEN
-                assert await said(supervisor) == CONNECTION_ENDED
+                assert await read_message(supervisor) == CONNECTION_TAKEN
+                assert await read_message(supervisor) == CONNECTION_ENDED
                 assert served == [False]
                 supervisor.shutdown(socket.SHUT_WR)
                 await stopped.wait()

@@ -12,7 +12,7 @@ from nakadi import openapi
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
 from nakadi.openapi import example_of_parameter, examples_of_media_type
-from tests.support.http import client_of
+from tests.support.http import make_client
 from tests.support.openapi import assert_answer_matches, operation_at
 
 # In an order in which each finds what it needs.
@@ -84,7 +84,7 @@ NEED_A_STREAM = {
 @pytest.fixture
 def broker() -> Iterator[httpx.Client]:
     wired = open_broker(Settings())
-    with client_of(wired.application) as client:
+    with make_client(wired.application) as client:
         client.event_hooks = {"response": [hold_against_the_description]}
         yield client
     wired.close()

@@ -11,7 +11,7 @@ from nakadi.publishing import memory, validation
 from nakadi.publishing.batch import BatchLimits
 from nakadi.publishing.validation import read_batch
 from nakadi.schemas import strict_json
-from tests.support.everything import times
+from tests.support.everything import choose_count
 
 
 @pytest.fixture(scope="module", autouse=True, params=["at once", "in pieces"])
@@ -347,7 +347,7 @@ TEXTS_OF_VALUES = some.recursive(
 )
 
 
-@settings(max_examples=times(100, 300))
+@settings(max_examples=choose_count(100, 300))
 @given(some.lists(some.lists(some.tuples(STRINGS, TEXTS_OF_VALUES), max_size=4).map(object_text), max_size=3))
 def test_the_fast_way_is_as_strict_as_the_slow_one(events):
     """A batch is taken if and only if a strict parser takes each of its events. (P30, P31, P32)"""

@@ -18,7 +18,7 @@ from nakadi.publishing.batch import BatchStatus
 from nakadi.publishing.enrichment import as_signed_32_bit, java_string_hash
 from nakadi.schemas import batch_decoder
 from tests.support.builders import an_event_type
-from tests.support.everything import times
+from tests.support.everything import choose_count
 from tests.support.publishing import EID, House, a_business_type, metadata
 
 SCHEMA = {
@@ -110,7 +110,7 @@ def pair():
         yield houses()
 
 
-@settings(max_examples=times(80, 200), deadline=None)
+@settings(max_examples=choose_count(80, 200), deadline=None)
 @given(
     name=some.sampled_from([each.name for each in event_types()]),
     events=some.lists(some.tuples(EVENTS, METADATA), max_size=4),

@@ -20,7 +20,7 @@ from nakadi.publishing import batch as batches
 from nakadi.publishing import memory, publisher, validation
 from nakadi.publishing.batch import BatchStatus
 from nakadi.schemas import batch_decoder
-from tests.support.everything import WANTED, times
+from tests.support.everything import WANTED, choose_count
 from tests.support.publishing import ANN, EID, House, a_business_type
 from tests.support.publishing_model import MALFORMED, ModelOutcome, ModelRecord, PublishingModel, spelled_members
 from tests.support.random_events import (
@@ -214,7 +214,7 @@ def test_publishing_does_what_the_model_says(monkeypatch, in_pieces):
         for module in (memory, validation, batches):
             monkeypatch.setattr(module, "MAX_BATCH_PIECE_BYTES", 400)
     ways = Counter()
-    for world in range(seed, seed + times(SCHEMAS, 20 * SCHEMAS)):
+    for world in range(seed, seed + choose_count(SCHEMAS, 20 * SCHEMAS)):
         try:
             run_world(random.Random(world), ways, monkeypatch, in_pieces=in_pieces)
         except BaseException:

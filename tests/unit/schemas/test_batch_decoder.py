@@ -15,7 +15,7 @@ from nakadi.schemas import strict_json
 from nakadi.schemas.batch_decoder import make_batch_decoder
 from nakadi.schemas.document import SchemaDocument, metadata_schema
 from nakadi.schemas.validation import compile_validator
-from tests.support.everything import times
+from tests.support.everything import choose_count
 from tests.unit.schemas.test_shapes import OBJECTS, VALUES, like
 
 TEXT = {"type": "string"}
@@ -65,7 +65,7 @@ def with_further_members(event, data):
     return {name: with_further_members(each, data) for name, each in event.items()} | data.draw(FURTHER_MEMBERS)
 
 
-@settings(max_examples=times(60, 150), deadline=None)
+@settings(max_examples=choose_count(60, 150), deadline=None)
 @given(
     some.data(), some.integers(0, 300), some.sampled_from([*[""] * 3, " ", ",", "0", "9" * 20, '"', "\\u003a", "\n"])
 )

@@ -6,7 +6,7 @@ import pytest
 
 from nakadi.schemas.changes import find_schema_changes
 from nakadi.schemas.values import StepsExhausted
-from tests.support.patience import effort
+from tests.support.patience import measure_cpu
 
 
 def diffs(old, new) -> list[str]:
@@ -394,4 +394,4 @@ def test_a_comparison_comes_to_an_end(old, new):
         with suppress(StepsExhausted):
             find_schema_changes(old, new)
 
-    assert effort(compare) < 10_000
+    assert measure_cpu(compare) < 10_000

@@ -16,7 +16,7 @@ from nakadi.schemas import limits
 from nakadi.schemas.document import Draft, SchemaDocument
 from nakadi.schemas.limits import MAX_SCHEMAS_PER_VALUE, check_expansion
 from nakadi.schemas.submission import check_loadable, parse_submitted_schema
-from tests.support.everything import times
+from tests.support.everything import choose_count
 from tests.support.schemas import VALUES, schemas
 
 SEVEN = "http://json-schema.org/draft-07/schema#"
@@ -219,7 +219,7 @@ class _Counting:
             self.hold(schema.get("contains"), item, place)
 
 
-@settings(max_examples=times(40, 100), deadline=None, derandomize=True, database=None)
+@settings(max_examples=choose_count(40, 100), deadline=None, derandomize=True, database=None)
 @given(st.sampled_from([4, 6, 7]).flatmap(schemas), VALUES)
 def test_no_value_is_held_against_more_schemas_than_were_counted(schema, value):
     """Whatever the schema and the event, the count is never exceeded, unless the schema contains itself."""

@@ -12,7 +12,7 @@ from nakadi.schemas.evolution import judge_evolution
 from nakadi.schemas.json_patch import patch_between
 from nakadi.schemas.proposals import propose_schema
 from nakadi.schemas.submission import check_schema_language, parse_submitted_schema
-from tests.support.everything import times
+from tests.support.everything import choose_count
 
 FORWARD, COMPATIBLE = CompatibilityMode.FORWARD, CompatibilityMode.COMPATIBLE
 S, INT = {"type": "string"}, {"type": "integer"}
@@ -148,7 +148,7 @@ def is_sound(schema, mode):
 
 
 @pytest.mark.parametrize("mode", [FORWARD, COMPATIBLE])
-@settings(max_examples=times(150, 10_000), derandomize=True, deadline=None, database=None)
+@settings(max_examples=choose_count(150, 10_000), derandomize=True, deadline=None, database=None)
 @given(old=SCHEMAS, new=SCHEMAS)
 def test_a_proposal_is_accepted(mode, old, new):
     """Whatever two sound schemas differ in, there is a proposal, and it is accepted. (R297)"""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nakadi.schemas.strict_json import MAX_JSON_DEPTH, StrictJsonError, parse_leading_value, parse_strict
-from tests.support.patience import effort
+from tests.support.patience import measure_cpu
 
 JSON_VALUES = st.recursive(
     st.none()
@@ -191,4 +191,4 @@ def test_takes_time_in_proportion_to_the_text(text):
         with suppress(StrictJsonError):
             parse_strict(text)
 
-    assert effort(parsed) < 5000
+    assert measure_cpu(parsed) < 5000

@@ -31,12 +31,12 @@ def test_a_registry_that_does_not_answer_holds_up_neither_the_loop_nor_its_end()
     access = SilentAccess()
     monitor = StreamAccessMonitor(access, seconds=0)
 
-    async def streamed():
+    async def record_stream():
         with monitor.monitor(object(), UNAUTHENTICATED, an_event_type()):
             await asyncio.to_thread(access.asked.wait, PATIENCE)
             assert await asyncio.to_thread(lambda: "others have threads") == "others have threads"
         monitor.close()
 
-    asyncio.run(streamed())  # which would wait for the threads that all share
+    asyncio.run(record_stream())  # which would wait for the threads that all share
     assert not access.over.is_set()
     access.answers.set()

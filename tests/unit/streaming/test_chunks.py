@@ -33,12 +33,12 @@ def bytes_of(run: EventRun) -> bytes:
     return joined_json(b"", [run], b"")
 
 
-def as_lines() -> EventChunk:
+def stored_lines() -> EventChunk:
     """Six events as the text they were stored as."""
     return EventChunk(1, 2, EventSlice(LINES, 12))
 
 
-def as_records() -> EventChunk:
+def stored_records() -> EventChunk:
     return EventChunk(1, 2, EventSlice(tuple(LINES), 12))
 
 
@@ -70,7 +70,7 @@ def test_many_different_cuts_do_not_multiply_the_memory():
 @pytest.mark.parametrize(("first", "last"), list(combinations(range(7), 2)))
 def test_stored_text_is_cut_anywhere(first, last):
     """A run of stored text has the bytes, the size and the places that the same events have one by one."""
-    run, expected = EventRun(as_lines(), first, last), EventRun(as_records(), first, last)
+    run, expected = EventRun(stored_lines(), first, last), EventRun(stored_records(), first, last)
     values = list(expected.values)
     assert joined_json(b"[", [run], b"]\n") == b"[" + b",".join(values) + b"]\n"
     assert (run.size, run.end, list(run.values)) == (expected.size, expected.end, values)
@@ -81,8 +81,8 @@ def test_stored_text_is_cut_anywhere(first, last):
 @pytest.mark.parametrize("middle", range(1, 6))
 def test_runs_of_both_kinds_are_joined(middle):
     """A batch may be made of several runs, of stored text and of events. (L45)"""
-    first, _ = EventRun(as_lines(), 0, 6).split(middle)
-    _, rest = EventRun(as_records(), 0, 6).split(middle)
+    first, _ = EventRun(stored_lines(), 0, 6).split(middle)
+    _, rest = EventRun(stored_records(), 0, 6).split(middle)
     expected = b",".join(event.record.value for event in LINES)
     assert joined_json(b"[", [first, rest], b"]") == b"[" + expected + b"]"
     assert joined_json(b"[", [rest, first], b"]").count(b",") == 5
@@ -91,7 +91,7 @@ def test_runs_of_both_kinds_are_joined(middle):
 @pytest.mark.parametrize("offset", [2, 3, 5, 6, 8, 9, 11, 12])
 def test_stored_text_is_taken_up_behind_any_offset(offset):
     """Offsets that have no event any more are passed by in stored text, too. (L44)"""
-    assert as_lines().run_from_offset(offset).first == as_records().run_from_offset(offset).first
+    assert stored_lines().run_from_offset(offset).first == stored_records().run_from_offset(offset).first
 
 
 def test_events_are_made_of_stored_text_where_they_are_looked_at():
@@ -107,7 +107,7 @@ def test_events_are_made_of_stored_text_where_they_are_looked_at():
 def test_no_event_of_stored_text_is_made_to_be_sent(monkeypatch):
     """Sending costs a few steps for a batch, not for each of its events."""
     monkeypatch.setattr(EventChunk, "records", property(lambda _: pytest.fail("events were made")))
-    run = as_lines().run_from_offset(2)
+    run = stored_lines().run_from_offset(2)
     assert [each.count for each in run.readable_parts(is_public)] == [6]
     assert batch_line(SendEvents("0", run.end, (run,))).endswith(b'"events":["a","b","c","dd",1,22]}\n')
 

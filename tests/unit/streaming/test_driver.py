@@ -20,7 +20,7 @@ from nakadi.streaming.formats import EventStreamFormat, JsonStreamFormat
 from nakadi.streaming.session import LowLevelSession, StreamEnd, StreamLimits
 from tests.support.builders import a_timeline, an_event_type
 from tests.support.patience import PATIENCE
-from tests.support.streaming import KeptOutlet, NoFigures, SeenLog
+from tests.support.streaming import NullFigures, ObservedLog, RecordingOutlet
 
 Scenario = Callable[["Stage"], Awaitable[None]]
 
@@ -29,7 +29,7 @@ class Stage:
     """An event type, its log, and streams over it."""
 
     def __init__(self) -> None:
-        self.log = SeenLog()
+        self.log = ObservedLog()
         self.event_type = an_event_type(partitions=2)
         self.log.create_topic(self.event_type.timeline.topic, 2)
         self.feeds = Feeds(self.log)
@@ -39,7 +39,9 @@ class Stage:
     def publish(self, *values: str, partition: int = 0) -> None:
         self.log.publish(self.event_type.timeline.topic, *values, partition=partition)
 
-    def stream(self, outlet: KeptOutlet, starts: dict[str, Position] | None = None, **limits: float) -> LowLevelDriver:
+    def stream(
+        self, outlet: RecordingOutlet, starts: dict[str, Position] | None = None, **limits: float
+    ) -> LowLevelDriver:
         """A stream that is being served from now on."""
         starts = starts or {"0": Position(1, -1)}
         cursors = CursorResolver(self.log)
@@ -52,7 +54,7 @@ class Stage:
             outlet,
             event_type=self.event_type.name,
             clock=clock,
-            figures=NoFigures(),
+            figures=NullFigures(),
             describe=lambda error: f"PROBLEM {error}".encode(),
             find_out=self.asked_what_became.set,
         )
@@ -79,7 +81,7 @@ class Stage:
 
 
 def play(scenario: Scenario) -> None:
-    async def played() -> None:
+    async def run_scenario() -> None:
         stage = Stage()
         try:
             await scenario(stage)
@@ -89,7 +91,7 @@ def play(scenario: Scenario) -> None:
             await asyncio.gather(*stage.running, return_exceptions=True)
             stage.feeds.close()
 
-    asyncio.run(played())
+    asyncio.run(run_scenario())
 
 
 def line(offset: int, *values: str, partition: int = 0, timeline: int = 1) -> str:
@@ -102,7 +104,7 @@ def test_events_are_carried_as_they_come():
     """What is published reaches the client, line by line. (L41, L45, L46)"""
 
     async def scenario(stage: Stage) -> None:
-        outlet = KeptOutlet()
+        outlet = RecordingOutlet()
         stage.publish("a", "b", "c")
         stage.stream(outlet, batch_limit=2, stream_limit=4)
         assert await outlet.lines(1) == [line(1, "a", "b")]
@@ -117,7 +119,7 @@ def test_all_partitions_are_followed():
     """A stream over several partitions carries each from its own start. (L20)"""
 
     async def scenario(stage: Stage) -> None:
-        outlet = KeptOutlet()
+        outlet = RecordingOutlet()
         stage.publish("a", "b")
         stage.publish("c", partition=1)
         stage.stream(outlet, {"0": Position(1, 0), "1": Position(1, -1)}, stream_limit=2)
@@ -131,7 +133,7 @@ def test_small_lines_that_are_due_together_travel_together():
     """Single-event batches of one read are not written one by one. (L46, L50)"""
 
     async def scenario(stage: Stage) -> None:
-        outlet = KeptOutlet()
+        outlet = RecordingOutlet()
         stage.publish(*map(str, range(500)))
         stage.stream(outlet, stream_limit=500)
         await stage.ended()
@@ -145,7 +147,7 @@ def test_time_passes_without_events():
     """Timers wake a stream that nothing else wakes. (L47, L49, L53)"""
 
     async def scenario(stage: Stage) -> None:
-        outlet = KeptOutlet()
+        outlet = RecordingOutlet()
         driver = stage.stream(outlet, flush_seconds=0.02, keep_alive_limit=3)
         await stage.ended()
         assert outlet.text == '{"cursor":{"partition":"0","offset":"001-0001--1"}}\n' * 3
@@ -158,7 +160,7 @@ def test_an_event_does_not_wait_for_a_timer():
     """A stream with long time-outs sends a full batch at once."""
 
     async def scenario(stage: Stage) -> None:
-        outlet = KeptOutlet()
+        outlet = RecordingOutlet()
         stage.stream(outlet, flush_seconds=1000)
         await asyncio.sleep(0.01)
         stage.publish("a")
@@ -171,7 +173,7 @@ def test_an_idle_stream_notices_that_its_client_has_gone():
     """A client that leaves while nothing is sent ends the stream, which gives everything back. (L53)"""
 
     async def scenario(stage: Stage) -> None:
-        outlet = KeptOutlet()
+        outlet = RecordingOutlet()
         driver = stage.stream(outlet)
         await asyncio.sleep(0.01)
         outlet.leaving.set()
@@ -186,7 +188,7 @@ def test_a_write_to_no_one_ends_the_stream():
     """What an outlet raises is not swallowed, and everything is given back. (L53)"""
 
     async def scenario(stage: Stage) -> None:
-        class Closed(KeptOutlet):
+        class Closed(RecordingOutlet):
             async def write(self, _chunk: bytes) -> None:
                 raise ClientGone
 
@@ -203,7 +205,7 @@ def test_draining_ends_the_stream_with_what_it_holds():
     """When the process ends, buffered events are sent and the stream ends by itself."""
 
     async def scenario(stage: Stage) -> None:
-        outlet = KeptOutlet()
+        outlet = RecordingOutlet()
         stage.publish("a", "b", "c")
         stage.stream(outlet, batch_limit=2)
         await outlet.lines(1)
@@ -218,7 +220,7 @@ def test_a_refusal_is_the_last_line():
     """A reason to end is written behind what was sent. (L60)"""
 
     async def scenario(stage: Stage) -> None:
-        outlet = KeptOutlet()
+        outlet = RecordingOutlet()
         stage.publish("a")
         driver = stage.stream(outlet)
         await outlet.lines(1)
@@ -233,7 +235,7 @@ def test_a_slow_client_holds_up_only_itself():
     """While one client takes nothing, another one gets everything; the slow one gets it later. (L68)"""
 
     async def scenario(stage: Stage) -> None:
-        slow, fast = KeptOutlet(slow=True), KeptOutlet()
+        slow, fast = RecordingOutlet(slow=True), RecordingOutlet()
         stage.stream(slow, stream_limit=300)
         stage.stream(fast, stream_limit=300)
         for number in range(30):
@@ -253,7 +255,7 @@ def test_a_client_that_takes_nothing_does_not_stay_for_ever(monkeypatch):
 
     async def scenario(stage: Stage) -> None:
         starts = {"0": Position(1, -1)}
-        driver = stage.stream(KeptOutlet(slow=True), starts, stream_seconds=0.05)
+        driver = stage.stream(RecordingOutlet(slow=True), starts, stream_seconds=0.05)
         driver._lines = EventStreamFormat(starts)  # has something to write from the first moment on
         with pytest.raises(TimeoutError):
             await stage.ended()
@@ -266,7 +268,7 @@ def test_events_that_are_not_delivered_do_not_move_the_cursor():
     """A partition with nothing but tombstones keeps telling where it was. (L58)"""
 
     async def scenario(stage: Stage) -> None:
-        outlet = KeptOutlet()
+        outlet = RecordingOutlet()
         stage.publish("a")
         stage.log.append(stage.event_type.timeline.topic, {0: [Record(None, key="k")] * 3})
         stage.stream(outlet, flush_seconds=0.05)
@@ -283,7 +285,7 @@ def test_a_stream_crosses_into_the_next_timeline():
     """After the last event of a timeline, a stream that is open goes on with the next one's first. (L67)"""
 
     async def scenario(stage: Stage) -> None:
-        outlet = KeptOutlet()
+        outlet = RecordingOutlet()
         stage.publish("a", "b")
         driver = stage.stream(outlet)
         await outlet.lines(2)
@@ -298,7 +300,7 @@ def test_a_switch_in_the_middle_of_reading_loses_nothing():
     """What is left of the old timeline comes before the new one's events. (L67, L68)"""
 
     async def scenario(stage: Stage) -> None:
-        outlet = KeptOutlet(slow=True)
+        outlet = RecordingOutlet(slow=True)
         stage.log.most_events = 2
         stage.publish(*"abcdef")
         driver = stage.stream(outlet)
@@ -323,7 +325,7 @@ def test_every_cursor_leads_to_exactly_what_follows_it(consumed):
         stage.switched(events=3)
         stage.switched(events=0)
         stage.publish(*"def")
-        outlet = KeptOutlet()
+        outlet = RecordingOutlet()
         start = Position(1, -1) if consumed < 0 else places[consumed]
         behind = expected[consumed + 1 :]
         stage.stream(outlet, {"0": start}, **({"stream_limit": len(behind)} if behind else {"stream_seconds": 0.2}))
@@ -337,7 +339,7 @@ def test_events_that_expired_under_a_stream_end_it_with_a_reason():
     """A stream whose next events are gone says so, as a cursor that points at them would. (L63)"""
 
     async def scenario(stage: Stage) -> None:
-        outlet = KeptOutlet()
+        outlet = RecordingOutlet()
         stage.log.troubles = [OffsetUnavailable("gone")]
         stage.stream(outlet, {"0": Position(1, 4)})
         await stage.ended()
@@ -353,7 +355,7 @@ def test_a_timeline_that_was_cleaned_up_under_a_stream_ends_it_with_a_reason():
     """A stream that was still in a timeline whose events went is ended, and not sent on over the gap. (L63, L68)"""
 
     async def scenario(stage: Stage) -> None:
-        outlet = KeptOutlet()
+        outlet = RecordingOutlet()
         topic = stage.event_type.timeline.topic
         stage.publish("a")
         driver = stage.stream(outlet)
@@ -378,7 +380,7 @@ def test_a_timeline_out_of_reach_ends_the_stream_with_a_reason():
             raise Unavailable(f"{storage_id} is away")
 
         stage.log.for_storage = away
-        outlet = KeptOutlet()
+        outlet = RecordingOutlet()
         stage.stream(outlet)
         await stage.ended()
         assert outlet.text == "PROBLEM default is away\n"
@@ -390,7 +392,7 @@ def test_a_missing_topic_ends_nothing_by_itself():
     """Only the event type can say what became of a topic that is not found; until then the stream stays. (L61)"""
 
     async def scenario(stage: Stage) -> None:
-        outlet = KeptOutlet()
+        outlet = RecordingOutlet()
         stage.log.delete_topic(stage.event_type.timeline.topic)
         driver = stage.stream(outlet, flush_seconds=0.02)
         await stage.asked()
@@ -408,7 +410,7 @@ def test_the_form_of_lines_is_not_the_drivers_business():
     """Server-sent events are carried just the same, and begin at once."""
 
     async def scenario(stage: Stage) -> None:
-        outlet = KeptOutlet()
+        outlet = RecordingOutlet()
         starts = {"0": Position(1, -1)}
         driver = stage.stream(outlet, starts)
         driver._lines = EventStreamFormat(starts)

@@ -17,14 +17,14 @@ from nakadi.streaming import feeds as feed_module
 from nakadi.streaming.feeds import FeedFollower, Feeds
 from tests.support.builders import a_timeline
 from tests.support.patience import PATIENCE
-from tests.support.streaming import SeenLog
+from tests.support.streaming import ObservedLog
 
 Scenario = Callable[["Stage"], Awaitable[None]]
 
 
 class Stage:
     def __init__(self) -> None:
-        self.log = SeenLog()
+        self.log = ObservedLog()
         self.timeline: Timeline = a_timeline()
         self.log.create_topic(self.timeline.topic, 1)
         self.feeds = Feeds(self.log, threads=1)
@@ -36,7 +36,7 @@ class Stage:
     async def follow(self, offset: int = 0) -> FeedFollower:
         return await self.feeds.follow(self.timeline, 0, offset, self.woken.set)
 
-    async def taken(self, follower: FeedFollower, count: int) -> list[str]:
+    async def take_events(self, follower: FeedFollower, count: int) -> list[str]:
         """The next events of a follower, once there are as many."""
         found: list[str] = []
         async with asyncio.timeout(PATIENCE):
@@ -59,11 +59,11 @@ class Stage:
 
 
 def play(scenario: Scenario) -> None:
-    async def played() -> None:
+    async def run_scenario() -> None:
         async with a_stage() as stage:
             await scenario(stage)
 
-    asyncio.run(played())
+    asyncio.run(run_scenario())
 
 
 @asynccontextmanager
@@ -80,7 +80,7 @@ def test_what_is_there_is_taken_from_the_offset_on():
 
     async def scenario(stage: Stage) -> None:
         stage.publish("a", "b", "c", "d")
-        assert await stage.taken(await stage.follow(1), 3) == ["b", "c", "d"]
+        assert await stage.take_events(await stage.follow(1), 3) == ["b", "c", "d"]
 
     play(scenario)
 
@@ -96,7 +96,7 @@ def test_new_events_wake_any_client_that_waits():
         await asyncio.sleep(0.05)
         assert len(stage.log.reads) == reads
         stage.publish("a")
-        assert await stage.taken(follower, 1) == ["a"]
+        assert await stage.take_events(follower, 1) == ["a"]
 
     play(scenario)
 
@@ -112,7 +112,7 @@ def test_the_log_is_read_once_for_everyone():
         before = len(stage.log.reads)
         stage.publish("a", "b")
         for follower in followers:
-            assert await stage.taken(follower, 2) == ["a", "b"]
+            assert await stage.take_events(follower, 2) == ["a", "b"]
         await stage.idle()
         assert len(stage.log.reads) - before == 1, "it finds the events, and that there are no more"
 
@@ -129,13 +129,13 @@ def test_one_that_comes_from_behind_catches_up_and_joins():
         assert ahead.take_run() is None
         await stage.idle()
         behind = await stage.follow(0)
-        assert await stage.taken(behind, 20) == list(map(str, range(20)))
+        assert await stage.take_events(behind, 20) == list(map(str, range(20)))
         assert behind.take_run() is None
         await stage.idle()
         before = len(stage.log.reads)
         stage.publish("new")
-        assert await stage.taken(behind, 1) == ["new"]
-        assert await stage.taken(ahead, 1) == ["new"]
+        assert await stage.take_events(behind, 1) == ["new"]
+        assert await stage.take_events(ahead, 1) == ["new"]
         await stage.idle()
         assert len(stage.log.reads) - before == 1
 
@@ -149,12 +149,12 @@ def test_one_ahead_of_the_reader_takes_it_along():
         stage.log.most_events = 2
         stage.publish(*map(str, range(10)))
         behind = await stage.follow(0)
-        assert await stage.taken(behind, 2) == ["0", "1"]
+        assert await stage.take_events(behind, 2) == ["0", "1"]
         ahead = await stage.follow(10)
         assert ahead.take_run() is None
         stage.publish("new")
-        assert await stage.taken(ahead, 1) == ["new"]
-        assert await stage.taken(behind, 9) == [*map(str, range(2, 10)), "new"]
+        assert await stage.take_events(ahead, 1) == ["new"]
+        assert await stage.take_events(behind, 9) == [*map(str, range(2, 10)), "new"]
 
     play(scenario)
 
@@ -171,7 +171,7 @@ def test_followers_that_catch_up_together_read_together():
         for follower in followers:
             assert follower.take_run() is None
         for follower in followers:
-            assert len(await stage.taken(follower, 10)) == 10
+            assert len(await stage.take_events(follower, 10)) == 10
         assert stage.log.reads.count(0) == 1
 
     play(scenario)
@@ -187,10 +187,10 @@ def test_a_slow_follower_keeps_no_one_and_little_memory(monkeypatch):
         assert fast.take_run() is None
         for number in range(50):
             stage.publish(str(number))
-            assert await stage.taken(fast, 1) == [str(number)]
+            assert await stage.take_events(fast, 1) == [str(number)]
         window = fast._feed._window
         assert len(window) < 10
-        assert await stage.taken(slow, 50) == list(map(str, range(50)))
+        assert await stage.take_events(slow, 50) == list(map(str, range(50)))
 
     play(scenario)
 
@@ -201,7 +201,7 @@ def test_nothing_is_kept_when_everyone_has_it():
     async def scenario(stage: Stage) -> None:
         follower = await stage.follow()
         stage.publish("a")
-        assert await stage.taken(follower, 1) == ["a"]
+        assert await stage.take_events(follower, 1) == ["a"]
         assert follower.take_run() is None
         await stage.idle()
         assert follower._feed._window == []
@@ -216,7 +216,7 @@ def test_a_log_that_does_not_say_where_it_ends_is_read_until_nothing_is_found():
         stage.log.tells_its_end = False
         stage.publish("a", "b")
         follower = await stage.follow()
-        assert await stage.taken(follower, 2) == ["a", "b"]
+        assert await stage.take_events(follower, 2) == ["a", "b"]
         assert follower.take_run() is None
         await stage.idle()
         assert stage.log.reads == [0, 2]
@@ -232,7 +232,7 @@ def test_a_log_that_does_not_answer_is_asked_again(monkeypatch):
         stage.log.troubles = [Unavailable("down"), Unavailable("still down")]
         follower = await stage.follow()
         stage.publish("a")
-        assert await stage.taken(follower, 1) == ["a"]
+        assert await stage.take_events(follower, 1) == ["a"]
         assert stage.log.reads[:3] == [0, 0, 0]
 
     play(scenario)
@@ -247,7 +247,7 @@ def test_pauses_grow_and_shrink_again(monkeypatch):
         stage.log.troubles = [Unavailable("down")] * 4
         follower = await stage.follow()
         stage.publish("a")
-        assert await stage.taken(follower, 1) == ["a"]
+        assert await stage.take_events(follower, 1) == ["a"]
         assert follower._feed._reader._pause == 0.001
 
     play(scenario)
@@ -267,7 +267,7 @@ def test_what_cannot_be_read_any_more_is_reported(trouble, behind):
         stage.log.troubles = [trouble]
         follower = await stage.follow(0)
         with pytest.raises(type(trouble)):
-            await stage.taken(follower, 1)
+            await stage.take_events(follower, 1)
 
     play(scenario)
 
@@ -279,10 +279,10 @@ def test_trouble_with_the_tip_does_not_keep_later_ones_waiting():
         staying = await stage.follow(1)
         stage.log.troubles = [OffsetUnavailable("gone"), OffsetUnavailable("gone")]
         with pytest.raises(OffsetUnavailable):
-            await stage.taken(staying, 1)
+            await stage.take_events(staying, 1)
         another = await stage.follow(1)
         with pytest.raises(OffsetUnavailable):
-            await stage.taken(another, 1)
+            await stage.take_events(another, 1)
 
     play(scenario)
 
@@ -299,7 +299,7 @@ def test_a_log_is_watched_only_while_someone_follows():
         second.release()
         assert stage.log.watchers == 0
         stage.publish("a")
-        assert await stage.taken(await stage.follow(), 1) == ["a"]
+        assert await stage.take_events(await stage.follow(), 1) == ["a"]
 
     play(scenario)
 
@@ -330,7 +330,7 @@ def test_an_event_published_while_a_read_is_under_way_is_found():
         for number in range(200):
             assert follower.take_run() is None
             stage.publish(str(number))
-            assert await stage.taken(follower, 1) == [str(number)]
+            assert await stage.take_events(follower, 1) == [str(number)]
 
     play(scenario)
 
@@ -338,7 +338,7 @@ def test_an_event_published_while_a_read_is_under_way_is_found():
 def test_an_event_stored_behind_a_read_that_saw_the_end_is_found():
     """A read that saw the end does not hide an event that was reported before the read came back."""
 
-    class HeldUp(SeenLog):
+    class HeldUp(ObservedLog):
         def __init__(self) -> None:
             super().__init__()
             self.has_looked, self.may_return = threading.Event(), threading.Event()
@@ -362,14 +362,14 @@ def test_an_event_stored_behind_a_read_that_saw_the_end_is_found():
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         log.may_return.set()
-        assert await stage.taken(follower, 2) == ["a", "b"]
+        assert await stage.take_events(follower, 2) == ["a", "b"]
 
     play(scenario)
 
 
 def test_news_after_the_loop_was_closed_hurts_no_one():
     """A publisher does not notice that a loop has ended before its streams did."""
-    log = SeenLog()
+    log = ObservedLog()
     timeline = a_timeline()
     log.create_topic(timeline.topic, 1)
     feeds = Feeds(log)
@@ -385,12 +385,12 @@ def test_news_after_the_loop_was_closed_hurts_no_one():
 def test_a_log_that_cannot_be_opened_yet_holds_up_no_other():
     """While the registry does not say where a storage is, feeds of logs that are open go on. (L55)"""
 
-    class SilentStorages(SeenLog):
+    class SilentStorages(ObservedLog):
         def __init__(self) -> None:
             super().__init__()
             self.answers = threading.Event()
 
-        def for_storage(self, storage_id: str) -> SeenLog:
+        def for_storage(self, storage_id: str) -> ObservedLog:
             if storage_id == "silent":
                 assert self.answers.wait(PATIENCE)
             return self
@@ -406,7 +406,7 @@ def test_a_log_that_cannot_be_opened_yet_holds_up_no_other():
         await asyncio.sleep(0)
         stage.publish("a", "b")
         try:
-            assert await stage.taken(follower, 2) == ["a", "b"]
+            assert await stage.take_events(follower, 2) == ["a", "b"]
             assert not any(each.done() for each in waiting)
         finally:
             stage.log.answers.set()

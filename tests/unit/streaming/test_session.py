@@ -25,7 +25,7 @@ def a_session(partitions: int = 1, start: Position = BEFORE, **limits: float) ->
     return LowLevelSession(StreamLimits(**defaults | limits), {str(number): start for number in range(partitions)}, 0.0)
 
 
-def in_words(actions: list[StreamAction]) -> list[str]:
+def describe_actions(actions: list[StreamAction]) -> list[str]:
     """Actions in brief: partition and values of a batch, `-` for a keep-alive, `!` for a problem."""
     return [_told(action) for action in actions]
 
@@ -46,8 +46,8 @@ def _told(action: StreamAction) -> str:
 def test_a_full_batch_goes_at_once():
     """As soon as a partition has batch_limit events, they are sent. (L47, trap 10)"""
     session = a_session(batch_limit=3)
-    assert in_words(session.handle_events("0", some_events(2), 1.0)) == []
-    assert in_words(session.handle_events("0", some_events(2, start=2), 2.0)) == ["0: 0 1 2"]
+    assert describe_actions(session.handle_events("0", some_events(2), 1.0)) == []
+    assert describe_actions(session.handle_events("0", some_events(2, start=2), 2.0)) == ["0: 0 1 2"]
 
 
 @pytest.mark.parametrize(
@@ -61,16 +61,16 @@ def test_a_full_batch_goes_at_once():
 )
 def test_no_batch_exceeds_its_limit(batch_limit, expected):
     """Many events that arrive together are cut into batches of batch_limit, by default of one. (L50, L51)"""
-    assert in_words(a_session(batch_limit=batch_limit).handle_events("0", some_events(5), 1.0)) == expected
+    assert describe_actions(a_session(batch_limit=batch_limit).handle_events("0", some_events(5), 1.0)) == expected
 
 
 def test_partitions_are_never_mixed():
     """A batch has events of one partition, in their order. (L45)"""
     session = a_session(2, batch_limit=2)
-    assert in_words(session.handle_events("0", some_events(1), 1.0)) == []
-    assert in_words(session.handle_events("1", some_events(1), 1.0)) == []
-    assert in_words(session.handle_events("1", some_events(1, start=1), 1.0)) == ["1: 0 1"]
-    assert in_words(session.handle_events("0", some_events(1, start=1), 1.0)) == ["0: 0 1"]
+    assert describe_actions(session.handle_events("0", some_events(1), 1.0)) == []
+    assert describe_actions(session.handle_events("1", some_events(1), 1.0)) == []
+    assert describe_actions(session.handle_events("1", some_events(1, start=1), 1.0)) == ["1: 0 1"]
+    assert describe_actions(session.handle_events("0", some_events(1, start=1), 1.0)) == ["0: 0 1"]
 
 
 def test_a_batch_is_placed_at_its_last_event():
@@ -86,8 +86,8 @@ def test_what_waits_is_flushed_in_time():
     """When the flush timeout has passed, a partition sends what it has. (L47)"""
     session = a_session(batch_limit=100)
     session.handle_events("0", some_events(3), 4.0)
-    assert in_words(session.tick(9.9)) == []
-    assert in_words(session.tick(10.0)) == ["0: 0 1 2"]
+    assert describe_actions(session.tick(9.9)) == []
+    assert describe_actions(session.tick(10.0)) == ["0: 0 1 2"]
 
 
 def test_the_timer_runs_from_the_start_of_the_stream():
@@ -95,7 +95,7 @@ def test_the_timer_runs_from_the_start_of_the_stream():
     session = a_session(batch_limit=100)
     session.handle_events("0", some_events(1), 9.5)
     assert session.next_tick_at() == 10.0
-    assert in_words(session.tick(10.0)) == ["0: 0"]
+    assert describe_actions(session.tick(10.0)) == ["0: 0"]
 
 
 def test_every_send_resets_the_timer():
@@ -103,26 +103,26 @@ def test_every_send_resets_the_timer():
     session = a_session(batch_limit=2)
     session.handle_events("0", some_events(2), 6.0)
     assert session.next_tick_at() == 16.0
-    assert in_words(session.tick(16.0)) == ["0: -"]
+    assert describe_actions(session.tick(16.0)) == ["0: -"]
     assert session.next_tick_at() == 26.0
     session.handle_events("0", some_events(1, start=2), 20.0)
-    assert in_words(session.tick(26.0)) == ["0: 2"]
+    assert describe_actions(session.tick(26.0)) == ["0: 2"]
     assert session.next_tick_at() == 36.0
 
 
 def test_an_empty_partition_sends_a_keep_alive():
     """A timer that finds nothing to send sends one keep-alive, each partition its own. (L49)"""
     session = a_session(2)
-    assert in_words(session.tick(10.0)) == ["0: -", "1: -"]
-    assert in_words(session.tick(10.0)) == []
+    assert describe_actions(session.tick(10.0)) == ["0: -", "1: -"]
+    assert describe_actions(session.tick(10.0)) == []
 
 
 def test_timers_of_partitions_are_their_own():
     """A partition that has just sent something does not keep another one quiet. (L48, L49)"""
     session = a_session(2)
     session.handle_events("1", some_events(1), 5.0)
-    assert in_words(session.tick(10.0)) == ["0: -"]
-    assert in_words(session.tick(15.0)) == ["1: -"]
+    assert describe_actions(session.tick(10.0)) == ["0: -"]
+    assert describe_actions(session.tick(15.0)) == ["1: -"]
 
 
 def test_a_late_tick_does_not_shift_the_next_ones():
@@ -135,7 +135,7 @@ def test_a_late_tick_does_not_shift_the_next_ones():
 def test_a_very_late_tick_does_not_make_up_for_what_was_missed():
     """After a long pause there is one keep-alive, not one for each that was due. (L49)"""
     session = a_session()
-    assert in_words(session.tick(57.0)) == ["0: -"]
+    assert describe_actions(session.tick(57.0)) == ["0: -"]
     assert session.next_tick_at() == 67.0
 
 
@@ -155,21 +155,21 @@ def test_a_silent_connection_gets_a_sign_of_life():
     """
     session = a_session(flush_seconds=60, keep_alive_limit=2)
     assert session.next_tick_at() == 25.0
-    assert in_words(session.tick(25.0)) == ["0: -"]
-    assert in_words(session.tick(50.0)) == ["0: -"]
-    assert in_words(session.tick(60.0)) == []
-    assert in_words(session.tick(75.0)) == ["0: -"]
-    assert in_words(session.tick(100.0)) == ["0: -"]
+    assert describe_actions(session.tick(25.0)) == ["0: -"]
+    assert describe_actions(session.tick(50.0)) == ["0: -"]
+    assert describe_actions(session.tick(60.0)) == []
+    assert describe_actions(session.tick(75.0)) == ["0: -"]
+    assert describe_actions(session.tick(100.0)) == ["0: -"]
     assert session.end is None
-    assert in_words(session.tick(120.0)) == []
+    assert describe_actions(session.tick(120.0)) == []
     assert session.end is StreamEnd.KEEP_ALIVES
 
 
 def test_a_sign_of_life_takes_the_place_of_a_keep_alive():
     """With the default flush timeout there is still one line for each keep-alive, only sooner. (L49, L55, L56)"""
     session = a_session(2, flush_seconds=30, keep_alive_limit=1)
-    assert in_words(session.tick(25.0)) == ["0: -"]
-    assert in_words(session.tick(30.0)) == ["1: -"]
+    assert describe_actions(session.tick(25.0)) == ["0: -"]
+    assert describe_actions(session.tick(30.0)) == ["1: -"]
     assert session.end is StreamEnd.KEEP_ALIVES
 
 
@@ -203,9 +203,9 @@ def test_the_memory_limit_is_fifty_million_bytes():
 def test_a_stream_limit_ends_the_stream_with_what_it_holds():
     """After stream_limit events over all partitions, everything held is sent and the stream ends. (L51, L53, L54)"""
     session = a_session(3, batch_limit=3, stream_limit=5)
-    assert in_words(session.handle_events("0", some_events(2), 1.0)) == []
+    assert describe_actions(session.handle_events("0", some_events(2), 1.0)) == []
     assert session.end is None
-    assert in_words(session.handle_events("1", some_events(9), 1.0)) == ["1: 0 1 2", "0: 0 1"]
+    assert describe_actions(session.handle_events("1", some_events(9), 1.0)) == ["1: 0 1 2", "0: 0 1"]
     assert session.end is StreamEnd.LIMIT
 
 
@@ -213,7 +213,7 @@ def test_a_stream_limit_ends_the_stream_with_what_it_holds():
 def test_no_stream_exceeds_its_limit(stream_limit, expected):
     """Exactly stream_limit events are sent, also if the last batch is short. (L51, L53)"""
     session = a_session(batch_limit=2, stream_limit=stream_limit)
-    assert in_words(session.handle_events("0", some_events(10), 1.0)) == expected
+    assert describe_actions(session.handle_events("0", some_events(10), 1.0)) == expected
     assert session.end is StreamEnd.LIMIT
 
 
@@ -222,31 +222,31 @@ def test_a_stream_timeout_ends_the_stream_with_what_it_holds():
     session = a_session(3, batch_limit=100, flush_seconds=30, stream_seconds=20)
     session.handle_events("1", some_events(2), 1.0)
     assert session.next_tick_at() == 20.0
-    assert in_words(session.tick(20.0)) == ["1: 0 1"]
+    assert describe_actions(session.tick(20.0)) == ["1: 0 1"]
     assert session.end is StreamEnd.TIMEOUT
 
 
 def test_equal_timeouts_make_one_keep_alive():
     """If flush and stream timeout are the same, an idle partition yields exactly one keep-alive at the end. (L56)"""
     session = a_session(2, flush_seconds=2, stream_seconds=2)
-    assert in_words(session.tick(2.0)) == ["0: -", "1: -"]
+    assert describe_actions(session.tick(2.0)) == ["0: -", "1: -"]
     assert session.end is StreamEnd.TIMEOUT
 
 
 def test_eight_events_and_two_seconds():
     """8 events, batch_limit 5, both timeouts 2 s: batches of 5 and 3, idle partitions a keep-alive. (L57)"""
     session = a_session(3, batch_limit=5, flush_seconds=2, stream_seconds=2)
-    assert in_words(session.handle_events("1", some_events(8), 0.5)) == ["1: 0 1 2 3 4"]
-    assert in_words(session.tick(2.0)) == ["0: -", "2: -", "1: 5 6 7"]
+    assert describe_actions(session.handle_events("1", some_events(8), 0.5)) == ["1: 0 1 2 3 4"]
+    assert describe_actions(session.tick(2.0)) == ["0: -", "2: -", "1: 5 6 7"]
     assert session.end is StreamEnd.TIMEOUT
 
 
 def test_a_keep_alive_limit_needs_all_partitions():
     """With P partitions and limit K, an idle stream sends P times K keep-alives and ends. (L53, L55)"""
     session = a_session(3, keep_alive_limit=2)
-    lines = in_words(session.tick(10.0))
+    lines = describe_actions(session.tick(10.0))
     assert session.end is None
-    lines += in_words(session.tick(20.0))
+    lines += describe_actions(session.tick(20.0))
     assert lines == ["0: -", "1: -", "2: -"] * 2
     assert session.end is StreamEnd.KEEP_ALIVES
 
@@ -303,7 +303,7 @@ def test_a_refusal_is_reported():
     """A stream that may not go on says why, once, and ends; what was held is dropped. (L53, L60)"""
     session = a_session(batch_limit=9)
     session.handle_events("0", some_events(2), 1.0)
-    assert in_words(session.handle_refusal(NotPermitted("no"))) == ["! no"]
+    assert describe_actions(session.handle_refusal(NotPermitted("no"))) == ["! no"]
     assert session.end is StreamEnd.REFUSED
     assert session.handle_refusal(NotPermitted("no")) == []
 
@@ -321,7 +321,7 @@ def test_draining_sends_what_waits():
     """A process that ends lets its streams finish with what they hold. (L54)"""
     session = a_session(2, batch_limit=9)
     session.handle_events("1", some_events(2), 1.0)
-    assert in_words(session.handle_shutdown(2.0)) == ["1: 0 1"]
+    assert describe_actions(session.handle_shutdown(2.0)) == ["1: 0 1"]
     assert session.end is StreamEnd.DRAINED
 
 

@@ -28,10 +28,10 @@ from nakadi.streaming.formats import JsonStreamFormat
 from nakadi.streaming.session import StreamParameters
 from nakadi.streaming.streams import EventStreams
 from tests.support.builders import an_event_type
-from tests.support.patience import PATIENCE, until_on_the_loop
+from tests.support.patience import PATIENCE, wait_on_loop
 from tests.support.places import KnownLogs
 from tests.support.registry import settings_document
-from tests.support.streaming import KeptOutlet, NoFigures, SeenLog
+from tests.support.streaming import NullFigures, ObservedLog, RecordingOutlet
 
 ANN = Subject("ann", frozenset({Attribute("user", "ann")}))
 BOB = Subject("bob", frozenset({Attribute("user", "bob")}))
@@ -51,7 +51,7 @@ class Stage:
     """A registry, a log, and the streams over them. `elsewhere` is another process with the same registry."""
 
     def __init__(self) -> None:
-        self.log = SeenLog()
+        self.log = ObservedLog()
         registry, clock = MemoryRegistry(), SystemClock()
         self.event_types = EventTypes(registry, Cache(clock, 0.05))
         self.elsewhere = EventTypes(registry, Cache(clock, 0.05))
@@ -80,10 +80,10 @@ class Stage:
         made = [each if isinstance(each, Record) else Record(f'"{each}"'.encode()) for each in records]
         self.log.append(event_type.timeline.topic, {0: made})
 
-    def serve(self, event_type: EventType, outlet: KeptOutlet, subject: Subject = ANN, **asked: int) -> None:
+    def serve(self, event_type: EventType, outlet: RecordingOutlet, subject: Subject = ANN, **asked: int) -> None:
         opening = self.streams.open(event_type.name, StreamParameters(**asked), BEGIN, subject)
         lines = JsonStreamFormat(opening.starts)
-        serving = self.streams.serve(opening, lines, outlet, NoFigures(), lambda error: problem_of_error(error).body)
+        serving = self.streams.serve(opening, lines, outlet, NullFigures(), lambda error: problem_of_error(error).body)
         self.running.append(asyncio.ensure_future(serving))
 
     async def ended(self) -> None:
@@ -102,7 +102,7 @@ def stage():
 
 
 def play(stage: Stage, scenario: Awaitable[None]) -> None:
-    async def played() -> None:
+    async def run_scenario() -> None:
         try:
             await scenario
         finally:
@@ -110,10 +110,10 @@ def play(stage: Stage, scenario: Awaitable[None]) -> None:
                 task.cancel()
             await asyncio.gather(*stage.running, return_exceptions=True)
 
-    asyncio.run(played())
+    asyncio.run(run_scenario())
 
 
-def problem(outlet: KeptOutlet) -> tuple[int, str]:
+def problem(outlet: RecordingOutlet) -> tuple[int, str]:
     """Status and detail of the last line."""
     body = orjson.loads(outlet.text.splitlines()[-1])
     return body["status"], body["detail"]
@@ -183,7 +183,7 @@ def test_a_block_is_noticed(stage):
     """A block ends a stream without a word, wherever it was made. (L59)"""
 
     async def scenario() -> None:
-        event_type, outlet = stage.add(), KeptOutlet()
+        event_type, outlet = stage.add(), RecordingOutlet()
         stage.serve(event_type, outlet)
         await asyncio.sleep(0)
         stage.blacklist.block(BlockedKind.CONSUMER_EVENT_TYPE, event_type.name)
@@ -198,7 +198,7 @@ def test_only_who_lost_permission_is_refused(stage):
 
     async def scenario() -> None:
         event_type = stage.add(authorization=only("ann", "bob"))
-        anns, bobs = KeptOutlet(), KeptOutlet()
+        anns, bobs = RecordingOutlet(), RecordingOutlet()
         stage.serve(event_type, anns, ANN, stream_limit=1)
         stage.serve(event_type, bobs, BOB)
         await asyncio.sleep(0)
@@ -216,7 +216,7 @@ def test_changes_by_others_are_found(stage):
     """What another process changes is noticed as well, a little later. (L60)"""
 
     async def scenario() -> None:
-        event_type, outlet = stage.add(authorization=only("ann", "bob")), KeptOutlet()
+        event_type, outlet = stage.add(authorization=only("ann", "bob")), RecordingOutlet()
         stage.serve(event_type, outlet, BOB)
         await asyncio.sleep(0)
         stage.elsewhere.replace(event_type, replace(event_type, authorization=only("ann")))
@@ -230,7 +230,7 @@ def test_a_deletion_by_others_is_found(stage):
     """A stream over an event type that another process deleted ends with a Problem. (L61)"""
 
     async def scenario() -> None:
-        event_type, outlet = stage.add(), KeptOutlet()
+        event_type, outlet = stage.add(), RecordingOutlet()
         stage.serve(event_type, outlet)
         await asyncio.sleep(0)
         stage.elsewhere.remove(event_type)
@@ -244,7 +244,7 @@ def test_a_successor_is_not_mistaken_for_it(stage):
     """An event type that was made again under a deleted one's name is another, with its own streams. (L61)"""
 
     async def scenario() -> None:
-        old, outlet, other = stage.add(), KeptOutlet(), KeptOutlet()
+        old, outlet, other = stage.add(), RecordingOutlet(), RecordingOutlet()
         stage.serve(old, outlet)
         await asyncio.sleep(0)
         stage.elsewhere.remove(old)
@@ -263,7 +263,7 @@ def test_a_registry_that_does_not_answer_ends_nothing(stage, monkeypatch):
     """What cannot be found out is asked again; streams go on meanwhile."""
 
     async def scenario() -> None:
-        event_type, outlet = stage.add(), KeptOutlet()
+        event_type, outlet = stage.add(), RecordingOutlet()
         asked = threading.Event()
 
         def away(*_: object) -> None:
@@ -287,7 +287,7 @@ class Rounds(list[object]):
     async def more(self, count: int) -> None:
         """Until so many more have begun, and the last but one is over."""
         count += len(self)
-        await until_on_the_loop(lambda: len(self) >= count)
+        await wait_on_loop(lambda: len(self) >= count)
 
 
 def counted_rounds(stage, monkeypatch) -> Rounds:
@@ -307,7 +307,7 @@ def test_one_look_serves_all_streams_of_a_subject(stage, monkeypatch):
         monkeypatch.setattr(stage.access, "access_change_for", lambda *each: asked.append(each) or verdict(*each))
         rounds = counted_rounds(stage, monkeypatch)
         for _ in range(50):
-            stage.serve(event_type, KeptOutlet())
+            stage.serve(event_type, RecordingOutlet())
         await rounds.more(3)
         assert 0 < len(asked) <= len(rounds)
 
@@ -318,13 +318,13 @@ def test_a_change_is_reported_once(stage, monkeypatch):
     """Streams hear of a change when it is found, and not in every round from then on. (L60)"""
 
     async def scenario() -> None:
-        event_type, outlet = stage.add(), KeptOutlet()
+        event_type, outlet = stage.add(), RecordingOutlet()
         told = []
         monkeypatch.setattr(LowLevelDriver, "update_event_type", lambda _, changed: told.append(changed))
         stage.serve(event_type, outlet)
         await asyncio.sleep(0)
         stage.elsewhere.replace(event_type, replace(event_type, owning_application="other"))
-        await until_on_the_loop(lambda: told)
+        await wait_on_loop(lambda: told)
         await counted_rounds(stage, monkeypatch).more(3)
         assert len(told) == 1
 
@@ -335,7 +335,7 @@ def test_no_one_looks_when_there_are_no_streams(stage):
     """With the last stream, looking after streams ends."""
 
     async def scenario() -> None:
-        outlet = KeptOutlet()
+        outlet = RecordingOutlet()
         stage.serve(stage.add(), outlet)
         await asyncio.sleep(0)
         outlet.leaving.set()
@@ -349,7 +349,7 @@ def test_a_stream_that_is_cut_off_gives_everything_back(stage):
     """A stream whose task is cancelled leaves nothing behind."""
 
     async def scenario() -> None:
-        stage.serve(stage.add(), KeptOutlet())
+        stage.serve(stage.add(), RecordingOutlet())
         await asyncio.sleep(0.01)
         stage.running[0].cancel()
         with suppress(asyncio.CancelledError):
@@ -380,7 +380,7 @@ def test_events_of_others_are_not_shown(stage, subject, on, expected):
     """While the feature is on, an event with an owner is for those who may read with it; others do not see it. (L58)"""
 
     async def scenario() -> None:
-        event_type, outlet = stage.add(), KeptOutlet()
+        event_type, outlet = stage.add(), RecordingOutlet()
         stage.features.switch(Feature.EVENT_OWNER_SELECTOR_AUTHZ, on=on)
         stage.publish(event_type, "a", OWNED, Record(None, key="k"), Record(b"1", directed_to="x"), "b")
         stage.serve(event_type, outlet, subject, stream_limit=len(expected))
@@ -394,12 +394,12 @@ def test_an_owner_rule_that_is_switched_on_holds_for_open_streams(stage):
     """A stream that was opened before the feature was switched on hides events of others from then on. (L58)"""
 
     async def scenario() -> None:
-        event_type, outlet = stage.add(), KeptOutlet()
+        event_type, outlet = stage.add(), RecordingOutlet()
         stage.serve(event_type, outlet, stream_limit=2)
         stage.publish(event_type, OWNED)
         await outlet.lines(1)
         stage.features.switch(Feature.EVENT_OWNER_SELECTOR_AUTHZ, on=True)
-        await until_on_the_loop(lambda: stage.access._owners_matter)
+        await wait_on_loop(lambda: stage.access._owners_matter)
         stage.publish(event_type, OWNED, "a")
         await stage.ended()
         assert [orjson.loads(line)["events"] for line in outlet.text.splitlines()] == [["bobs"], ["a"]]

@@ -14,10 +14,10 @@ from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
 from nakadi.model.subscription import Assignment, EventTypePartition, Session
 from nakadi.subscriptions.api import assignments
-from tests.support.api import created
+from tests.support.api import create_event_type
 from tests.support.clock import HandMovedClock
-from tests.support.http import client_of
-from tests.support.subscriptions import publish, reset, subscribed
+from tests.support.http import make_client
+from tests.support.subscriptions import create_subscription, publish, reset
 
 HOLDER = "this process"
 
@@ -28,7 +28,7 @@ class House:
     def __init__(self, **settings: Any) -> None:
         self.clock = HandMovedClock()
         self.broker = open_broker(Settings(cache_seconds=0, **settings), self.clock)
-        self.api = client_of(self.broker.application)
+        self.api = make_client(self.broker.application)
         self.coordination = self.broker.coordination
         self.subscription_services = self.broker.subscription_services
         self.coordination.renew_lease(HOLDER, self.clock.now() + timedelta(days=1))
@@ -45,14 +45,14 @@ class House:
             "read_parallelism": partitions,
             "write_parallelism": partitions,
         }
-        name = created(self.api, default_statistic=statistic)["name"]
+        name = create_event_type(self.api, default_statistic=statistic)["name"]
         if events:
             publish(self.api, name, events)
         return name
 
     def subscription(self, *event_types: str, **changes: Any) -> dict[str, Any]:
         """A subscription that has its offsets."""
-        found = subscribed(self.api, *event_types, **{"read_from": "begin"} | changes)
+        found = create_subscription(self.api, *event_types, **{"read_from": "begin"} | changes)
         assert reset(self.api, found).status_code == 204
         return found
 

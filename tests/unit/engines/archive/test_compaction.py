@@ -13,87 +13,89 @@ from nakadi.engines.archive.archiver import ArchivePolicy, Archiver
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.model.events import Record
 from tests.support.patience import PATIENCE, until
-from tests.support.tiered_world import Names, World
+from tests.support.tiered_world import TieredLogFixture, TopicNames
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
-    yield world
-    world.log.close()
+def tiered() -> Iterator[TieredLogFixture]:
+    tiered = TieredLogFixture()
+    yield tiered
+    tiered.log.close()
 
 
 class TestCompaction:
-    def test_covers_both_halves(self, world: World):
+    def test_covers_both_halves(self, tiered: TieredLogFixture):
         """A newer event replaces earlier ones wherever they are."""
-        world.store_hours(3, Record(b"1", "k"), Record(b"2", "other"))
-        world.log.archive()
-        world.store_hours(1, Record(b"3", "k"), Record(b"4"))
-        world.log.compact("t", 0, stored_before=world.clock.now(), tombstones_before=world.clock.now())
-        assert world.offsets() == [5, 6, 7]
+        tiered.store_hours(3, Record(b"1", "k"), Record(b"2", "other"))
+        tiered.log.archive()
+        tiered.store_hours(1, Record(b"3", "k"), Record(b"4"))
+        tiered.log.compact("t", 0, stored_before=tiered.clock.now(), tombstones_before=tiered.clock.now())
+        assert tiered.offsets() == [5, 6, 7]
 
     def test_of_the_cold_half_waits_for_a_good_part(self):
         """The cold half is written anew when what came since is a good part of it, and at least once a day."""
-        world = World(ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=0, new_share_to_compact=0.5))
+        tiered = TieredLogFixture(
+            ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=0, new_share_to_compact=0.5)
+        )
         for number in range(10):
-            world.store_hours(1, Record(b"1", f"k{number}"))
-        world.log.archive()
-        compact(world)
-        before = world.segments()
-        world.store_hours(2, Record(b"2", "k1"))
-        world.log.archive()
-        compact(world)
-        assert world.segments()[0] == before[0]
-        assert 1 in world.offsets()
-        world.clock.move(25 * 3600)
-        compact(world)
-        assert world.offsets() == [0, *range(2, 10), 11]
-        world.log.close()
+            tiered.store_hours(1, Record(b"1", f"k{number}"))
+        tiered.log.archive()
+        compact(tiered)
+        before = tiered.segments()
+        tiered.store_hours(2, Record(b"2", "k1"))
+        tiered.log.archive()
+        compact(tiered)
+        assert tiered.segments()[0] == before[0]
+        assert 1 in tiered.offsets()
+        tiered.clock.move(25 * 3600)
+        compact(tiered)
+        assert tiered.offsets() == [0, *range(2, 10), 11]
+        tiered.log.close()
 
     def test_that_waits_keeps_tombstones(self):
         """A deleted key does not come back: its tombstone stays as long as the cold half has what it covers."""
-        world = World(
+        tiered = TieredLogFixture(
             ArchivePolicy(archive_after=inf, hot_retention=24 * 3600, unreferenced_grace=0, new_share_to_compact=5.0)
         )
         for number in range(10):
-            world.store_hours(1, Record(b"1", f"k{number}"))
-        world.log.archive()
-        compact(world)  # the first time is always due
-        world.log.append("t", {0: [Record(None, "k3")]})
-        world.log.append("t", {0: [Record(b"end")]})
-        world.clock.move(3600)
-        compact(world)
-        found = {event.record.key: event.record.value for event in world.log.read("t", 0, 0).events}
+            tiered.store_hours(1, Record(b"1", f"k{number}"))
+        tiered.log.archive()
+        compact(tiered)  # the first time is always due
+        tiered.log.append("t", {0: [Record(None, "k3")]})
+        tiered.log.append("t", {0: [Record(b"end")]})
+        tiered.clock.move(3600)
+        compact(tiered)
+        found = {event.record.key: event.record.value for event in tiered.log.read("t", 0, 0).events}
         assert found["k3"] is None
-        assert 10 in world.offsets()
-        world.log.close()
+        assert 10 in tiered.offsets()
+        tiered.log.close()
 
-    def test_beside_the_first_archiving_covers_both_halves(self, world: World, monkeypatch):
+    def test_beside_the_first_archiving_covers_both_halves(self, tiered: TieredLogFixture, monkeypatch):
         """What an archiver writes that begins just before the hot half is compacted does not come back."""
-        world.store_hours(1, Record(b"1", "k"), Record(None, "k"))
-        compact_hot = world.hot.compact
+        tiered.store_hours(1, Record(b"1", "k"), Record(None, "k"))
+        compact_hot = tiered.hot.compact
 
         def archive_and_compact(*place, **until) -> None:
-            world.log.archive()
+            tiered.log.archive()
             compact_hot(*place, **until)
 
-        monkeypatch.setattr(world.hot, "compact", archive_and_compact)
-        compact(world)
-        world.store_hours(1)
-        world.log.archive()
-        assert world.offsets() == [1, 2]
+        monkeypatch.setattr(tiered.hot, "compact", archive_and_compact)
+        compact(tiered)
+        tiered.store_hours(1)
+        tiered.log.archive()
+        assert tiered.offsets() == [1, 2]
 
-    def test_beside_an_archiver_keeps_a_deleted_key_deleted(self, world: World, monkeypatch):
+    def test_beside_an_archiver_keeps_a_deleted_key_deleted(self, tiered: TieredLogFixture, monkeypatch):
         """An archiver that reads a key before the hot half is compacted, and what follows afterwards, brings no key
         back without its tombstone.
         """
-        world.store_hours(1, Record(b"1", "k"), Record(None, "k"), Record(b"2"))
-        compact_hot = world.hot.compact
+        tiered.store_hours(1, Record(b"1", "k"), Record(None, "k"), Record(b"2"))
+        compact_hot = tiered.hot.compact
         read_a_piece, go_on = threading.Event(), threading.Event()
 
         class InPieces(MemoryLog):
             def __init__(self) -> None:
-                self.__dict__ |= world.hot.__dict__
+                self.__dict__ |= tiered.hot.__dict__
 
             def read(self, topic, partition, start, **how):
                 if start > 0:
@@ -104,7 +106,7 @@ class TestCompaction:
         def compact_between_two_pieces(*place, **moments) -> None:
             with ThreadPoolExecutor(1) as other:
                 archiving = other.submit(
-                    Archiver(InPieces(), world.index, world.store, Names()).archive_next_object, "t", [0]
+                    Archiver(InPieces(), tiered.index, tiered.store, TopicNames()).archive_next_object, "t", [0]
                 )
                 until(lambda: read_a_piece.is_set() or archiving.done())
                 compact_hot(*place, **moments)
@@ -112,12 +114,14 @@ class TestCompaction:
                 archiving.result(PATIENCE)
 
         monkeypatch.setattr(archiver_module, "EVENTS_PER_HOT_READ", 1)
-        monkeypatch.setattr(world.hot, "compact", compact_between_two_pieces)
-        compact(world)
-        world.store_hours(1)
-        world.log.archive()
-        assert world.offsets() == [2, 3]
+        monkeypatch.setattr(tiered.hot, "compact", compact_between_two_pieces)
+        compact(tiered)
+        tiered.store_hours(1)
+        tiered.log.archive()
+        assert tiered.offsets() == [2, 3]
 
 
-def compact(world: World) -> None:
-    world.log.compact("t", 0, stored_before=world.clock.now(), tombstones_before=world.clock.now() + timedelta(hours=1))
+def compact(tiered: TieredLogFixture) -> None:
+    tiered.log.compact(
+        "t", 0, stored_before=tiered.clock.now(), tombstones_before=tiered.clock.now() + timedelta(hours=1)
+    )

@@ -23,7 +23,7 @@ from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import Record, StoredEvent
 from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 from nakadi.model.outcomes import Unavailable
-from tests.support.aws import REGION, aws, refused
+from tests.support.aws import REGION, aws, refusal_fault
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 MINUTE = 60_000_000
@@ -49,7 +49,7 @@ class CountingStore(MemoryStore):
         return super().read_range(location)
 
 
-class World:
+class MergingSetup:
     """Two partitions, of whose events an indexer has put some into each of its objects."""
 
     def __init__(self, index, windows: int = WINDOWS) -> None:
@@ -98,14 +98,14 @@ class World:
     def sweep(self) -> None:
         ArchiveSweep(self.index, self.store).run(datetime.now(UTC) + timedelta(hours=1))
 
-    def _as_it_is(self) -> MemoryLogIndex:
+    def _copy_index(self) -> MemoryLogIndex:
         """A copy of the index, which is asked often."""
         return index_of([self.index.segments_from("t", partition, 0, 1000) for partition in range(2)])
 
     def see_that_all_is_there(self) -> None:
         """From each offset on, by a reader that knows nothing."""
         end = 2 * self.windows
-        with closing(ArchiveReader(self._as_it_is(), SegmentCache(self.store))) as reader:
+        with closing(ArchiveReader(self._copy_index(), SegmentCache(self.store))) as reader:
             for partition in range(2):
                 for start in range(end):
                     place, found = start, []
@@ -131,8 +131,8 @@ def event(offset: int) -> StoredEvent:
 
 
 @pytest.fixture
-def world():
-    return World(MemoryLogIndex())
+def setup():
+    return MergingSetup(MemoryLogIndex())
 
 
 @pytest.fixture
@@ -145,41 +145,41 @@ def service():
 @pytest.fixture
 def far(service):  # noqa: ARG001  # the tables
     """The same, with an index of which a crash can leave half."""
-    return World(DynamoDbLogIndex(TableAddress("test", REGION), CallRetryPolicy(lambda _: None)), windows=28)
+    return MergingSetup(DynamoDbLogIndex(TableAddress("test", REGION), CallRetryPolicy(lambda _: None)), windows=28)
 
 
-def test_many_small_neighbours_become_one(world: World):
+def test_many_small_neighbours_become_one(setup: MergingSetup):
     """Each partition has one segment instead of many, with all its events, and a second time finds nothing to do."""
-    assert world.merge() == 2 * (WINDOWS - 1)
-    assert world.segments(0) == world.segments(1) == [(0, 2 * WINDOWS)]
-    world.see_that_all_is_there()
-    assert world.merge() == 0
+    assert setup.merge() == 2 * (WINDOWS - 1)
+    assert setup.segments(0) == setup.segments(1) == [(0, 2 * WINDOWS)]
+    setup.see_that_all_is_there()
+    assert setup.merge() == 0
 
 
-def test_the_indexer_goes_on_behind_what_is_merged(world: World):
+def test_the_indexer_goes_on_behind_what_is_merged(setup: MergingSetup):
     """What is indexed after a plan was made is there behind the piece, and is merged when it is much."""
-    [piece] = world.merger.plan_merges("t", 0)
-    world.add(3)
-    world.merger.merge_group(piece)
-    assert world.segments()[:2] == [(0, 2 * WINDOWS), (2 * WINDOWS, 2 * WINDOWS + 2)]
-    world.see_that_all_is_there()
+    [piece] = setup.merger.plan_merges("t", 0)
+    setup.add(3)
+    setup.merger.merge_group(piece)
+    assert setup.segments()[:2] == [(0, 2 * WINDOWS), (2 * WINDOWS, 2 * WINDOWS + 2)]
+    setup.see_that_all_is_there()
 
 
-def test_few_or_large_neighbours_stay(world: World):
+def test_few_or_large_neighbours_stay(setup: MergingSetup):
     """What is large enough to be read by itself stays, and so do few small ones between."""
-    sizes = [each.location.length for each in world.index.segments_from("t", 0, 0, 1000)]
-    assert world.merge(world.a_merger(max_small_segment_bytes=min(sizes) - 1)) == 0
-    world.add(1, events=200)
-    world.add(MIN_SEGMENTS_TO_MERGE - 1)
-    merger = world.a_merger(max_small_segment_bytes=max(sizes) + 10)
-    assert world.merge(merger) == 2 * (WINDOWS - 1)
-    assert len(world.segments()) == 1 + 1 + MIN_SEGMENTS_TO_MERGE - 1
+    sizes = [each.location.length for each in setup.index.segments_from("t", 0, 0, 1000)]
+    assert setup.merge(setup.a_merger(max_small_segment_bytes=min(sizes) - 1)) == 0
+    setup.add(1, events=200)
+    setup.add(MIN_SEGMENTS_TO_MERGE - 1)
+    merger = setup.a_merger(max_small_segment_bytes=max(sizes) + 10)
+    assert setup.merge(merger) == 2 * (WINDOWS - 1)
+    assert len(setup.segments()) == 1 + 1 + MIN_SEGMENTS_TO_MERGE - 1
 
 
-def test_a_piece_does_not_last_too_long(world: World):
+def test_a_piece_does_not_last_too_long(setup: MergingSetup):
     """Events that are far apart in time do not lie together, for they go together."""
-    world.merge(world.a_merger(max_span_microseconds=MIN_SEGMENTS_TO_MERGE * MINUTE))
-    assert world.segments()[:3] == [
+    setup.merge(setup.a_merger(max_span_microseconds=MIN_SEGMENTS_TO_MERGE * MINUTE))
+    assert setup.segments()[:3] == [
         (0, 2 * MIN_SEGMENTS_TO_MERGE),
         (2 * MIN_SEGMENTS_TO_MERGE, 4 * MIN_SEGMENTS_TO_MERGE),
         (4 * MIN_SEGMENTS_TO_MERGE, 4 * MIN_SEGMENTS_TO_MERGE + 2),
@@ -187,71 +187,71 @@ def test_a_piece_does_not_last_too_long(world: World):
 
 
 @pytest.mark.parametrize("gap", ["not archived", "not connected"])
-def test_gaps_are_left_alone(world: World, gap):
+def test_gaps_are_left_alone(setup: MergingSetup, gap):
     """What is not archived, or does not follow what is in front of it, is no part of a piece."""
-    segments = list(world.index.segments_from("t", 0, 0, 1000))
+    segments = list(setup.index.segments_from("t", 0, 0, 1000))
     if gap == "not archived":
         segments[20] = IndexSegment(
             state_before=segments[20].state_before, offset_count=2, first_stored_at=0, last_stored_at=0
         )
     else:
         del segments[20]
-    world.index = index_of([segments, []])
-    world.merge(world.a_merger())
-    assert (0, 40) in world.segments()
-    assert (42, 80) in world.segments()
+    setup.index = index_of([segments, []])
+    setup.merge(setup.a_merger())
+    assert (0, 40) in setup.segments()
+    assert (42, 80) in setup.segments()
 
 
-def test_readers_with_the_old_list_find_the_old_objects(world: World):
+def test_readers_with_the_old_list_find_the_old_objects(setup: MergingSetup):
     """Objects stay until a sweep; a reader that comes later still looks into the index again."""
-    with closing(ArchiveReader(world.index, SegmentCache(world.store))) as reader:
-        old = world.index.segment_at_or_before("t", 0, 10)
-        world.merge()
+    with closing(ArchiveReader(setup.index, SegmentCache(setup.store))) as reader:
+        old = setup.index.segment_at_or_before("t", 0, 10)
+        setup.merge()
         assert reader.read_from_segment(old, "t", 0, 10, 2, 1000).events == (event(10), event(11))
-        world.sweep()
-        segment, looks = world.index.segment_at_or_before, [old]
-        world.index.segment_at_or_before = lambda *place: looks.pop() if looks else segment(*place)
-    with closing(ArchiveReader(world.index, SegmentCache(world.store))) as late:
+        setup.sweep()
+        segment, looks = setup.index.segment_at_or_before, [old]
+        setup.index.segment_at_or_before = lambda *place: looks.pop() if looks else segment(*place)
+    with closing(ArchiveReader(setup.index, SegmentCache(setup.store))) as late:
         assert late.read_slice("t", 0, 10, 2, 1000).events == (event(10), event(11))
-    world.see_that_all_is_there()
-    assert len(world.objects()) == 2
+    setup.see_that_all_is_there()
+    assert len(setup.objects()) == 2
 
 
-def test_of_two_workers_one_does_it(world: World):
+def test_of_two_workers_one_does_it(setup: MergingSetup):
     """While another process rewrites a partition, nothing is merged in it; in others it is."""
-    with claim_partition(world.index, "t", 0):
-        for piece in world.merger.plan_merges("t", 0):
+    with claim_partition(setup.index, "t", 0):
+        for piece in setup.merger.plan_merges("t", 0):
             with pytest.raises(PartitionBusy):
-                world.merger.merge_group(piece)
-        assert [world.merger.merge_group(piece) for piece in world.merger.plan_merges("t", 1)] == [WINDOWS - 1]
-    assert len(world.segments()) == WINDOWS
+                setup.merger.merge_group(piece)
+        assert [setup.merger.merge_group(piece) for piece in setup.merger.plan_merges("t", 1)] == [WINDOWS - 1]
+    assert len(setup.segments()) == WINDOWS
 
 
-def test_a_worker_whose_claim_is_over_changes_nothing(world: World, monkeypatch):
+def test_a_worker_whose_claim_is_over_changes_nothing(setup: MergingSetup, monkeypatch):
     """A worker that was asleep for longer than its claim holds leaves to the other what it was about to replace."""
-    put = world.store.put
+    put = setup.store.put
 
     def put_and_sleep(key, content):
         put(key, content)
-        assert world.index.claim("compaction/t/0", "another worker", 60)
+        assert setup.index.claim("compaction/t/0", "another worker", 60)
 
     monkeypatch.setattr(maintenance, "CLAIM_DURATION_SECONDS", 0.0)
-    world.store.put = put_and_sleep
-    [piece] = world.merger.plan_merges("t", 0)
+    setup.store.put = put_and_sleep
+    [piece] = setup.merger.plan_merges("t", 0)
     with pytest.raises(PartitionBusy):
-        world.merger.merge_group(piece)
-    assert len(world.segments()) == WINDOWS
+        setup.merger.merge_group(piece)
+    assert len(setup.segments()) == WINDOWS
 
 
-def test_what_was_erased_meanwhile_does_not_come_back(world: World):
+def test_what_was_erased_meanwhile_does_not_come_back(setup: MergingSetup):
     """A segment that was replaced after it was read stays as the other worker left it."""
-    put = world.store.put
+    put = setup.store.put
 
     def put_and_erase(key, content):
         put(key, content)
-        old = world.index.segment_at_or_before("t", 0, 10)
+        old = setup.index.segment_at_or_before("t", 0, 10)
         put("compacted/stream/erased", objects.pack_member("t", 0, [event(10)]))
-        size = len(world.store.content("compacted/stream/erased"))
+        size = len(setup.store.content("compacted/stream/erased"))
         new = IndexSegment(
             state_before=old.state_before,
             offset_count=2,
@@ -260,39 +260,39 @@ def test_what_was_erased_meanwhile_does_not_come_back(world: World):
             location=ArchiveLocation("compacted/stream/erased", 0, size),
             event_count=1,
         )
-        world.index.replace_segments("t", 0, [new], old.end_offset)
+        setup.index.replace_segments("t", 0, [new], old.end_offset)
 
-    world.store.put = put_and_erase
-    [piece] = world.merger.plan_merges("t", 0)
-    assert world.merger.merge_group(piece) == 0
-    world.store.put = put
-    assert len(world.segments()) == WINDOWS
-    world.merge()
-    with closing(ArchiveReader(world.index, SegmentCache(world.store))) as reader:
+    setup.store.put = put_and_erase
+    [piece] = setup.merger.plan_merges("t", 0)
+    assert setup.merger.merge_group(piece) == 0
+    setup.store.put = put
+    assert len(setup.segments()) == WINDOWS
+    setup.merge()
+    with closing(ArchiveReader(setup.index, SegmentCache(setup.store))) as reader:
         found = reader.read_slice("t", 0, 0, 1000, 1_000_000)
     assert [each.offset for each in found.events] == [offset for offset in range(2 * WINDOWS) if offset != 11]
 
 
-def test_what_was_released_meanwhile_is_not_merged(world: World):
+def test_what_was_released_meanwhile_is_not_merged(setup: MergingSetup):
     """A piece whose beginning is gone, or whose topic is deleted, is left for another plan."""
-    [piece] = world.merger.plan_merges("t", 0)
-    world.index.drop_segments_before("t", 0, 10)
-    assert world.merger.merge_group(piece) == 0
-    [piece] = world.merger.plan_merges("t", 1)
-    world.index.delete_topic("t")
-    assert world.merger.merge_group(piece) == 0
-    assert world.index.segments_from("t", 1, 0, 10) == []
+    [piece] = setup.merger.plan_merges("t", 0)
+    setup.index.drop_segments_before("t", 0, 10)
+    assert setup.merger.merge_group(piece) == 0
+    [piece] = setup.merger.plan_merges("t", 1)
+    setup.index.delete_topic("t")
+    assert setup.merger.merge_group(piece) == 0
+    assert setup.index.segments_from("t", 1, 0, 10) == []
 
 
-def test_what_cannot_be_read_is_reported_and_stays(world: World):
+def test_what_cannot_be_read_is_reported_and_stays(setup: MergingSetup):
     """A piece with a damaged object is left as it is, with the reason."""
-    world.store.remove(["log/stream/shard/007"])
-    [piece] = world.merger.plan_merges("t", 0)
-    for merger in (world.merger, world.a_merger(read_concurrently=True)):
+    setup.store.remove(["log/stream/shard/007"])
+    [piece] = setup.merger.plan_merges("t", 0)
+    for merger in (setup.merger, setup.a_merger(read_concurrently=True)):
         with pytest.raises(UnreadableSegment, match="Offsets 14 to 15"):
             merger.merge_group(piece)
-    assert len(world.segments()) == WINDOWS
-    with claim_partition(world.index, "t", 0):
+    assert len(setup.segments()) == WINDOWS
+    with claim_partition(setup.index, "t", 0):
         pass  # and nobody is kept from the partition
 
 
@@ -305,11 +305,11 @@ CRASHES = {
 
 
 @pytest.mark.parametrize("crash", CRASHES.values(), ids=CRASHES)
-def test_a_crash_leaves_everything_to_be_read(far: World, service, crash):
+def test_a_crash_leaves_everything_to_be_read(far: MergingSetup, service, crash):
     """Wherever a worker dies, all events are there, once each; the next worker finishes, and nothing is left over."""
     operation, after = crash
     [piece] = far.merger.plan_merges("t", 0)
-    lost = refused("AccessDeniedException")
+    lost = refusal_fault("AccessDeniedException")
     if operation == "put":
         far.store.out_of_reach = True
     else:
@@ -328,22 +328,22 @@ def test_a_crash_leaves_everything_to_be_read(far: World, service, crash):
     assert far.merge() == 0
 
 
-def test_objects_that_many_partitions_share_are_read_once(world: World):
+def test_objects_that_many_partitions_share_are_read_once(setup: MergingSetup):
     """An indexer's object is fetched once for all the partitions that have their part in it."""
-    get = world.store.read_range
+    get = setup.store.read_range
 
-    def noted(location: ArchiveLocation) -> bytes:
-        world.asked.append(location)
+    def record_read(location: ArchiveLocation) -> bytes:
+        setup.asked.append(location)
         return get(location)
 
-    world.store.read_range = noted
-    assert world.merge(world.a_merger(read_concurrently=True)) == 2 * (WINDOWS - 1)
-    assert len(world.asked) == 2 * WINDOWS
+    setup.store.read_range = record_read
+    assert setup.merge(setup.a_merger(read_concurrently=True)) == 2 * (WINDOWS - 1)
+    assert len(setup.asked) == 2 * WINDOWS
 
-    other = World(MemoryLogIndex())
+    other = MergingSetup(MemoryLogIndex())
     get = other.store.read_range
-    other.store.read_range = lambda location: (world.asked.append(location), get(location))[1]
-    world.asked.clear()
+    other.store.read_range = lambda location: (setup.asked.append(location), get(location))[1]
+    setup.asked.clear()
     merger = SegmentMerger(
         index=other.index,
         store=BlockCachingStore(other.store),
@@ -351,7 +351,7 @@ def test_objects_that_many_partitions_share_are_read_once(world: World):
         read_concurrently=True,
     )
     assert other.merge(merger) == 2 * (WINDOWS - 1)
-    assert len(world.asked) == WINDOWS
+    assert len(setup.asked) == WINDOWS
     other.see_that_all_is_there()
 
 

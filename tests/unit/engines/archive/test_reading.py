@@ -67,7 +67,7 @@ class Counting(MemoryStore):
         return super().read_range(location)
 
 
-class World:
+class ReadingSetup:
     def __init__(self, *counts: int, store: MemoryStore | None = None) -> None:
         self.store = store or Counting()
         self.index = MemoryLogIndex()
@@ -95,74 +95,74 @@ class World:
 
 
 @pytest.fixture
-def world():
-    world = World(3, 3, 3)
-    yield world
-    world.reader.close()
+def setup():
+    setup = ReadingSetup(3, 3, 3)
+    yield setup
+    setup.reader.close()
 
 
-def test_what_was_read_last_is_not_asked_for_again(world: World):
+def test_what_was_read_last_is_not_asked_for_again(setup: ReadingSetup):
     """A reader that reads a segment in several slices fetches it once."""
     for start in range(3):
-        assert world.reader.read_slice("t", 0, start, 1, 1000).events[0].offset == start
-    assert world.store.asked.count("object 0") == 1
+        assert setup.reader.read_slice("t", 0, start, 1, 1000).events[0].offset == start
+    assert setup.store.asked.count("object 0") == 1
 
 
-def test_small_segments_are_read_together(world: World):
+def test_small_segments_are_read_together(setup: ReadingSetup):
     """A slice takes in as many segments as it needs, and ends with what is asked for."""
-    assert [event.offset for event in world.reader.read_slice("t", 0, 1, 7, 1000).events] == list(range(1, 8))
-    found = world.reader.read_slice("t", 0, 0, 100, 5)
+    assert [event.offset for event in setup.reader.read_slice("t", 0, 1, 7, 1000).events] == list(range(1, 8))
+    found = setup.reader.read_slice("t", 0, 0, 100, 5)
     assert [event.offset for event in found.events] == [0, 1, 2, 3, 4]
     assert found.next_offset == 5
 
 
-def test_nothing_is_made_up_beyond_the_end(world: World):
+def test_nothing_is_made_up_beyond_the_end(setup: ReadingSetup):
     """What was never archived is not there, and is not an empty slice."""
-    assert world.reader.read_slice("t", 0, 9, 1, 1000) is None
-    assert world.reader.read_slice("t", 1, 0, 1, 1000) is None
-    assert [event.offset for event in world.reader.read_slice("t", 0, 8, 10, 1000).events] == [8]
+    assert setup.reader.read_slice("t", 0, 9, 1, 1000) is None
+    assert setup.reader.read_slice("t", 1, 0, 1, 1000) is None
+    assert [event.offset for event in setup.reader.read_slice("t", 0, 8, 10, 1000).events] == [8]
 
 
-def test_what_is_good_in_front_of_damage_is_delivered(world: World):
+def test_what_is_good_in_front_of_damage_is_delivered(setup: ReadingSetup):
     """A slice ends in front of a segment that cannot be read; the next one says so."""
-    world.store.remove(["object 1"])
-    assert [event.offset for event in world.reader.read_slice("t", 0, 0, 10, 1000).events] == [0, 1, 2]
+    setup.store.remove(["object 1"])
+    assert [event.offset for event in setup.reader.read_slice("t", 0, 0, 10, 1000).events] == [0, 1, 2]
     with pytest.raises(UnreadableSegment, match="Offsets 3 to 5 of t/0 cannot be read: the archive object object 1"):
-        world.reader.read_slice("t", 0, 3, 10, 1000)
+        setup.reader.read_slice("t", 0, 3, 10, 1000)
 
 
 def test_any_client_that_reads_on_finds_the_next_segment_read_ahead():
     """While a reader is in the middle of a large segment, the next one is fetched, once."""
-    world = World(LARGE, LARGE, LARGE)
-    world.reader.read_slice("t", 0, 0, 10, 1000)
-    assert world.store.asked == ["object 0"]
-    world.store.may_go_on.clear()
-    world.reader.read_slice("t", 0, 10, 10, 1000)
-    world.reader.read_slice("t", 0, 20, 10, 1000)
-    world.store.may_go_on.set()
-    assert world.reader.read_slice("t", 0, LARGE, 10, 1000).events[0].offset == LARGE
-    assert world.store.asked == ["object 0", "object 1"]
-    world.reader.close()
+    setup = ReadingSetup(LARGE, LARGE, LARGE)
+    setup.reader.read_slice("t", 0, 0, 10, 1000)
+    assert setup.store.asked == ["object 0"]
+    setup.store.may_go_on.clear()
+    setup.reader.read_slice("t", 0, 10, 10, 1000)
+    setup.reader.read_slice("t", 0, 20, 10, 1000)
+    setup.store.may_go_on.set()
+    assert setup.reader.read_slice("t", 0, LARGE, 10, 1000).events[0].offset == LARGE
+    assert setup.store.asked == ["object 0", "object 1"]
+    setup.reader.close()
 
 
 def test_damage_that_is_read_ahead_is_reported_when_it_is_asked_for():
     """Reading ahead neither hides damage nor brings it forward."""
-    world = World(LARGE, LARGE)
-    world.store.remove(["object 1"])
-    world.reader.read_slice("t", 0, 0, 10, 1000)
-    world.reader.read_slice("t", 0, 10, 10, 1000)
+    setup = ReadingSetup(LARGE, LARGE)
+    setup.store.remove(["object 1"])
+    setup.reader.read_slice("t", 0, 0, 10, 1000)
+    setup.reader.read_slice("t", 0, 10, 10, 1000)
     for _ in range(2):
         with pytest.raises(UnreadableSegment, match=f"Offsets {LARGE} to {2 * LARGE - 1}"):
-            world.reader.read_slice("t", 0, LARGE, 10, 1000)
-    world.reader.close()
+            setup.reader.read_slice("t", 0, LARGE, 10, 1000)
+    setup.reader.close()
 
 
 def read_in_rounds(count: int, at_once: int) -> Rounds:
     """Read all of so many objects, of which so many are expected to be asked for in each round."""
     store = Rounds()
-    world = World(*[10] * count, store=store)
-    with ThreadPoolExecutor(1) as threads, closing(world.reader):
-        found = world.segment_cache.read_in_order("t", 0, world.segments, 0, 10 * count, MANY)
+    setup = ReadingSetup(*[10] * count, store=store)
+    with ThreadPoolExecutor(1) as threads, closing(setup.reader):
+        found = setup.segment_cache.read_in_order("t", 0, setup.segments, 0, 10 * count, MANY)
         reading = threads.submit(lambda: [event.offset for _, events in found for event in events])
         while len(store.asked) < count or store.waiting:
             until(lambda: store.waiting == min(at_once, count - at_once * store.rounds))
@@ -179,37 +179,37 @@ def test_many_windows_are_read_in_few_rounds():
 
 def test_a_slice_takes_many_small_segments_at_once():
     """A log of small windows is read in slices as large as were asked for, each object once."""
-    world = World(*[10] * 200)
+    setup = ReadingSetup(*[10] * 200)
     place, slices = 0, 0
-    with closing(world.reader):
-        while (found := world.reader.read_slice("t", 0, place, 1000, MANY)) is not None:
+    with closing(setup.reader):
+        while (found := setup.reader.read_slice("t", 0, place, 1000, MANY)) is not None:
             assert [event.offset for event in found.events] == list(range(place, found.next_offset))
             place, slices = found.next_offset, slices + 1
     assert (place, slices) == (2000, 2)
-    assert sorted(world.store.asked) == sorted(f"object {number}" for number in range(200))
+    assert sorted(setup.store.asked) == sorted(f"object {number}" for number in range(200))
 
 
 @pytest.mark.parametrize(("limit", "objects"), [(1, 1), (10, 1), (11, 2), (25, 3)])
 def test_no_more_is_asked_for_than_a_limit_needs(limit, objects):
     """Of small segments those are read that have as many events as are asked for, and none behind them."""
-    world = World(*[10] * 50)
-    with closing(world.reader):
-        assert len(world.reader.read_slice("t", 0, 0, limit, MANY).events) == limit
-    assert sorted(world.store.asked) == sorted(f"object {number}" for number in range(objects))
+    setup = ReadingSetup(*[10] * 50)
+    with closing(setup.reader):
+        assert len(setup.reader.read_slice("t", 0, 0, limit, MANY).events) == limit
+    assert sorted(setup.store.asked) == sorted(f"object {number}" for number in range(objects))
 
 
 def test_no_more_is_asked_for_than_many_bytes_need():
     """A reader that wants few bytes does not have many objects read for it."""
-    world = World(*[10] * 50)
-    with closing(world.reader):
-        assert len(world.reader.read_slice("t", 0, 0, 500, 25).events) == 25
-    assert world.store.asked == ["object 0", "object 1", "object 2"]
+    setup = ReadingSetup(*[10] * 50)
+    with closing(setup.reader):
+        assert len(setup.reader.read_slice("t", 0, 0, 500, 25).events) == 25
+    assert setup.store.asked == ["object 0", "object 1", "object 2"]
 
 
 @pytest.mark.parametrize(("bytes_ahead", "at_once"), [(0, 1), (600, 3)])
 def test_what_is_asked_for_at_once_is_bounded_by_bytes(monkeypatch, bytes_ahead, at_once):
     """Large objects are read few at a time, and a very large one alone."""
-    sizes = {segment.location.length for segment in World(*[10] * 12).segments}
+    sizes = {segment.location.length for segment in ReadingSetup(*[10] * 12).segments}
     assert 150 < min(sizes) <= max(sizes) <= 200
     monkeypatch.setattr(libraries, "MAX_BYTES_READ_AHEAD", bytes_ahead)
     assert read_in_rounds(12, at_once).rounds == 12 / at_once
@@ -219,31 +219,31 @@ def test_a_reader_that_ends_leaves_nothing_to_be_read(monkeypatch):
     """What was asked for and has not begun when its reader ends is never read."""
     monkeypatch.setattr(libraries, "CONCURRENT_READS", 1)
     store = Rounds()
-    world = World(*[10] * 30, store=store)
-    with ThreadPoolExecutor(1) as threads, closing(world.reader):
-        found = world.segment_cache.read_in_order("t", 0, world.segments, 0, MANY, MANY)
+    setup = ReadingSetup(*[10] * 30, store=store)
+    with ThreadPoolExecutor(1) as threads, closing(setup.reader):
+        found = setup.segment_cache.read_in_order("t", 0, setup.segments, 0, MANY, MANY)
         first = threads.submit(next, found)
         until(lambda: store.waiting == 1)
         store.come()
-        assert first.result(PATIENCE)[0] == world.segments[0]
+        assert first.result(PATIENCE)[0] == setup.segments[0]
         until(lambda: store.waiting == 1)
         found.close()
         store.come()
-        until(lambda: not world.segment_cache._ahead)
+        until(lambda: not setup.segment_cache._ahead)
     assert store.asked == ["object 0", "object 1"]
 
 
 def test_what_one_reader_gives_up_another_still_gets():
     """Of two who wait for the same objects one may end, and the other has its events all the same."""
     store = Rounds()
-    world = World(*[10] * (CONCURRENT_READS + 4), store=store)
-    with ThreadPoolExecutor(2) as threads, closing(world.reader):
-        blocked = world.segment_cache.read_in_order("t", 0, world.segments[:CONCURRENT_READS], 0, MANY, MANY)
+    setup = ReadingSetup(*[10] * (CONCURRENT_READS + 4), store=store)
+    with ThreadPoolExecutor(2) as threads, closing(setup.reader):
+        blocked = setup.segment_cache.read_in_order("t", 0, setup.segments[:CONCURRENT_READS], 0, MANY, MANY)
         holding = threads.submit(list, blocked)
         until(lambda: store.waiting == CONCURRENT_READS)
-        behind = world.segments[CONCURRENT_READS:]
-        ending = world.segment_cache.read_in_order("t", 0, behind, behind[0].first_offset, MANY, MANY)
-        futures = [world.segment_cache._begin_read("t", 0, segment) for segment in behind]
+        behind = setup.segments[CONCURRENT_READS:]
+        ending = setup.segment_cache.read_in_order("t", 0, behind, behind[0].first_offset, MANY, MANY)
+        futures = [setup.segment_cache._begin_read("t", 0, segment) for segment in behind]
         staying = threads.submit(lambda: [segment.first_offset for segment, _ in ending])
         for future in futures[1:]:
             future.cancel()
@@ -255,30 +255,30 @@ def test_what_one_reader_gives_up_another_still_gets():
 
 def test_readers_that_come_back_have_more_and_more_read_for_them():
     """What is read for a reader before it asks doubles while it comes back, and is never more than it has read."""
-    world = World(*[LARGE] * 60)
-    with closing(world.reader):
+    setup = ReadingSetup(*[LARGE] * 60)
+    with closing(setup.reader):
         for number in range(40):
-            found = world.reader.read_slice("t", 0, number * LARGE, LARGE, MANY)
+            found = setup.reader.read_slice("t", 0, number * LARGE, LARGE, MANY)
             assert found.next_offset == (number + 1) * LARGE
-            until(lambda: not world.segment_cache._ahead)
-            assert len(world.store.asked) <= 2 * (number + 1) + 1
-            assert len(world.store.asked) - number <= CONCURRENT_READS + 1
-    assert len(set(world.store.asked)) == len(world.store.asked) > 40
+            until(lambda: not setup.segment_cache._ahead)
+            assert len(setup.store.asked) <= 2 * (number + 1) + 1
+            assert len(setup.store.asked) - number <= CONCURRENT_READS + 1
+    assert len(set(setup.store.asked)) == len(setup.store.asked) > 40
 
 
 def test_a_single_look_reads_nothing_ahead():
     """A reader that was never seen before has nothing read for it, wherever it begins."""
-    world = World(*[LARGE] * 5)
-    with closing(world.reader):
-        world.reader.read_slice("t", 0, 100, 10, MANY)
-        world.reader.read_slice("t", 0, LARGE + 100, 10, MANY)
-    assert world.store.asked == ["object 0", "object 1"]
+    setup = ReadingSetup(*[LARGE] * 5)
+    with closing(setup.reader):
+        setup.reader.read_slice("t", 0, 100, 10, MANY)
+        setup.reader.read_slice("t", 0, LARGE + 100, 10, MANY)
+    assert setup.store.asked == ["object 0", "object 1"]
 
 
-def test_what_was_written_anew_meanwhile_is_read_from_there(world: World):
+def test_what_was_written_anew_meanwhile_is_read_from_there(setup: ReadingSetup):
     """A reader that holds a segment whose object is gone finds the one that took its place."""
-    old = world.segments[0]
-    world.store.put("new", world.store.content("object 0"))
+    old = setup.segments[0]
+    setup.store.put("new", setup.store.content("object 0"))
     new = IndexSegment(
         state_before=old.state_before,
         offset_count=old.offset_count,
@@ -288,16 +288,16 @@ def test_what_was_written_anew_meanwhile_is_read_from_there(world: World):
         event_count=old.offset_count,
     )
     looks = iter([old, new])
-    world.index.segment_at_or_before = lambda *_: next(looks)
-    world.store.remove(["object 0"])
-    assert [event.offset for event in world.reader.read_slice("t", 0, 0, 3, MANY).events] == [0, 1, 2]
+    setup.index.segment_at_or_before = lambda *_: next(looks)
+    setup.store.remove(["object 0"])
+    assert [event.offset for event in setup.reader.read_slice("t", 0, 0, 3, MANY).events] == [0, 1, 2]
 
 
-def test_the_manifest_begins_with_the_segment_of_an_offset(world: World):
+def test_the_manifest_begins_with_the_segment_of_an_offset(setup: ReadingSetup):
     """The segments that hold anything from an offset on are returned in their order."""
-    assert [each.first_offset for each in archived_segments_from(world.index, "t", 0, 4)] == [3, 6]
-    assert [each.first_offset for each in archived_segments_from(world.index, "t", 0)] == [0, 3, 6]
-    assert list(archived_segments_from(world.index, "t", 0, 9)) == []
+    assert [each.first_offset for each in archived_segments_from(setup.index, "t", 0, 4)] == [3, 6]
+    assert [each.first_offset for each in archived_segments_from(setup.index, "t", 0)] == [0, 3, 6]
+    assert list(archived_segments_from(setup.index, "t", 0, 9)) == []
 
 
 def test_members_of_many_events_are_split(monkeypatch):

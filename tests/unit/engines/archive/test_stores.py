@@ -20,7 +20,7 @@ from nakadi.model.log_index import ArchiveLocation
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore
 from tests.support.aws import REGION, aws
-from tests.support.closed import see_that_everything_is_refused
+from tests.support.closed import assert_everything_is_refused
 
 FAULTY = "http://127.0.0.1:9"
 """Nobody listens on the port for discarding."""
@@ -145,7 +145,7 @@ def test_a_closed_store_refuses_everything(store):
         "remove": lambda: store.remove(["a/b"]),
         "list_objects": lambda: list(store.list_objects("a/")),
     }
-    see_that_everything_is_refused(ArchiveStore, attempts)
+    assert_everything_is_refused(ArchiveStore, attempts)
 
 
 def test_a_folder_holds_no_half_objects(tmp_path):

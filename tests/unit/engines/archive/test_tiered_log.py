@@ -20,218 +20,220 @@ from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 from tests.support.clock import HandMovedClock
 from tests.support.engines import HOUR
 from tests.support.patience import PATIENCE, until
-from tests.support.tiered_world import Names, World
+from tests.support.tiered_world import TieredLogFixture, TopicNames
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
-    yield world
-    world.log.close()
+def tiered() -> Iterator[TieredLogFixture]:
+    tiered = TieredLogFixture()
+    yield tiered
+    tiered.log.close()
 
 
 class TestSeam:
-    def test_is_crossed_without_gap_and_repeat(self, world: World):
+    def test_is_crossed_without_gap_and_repeat(self, tiered: TieredLogFixture):
         """A cursor goes on from the archive into the hot half, event by event."""
-        world.store_hours(10)
-        world.log.archive()
-        world.store_hours(5)
-        assert world.hot.bounds("t", [0])[0].oldest == 9
-        assert world.log.bounds("t", [0]) == {0: OffsetBounds(0, 15)}
-        assert world.offsets() == list(range(15))
+        tiered.store_hours(10)
+        tiered.log.archive()
+        tiered.store_hours(5)
+        assert tiered.hot.bounds("t", [0])[0].oldest == 9
+        assert tiered.log.bounds("t", [0]) == {0: OffsetBounds(0, 15)}
+        assert tiered.offsets() == list(range(15))
 
-    def test_may_move_while_someone_reads(self, world: World):
+    def test_may_move_while_someone_reads(self, tiered: TieredLogFixture):
         """A reader beside storing, archiving and removal misses no event and sees none twice."""
         done = threading.Event()
 
         def archive_again_and_again() -> None:
             while not done.is_set():
-                world.log.archive()
+                tiered.log.archive()
 
         with ThreadPoolExecutor(2) as others:
             archiving = others.submit(archive_again_and_again)
-            storing = others.submit(world.store_hours, 500)
+            storing = others.submit(tiered.store_hours, 500)
             found: list[int] = []
             while len(found) < 500:
-                found += [event.offset for event in world.log.read("t", 0, len(found), limit=7, wait=30).events]
+                found += [event.offset for event in tiered.log.read("t", 0, len(found), limit=7, wait=30).events]
             done.set()
             archiving.result(PATIENCE)
             storing.result(PATIENCE)
         assert found == list(range(500))
 
-    def test_is_where_the_hot_retention_says(self, world: World):
+    def test_is_where_the_hot_retention_says(self, tiered: TieredLogFixture):
         """The hot half keeps what is archived for its own time, whatever else is kept in the archive."""
-        world.log.close()
-        world = World(
+        tiered.log.close()
+        tiered = TieredLogFixture(
             ArchivePolicy(archive_after=inf, hot_retention=3 * 3600, unreferenced_grace=0, new_share_to_compact=0)
         )
-        world.store_hours(10)
-        world.log.archive()
-        assert world.hot.bounds("t", [0]) == {0: OffsetBounds(7, 10)}
-        assert world.log.bounds("t", [0]) == {0: OffsetBounds(0, 10)}
-        world.log.close()
+        tiered.store_hours(10)
+        tiered.log.archive()
+        assert tiered.hot.bounds("t", [0]) == {0: OffsetBounds(7, 10)}
+        assert tiered.log.bounds("t", [0]) == {0: OffsetBounds(0, 10)}
+        tiered.log.close()
 
-    def test_never_leaves_out_what_is_not_archived(self, world: World):
+    def test_never_leaves_out_what_is_not_archived(self, tiered: TieredLogFixture):
         """The hot half keeps everything, for however long, until it is in the archive."""
-        world.store_hours(3)
-        world.log.archive()
-        world.store_hours(3)
-        world.store.out_of_reach = True
+        tiered.store_hours(3)
+        tiered.log.archive()
+        tiered.store_hours(3)
+        tiered.store.out_of_reach = True
         with pytest.raises(Unavailable):
-            world.log.archive()
-        world.log._worker.trim_hot_partitions()
-        assert world.hot.bounds("t", [0]) == {0: OffsetBounds(2, 6)}
-        world.store.out_of_reach = False
-        world.log.archive()
-        assert world.hot.bounds("t", [0]) == {0: OffsetBounds(5, 6)}
-        assert world.offsets() == list(range(6))
+            tiered.log.archive()
+        tiered.log._worker.trim_hot_partitions()
+        assert tiered.hot.bounds("t", [0]) == {0: OffsetBounds(2, 6)}
+        tiered.store.out_of_reach = False
+        tiered.log.archive()
+        assert tiered.hot.bounds("t", [0]) == {0: OffsetBounds(5, 6)}
+        assert tiered.offsets() == list(range(6))
 
-    def test_needs_an_index_that_it_may_write_to_only_where_it_archives(self, world: World, monkeypatch):
+    def test_needs_an_index_that_it_may_write_to_only_where_it_archives(self, tiered: TieredLogFixture, monkeypatch):
         """A process that may read the index and not write to it, as a function on AWS, stores and reads events."""
-        world.store_hours(3)
-        world.log.archive()
+        tiered.store_hours(3)
+        tiered.log.archive()
 
         def refuse(*_: object):
             raise Unavailable("It may not be written to.")
 
         for name in ("identity", "create_topic", "advance_head", "replace_segments", "claim"):
-            monkeypatch.setattr(world.index, name, refuse)
+            monkeypatch.setattr(tiered.index, name, refuse)
         tiers = ArchivePolicy(archive_after=0, another_process_archives=True)
-        log = TieredLog(world.hot, world.index, world.store, world.clock, Names(), tiers)
+        log = TieredLog(tiered.hot, tiered.index, tiered.store, tiered.clock, TopicNames(), tiers)
         log.append("t", {0: [Record(b"3")]})
         archived = log.read("t", 0, 0)
         assert [event.offset for event in archived.events] == [0, 1, 2]
         assert [event.offset for event in log.read("t", 0, archived.next_offset).events] == [3]
 
-    def test_is_found_by_time(self, world: World):
+    def test_is_found_by_time(self, tiered: TieredLogFixture):
         """A moment leads into the half that has the event."""
-        began = world.clock.now()
-        world.store_hours(8)
-        world.log.archive()
-        world.store_hours(4)
+        began = tiered.clock.now()
+        tiered.store_hours(8)
+        tiered.log.archive()
+        tiered.store_hours(4)
         for hours in range(14):
-            assert world.log.offset_at("t", 0, began + hours * HOUR) == min(hours, 12)
-        assert world.log.offset_at("t", 0, began + HOUR / 2) == 1
+            assert tiered.log.offset_at("t", 0, began + hours * HOUR) == min(hours, 12)
+        assert tiered.log.offset_at("t", 0, began + HOUR / 2) == 1
 
-    def test_has_nothing_in_front_of_a_gap(self, world: World):
+    def test_has_nothing_in_front_of_a_gap(self, tiered: TieredLogFixture):
         """After a time without an archive, in which the hot half removed events, the log begins behind them."""
-        world.store_hours(4)
-        world.log.archive()
-        world.store_hours(4)
-        world.hot.trim("t", 0, world.clock.now() - 2 * HOUR)
-        assert world.log.bounds("t", [0]) == {0: OffsetBounds(6, 8)}
-        world.log.archive()
-        assert world.log.bounds("t", [0]) == {0: OffsetBounds(6, 8)}
-        assert world.offsets() == [6, 7]
+        tiered.store_hours(4)
+        tiered.log.archive()
+        tiered.store_hours(4)
+        tiered.hot.trim("t", 0, tiered.clock.now() - 2 * HOUR)
+        assert tiered.log.bounds("t", [0]) == {0: OffsetBounds(6, 8)}
+        tiered.log.archive()
+        assert tiered.log.bounds("t", [0]) == {0: OffsetBounds(6, 8)}
+        assert tiered.offsets() == [6, 7]
         with pytest.raises(OffsetUnavailable):
-            world.log.read("t", 0, 3)
+            tiered.log.read("t", 0, 3)
 
 
 class TestRetention:
-    def test_of_an_event_type_reaches_into_the_archive(self, world: World):
+    def test_of_an_event_type_reaches_into_the_archive(self, tiered: TieredLogFixture):
         """What the retention of an event type removes is gone from both halves, and its objects go after the grace
         time."""
-        world.store_hours(4)
-        world.log.archive()
-        world.store_hours(4)
-        world.log.archive()
-        assert len(world.objects()) == 2
-        world.log.trim("t", 0, world.clock.now() - 3 * HOUR)
-        assert world.log.bounds("t", [0]) == {0: OffsetBounds(5, 8)}
-        assert world.offsets() == [5, 6, 7]
-        assert len(world.objects()) == 2
-        world.log.sweep()
-        assert world.objects() == [each.location.key for each in world.segments()]
-        assert world.offsets() == [5, 6, 7]
+        tiered.store_hours(4)
+        tiered.log.archive()
+        tiered.store_hours(4)
+        tiered.log.archive()
+        assert len(tiered.objects()) == 2
+        tiered.log.trim("t", 0, tiered.clock.now() - 3 * HOUR)
+        assert tiered.log.bounds("t", [0]) == {0: OffsetBounds(5, 8)}
+        assert tiered.offsets() == [5, 6, 7]
+        assert len(tiered.objects()) == 2
+        tiered.log.sweep()
+        assert tiered.objects() == [each.location.key for each in tiered.segments()]
+        assert tiered.offsets() == [5, 6, 7]
 
-    def test_may_be_shorter_than_what_waits_to_be_archived(self, world: World):
+    def test_may_be_shorter_than_what_waits_to_be_archived(self, tiered: TieredLogFixture):
         """Events that go before they were archived are in no object."""
-        world.store_hours(4)
-        world.log.trim("t", 0, world.clock.now() - 2 * HOUR)
-        world.log.archive()
-        assert [(each.first_offset, each.end_offset) for each in world.segments()] == [(2, 4)]
-        assert world.offsets() == [2, 3]
+        tiered.store_hours(4)
+        tiered.log.trim("t", 0, tiered.clock.now() - 2 * HOUR)
+        tiered.log.archive()
+        assert [(each.first_offset, each.end_offset) for each in tiered.segments()] == [(2, 4)]
+        assert tiered.offsets() == [2, 3]
 
-    def test_beside_the_first_archiving_removes_what_is_old_from_both_halves(self, world: World, monkeypatch):
+    def test_beside_the_first_archiving_removes_what_is_old_from_both_halves(
+        self, tiered: TieredLogFixture, monkeypatch
+    ):
         """An archiver that begins between the two halves of a trim brings nothing back."""
-        world.store_hours(4)
-        trim = world.hot.trim
+        tiered.store_hours(4)
+        trim = tiered.hot.trim
 
         def archive_and_trim(topic: str, partition: int, before: datetime) -> None:
             monkeypatch.undo()
-            world.log.archive()
+            tiered.log.archive()
             trim(topic, partition, before)
 
-        monkeypatch.setattr(world.hot, "trim", archive_and_trim)
-        world.log.trim("t", 0, world.clock.now() - 2 * HOUR)
-        assert world.offsets() == [2, 3]
+        monkeypatch.setattr(tiered.hot, "trim", archive_and_trim)
+        tiered.log.trim("t", 0, tiered.clock.now() - 2 * HOUR)
+        assert tiered.offsets() == [2, 3]
 
-    def test_leaves_objects_to_those_who_read_them(self, world: World):
+    def test_leaves_objects_to_those_who_read_them(self, tiered: TieredLogFixture):
         """Within the grace time an object without references stays."""
-        world.log.close()
-        world = World(
+        tiered.log.close()
+        tiered = TieredLogFixture(
             ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=3600, new_share_to_compact=0)
         )
-        world.store_hours(2)
-        world.log.archive()
-        world.log.delete_topic("t")
-        world.log.sweep()
-        assert len(world.objects()) == 1
-        world.log.close()
+        tiered.store_hours(2)
+        tiered.log.archive()
+        tiered.log.delete_topic("t")
+        tiered.log.sweep()
+        assert len(tiered.objects()) == 1
+        tiered.log.close()
 
-    def test_ends_with_the_topic(self, world: World):
+    def test_ends_with_the_topic(self, tiered: TieredLogFixture):
         """With a topic go its objects, and nothing of it can be read any more."""
-        world.store_hours(3)
-        world.log.archive()
-        world.log.read("t", 0, 0)
-        world.log.delete_topic("t")
-        world.log.sweep()
-        assert world.objects() == []
+        tiered.store_hours(3)
+        tiered.log.archive()
+        tiered.log.read("t", 0, 0)
+        tiered.log.delete_topic("t")
+        tiered.log.sweep()
+        assert tiered.objects() == []
         with pytest.raises(UnknownTopic):
-            world.log.read("t", 0, 0)
+            tiered.log.read("t", 0, 0)
 
-    def test_of_a_topic_deleted_while_it_is_archived(self, world: World, monkeypatch):
+    def test_of_a_topic_deleted_while_it_is_archived(self, tiered: TieredLogFixture, monkeypatch):
         """What is archived of a topic that is deleted meanwhile is removed, too."""
-        world.store_hours(3)
-        put = world.store.put
+        tiered.store_hours(3)
+        put = tiered.store.put
 
         def delete_and_put(key: str, content: bytes) -> None:
-            world.log.delete_topic("t")
+            tiered.log.delete_topic("t")
             put(key, content)
 
-        monkeypatch.setattr(world.store, "put", delete_and_put)
-        world.log.archive()
-        assert world.segments() == []
-        assert world.index.topic_names() == []
-        world.log.sweep()
-        assert world.objects() == []
+        monkeypatch.setattr(tiered.store, "put", delete_and_put)
+        tiered.log.archive()
+        assert tiered.segments() == []
+        assert tiered.index.topic_names() == []
+        tiered.log.sweep()
+        assert tiered.objects() == []
 
 
 class TestDamage:
-    def test_is_reported_with_the_offsets(self, world: World, caplog):
+    def test_is_reported_with_the_offsets(self, tiered: TieredLogFixture, caplog):
         """An object that was changed is reported with its offsets, and what is around it can be read."""
         for _ in range(3):
-            world.store_hours(4)
-            world.log.archive()
-        _, segment, _ = world.segments()
-        content = bytearray(world.store.content(segment.location.key))
+            tiered.store_hours(4)
+            tiered.log.archive()
+        _, segment, _ = tiered.segments()
+        content = bytearray(tiered.store.content(segment.location.key))
         content[len(content) // 2] ^= 0x10
-        world.store.put(segment.location.key, bytes(content))
-        assert [event.offset for event in world.log.read("t", 0, 0).events] == [0, 1, 2, 3]
+        tiered.store.put(segment.location.key, bytes(content))
+        assert [event.offset for event in tiered.log.read("t", 0, 0).events] == [0, 1, 2, 3]
         with pytest.raises(Unavailable, match="Offsets 4 to 7 of t/0 cannot be read"):
-            world.log.read("t", 0, 5)
+            tiered.log.read("t", 0, 5)
         assert "Offsets 4 to 7 of t/0 cannot be read" in caplog.text
-        assert [event.offset for event in world.log.read("t", 0, 8).events] == [8, 9, 10, 11]
+        assert [event.offset for event in tiered.log.read("t", 0, 8).events] == [8, 9, 10, 11]
 
     @pytest.mark.parametrize("what", ["cut", "gone", "longer", "another's", "foreign", "empty"])
-    def test_of_any_kind_is_never_stepped_over(self, world: World, what):
+    def test_of_any_kind_is_never_stepped_over(self, tiered: TieredLogFixture, what):
         """A cut, missing, longer or foreign object, and one of other events, is not taken for what was written."""
-        world.store_hours(4)
-        world.store_hours(4, partition=1)
-        world.log.archive()
-        [segment] = world.segments()
-        [other] = world.segments(partition=1)
-        content = world.store.content(segment.location.key)
+        tiered.store_hours(4)
+        tiered.store_hours(4, partition=1)
+        tiered.log.archive()
+        [segment] = tiered.segments()
+        [other] = tiered.segments(partition=1)
+        content = tiered.store.content(segment.location.key)
         mine = content[segment.location.start : segment.location.start + segment.location.length]
         others = content[other.location.start : other.location.start + other.location.length]
         changed = {
@@ -242,42 +244,42 @@ class TestDamage:
             "empty": b"",
         }
         if what == "gone":
-            world.store.remove([segment.location.key])
+            tiered.store.remove([segment.location.key])
         else:
             name = "log/of-somebody/else"
-            world.store.put(name, changed[what])
+            tiered.store.put(name, changed[what])
             location = segment.location._replace(key=name, start=0, length=max(len(changed[what]), 1))
-            world.index.replace_segments(
-                "t", 0, [segment.__class__(**as_dict(segment) | {"location": location})], segment.end_offset
+            tiered.index.replace_segments(
+                "t", 0, [segment.__class__(**to_dict(segment) | {"location": location})], segment.end_offset
             )
         with pytest.raises(Unavailable, match="Offsets 0 to 3 of t/0"):
-            world.log.read("t", 0, 0)
+            tiered.log.read("t", 0, 0)
         with pytest.raises(Unavailable, match="Offsets 0 to 3 of t/0"):
-            world.log.offset_at("t", 0, world.clock.now() - 7 * HOUR)
+            tiered.log.offset_at("t", 0, tiered.clock.now() - 7 * HOUR)
 
-    def test_of_the_archive_as_a_whole_is_waited_for(self, world: World):
+    def test_of_the_archive_as_a_whole_is_waited_for(self, tiered: TieredLogFixture):
         """While the archive is out of reach the hot half is read as ever, and nothing old is said not to exist."""
-        world.store_hours(4)
-        world.log.archive()
-        world.store.out_of_reach = True
-        world.store_hours(2)
-        assert [event.offset for event in world.log.read("t", 0, 4).events] == [4, 5]
-        assert world.log.bounds("t", [0]) == {0: OffsetBounds(0, 6)}
+        tiered.store_hours(4)
+        tiered.log.archive()
+        tiered.store.out_of_reach = True
+        tiered.store_hours(2)
+        assert [event.offset for event in tiered.log.read("t", 0, 4).events] == [4, 5]
+        assert tiered.log.bounds("t", [0]) == {0: OffsetBounds(0, 6)}
         with pytest.raises(Unavailable, match="on purpose"):
-            world.log.read("t", 0, 0)
-        world.store.out_of_reach = False
-        assert world.offsets() == list(range(6))
+            tiered.log.read("t", 0, 0)
+        tiered.store.out_of_reach = False
+        assert tiered.offsets() == list(range(6))
 
 
 class TestChores:
     """One topic that fails does not keep the others from their turn."""
 
     @pytest.fixture
-    def broken(self, world: World, monkeypatch):
+    def broken(self, tiered: TieredLogFixture, monkeypatch):
         """Another topic, of which nothing can be archived, cooled or merged; it comes first."""
-        world.log.create_topic("a.broken", 1)
-        world.log.append("a.broken", {0: [Record(b"1")]})
-        bounds, topic = world.hot.bounds, world.index.topic
+        tiered.log.create_topic("a.broken", 1)
+        tiered.log.append("a.broken", {0: [Record(b"1")]})
+        bounds, topic = tiered.hot.bounds, tiered.index.topic
 
         def unless_broken(call):
             def called(name, *rest):
@@ -287,86 +289,88 @@ class TestChores:
 
             return called
 
-        monkeypatch.setattr(world.hot, "bounds", unless_broken(bounds))
-        monkeypatch.setattr(world.index, "topic", unless_broken(topic))
+        monkeypatch.setattr(tiered.hot, "bounds", unless_broken(bounds))
+        monkeypatch.setattr(tiered.index, "topic", unless_broken(topic))
 
     @pytest.mark.usefixtures("broken")
-    def test_archiving(self, world: World, caplog):
+    def test_archiving(self, tiered: TieredLogFixture, caplog):
         """What can be archived is, and who asked for it learns that not all of it was."""
-        world.store_hours(3)
+        tiered.store_hours(3)
         with pytest.raises(Unavailable, match="1 topics could not be archived"):
-            world.log.archive()
-        assert [segment.offset_count for segment in world.segments()] == [3]
+            tiered.log.archive()
+        assert [segment.offset_count for segment in tiered.segments()] == [3]
         assert "The archiving of a.broken failed" in caplog.text
 
 
 class TestArchiving:
-    def test_counts_with_the_index(self, world: World):
+    def test_counts_with_the_index(self, tiered: TieredLogFixture):
         """An object that the index does not know of is none: it is written again under another name, and goes."""
-        world.store_hours(4)
-        extend = world.index.advance_head
-        world.index.advance_head = lambda *_: False
-        Archiver(world.hot, world.index, world.store, Names()).archive_next_object("t", [0])
-        world.index.advance_head = extend
-        assert world.segments() == []
-        [orphan] = world.objects()
-        world.log.archive()
-        [segment] = world.segments()
+        tiered.store_hours(4)
+        extend = tiered.index.advance_head
+        tiered.index.advance_head = lambda *_: False
+        Archiver(tiered.hot, tiered.index, tiered.store, TopicNames()).archive_next_object("t", [0])
+        tiered.index.advance_head = extend
+        assert tiered.segments() == []
+        [orphan] = tiered.objects()
+        tiered.log.archive()
+        [segment] = tiered.segments()
         assert segment.location.key != orphan
-        assert world.offsets() == [0, 1, 2, 3]
-        world.log.sweep()
-        assert world.objects() == [segment.location.key]
+        assert tiered.offsets() == [0, 1, 2, 3]
+        tiered.log.sweep()
+        assert tiered.objects() == [segment.location.key]
 
-    def test_by_several_at_once_archives_once(self, world: World):
+    def test_by_several_at_once_archives_once(self, tiered: TieredLogFixture):
         """However many processes archive the same events, each is there once."""
-        archivers = [Archiver(world.hot, world.index, world.store, Names()) for _ in range(4)]
+        archivers = [Archiver(tiered.hot, tiered.index, tiered.store, TopicNames()) for _ in range(4)]
         for _ in range(5):
-            world.store_hours(20)
+            tiered.store_hours(20)
             with ThreadPoolExecutor(4) as threads:
                 list(threads.map(lambda archiver: archiver.archive_next_object("t", [0, 1]), archivers))
-        segments = world.segments()
+        segments = tiered.segments()
         assert [each.first_offset for each in segments[1:]] == [each.end_offset for each in segments[:-1]]
         assert (segments[0].first_offset, segments[-1].end_offset) == (0, 100)
 
-    def test_names_the_event_type(self, world: World):
+    def test_names_the_event_type(self, tiered: TieredLogFixture):
         """The name of the event type, and the day, are in the object's name and in every line of it."""
-        world.store_hours(2)
-        world.log.archive()
-        [key] = world.objects()
-        assert key.startswith(f"log/{world.index.identity()}/order.placed/2026-11-21/t-")
-        [segment] = world.segments()
+        tiered.store_hours(2)
+        tiered.log.archive()
+        [key] = tiered.objects()
+        assert key.startswith(f"log/{tiered.index.identity()}/order.placed/2026-11-21/t-")
+        [segment] = tiered.segments()
         assert (segment.offset_count, segment.event_count) == (2, 2)
 
-    def test_of_many_events_makes_several_members(self, world: World, monkeypatch):
+    def test_of_many_events_makes_several_members(self, tiered: TieredLogFixture, monkeypatch):
         """A long partition is archived in members of a size that is fit to be read at once, in as many objects as it
         takes."""
         monkeypatch.setattr("nakadi.engines.archive.archiver.TARGET_MEMBER_BYTES", 1000)
         monkeypatch.setattr("nakadi.engines.archive.archiver.BYTES_PER_HOT_READ", 500)
         monkeypatch.setattr("nakadi.engines.archive.archiver.TARGET_OBJECT_BYTES", 3500)
-        world.log.append("t", {0: [Record(b'"%s"' % (b"x" * 98)) for _ in range(100)]})
-        world.log.archive()
-        assert len(world.segments()) == 10
-        assert len(world.objects()) == 3
-        assert world.offsets() == list(range(100))
+        tiered.log.append("t", {0: [Record(b'"%s"' % (b"x" * 98)) for _ in range(100)]})
+        tiered.log.archive()
+        assert len(tiered.segments()) == 10
+        assert len(tiered.objects()) == 3
+        assert tiered.offsets() == list(range(100))
 
-    def test_of_small_pieces_makes_few_of_them(self, world: World):
+    def test_of_small_pieces_makes_few_of_them(self, tiered: TieredLogFixture):
         """Many small neighbours become one object, their offsets stay, and the old ones go after the grace time."""
         for _ in range(40):
-            world.store_hours(1)
-            world.log.archive()
-        world.log._worker.merge_segments(lambda: None)
-        assert [(each.first_offset, each.end_offset, each.event_count) for each in world.segments()] == [(0, 40, 40)]
-        assert world.offsets() == list(range(40))
-        world.log.sweep()
-        assert len(world.objects()) == 1
+            tiered.store_hours(1)
+            tiered.log.archive()
+        tiered.log._worker.merge_segments(lambda: None)
+        assert [(each.first_offset, each.end_offset, each.event_count) for each in tiered.segments()] == [(0, 40, 40)]
+        assert tiered.offsets() == list(range(40))
+        tiered.log.sweep()
+        assert len(tiered.objects()) == 1
 
     def test_happens_by_itself(self):
         """Events are archived, and leave the hot half, by themselves."""
-        world = World(ArchivePolicy(archive_after=0, hot_retention=0, unreferenced_grace=0, new_share_to_compact=0))
-        world.store_hours(3)
-        until(lambda: world.hot.bounds("t", [0])[0].oldest == 2)
-        assert world.offsets() == [0, 1, 2]
-        world.log.close()
+        tiered = TieredLogFixture(
+            ArchivePolicy(archive_after=0, hot_retention=0, unreferenced_grace=0, new_share_to_compact=0)
+        )
+        tiered.store_hours(3)
+        until(lambda: tiered.hot.bounds("t", [0])[0].oldest == 2)
+        assert tiered.offsets() == [0, 1, 2]
+        tiered.log.close()
 
     def test_takes_up_what_was_there_before(self):
         """What an earlier process stored and did not archive, this one does."""
@@ -375,14 +379,19 @@ class TestArchiving:
         hot.create_topic("t", 2)
         hot.append("t", {1: [Record(b"1"), Record(b"2")]})
         log = TieredLog(
-            hot, index, store, clock, Names(), ArchivePolicy(archive_after=0, hot_retention=3600, unreferenced_grace=0)
+            hot,
+            index,
+            store,
+            clock,
+            TopicNames(),
+            ArchivePolicy(archive_after=0, hot_retention=3600, unreferenced_grace=0),
         )
         until(lambda: list(archived_segments_from(index, "t", 1)))
         assert [(each.first_offset, each.end_offset) for each in archived_segments_from(index, "t", 1)] == [(0, 2)]
         log.close()
 
 
-def as_dict(segment) -> dict[str, object]:
+def to_dict(segment) -> dict[str, object]:
     return {
         name: getattr(segment, name)
         for name in ("state_before", "offset_count", "first_stored_at", "last_stored_at", "location", "event_count")

@@ -47,11 +47,11 @@ def test_the_archives_client_is_made_when_it_is_asked_for(monkeypatch):
     """An archive that is opened and never read makes no client; closing it makes none either."""
     made = []
 
-    def counted():
+    def count_sessions():
         made.append(1)
         return new_session()
 
-    monkeypatch.setattr("nakadi.engines.common.aws_sessions.new_session", counted)
+    monkeypatch.setattr("nakadi.engines.common.aws_sessions.new_session", count_sessions)
     with aws():
         archive = open_archive(f"s3://archive/?region={REGION}")
         archive.close()

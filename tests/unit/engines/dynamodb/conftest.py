@@ -6,6 +6,6 @@ from tests.support.aws import aws_with_tables
 
 
 @pytest.fixture
-def world():
+def aws():
     with aws_with_tables() as made:
         yield made

@@ -21,10 +21,10 @@ from nakadi.ports.coordination import MAX_PARKED_EVENTS_PER_CALL, MAX_PARTITIONS
 from tests.support.aws import (
     PASSING_FAULTS,
     REGION,
-    no_answer_after,
-    no_answer_after_and,
-    no_answer_before,
-    refused,
+    refusal_fault,
+    timeout_after_effect,
+    timeout_before_effect,
+    timeout_fault_with,
 )
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_parked_event, a_place, a_session, an_assignment, entries, places
@@ -35,21 +35,21 @@ LATER = A_MOMENT + timedelta(seconds=1)
 
 
 @pytest.fixture
-def coordination(world):
-    with_owners = opened(world)
+def coordination(aws):
+    with_owners = opened(aws)
     new = an_assignment("a", "b", sessions=[a_session("a"), a_session("b")])
     with_owners.replace_assignment(
         SUBSCRIPTION, EMPTY_ASSIGNMENT, new, A_MOMENT, {each.partition: at(0) for each in new.entries}
     )
-    world.calls.clear()
+    aws.calls.clear()
     yield with_owners
     with_owners.close()
 
 
 @pytest.fixture
-def other(coordination, world):  # noqa: ARG001  # after it, so that the table is as it left it
+def other(coordination, aws):  # noqa: ARG001  # after it, so that the table is as it left it
     """Another process with the same table."""
-    other = opened(world)
+    other = opened(aws)
     yield other
     other.close()
 
@@ -70,7 +70,7 @@ def position(coordination, partition=0) -> int:
     return coordination.committed_offsets(SUBSCRIPTION)[a_place(partition)].position.offset
 
 
-def handed(coordination, *owners: str, positions=None) -> Assignment:
+def assign_partitions(coordination, *owners: str, positions=None) -> Assignment:
     """Give the partitions to these sessions, whichever had them."""
     old = coordination.assignment(SUBSCRIPTION)
     return coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries(*owners)), LATER, positions)
@@ -78,38 +78,38 @@ def handed(coordination, *owners: str, positions=None) -> Assignment:
 
 class TestFaultsThatPass:
     @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
-    def test_change_nothing_about_a_commit(self, world, coordination, fault):
+    def test_change_nothing_about_a_commit(self, aws, coordination, fault):
         """A commit that meets faults is made once and acknowledged once, whether they came before its effect or after.
         (S120, S124)"""
-        world.goes_wrong("UpdateItem", *[fault] * (ATTEMPTS - 1))
+        aws.goes_wrong("UpdateItem", *[fault] * (ATTEMPTS - 1))
         assert commit(coordination, "a", 5) is CommitResult.COMMITTED
         assert position(coordination) == 5
         assert commit(coordination, "a", 5) is CommitResult.OUTDATED
 
     @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
-    def test_change_nothing_about_a_write(self, world, coordination, fault):
+    def test_change_nothing_about_a_write(self, aws, coordination, fault):
         """An assignment whose write meets faults is written once, and its writer does not take its own write for
         another's. (S249, S319)"""
         old = coordination.assignment(SUBSCRIPTION)
-        world.goes_wrong("TransactWriteItems", *[fault] * (ATTEMPTS - 1))
+        aws.goes_wrong("TransactWriteItems", *[fault] * (ATTEMPTS - 1))
         stored = coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("b", "a")), LATER)
         assert coordination.assignment(SUBSCRIPTION) == stored
         assert stored.revision == old.revision + 1
         assert [commit(coordination, each, 3) for each in "ab"] == [CommitResult.NOT_OWNED, CommitResult.COMMITTED]
 
     @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
-    def test_change_nothing_about_parking(self, world, coordination, fault):
+    def test_change_nothing_about_parking(self, aws, coordination, fault):
         """Events are parked once, and the cursor moved once."""
-        world.goes_wrong("TransactWriteItems", *[fault] * (ATTEMPTS - 1))
+        aws.goes_wrong("TransactWriteItems", *[fault] * (ATTEMPTS - 1))
         event = a_parked_event(3)
         assert coordination.park_events(SUBSCRIPTION, "a", [event], LATER, at(3)) is CommitResult.COMMITTED
         assert (coordination.list_parked_events(SUBSCRIPTION), position(coordination)) == ([event.parked], 3)
 
     @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
-    def test_change_nothing_about_the_rest(self, world, coordination, fault):
+    def test_change_nothing_about_the_rest(self, aws, coordination, fault):
         """Reads, leases and forgetting get through. (S72, S318)"""
         for operation in ("GetItem", "Query", "PutItem", "BatchWriteItem"):
-            world.goes_wrong(operation, fault)
+            aws.goes_wrong(operation, fault)
         coordination.renew_lease("one", LATER)
         assert coordination.lease_expiries() == {"one": LATER}
         assert coordination.assignment(SUBSCRIPTION).revision == 1
@@ -127,32 +127,34 @@ class TestFaultsThatLast:
         ("operation", "call"),
         [
             ("UpdateItem", lambda each: commit(each, "a", 5)),
-            ("TransactWriteItems", lambda each: handed(each, "b", "a")),
+            ("TransactWriteItems", lambda each: assign_partitions(each, "b", "a")),
             ("PutItem", lambda each: each.renew_lease("one", LATER)),
             ("Query", lambda each: each.committed_offsets(SUBSCRIPTION)),
             ("GetItem", lambda each: each.assignment(SUBSCRIPTION)),
         ],
         ids=["commit", "write", "renew", "offsets", "assignment"],
     )
-    @pytest.mark.parametrize("fault", [refused("ThrottlingException"), no_answer_before], ids=["busy", "silent"])
-    def test_are_reported(self, world, coordination, operation, call, fault):
+    @pytest.mark.parametrize(
+        "fault", [refusal_fault("ThrottlingException"), timeout_before_effect], ids=["busy", "silent"]
+    )
+    def test_are_reported(self, aws, coordination, operation, call, fault):
         """A caller that cannot be served gets `Unavailable`, and nothing has changed."""
-        world.goes_wrong(operation, *[fault] * ATTEMPTS)
+        aws.goes_wrong(operation, *[fault] * ATTEMPTS)
         with pytest.raises(Unavailable):
             call(coordination)
         assert (coordination.assignment(SUBSCRIPTION).revision, position(coordination)) == (1, 0)
         assert coordination.lease_expiries() == {}
 
-    def test_of_one_partition_leave_the_others(self, world, coordination):
+    def test_of_one_partition_leave_the_others(self, aws, coordination):
         """A commit of which one partition fails is not acknowledged; made again, it acknowledges each partition as it
         is. (S119, S120)"""
-        handed(coordination, *["a"] * 2)
+        assign_partitions(coordination, *["a"] * 2)
         wanted = dict.fromkeys(places(0, 1), at(7))
-        world.goes_wrong("UpdateItem", *[refused("AccessDeniedException")])
-        world.calls.clear()
+        aws.goes_wrong("UpdateItem", *[refusal_fault("AccessDeniedException")])
+        aws.calls.clear()
         with pytest.raises(Unavailable):
             coordination.commit(SUBSCRIPTION, "a", wanted, LATER)
-        assert world.calls["PutItem"] == 1, "others are told of what was committed"
+        assert aws.calls["PutItem"] == 1, "others are told of what was committed"
         again = coordination.commit(SUBSCRIPTION, "a", wanted, LATER)
         assert sorted(again.values()) == [CommitResult.COMMITTED, CommitResult.OUTDATED]
         assert [position(coordination, each) for each in (0, 1)] == [7, 7]
@@ -161,107 +163,107 @@ class TestFaultsThatLast:
         ("operation", "call"),
         [
             ("UpdateItem", lambda each: commit(each, "a", 5)),
-            ("TransactWriteItems", lambda each: handed(each, "a", "a")),
+            ("TransactWriteItems", lambda each: assign_partitions(each, "a", "a")),
         ],
         ids=["commit", "write"],
     )
-    def test_that_may_have_had_an_effect_are_news(self, world, coordination, operation, call):
+    def test_that_may_have_had_an_effect_are_news(self, aws, coordination, operation, call):
         """A second attempt at what was made finds nothing left to do; where that cannot be known, the outcome is
         `Unavailable`."""
-        world.goes_wrong(operation, *[no_answer_after] * ATTEMPTS)
+        aws.goes_wrong(operation, *[timeout_after_effect] * ATTEMPTS)
         if operation == "UpdateItem":
-            world.goes_wrong("GetItem", *[no_answer_after] * ATTEMPTS * ATTEMPTS)
+            aws.goes_wrong("GetItem", *[timeout_after_effect] * ATTEMPTS * ATTEMPTS)
         with pytest.raises(Unavailable):
             call(coordination)
-        world.goes_right()
-        assert world.calls["PutItem"] == 1
+        aws.goes_right()
+        assert aws.calls["PutItem"] == 1
         made = (position(coordination), coordination.assignment(SUBSCRIPTION).revision)
         assert made == ((5, 1) if operation == "UpdateItem" else (0, 2))
 
-    def test_of_news_do_not_harm_a_commit(self, world, coordination, caplog):
+    def test_of_news_do_not_harm_a_commit(self, aws, coordination, caplog):
         """What is committed is acknowledged, also if it could not be reported to others."""
-        world.goes_wrong("PutItem", *[refused("ThrottlingException")] * 2)
+        aws.goes_wrong("PutItem", *[refusal_fault("ThrottlingException")] * 2)
         assert commit(coordination, "a", 5) is CommitResult.COMMITTED
         assert "Reporting a change of subscription" in caplog.text
         assert position(coordination) == 5
 
 
 class TestAnswersThatAreLost:
-    def test_of_a_write_that_someone_built_upon(self, world, coordination, other):
+    def test_of_a_write_that_someone_built_upon(self, aws, coordination, other):
         """Who wrote and got no answer has written, also if another process has written since. (S249)"""
         old = coordination.assignment(SUBSCRIPTION)
-        world.goes_wrong("TransactWriteItems", no_answer_after_and(lambda: handed(other, "b", "b")))
+        aws.goes_wrong("TransactWriteItems", timeout_fault_with(lambda: assign_partitions(other, "b", "b")))
         stored = coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("a", "a")), LATER)
         assert stored.revision == 2
         assert coordination.assignment(SUBSCRIPTION).revision == 3
         assert [commit(coordination, each, 5) for each in "ab"] == [CommitResult.NOT_OWNED, CommitResult.COMMITTED]
 
-    def test_of_a_write_that_never_arrived(self, world, coordination, other):
+    def test_of_a_write_that_never_arrived(self, aws, coordination, other):
         """Who got no answer because nothing arrived learns that another was faster. (S249)"""
         old = coordination.assignment(SUBSCRIPTION)
 
         def lost(request, _):
-            handed(other, "b", "b")
-            return no_answer_before(request, _)
+            assign_partitions(other, "b", "b")
+            return timeout_before_effect(request, _)
 
-        world.goes_wrong("TransactWriteItems", lost)
+        aws.goes_wrong("TransactWriteItems", lost)
         with pytest.raises(AssignmentChanged):
             coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("a", "a")), LATER)
         assert [commit(coordination, each, 5) for each in "ab"] == [CommitResult.NOT_OWNED, CommitResult.COMMITTED]
 
-    def test_of_a_commit_before_the_partition_changed_hands(self, world, coordination, other):
+    def test_of_a_commit_before_the_partition_changed_hands(self, aws, coordination, other):
         """Whether the former owner's commit counted cannot be said once another has got further: no answer is made up.
         (S118, S312)"""
 
-        def taken():
-            handed(other, "b", "b")
+        def take_partition():
+            assign_partitions(other, "b", "b")
             commit(other, "b", 9)
 
-        world.goes_wrong("UpdateItem", no_answer_after_and(taken))
+        aws.goes_wrong("UpdateItem", timeout_fault_with(take_partition))
         with pytest.raises(Unavailable, match="not known"):
             commit(coordination, "a", 5)
         assert position(coordination) == 9
 
-    def test_of_a_commit_that_cannot_have_been_made(self, world, coordination, other):
+    def test_of_a_commit_that_cannot_have_been_made(self, aws, coordination, other):
         """Where the partition has changed hands and is not committed so far, it was not. (S118, S312)"""
 
         def lost(request, _):
-            handed(other, "b", "b")
-            return no_answer_before(request, _)
+            assign_partitions(other, "b", "b")
+            return timeout_before_effect(request, _)
 
-        world.goes_wrong("UpdateItem", lost)
+        aws.goes_wrong("UpdateItem", lost)
         assert commit(coordination, "a", 5) is CommitResult.NOT_OWNED
         assert position(coordination) == 0
 
-    def test_of_a_commit_that_was_overtaken(self, world, coordination, other):
+    def test_of_a_commit_that_was_overtaken(self, aws, coordination, other):
         """Behind a later commit of the same session, an earlier one is outdated. (S120, S123)"""
-        world.goes_wrong("UpdateItem", no_answer_after_and(lambda: commit(other, "a", 9)))
+        aws.goes_wrong("UpdateItem", timeout_fault_with(lambda: commit(other, "a", 9)))
         assert commit(coordination, "a", 5) is CommitResult.OUTDATED
         assert position(coordination) == 9
 
-    def test_leave_no_doubt_about_who_owns(self, world, coordination, other):
+    def test_leave_no_doubt_about_who_owns(self, aws, coordination, other):
         """A partition that comes back while a refusal is judged is committed after all. (S312)"""
-        handed(coordination, "b", "b")
+        assign_partitions(coordination, "b", "b")
 
         def given_back(_, effect):
-            handed(other, "a", "b")
+            assign_partitions(other, "a", "b")
             return effect()
 
-        world.goes_wrong("GetItem", given_back)
+        aws.goes_wrong("GetItem", given_back)
         assert commit(coordination, "a", 5) is CommitResult.COMMITTED
         assert position(coordination) == 5
 
 
 class TestLeases:
-    def test_are_not_shortened_by_what_arrives_late(self, world, coordination):
+    def test_are_not_shortened_by_what_arrives_late(self, aws, coordination):
         """A renewal that arrives after a later one changes nothing: no process is taken for dead too early. (S318)"""
         late = []
 
         def held_up(request, effect):
             late.append(effect)
-            return no_answer_before(request, effect)
+            return timeout_before_effect(request, effect)
 
-        world.goes_wrong("PutItem", held_up, *[no_answer_before] * (ATTEMPTS - 1))
+        aws.goes_wrong("PutItem", held_up, *[timeout_before_effect] * (ATTEMPTS - 1))
         with pytest.raises(Unavailable):
             coordination.renew_lease("one", A_MOMENT)
         coordination.renew_lease("one", LATER)
@@ -276,7 +278,7 @@ class TestLeases:
         assert item.expires == int(LATER.timestamp()) + 24 * 3600
 
 
-def test_two_never_own_a_partition_and_nothing_acknowledged_is_lost(world, coordination):
+def test_two_never_own_a_partition_and_nothing_acknowledged_is_lost(aws, coordination):
     """While partitions go back and forth and every kind of fault is met, each number is acknowledged to one session at
     most, and what was acknowledged is not lost. (S120, S312, S314, S315)"""
     chance = random.Random(7)
@@ -287,7 +289,7 @@ def test_two_never_own_a_partition_and_nothing_acknowledged_is_lost(world, coord
         return next(faults)(request, effect) if chance.random() < 0.3 else effect()
 
     for operation in ("UpdateItem", "TransactWriteItems", "GetItem", "Query"):
-        world.goes_wrong(operation, *[sometimes] * 20_000)
+        aws.goes_wrong(operation, *[sometimes] * 20_000)
 
     def commit_on(session) -> list[int]:
         mine = []
@@ -303,7 +305,7 @@ def test_two_never_own_a_partition_and_nothing_acknowledged_is_lost(world, coord
             for turn in range(30):
                 while True:
                     with suppress(Unavailable, AssignmentChanged):
-                        handed(coordination, "ba"[turn % 2], "b")
+                        assign_partitions(coordination, "ba"[turn % 2], "b")
                         break
         finally:
             done.set()
@@ -312,7 +314,7 @@ def test_two_never_own_a_partition_and_nothing_acknowledged_is_lost(world, coord
         committing = [threads.submit(commit_on, each) for each in "ab"]
         threads.submit(swap).result()
         acknowledged = [each.result() for each in committing]
-    world.goes_right()
+    aws.goes_right()
     numbers = sorted(acknowledged[0] + acknowledged[1])
     assert len(set(numbers)) == len(numbers)
     assert all(acknowledged)
@@ -327,15 +329,15 @@ class TestSizes:
         chance = random.Random(1)
         ids = [str(chance.randbytes(16).hex()) for _ in range(20_000)]
 
-        def shared(count):
+        def share_reads(count):
             owned = tuple(
                 PartitionAssignment(a_place(each, "some.event-type"), ids[each], ids[-each]) for each in range(count)
             )
             return Assignment(entries=owned, sessions=tuple(a_session(ids[each]) for each in range(count)))
 
-        assert len(assignment_attributes(shared(2_000))["packed"]) < MAX_ITEM_BYTES
+        assert len(assignment_attributes(share_reads(2_000))["packed"]) < MAX_ITEM_BYTES
         with pytest.raises(Invalid, match="Too many streams"):
-            assignment_attributes(shared(9_000))
+            assignment_attributes(share_reads(9_000))
 
     def test_of_lots_are_bounded_by_what_a_transaction_takes(self, coordination):
         """As many events as may be parked at once fit a transaction, however large and however little they shrink."""
@@ -348,25 +350,25 @@ class TestSizes:
 
 
 class TestCosts:
-    def test_of_a_commit(self, world, coordination):
+    def test_of_a_commit(self, aws, coordination):
         """A commit is one update and one piece of news; more in the same moment are updates alone."""
         for offset in range(1, 11):
             commit(coordination, "a", offset)
-        assert world.calls == {"UpdateItem": 10, "PutItem": 1}
+        assert aws.calls == {"UpdateItem": 10, "PutItem": 1}
 
-    def test_of_a_write(self, world, coordination):
+    def test_of_a_write(self, aws, coordination):
         """However many partitions change hands, it is one transaction."""
         old = coordination.assignment(SUBSCRIPTION)
         new = an_assignment(*["a"] * MAX_PARTITIONS_PER_WRITE)
         added = {each.partition: at(0) for each in new.entries}
         coordination.replace_assignment(SUBSCRIPTION, old, replace(new, revision=old.revision), LATER, added)
-        assert world.calls == {"GetItem": 1, "TransactWriteItems": 1, "PutItem": 1}
+        assert aws.calls == {"GetItem": 1, "TransactWriteItems": 1, "PutItem": 1}
 
-    def test_of_reading(self, world, coordination):
+    def test_of_reading(self, aws, coordination):
         """A subscription is read by two calls, however many partitions it has."""
         coordination.assignment(SUBSCRIPTION)
         coordination.committed_offsets(SUBSCRIPTION)
-        assert world.calls == {"GetItem": 1, "Query": 1}
+        assert aws.calls == {"GetItem": 1, "Query": 1}
 
 
 def test_a_url_without_a_prefix_is_refused():
@@ -375,13 +377,13 @@ def test_a_url_without_a_prefix_is_refused():
         open_coordination("dynamodb://")
 
 
-def test_after_closing_nothing_is_asked_and_no_listener_is_called(world, coordination):
+def test_after_closing_nothing_is_asked_and_no_listener_is_called(aws, coordination):
     """A commit, a write or events to be parked that come too late cost no call, and leave no news to others."""
     heard = []
     coordination.add_change_listener(SUBSCRIPTION, heard.append)
     old = coordination.assignment(SUBSCRIPTION)
     coordination.close()
-    world.calls.clear()
+    aws.calls.clear()
     for attempt in (
         lambda: coordination.park_events(SUBSCRIPTION, "a", [a_parked_event(1)], LATER),
         lambda: coordination.commit(SUBSCRIPTION, "a", {a_place(): Position(1, 5)}, LATER),
@@ -390,5 +392,5 @@ def test_after_closing_nothing_is_asked_and_no_listener_is_called(world, coordin
     ):
         with pytest.raises(Unavailable, match="closed"):
             attempt()
-    assert not world.calls
+    assert not aws.calls
     assert heard == []

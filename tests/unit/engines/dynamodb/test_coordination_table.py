@@ -21,7 +21,7 @@ from nakadi.engines.dynamodb.coordination_table import (
 )
 from nakadi.model.event_type import Position
 from nakadi.model.subscription import EMPTY_ASSIGNMENT, CommitResult, SubscriptionChange
-from tests.support.aws import REGION, no_answer_before, refused
+from tests.support.aws import REGION, refusal_fault, timeout_before_effect
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_place, an_assignment, entries
 from tests.support.logs import records_of
@@ -31,7 +31,7 @@ SUBSCRIPTION = "1b6c"
 
 
 @pytest.fixture
-def here(world):  # noqa: ARG001  # it is inside
+def here(aws):  # noqa: ARG001  # it is inside
     with_table = DynamoDbCoordination(TableAddress("test", REGION))
     new = an_assignment("a")
     with_table.replace_assignment(SUBSCRIPTION, EMPTY_ASSIGNMENT, new, A_MOMENT, {a_place(): Position(1, -1)})
@@ -79,7 +79,7 @@ class TestTogether:
         assert ear.wait_for(SubscriptionChange.OFFSETS)
         assert here.committed_offsets(SUBSCRIPTION)[a_place()].position == Position(1, 5)
 
-    def test_changes_are_heard_after_a_look_that_failed(self, world, here, there, caplog):
+    def test_changes_are_heard_after_a_look_that_failed(self, aws, here, there, caplog):
         """A look that fails, for whatever reason, is logged and not the last one. (S198)"""
         failed = threading.Event()
 
@@ -87,7 +87,7 @@ class TestTogether:
             failed.set()
             raise ValueError("a mistake")
 
-        world.goes_wrong("Query", mistaken)
+        aws.goes_wrong("Query", mistaken)
         ear = Ear(here)
         assert failed.wait(PATIENCE)
         commit(there, 5)
@@ -104,31 +104,35 @@ class TestTogether:
         there.remove_subscription_state(SUBSCRIPTION)
         assert ear.wait_for(SubscriptionChange.ASSIGNMENT)
 
-    def test_nothing_is_missed_that_no_one_could_ask_for(self, world, here, there, caplog):
+    def test_nothing_is_missed_that_no_one_could_ask_for(self, aws, here, there, caplog):
         """What happened while DynamoDB did not answer is heard afterwards; the silence is said once."""
         ear = Ear(here)
-        silent = [refused("ThrottlingException"), no_answer_before, refused("ProvisionedThroughputExceededException")]
-        world.goes_wrong("Query", *silent)
+        silent = [
+            refusal_fault("ThrottlingException"),
+            timeout_before_effect,
+            refusal_fault("ProvisionedThroughputExceededException"),
+        ]
+        aws.goes_wrong("Query", *silent)
         commit(there, 5)
         assert ear.wait_for(SubscriptionChange.OFFSETS)
         told = [each.getMessage() for each in records_of("nakadi.engines.dynamodb", caplog)]
         assert len(told) == len(set(told))
 
-    def test_one_question_serves_all(self, world, here):
+    def test_one_question_serves_all(self, aws, here):
         """A thousand subscriptions are watched by the same questions as one, and by none without watchers."""
         with started_threads() as started:
             ears = [Ear(here, f"subscription {each}") for each in range(1_000)]
             began = time.monotonic()
-            world.calls.clear()
-            until(lambda: world.calls["Query"] >= 3)
-            assert set(world.calls) == {"Query"}
-            assert world.calls["Query"] <= (time.monotonic() - began) / CHANGE_POLL_INTERVAL_SECONDS + 1
+            aws.calls.clear()
+            until(lambda: aws.calls["Query"] >= 3)
+            assert set(aws.calls) == {"Query"}
+            assert aws.calls["Query"] <= (time.monotonic() - began) / CHANGE_POLL_INTERVAL_SECONDS + 1
             assert started() == ["coordination-news"]
         for each in ears:
             each.end()
-        settled = world.calls["Query"] + 1  # one may be under way
+        settled = aws.calls["Query"] + 1  # one may be under way
         time.sleep(3 * CHANGE_POLL_INTERVAL_SECONDS)
-        assert world.calls["Query"] <= settled
+        assert aws.calls["Query"] <= settled
 
     def test_a_later_watcher_is_notified_as_well(self, here, there):
         """A watcher that begins when there was none hears what happens from then on."""
@@ -186,13 +190,13 @@ class TestFeed:
         assert feed.read_changes(0.0) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)]
         assert feed.read_changes(0.4) == []
 
-    def test_reports_again_what_belongs_to_the_same_moment(self, feed, there, world):
+    def test_reports_again_what_belongs_to_the_same_moment(self, feed, there, aws):
         """Commits in a moment of which others were reported cost no news, and are looked for when it is over."""
         commit(there, 1)
         assert feed.read_changes(0.0)
-        world.calls.clear()
+        aws.calls.clear()
         commit(there, 2)
-        assert world.calls["PutItem"] == 0
+        assert aws.calls["PutItem"] == 0
         assert feed.read_changes(0.4) == []
         assert (feed.next_recheck_time, list(feed.pop_due_rechecks(RECHECK_DELAY_SECONDS - 0.01))) == (
             RECHECK_DELAY_SECONDS,
@@ -201,11 +205,11 @@ class TestFeed:
         assert feed.pop_due_rechecks(RECHECK_DELAY_SECONDS) == [SUBSCRIPTION]
         assert feed.pop_due_rechecks(9.0) == []
 
-    def test_reports_of_every_moment(self, feed, there, world):
+    def test_reports_of_every_moment(self, feed, there, aws):
         """Commits in different moments are news, each of them."""
         for each in range(5):
             commit(there, each, seconds=REPORT_INTERVAL_SECONDS * each)
-        assert world.calls["PutItem"] >= 5
+        assert aws.calls["PutItem"] >= 5
         assert feed.read_changes(0.0) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)] * 5
         assert feed.pop_due_rechecks(9.0) == [SUBSCRIPTION]
 

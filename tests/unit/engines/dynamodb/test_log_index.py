@@ -18,28 +18,28 @@ from nakadi.model.outcomes import Unavailable
 from tests.support.aws import (
     PASSING_FAULTS,
     REGION,
-    no_answer_before,
-    refused,
+    refusal_fault,
+    timeout_before_effect,
 )
 
 SOME = {
     name: PASSING_FAULTS[name] for name in ("throttled", "cancelled by a conflict", "broken after", "no answer after")
 }
-EXPIRED = refused("ExpiredTokenException")
+EXPIRED = refusal_fault("ExpiredTokenException")
 ATTEMPTS = len(RETRY_PAUSES_SECONDS) + 1
 
 
 @pytest.fixture
-def index(world):
+def index(aws):
     index = DynamoDbLogIndex(TableAddress("test", REGION), CallRetryPolicy(lambda _: None))
     index.create_topic("t", 2)
-    assert index.advance_head("t", 0, 0, IndexHead(counted(10)), a_segment(0, 10))
+    assert index.advance_head("t", 0, 0, IndexHead(count_reads(10)), a_segment(0, 10))
     index.advance_shard_progress("stream", "shard", ShardProgress(7))
-    world.calls.clear()
+    aws.calls.clear()
     return index
 
 
-@pytest.mark.usefixtures("world")
+@pytest.mark.usefixtures("aws")
 def test_it_connects_with_its_first_call(monkeypatch):
     """An index that is opened and never asked makes no client, for a client takes long to make."""
     made = []
@@ -58,13 +58,13 @@ def test_it_connects_with_its_first_call(monkeypatch):
     assert len(made) == 1
 
 
-def counted(following: int) -> IndexingState:
+def count_reads(following: int) -> IndexingState:
     return IndexingState(last_position=RecordPosition("shard", following), next_offset=following)
 
 
 def a_segment(first: int, count: int) -> IndexSegment:
     return IndexSegment(
-        state_before=counted(first),
+        state_before=count_reads(first),
         offset_count=count,
         first_stored_at=0,
         last_stored_at=1,
@@ -72,8 +72,8 @@ def a_segment(first: int, count: int) -> IndexSegment:
     )
 
 
-def extended(index):
-    assert index.advance_head("t", 0, 1, IndexHead(counted(15)), a_segment(10, 5))
+def extend_index(index):
+    assert index.advance_head("t", 0, 1, IndexHead(count_reads(15)), a_segment(10, 5))
     return index.index_heads([("t", 0)])["t", 0].state.next_offset, [
         each.first_offset for each in index.segments_from("t", 0, 0, 9)
     ]
@@ -89,7 +89,7 @@ def sealed(index):
     return index.topic("t")
 
 
-def progressed(index):
+def store_progress(index):
     index.advance_shard_progress("stream", "shard", ShardProgress(9))
     return index.shard_progresses("stream")
 
@@ -98,7 +98,7 @@ def drop_before(index):
     return index.drop_segments_before("t", 0, 10), index.topic("t").oldest, index.segments_from("t", 0, 0, 9)
 
 
-def claimed(index):
+def claim_partition(index):
     return index.claim("name", "me", 60), index.claim("name", "other", 60)
 
 
@@ -108,12 +108,12 @@ def replaced(index):
 
 
 DOING = {
-    "extending": (extended, "TransactWriteItems", (15, [0, 10])),
+    "extending": (extend_index, "TransactWriteItems", (15, [0, 10])),
     "growing": (grown, "PutItem", Topic(partitions=5)),
     "sealing": (sealed, "TransactWriteItems", Topic(partitions=2, sealed=True)),
-    "noting progress": (progressed, "PutItem", {"shard": ShardProgress(9)}),
+    "noting progress": (store_progress, "PutItem", {"shard": ShardProgress(9)}),
     "letting go": (drop_before, "BatchWriteItem", ([ArchiveLocation("object", 0, 10)], {0: 10}, [])),
-    "claiming": (claimed, "PutItem", (True, False)),
+    "claiming": (claim_partition, "PutItem", (True, False)),
     "replacing": (replaced, "PutItem", [0]),
     "looking at heads": (lambda index: index.index_heads([("t", 0)])["t", 0].state.next_offset, "BatchGetItem", 10),
     "looking at a topic": (lambda index: index.topic("t"), "GetItem", Topic(partitions=2)),
@@ -123,39 +123,39 @@ DOING = {
 
 @pytest.mark.parametrize("fault", SOME.values(), ids=SOME)
 @pytest.mark.parametrize("doing", DOING.values(), ids=DOING)
-def test_faults_that_pass_change_nothing(world, index, doing, fault):
+def test_faults_that_pass_change_nothing(aws, index, doing, fault):
     """Whatever is done while faults come, before the effect or after it, is done once, and reported truly."""
     act, operation, expected = doing
-    world.goes_wrong(operation, *[fault] * (ATTEMPTS - 1))
+    aws.goes_wrong(operation, *[fault] * (ATTEMPTS - 1))
     assert act(index) == expected
 
 
 @pytest.mark.parametrize("doing", DOING.values(), ids=DOING)
-def test_expired_credentials_are_reported(world, index, doing):
+def test_expired_credentials_are_reported(aws, index, doing):
     """What no other attempt can change is reported at once, and done when it can be done again."""
     act, operation, expected = doing
-    world.goes_wrong(operation, EXPIRED)
+    aws.goes_wrong(operation, EXPIRED)
     with pytest.raises(Unavailable):
         act(index)
-    assert not world.awaits_fault(operation)
+    assert not aws.awaits_fault(operation)
     assert act(index) == expected or operation == "BatchWriteItem"
 
 
 @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
-def test_an_extension_is_made_once_or_not_at_all(world, index, fault):
+def test_an_extension_is_made_once_or_not_at_all(aws, index, fault):
     """When no attempt is answered, head and segment are both there or both not; another look finds out which."""
-    world.goes_wrong("TransactWriteItems", *[fault] * ATTEMPTS)
+    aws.goes_wrong("TransactWriteItems", *[fault] * ATTEMPTS)
     with pytest.raises(Unavailable):
-        index.advance_head("t", 0, 1, IndexHead(counted(15)), a_segment(10, 5))
+        index.advance_head("t", 0, 1, IndexHead(count_reads(15)), a_segment(10, 5))
     head = index.index_heads([("t", 0)])["t", 0]
     firsts = [each.first_offset for each in index.segments_from("t", 0, 0, 9)]
     assert (head.state.next_offset, head.revision, firsts) in [(10, 1, [0]), (15, 2, [0, 10])]
 
 
-def test_anothers_extension_is_no_fault(world, index):
+def test_anothers_extension_is_no_fault(aws, index):
     """Of two that count on from the same head the second learns that, also when its first attempt got no answer."""
     other = DynamoDbLogIndex(TableAddress("test", REGION), CallRetryPolicy(lambda _: None))
-    assert other.advance_head("t", 0, 1, IndexHead(counted(12)), a_segment(10, 2))
-    world.goes_wrong("TransactWriteItems", no_answer_before)
-    assert not index.advance_head("t", 0, 1, IndexHead(counted(15)), a_segment(10, 5))
+    assert other.advance_head("t", 0, 1, IndexHead(count_reads(12)), a_segment(10, 2))
+    aws.goes_wrong("TransactWriteItems", timeout_before_effect)
+    assert not index.advance_head("t", 0, 1, IndexHead(count_reads(15)), a_segment(10, 5))
     assert index.index_heads([("t", 0)])["t", 0].state.next_offset == 12

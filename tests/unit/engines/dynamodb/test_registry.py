@@ -32,26 +32,26 @@ from nakadi.ports.registry import (
 from tests.support.aws import (
     PASSING_FAULTS,
     REGION,
-    cancelled,
-    no_answer_after_and,
-    no_answer_before,
+    cancellation_fault,
     no_connection,
-    page_of,
-    refused,
+    refusal_fault,
+    small_page_fault,
+    timeout_before_effect,
+    timeout_fault_with,
 )
 
 KIND = "thing"
 ATTEMPTS = len(RETRY_PAUSES_SECONDS) + 1
 
 PASSING = PASSING_FAULTS | {
-    "over the account's limit": refused("RequestLimitExceeded"),
-    "in progress": refused("TransactionInProgressException"),
+    "over the account's limit": refusal_fault("RequestLimitExceeded"),
+    "in progress": refusal_fault("TransactionInProgressException"),
 }
 LASTING = {
-    "no table": refused("ResourceNotFoundException"),
-    "not allowed": refused("AccessDeniedException"),
-    "expired credentials": refused("ExpiredTokenException"),
-    "nonsense": cancelled("ValidationError"),
+    "no table": refusal_fault("ResourceNotFoundException"),
+    "not allowed": refusal_fault("AccessDeniedException"),
+    "expired credentials": refusal_fault("ExpiredTokenException"),
+    "nonsense": cancellation_fault("ValidationError"),
 }
 
 # Which call makes which kind of change, and what is there afterwards at revision 2 of "a".
@@ -75,10 +75,10 @@ def pauses():
 
 
 @pytest.fixture
-def registry(world, pauses):
+def registry(aws, pauses):
     registry = DynamoDbRegistry(TableAddress("test", REGION), CallRetryPolicy(pauses.append))
     registry.write(PutDocument(KIND, "a", {"n": 1}, expected_revision=ABSENT_REVISION))
-    world.calls.clear()
+    aws.calls.clear()
     return registry
 
 
@@ -94,11 +94,11 @@ def revision(registry, key="a"):
 
 
 class TestWritersThatMeet:
-    def test_get_more_turns_than_faults_do(self, world, registry, pauses):
+    def test_get_more_turns_than_faults_do(self, aws, registry, pauses):
         """Changes of different documents meet where they are counted, and each is made once however often they do."""
-        world.goes_wrong(
+        aws.goes_wrong(
             "TransactWriteItems",
-            *[cancelled("TransactionConflict")] * (len(CONFLICT_RETRY_PAUSES_SECONDS) + ATTEMPTS - 1),
+            *[cancellation_fault("TransactionConflict")] * (len(CONFLICT_RETRY_PAUSES_SECONDS) + ATTEMPTS - 1),
         )
         registry.write(PutDocument("settings", "a", {}, ABSENT_REVISION))
 
@@ -106,10 +106,11 @@ class TestWritersThatMeet:
         assert sum(registry.change_counters().count_by_bucket.values()) == 1
         assert sum(pauses) < 3
 
-    def test_give_up_some_day(self, world, registry):
+    def test_give_up_some_day(self, aws, registry):
         """A writer that always meets others says so, and has changed and counted nothing."""
-        world.goes_wrong(
-            "TransactWriteItems", *[cancelled("TransactionConflict")] * (len(CONFLICT_RETRY_PAUSES_SECONDS) + ATTEMPTS)
+        aws.goes_wrong(
+            "TransactWriteItems",
+            *[cancellation_fault("TransactionConflict")] * (len(CONFLICT_RETRY_PAUSES_SECONDS) + ATTEMPTS),
         )
         with pytest.raises(Unavailable):
             registry.write(PutDocument("settings", "a", {}, ABSENT_REVISION))
@@ -118,9 +119,9 @@ class TestWritersThatMeet:
         assert registry.change_counters() == ChangeCounters()
 
     @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
-    def test_are_counted_once(self, world, registry, fault):
+    def test_are_counted_once(self, aws, registry, fault):
         """A write that meets faults is made and counted once, whether they came before its effect or after it."""
-        world.goes_wrong("TransactWriteItems", *[fault] * (ATTEMPTS - 1))
+        aws.goes_wrong("TransactWriteItems", *[fault] * (ATTEMPTS - 1))
         registry.write(PutDocument("settings", "a", {}, ABSENT_REVISION))
 
         assert registry.get("settings", "a").revision == 1
@@ -130,10 +131,10 @@ class TestWritersThatMeet:
 class TestFaultsThatPass:
     @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
     @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-    def test_change_nothing_about_a_write(self, world, registry, pauses, write, fault):
+    def test_change_nothing_about_a_write(self, aws, registry, pauses, write, fault):
         """A write that meets faults is made once, whether they came before its effect or after it."""
         operation, changes, expected = write
-        world.goes_wrong(operation, *[fault] * (ATTEMPTS - 1))
+        aws.goes_wrong(operation, *[fault] * (ATTEMPTS - 1))
 
         registry.write(*changes)
 
@@ -141,44 +142,44 @@ class TestFaultsThatPass:
         assert len(pauses) == ATTEMPTS - 1
 
     @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
-    def test_change_nothing_about_a_read(self, world, registry, fault):
+    def test_change_nothing_about_a_read(self, aws, registry, fault):
         """A read that meets a fault is made again."""
-        world.goes_wrong("GetItem", fault)
-        world.goes_wrong("Query", fault)
+        aws.goes_wrong("GetItem", fault)
+        aws.goes_wrong("Query", fault)
 
         assert registry.get(KIND, "a") == Document("a", {"n": 1}, 1)
         assert registry.list(KIND) == [Document("a", {"n": 1}, 1)]
 
-    def test_change_nothing_about_a_list_of_pages(self, world, registry):
+    def test_change_nothing_about_a_list_of_pages(self, aws, registry):
         """A page that does not come is asked for again; nothing is left out and nothing repeated."""
         for number in range(5):
             registry.write(*[PutDocument("many", f"{number}{n}", {}, ABSENT_REVISION) for n in range(10)])
         whole = [document.key for document in registry.list("many")]
-        world.calls.clear()
-        world.goes_wrong("Query", no_answer_before, refused("ThrottlingException"), *[page_of(7)] * 8)
+        aws.calls.clear()
+        aws.goes_wrong("Query", timeout_before_effect, refusal_fault("ThrottlingException"), *[small_page_fault(7)] * 8)
 
         assert [document.key for document in registry.list("many")] == whole
-        assert world.calls["Query"] == 2 + 8
+        assert aws.calls["Query"] == 2 + 8
 
 
 class TestFaultsThatLast:
     @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
     @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-    def test_are_reported_after_a_few_attempts(self, world, registry, pauses, write, fault):
+    def test_are_reported_after_a_few_attempts(self, aws, registry, pauses, write, fault):
         """A write that never succeeds is given up; by then it was made once or not at all."""
         operation, changes, expected = write
         before = revision(registry, changes[0].key)
-        world.goes_wrong(operation, *[fault] * ATTEMPTS)
+        aws.goes_wrong(operation, *[fault] * ATTEMPTS)
 
         with pytest.raises(Unavailable):
             registry.write(*changes)
 
-        assert world.calls[operation] == ATTEMPTS
+        assert aws.calls[operation] == ATTEMPTS
         assert all(pause <= longest for pause, longest in zip(pauses, RETRY_PAUSES_SECONDS, strict=True))
         assert revision(registry, changes[0].key) in (before, expected)
 
     @pytest.mark.parametrize("fault", LASTING.values(), ids=LASTING)
-    def test_that_nothing_will_mend_are_reported_at_once(self, world, registry, pauses, fault):
+    def test_that_nothing_will_mend_are_reported_at_once(self, aws, registry, pauses, fault):
         """What another attempt cannot change is not attempted again."""
         for operation, attempt in {
             "GetItem": lambda: registry.get(KIND, "a"),
@@ -186,12 +187,12 @@ class TestFaultsThatLast:
             "PutItem": lambda: registry.write(PutDocument(KIND, "a", {}, 1)),
             "TransactWriteItems": lambda: registry.write(PutDocument(KIND, "a", {}), PutDocument(KIND, "b", {})),
         }.items():
-            world.goes_wrong(operation, fault)
+            aws.goes_wrong(operation, fault)
             with pytest.raises(Unavailable):
                 attempt()
         assert pauses == []
 
-    @pytest.mark.usefixtures("world")
+    @pytest.mark.usefixtures("aws")
     def test_are_bounded_in_time(self):
         """A call to a service that does not answer ends well before API Gateway's half minute."""
         config = connect(TableAddress("test", REGION).bind_model(DocumentItem, DOCUMENTS_TABLE)).client.meta.config
@@ -202,35 +203,33 @@ class TestFaultsThatLast:
 
 
 class TestDoubt:
-    def test_is_reported_when_another_wrote_as_well(self, world, registry, others):
+    def test_is_reported_when_another_wrote_as_well(self, aws, registry, others):
         """When it is unknown whether a write was made before another's, it does not claim that it was not."""
-        world.goes_wrong(
-            "PutItem", no_answer_after_and(lambda: others.write(PutDocument(KIND, "a", {"by": "other"}, 2)))
-        )
+        aws.goes_wrong("PutItem", timeout_fault_with(lambda: others.write(PutDocument(KIND, "a", {"by": "other"}, 2))))
 
         with pytest.raises(Unavailable):
             registry.write(PutDocument(KIND, "a", {"by": "me"}, 1))
 
         assert registry.get(KIND, "a") == Document("a", {"by": "other"}, 3)
 
-    def test_is_reported_when_another_removed_it(self, world, registry, others):
+    def test_is_reported_when_another_removed_it(self, aws, registry, others):
         """A document that may have been written and is gone is not taken for one that was never written."""
-        world.goes_wrong("PutItem", no_answer_after_and(lambda: others.write(RemoveDocument(KIND, "b"))))
+        aws.goes_wrong("PutItem", timeout_fault_with(lambda: others.write(RemoveDocument(KIND, "b"))))
 
         with pytest.raises(Unavailable):
             registry.write(PutDocument(KIND, "b", {}, 1))
 
-    def test_does_not_arise_after_a_refusal(self, world, registry):
+    def test_does_not_arise_after_a_refusal(self, aws, registry):
         """A write that was refused before it began and then finds another revision is an honest conflict."""
-        world.goes_wrong("PutItem", refused("ThrottlingException"), no_connection)
+        aws.goes_wrong("PutItem", refusal_fault("ThrottlingException"), no_connection)
 
         with pytest.raises(ChangedMeanwhile):
             registry.write(PutDocument(KIND, "a", {}, 7))
 
-    def test_does_not_arise_in_a_transaction(self, world, registry, others):
+    def test_does_not_arise_in_a_transaction(self, aws, registry, others):
         """A transaction that was made is not made again, whatever happened to its documents since."""
-        world.goes_wrong(
-            "TransactWriteItems", no_answer_after_and(lambda: others.write(PutDocument(KIND, "b", {"by": "other"}, 1)))
+        aws.goes_wrong(
+            "TransactWriteItems", timeout_fault_with(lambda: others.write(PutDocument(KIND, "b", {"by": "other"}, 1)))
         )
 
         registry.write(PutDocument(KIND, "a", {}, 1), PutDocument(KIND, "b", {"by": "me"}, ABSENT_REVISION))
@@ -240,7 +239,7 @@ class TestDoubt:
 
 
 class TestCalls:
-    def test_are_one_for_each_question(self, world, registry):
+    def test_are_one_for_each_question(self, aws, registry):
         """Every question is one call, and reads are strongly consistent; nothing scans a table."""
         registry.get(KIND, "a")
         registry.list(KIND, prefix="a", limit=10)
@@ -248,15 +247,15 @@ class TestCalls:
         registry.write(PutDocument(KIND, "a", {}, 2), PutDocument(KIND, "b", {}))
         registry.write()
 
-        assert world.calls == {"GetItem": 1, "Query": 1, "PutItem": 1, "TransactWriteItems": 1}
+        assert aws.calls == {"GetItem": 1, "Query": 1, "PutItem": 1, "TransactWriteItems": 1}
 
-    def test_of_what_is_remembered_are_one_as_well(self, world, registry):
+    def test_of_what_is_remembered_are_one_as_well(self, aws, registry):
         """A change is counted in the call that makes it, and one call shows what changed."""
         registry.write(PutDocument("settings", "a", {}, ABSENT_REVISION))
         registry.write(PutDocument("event-types", "a", {}, ABSENT_REVISION))
         registry.change_counters()
 
-        assert world.calls == {"GetItem": 1, "PutItem": 1, "TransactWriteItems": 1}
+        assert aws.calls == {"GetItem": 1, "PutItem": 1, "TransactWriteItems": 1}
 
     def test_for_what_changed_cost_one_unit_for_ever(self, registry):
         """The numbers of all buckets, each as large as a century of changes makes it, are within the 4 KB of a unit."""
@@ -270,12 +269,12 @@ class TestCalls:
         # DynamoDB takes at most 21 bytes for a number, and as many as its name has letters for that.
         assert sum(len(name) + (21 if "N" in value else len(value["S"])) for name, value in found.items()) < 4096
 
-    def test_are_not_made_for_what_cannot_be_there(self, world, registry):
+    def test_are_not_made_for_what_cannot_be_there(self, aws, registry):
         """A key that no item can have is not there; nothing can be listed after everything that begins so."""
         assert registry.get(KIND, "k" * 1025) is None
         assert registry.get(KIND, "") is None
         assert registry.list(KIND, prefix="a", after="b") == []
-        assert world.calls == {}
+        assert aws.calls == {}
 
 
 class TestLargeDocuments:
@@ -289,7 +288,7 @@ class TestLargeDocuments:
             assert registry.list(KIND)[0].body == body
 
     @pytest.mark.parametrize("expected", [None, 1])
-    def test_that_do_not_fit_are_refused(self, world, registry, expected):
+    def test_that_do_not_fit_are_refused(self, aws, registry, expected):
         """A document that no item holds is refused in words for the client, and nothing is asked of the table."""
         body = {"text": "".join(random.Random(1).choices(string.printable + "äöüéß", k=600_000))}
 
@@ -298,22 +297,22 @@ class TestLargeDocuments:
         with pytest.raises(Invalid, match="so long a name"):
             registry.write(PutDocument(KIND, "k" * 1025, {}))
 
-        assert world.calls == {}
+        assert aws.calls == {}
 
 
 class TestUrl:
-    def test_names_prefix_region_and_endpoint(self, world):
+    def test_names_prefix_region_and_endpoint(self, aws):
         """The URL says whose tables, in which region, and where if not at AWS."""
         asked = []
 
-        def noted(request, effect):
+        def record_request(request, effect):
             asked.append(
                 (request.url, request.headers["Authorization"].decode(), json.loads(request.body)["TableName"])
             )
-            return refused("AccessDeniedException")(request, effect)
+            return refusal_fault("AccessDeniedException")(request, effect)
 
         near = open_registry("dynamodb://near?region=eu-west-1&endpoint=http://localhost:8000")
-        world.goes_wrong("GetItem", noted)
+        aws.goes_wrong("GetItem", record_request)
         with pytest.raises(Unavailable):
             near.get(KIND, "a")
         [(url, signature, table)] = asked

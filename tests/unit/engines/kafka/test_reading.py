@@ -111,11 +111,11 @@ def test_an_event_is_fetched_once_for_all_readers(monkeypatch):
     consumer, made, fetched = FollowingConsumer(), [], []
     decode = reading.event_from_message
 
-    def counted(message):
+    def count_message(message):
         fetched.append(message.offset())
         return decode(message)
 
-    monkeypatch.setattr(reading, "event_from_message", counted)
+    monkeypatch.setattr(reading, "event_from_message", count_message)
     with running(consumer, monkeypatch) as tail:
         monkeypatch.setattr(reading, "new_consumer", lambda *_, **__: made.append(consumer) or consumer)
         for _ in range(50):

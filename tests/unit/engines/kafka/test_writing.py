@@ -22,7 +22,7 @@ def a_writer(**properties):
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def producer_calls(monkeypatch):
     """What each new producer was asked to do, in its order."""
     producers = []
 
@@ -43,7 +43,7 @@ def asked(monkeypatch):
     return producers
 
 
-def test_a_producer_asks_twice_where_its_topic_is_and_then_never_again(asked):
+def test_a_producer_asks_twice_where_its_topic_is_and_then_never_again(producer_calls):
     """A producer that has not asked gets its id half a second late, and every question costs a way to the cluster."""
     writer = a_writer()
     for number in range(10):
@@ -51,17 +51,17 @@ def test_a_producer_asks_twice_where_its_topic_is_and_then_never_again(asked):
         assert writer.write(TOPIC, records) == dict.fromkeys(PARTITIONS)
     writer.close()
 
-    assert 1 <= len(asked) <= PRODUCER_THREADS
-    for each in asked:
+    assert 1 <= len(producer_calls) <= PRODUCER_THREADS
+    for each in producer_calls:
         assert each[:3] == ["list_topics", "list_topics", "produce"]
         assert each.count("list_topics") == 2
 
 
-def test_a_producer_whose_servers_do_not_answer_asks_once(asked):
+def test_a_producer_whose_servers_do_not_answer_asks_once(producer_calls):
     """What cannot be found out at once delays appends no further: they are refused when their time is over."""
     writer = a_writer(**{"test.mock.broker.rtt": "600000"})
     (outcome,) = writer.write(TOPIC, {0: [Record(b"1")]}).values()
     writer.close()
 
     assert outcome.code() == KafkaError._MSG_TIMED_OUT
-    assert [each.count("list_topics") for each in asked] == [1]
+    assert [each.count("list_topics") for each in producer_calls] == [1]

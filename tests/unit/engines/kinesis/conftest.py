@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.support.kinesis_faults import a_world
+from tests.support.kinesis_faults import a_faulty_kinesis
 
 
 @pytest.fixture
-def world():
-    with a_world() as made:
+def faulty_kinesis():
+    with a_faulty_kinesis() as made:
         yield made

@@ -9,37 +9,37 @@ from nakadi.engines.archive.maintenance import MIN_SEGMENTS_TO_MERGE, ArchiveSwe
 from nakadi.engines.archive.objects import archived_segments_from
 from nakadi.model.events import OffsetBounds, Record
 from nakadi.model.outcomes import Unavailable
-from tests.support.kinesis_faults import World
+from tests.support.kinesis_faults import FaultyKinesis
 
 
 @pytest.fixture
-def log(world: World):
-    log = world.a_log()
+def log(faulty_kinesis: FaultyKinesis):
+    log = faulty_kinesis.a_log()
     log.create_topic("t", 1)
     return log
 
 
-def newest(world: World) -> int:
-    stream = world.a_stream()
+def newest(faulty_kinesis: FaultyKinesis) -> int:
+    stream = faulty_kinesis.a_stream()
     [shard] = stream.list_shards()
     return stream.read_page(shard.id, stream.request_iterator_from_start(shard.id)).records[-1].position.sequence
 
 
-def publish(world: World, log, *numbers: int) -> None:
+def publish(faulty_kinesis: FaultyKinesis, log, *numbers: int) -> None:
     for number in numbers:
         log.append("t", {0: [Record(b"%d" % number)]})
-    world.index_all()
+    faulty_kinesis.index_all()
 
 
-def test_damage_is_reported_with_its_offsets(world: World, log, caplog):
+def test_damage_is_reported_with_its_offsets(faulty_kinesis: FaultyKinesis, log, caplog):
     """When the stream has forgotten what a damaged archive object had, its offsets are reported and nothing is
     skipped."""
-    publish(world, log, 0, 1, 2)
-    publish(world, log, 3, 4)
-    [first, _] = archived_segments_from(world.index, "t", 0)
-    world.archive.put(first.location.key, b"what is this?" * 20)
-    world.client.forgets(newest(world))
-    reader = world.a_log()
+    publish(faulty_kinesis, log, 0, 1, 2)
+    publish(faulty_kinesis, log, 3, 4)
+    [first, _] = archived_segments_from(faulty_kinesis.index, "t", 0)
+    faulty_kinesis.archive.put(first.location.key, b"what is this?" * 20)
+    faulty_kinesis.client.forgets(newest(faulty_kinesis))
+    reader = faulty_kinesis.a_log()
     assert reader.bounds("t", [0]) == {0: OffsetBounds(0, 5)}
     with pytest.raises(Unavailable):
         reader.read("t", 0, 0)
@@ -47,71 +47,75 @@ def test_damage_is_reported_with_its_offsets(world: World, log, caplog):
     assert [event.offset for event in reader.read("t", 0, 3).events] == [3, 4]
 
 
-def test_objects_go_with_what_was_in_them(world: World, log):
+def test_objects_go_with_what_was_in_them(faulty_kinesis: FaultyKinesis, log):
     """Objects of several partitions go when nothing of them is wanted any more, and the others stay."""
-    publish(world, log, 0, 1)
-    world.clock.move(3600)
-    publish(world, log, 2)
-    assert len(world.archive.all_keys()) == 2
-    log.trim("t", 0, world.clock.now() - timedelta(minutes=1))
-    sweep = ArchiveSweep(world.index, world.archive)
+    publish(faulty_kinesis, log, 0, 1)
+    faulty_kinesis.clock.move(3600)
+    publish(faulty_kinesis, log, 2)
+    assert len(faulty_kinesis.archive.all_keys()) == 2
+    log.trim("t", 0, faulty_kinesis.clock.now() - timedelta(minutes=1))
+    sweep = ArchiveSweep(faulty_kinesis.index, faulty_kinesis.archive)
     assert sweep.run(datetime.now(UTC) + timedelta(seconds=1)).removed_count == 1
-    assert world.archive.all_keys() == [each.location.key for each in archived_segments_from(world.index, "t", 0)]
+    assert faulty_kinesis.archive.all_keys() == [
+        each.location.key for each in archived_segments_from(faulty_kinesis.index, "t", 0)
+    ]
     log.delete_topic("t")
-    ArchiveSweep(world.index, world.archive, (world.name,)).run(datetime.now(UTC) + timedelta(seconds=1))
-    assert world.archive.all_keys() == []
+    ArchiveSweep(faulty_kinesis.index, faulty_kinesis.archive, (faulty_kinesis.name,)).run(
+        datetime.now(UTC) + timedelta(seconds=1)
+    )
+    assert faulty_kinesis.archive.all_keys() == []
 
 
-def test_small_windows_can_be_merged(world: World, log):
+def test_small_windows_can_be_merged(faulty_kinesis: FaultyKinesis, log):
     """What an indexer has archived in many windows and a worker has merged is read, found by time and removed as
     before, also when the stream has forgotten it."""
     moments = []
     for number in range(2 * MIN_SEGMENTS_TO_MERGE):
-        world.clock.move(60)
-        moments.append(world.clock.now())
+        faulty_kinesis.clock.move(60)
+        moments.append(faulty_kinesis.clock.now())
         log.append("t", {0: [Record(b"%d" % number, f"key-{number % 5}")]})
-        world.index_all()
-    merger = SegmentMerger(index=world.index, store=world.archive, event_type_name_of=lambda _: None)
+        faulty_kinesis.index_all()
+    merger = SegmentMerger(index=faulty_kinesis.index, store=faulty_kinesis.archive, event_type_name_of=lambda _: None)
     [piece] = merger.plan_merges("t", 0)
     assert merger.merge_group(piece) == 2 * MIN_SEGMENTS_TO_MERGE - 1
-    world.client.forgets(newest(world))
-    reader = world.a_log()
+    faulty_kinesis.client.forgets(newest(faulty_kinesis))
+    reader = faulty_kinesis.a_log()
     found = [event for start in (0, 10, 20) for event in reader.read("t", 0, start, limit=10).events]
     assert [int(event.record.value) for event in found] == list(range(30))
     assert [reader.offset_at("t", 0, moment) for moment in moments] == list(range(2 * MIN_SEGMENTS_TO_MERGE))
 
-    world.index_all()
+    faulty_kinesis.index_all()
     log.append("t", {0: [Record(b"behind", "key-0")]})
-    world.index_all()
+    faulty_kinesis.index_all()
     assert reader.read("t", 0, 2 * MIN_SEGMENTS_TO_MERGE).events[0].record.value == b"behind"
 
     log.trim("t", 0, moments[20])
     assert log.bounds("t", [0])[0].oldest == 20
-    [merged, _] = archived_segments_from(world.index, "t", 0)
-    assert merged.location.key in world.archive.all_keys()
+    [merged, _] = archived_segments_from(faulty_kinesis.index, "t", 0)
+    assert merged.location.key in faulty_kinesis.archive.all_keys()
     log.trim("t", 0, moments[-1] + timedelta(microseconds=1))
-    assert merged.location.key not in world.archive.all_keys()
+    assert merged.location.key not in faulty_kinesis.archive.all_keys()
 
 
-def test_compaction_that_was_asleep_changes_nothing(world: World, log, monkeypatch):
+def test_compaction_that_was_asleep_changes_nothing(faulty_kinesis: FaultyKinesis, log, monkeypatch):
     """A compaction whose claim ran out while it wrote leaves the partition to the process that has the claim now."""
     for number in range(4):
         log.append("t", {0: [Record(b"%d" % number, "key")]})
-    world.index_all()
-    put = world.archive.put
+    faulty_kinesis.index_all()
+    put = faulty_kinesis.archive.put
 
     def put_and_sleep(key, content):
         put(key, content)
-        assert world.index.claim("compaction/t/0", "another process", 60)
+        assert faulty_kinesis.index.claim("compaction/t/0", "another process", 60)
 
     monkeypatch.setattr(maintenance, "CLAIM_DURATION_SECONDS", 0.0)
-    world.archive.put = put_and_sleep
-    before = list(archived_segments_from(world.index, "t", 0))
-    upto = world.clock.now() + timedelta(seconds=1)
+    faulty_kinesis.archive.put = put_and_sleep
+    before = list(archived_segments_from(faulty_kinesis.index, "t", 0))
+    upto = faulty_kinesis.clock.now() + timedelta(seconds=1)
     log.compact("t", 0, stored_before=upto, tombstones_before=upto)
-    assert list(archived_segments_from(world.index, "t", 0)) == before
-    assert world.index.topic("t").compacted == {}
-    world.archive.put = put
-    world.index.release_claim("compaction/t/0", "another process")
+    assert list(archived_segments_from(faulty_kinesis.index, "t", 0)) == before
+    assert faulty_kinesis.index.topic("t").compacted == {}
+    faulty_kinesis.archive.put = put
+    faulty_kinesis.index.release_claim("compaction/t/0", "another process")
     log.compact("t", 0, stored_before=upto, tombstones_before=upto)
     assert [event.offset for event in log.read("t", 0, 0).events] == [3]

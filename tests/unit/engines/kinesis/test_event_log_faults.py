@@ -13,36 +13,36 @@ from nakadi.model.log_index import ArchiveLocation
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveObjectGone
 from tests.support.aws import (
-    broken_after,
-    broken_before,
-    cut_off_after,
-    no_answer_after,
-    no_answer_before,
+    error_after_effect,
+    error_before_effect,
     no_connection,
-    refused,
-    unreadable_after,
+    refusal_fault,
+    timeout_after_effect,
+    timeout_before_effect,
+    truncated_answer_after_effect,
+    unreadable_answer_after_effect,
 )
-from tests.support.kinesis_faults import HURRIED, World
+from tests.support.kinesis_faults import FAST_OPTIONS, FaultyKinesis
 from tests.support.patience import PATIENCE, until
 
-THROTTLED = refused("ProvisionedThroughputExceededException")
-EXPIRED = refused("ExpiredTokenException")
-ITERATOR_EXPIRED = refused("ExpiredIteratorException")
-TOO_OLD = refused("InvalidArgumentException")
+THROTTLED = refusal_fault("ProvisionedThroughputExceededException")
+EXPIRED = refusal_fault("ExpiredTokenException")
+ITERATOR_EXPIRED = refusal_fault("ExpiredIteratorException")
+TOO_OLD = refusal_fault("InvalidArgumentException")
 
 TIMED_OUT = Refused("timed out")
 FAILED = Refused("internal error")
 
 
 @pytest.fixture
-def log(world: World):
-    log = world.a_log()
+def log(faulty_kinesis: FaultyKinesis):
+    log = faulty_kinesis.a_log()
     log.create_topic("t", 3)
     return log
 
 
 @pytest.fixture(autouse=True)
-def hurried(monkeypatch):
+def no_waiting(monkeypatch):
     """No one in these tests waits as long as in production; a module that waits by another name is an error here."""
     for module in (continuity, indexing, maintenance, reading, scanning, tails):
         monkeypatch.setattr(module, "RETRY_TIMEOUT_SECONDS", 1.0)
@@ -66,95 +66,95 @@ def values(log, partition: int = 0) -> list[bytes | None]:
 
 class TestPublishing:
     @pytest.mark.parametrize("fault", [THROTTLED, no_connection])
-    def test_goes_on_when_nothing_was_done(self, world: World, log, fault):
+    def test_goes_on_when_nothing_was_done(self, faulty_kinesis: FaultyKinesis, log, fault):
         """What was throttled, or never arrived, is sent again, and stored once."""
-        world.faults.goes_wrong("PutRecords", fault, fault)
+        faulty_kinesis.faults.goes_wrong("PutRecords", fault, fault)
         assert log.append("t", {0: [Record(b"1")]}) == {0: Stored()}
         assert values(log) == [b"1"]
 
     @pytest.mark.parametrize(
         ("fault", "stored"),
         [
-            (broken_before, False),
-            (broken_after, True),
-            (no_answer_before, False),
-            (no_answer_after, True),
-            (cut_off_after, True),
-            (unreadable_after, True),
+            (error_before_effect, False),
+            (error_after_effect, True),
+            (timeout_before_effect, False),
+            (timeout_after_effect, True),
+            (truncated_answer_after_effect, True),
+            (unreadable_answer_after_effect, True),
         ],
     )
-    def test_reports_that_it_does_not_know(self, world: World, log, fault, stored):
+    def test_reports_that_it_does_not_know(self, faulty_kinesis: FaultyKinesis, log, fault, stored):
         """What may have been stored is not sent again, and its publisher learns that the outcome is unknown."""
-        calls = world.counting("PutRecords")
-        world.faults.goes_wrong("PutRecords", fault)
+        calls = faulty_kinesis.counting("PutRecords")
+        faulty_kinesis.faults.goes_wrong("PutRecords", fault)
         assert log.append("t", {0: [Record(b"1"), Record(b"2")]}) == {0: TIMED_OUT}
         assert calls() == 1
         assert values(log) == ([b"1", b"2"] if stored else [])
 
-    def test_again_after_a_lost_answer_stores_twice(self, world: World, log):
+    def test_again_after_a_lost_answer_stores_twice(self, faulty_kinesis: FaultyKinesis, log):
         """A publisher who tries again what was stored after all has it there twice, each time whole and in order."""
-        world.faults.goes_wrong("PutRecords", no_answer_after)
+        faulty_kinesis.faults.goes_wrong("PutRecords", timeout_after_effect)
         batch = {0: [Record(b"1"), Record(b"2")]}
         assert log.append("t", batch) == {0: TIMED_OUT}
         assert log.append("t", batch) == {0: Stored()}
         assert values(log) == [b"1", b"2", b"1", b"2"]
 
-    def test_ends_when_no_one_lets_it_in(self, world: World, log):
+    def test_ends_when_no_one_lets_it_in(self, faulty_kinesis: FaultyKinesis, log):
         """Throttled for too long, it is refused, and nothing was stored."""
-        world.faults.goes_wrong("PutRecords", *[THROTTLED] * 50)
+        faulty_kinesis.faults.goes_wrong("PutRecords", *[THROTTLED] * 50)
         assert log.append("t", {0: [Record(b"1")]}) == {0: TIMED_OUT}
-        world.faults.goes_right()
+        faulty_kinesis.faults.goes_right()
         assert values(log) == []
 
-    def test_with_expired_credentials_is_refused_at_once(self, world: World, log):
+    def test_with_expired_credentials_is_refused_at_once(self, faulty_kinesis: FaultyKinesis, log):
         """What no further attempt can change is not tried again."""
-        calls = world.counting("PutRecords")
-        world.faults.goes_wrong("PutRecords", EXPIRED)
+        calls = faulty_kinesis.counting("PutRecords")
+        faulty_kinesis.faults.goes_wrong("PutRecords", EXPIRED)
         assert log.append("t", {0: [Record(b"1")]}) == {0: FAILED}
         assert calls() == 1
 
-    def test_fails_for_those_partitions_whose_records_failed(self, world: World, log):
+    def test_fails_for_those_partitions_whose_records_failed(self, faulty_kinesis: FaultyKinesis, log):
         """Of a call with several partitions, those that were refused are refused, and no other. (P111)"""
-        world.client.refuses({1: "InternalFailure"})
+        faulty_kinesis.client.refuses({1: "InternalFailure"})
         fates = log.append("t", {partition: [Record(b"%d" % partition)] for partition in range(3)})
         assert fates == {0: Stored(), 1: FAILED, 2: Stored()}
         assert [values(log, partition) for partition in range(3)] == [[b"0"], [], [b"2"]]
 
-    def test_sends_again_those_that_were_throttled(self, world: World, log):
+    def test_sends_again_those_that_were_throttled(self, faulty_kinesis: FaultyKinesis, log):
         """Of a call with several partitions, those that were throttled are sent again, and the others are not."""
         throttled = "ProvisionedThroughputExceededException"
-        world.client.refuses({0: throttled, 2: throttled}, {1: throttled})
+        faulty_kinesis.client.refuses({0: throttled, 2: throttled}, {1: throttled})
         fates = log.append("t", {partition: [Record(b"%d" % partition)] for partition in range(3)})
         assert fates == dict.fromkeys(range(3), Stored())
         assert [values(log, partition) for partition in range(3)] == [[b"0"], [b"1"], [b"2"]]
-        assert [len(call) for call in world.client.put] == [3, 2, 1]
+        assert [len(call) for call in faulty_kinesis.client.put] == [3, 2, 1]
 
     @pytest.mark.parametrize("failing", [0, 1, 2])
-    def test_of_a_long_frame_is_all_or_nothing(self, world: World, failing):
+    def test_of_a_long_frame_is_all_or_nothing(self, faulty_kinesis: FaultyKinesis, failing):
         """When one record of several fails, none of the events is there, and the numbers of others have no gap."""
-        log = world.a_log(small_records())
+        log = faulty_kinesis.a_log(small_records())
         log.create_topic("t", 1)
         log.append("t", {0: [Record(b"before")]})
-        world.client.refuses(*[{}] * failing, {0: "InternalFailure"})
+        faulty_kinesis.client.refuses(*[{}] * failing, {0: "InternalFailure"})
         assert log.append("t", {0: long_batch()}) == {0: FAILED}
         log.append("t", {0: [Record(b"after")]})
         assert values(log) == [b"before", b"after"]
         assert [event.offset for event in log.read("t", 0, 0).events] == [0, 1]
 
-    def test_of_a_long_frame_waits_for_each_record(self, world: World):
+    def test_of_a_long_frame_waits_for_each_record(self, faulty_kinesis: FaultyKinesis):
         """The records of a long frame are sent one after the other, each once the one before it is stored."""
-        log = world.a_log(small_records())
+        log = faulty_kinesis.a_log(small_records())
         log.create_topic("t", 1)
         batch = long_batch()
         throttled = {0: "ProvisionedThroughputExceededException"}
-        world.client.refuses({}, throttled, throttled)
+        faulty_kinesis.client.refuses({}, throttled, throttled)
         assert log.append("t", {0: batch}) == {0: Stored()}
         assert [event.record for event in log.read("t", 0, 0).events] == batch
-        assert all(len(call) == 1 for call in world.client.put)
+        assert all(len(call) == 1 for call in faulty_kinesis.client.put)
 
 
 def small_records():
-    return type(HURRIED)(lease=0.05, shared_for=0.0, poll=0.02, record_bytes=600, give_up_after=1.0)
+    return type(FAST_OPTIONS)(lease=0.05, shared_for=0.0, poll=0.02, record_bytes=600, give_up_after=1.0)
 
 
 def long_batch() -> list[Record]:
@@ -164,82 +164,89 @@ def long_batch() -> list[Record]:
 
 class TestReading:
     @pytest.mark.parametrize("operation", ["GetRecords", "GetShardIterator", "ListShards"])
-    @pytest.mark.parametrize("fault", [THROTTLED, broken_before, no_answer_before, no_connection, unreadable_after])
-    def test_waits_until_it_is_answered(self, world: World, log, operation, fault):
+    @pytest.mark.parametrize(
+        "fault", [THROTTLED, error_before_effect, timeout_before_effect, no_connection, unreadable_answer_after_effect]
+    )
+    def test_waits_until_it_is_answered(self, faulty_kinesis: FaultyKinesis, log, operation, fault):
         """A throttled or failed call is made again; no caller gets a smaller number meanwhile."""
         log.append("t", {0: [Record(b"1")]})
-        reader = world.a_log()
-        world.faults.goes_wrong(operation, fault, fault)
+        reader = faulty_kinesis.a_log()
+        faulty_kinesis.faults.goes_wrong(operation, fault, fault)
         assert reader.bounds("t", [0])[0].next_offset == 1
-        world.faults.goes_wrong("GetRecords", fault)
+        faulty_kinesis.faults.goes_wrong("GetRecords", fault)
         log.append("t", {0: [Record(b"2")]})
         assert reader.bounds("t", [0])[0].next_offset == 2
 
-    def test_goes_on_behind_an_expired_iterator(self, world: World, log):
+    def test_goes_on_behind_an_expired_iterator(self, faulty_kinesis: FaultyKinesis, log):
         """An iterator that is too old is replaced by one for the same place: nothing is missed or read twice."""
         log.append("t", {0: [Record(b"1")]})
         assert values(log) == [b"1"]
         log.append("t", {0: [Record(b"2")]})
-        world.faults.goes_wrong("GetRecords", ITERATOR_EXPIRED)
+        faulty_kinesis.faults.goes_wrong("GetRecords", ITERATOR_EXPIRED)
         assert values(log) == [b"1", b"2"]
 
-    def test_begins_with_what_is_left_when_its_place_is_too_old(self, world: World, log):
+    def test_begins_with_what_is_left_when_its_place_is_too_old(self, faulty_kinesis: FaultyKinesis, log):
         """When the stream no longer knows the place where the index ends, reading begins with the oldest it has."""
         log.append("t", {0: [Record(b"1")]})
-        world.index_all()
+        faulty_kinesis.index_all()
         log.append("t", {0: [Record(b"2")]})
-        reader = world.a_log()
-        world.faults.goes_wrong("GetShardIterator", TOO_OLD)
+        reader = faulty_kinesis.a_log()
+        faulty_kinesis.faults.goes_wrong("GetShardIterator", TOO_OLD)
         assert reader.bounds("t", [0])[0].next_offset == 2
         assert values(reader) == [b"1", b"2"]
 
-    @pytest.mark.parametrize("fault", [THROTTLED, broken_before, EXPIRED])
-    def test_is_unavailable_rather_than_wrong(self, world: World, log, fault, monkeypatch):
+    @pytest.mark.parametrize("fault", [THROTTLED, error_before_effect, EXPIRED])
+    def test_is_unavailable_rather_than_wrong(self, faulty_kinesis: FaultyKinesis, log, fault, monkeypatch):
         """When no answer comes in time, none is given."""
         monkeypatch.setattr(tails, "RETRY_AFTER_REFUSAL_SECONDS", 0.0)  # each of these asks Kinesis itself
         log.append("t", {0: [Record(b"1")]})
-        world.faults.goes_wrong("GetRecords", *[fault] * 100)
+        faulty_kinesis.faults.goes_wrong("GetRecords", *[fault] * 100)
         for attempt in (
             lambda: log.bounds("t", [0]),
             lambda: log.read("t", 0, 0),
-            lambda: log.offset_at("t", 0, world.clock.now()),
+            lambda: log.offset_at("t", 0, faulty_kinesis.clock.now()),
         ):
             with pytest.raises(Unavailable):
                 attempt()
-        world.faults.goes_right()
+        faulty_kinesis.faults.goes_right()
         assert values(log) == [b"1"]
 
-    def test_of_the_archive_falls_back_on_the_stream(self, world: World, log):
+    def test_of_the_archive_falls_back_on_the_stream(self, faulty_kinesis: FaultyKinesis, log):
         """While the archive object of a segment is not there, its events are read from the stream."""
         log.append("t", {0: [Record(b"1")]})
-        world.index_all()
-        world.archive.remove(world.archive.all_keys())
-        assert values(world.a_log()) == [b"1"]
+        faulty_kinesis.index_all()
+        faulty_kinesis.archive.remove(faulty_kinesis.archive.all_keys())
+        assert values(faulty_kinesis.a_log()) == [b"1"]
 
-    def test_of_a_damaged_archive_falls_back_on_the_stream(self, world: World, log):
+    def test_of_a_damaged_archive_falls_back_on_the_stream(self, faulty_kinesis: FaultyKinesis, log):
         """An archive object that cannot be read is as good as none."""
         log.append("t", {0: [Record(b"1")]})
-        world.index_all()
-        [key] = world.archive.all_keys()
-        world.archive.put(key, b"what is this?" * 20)
-        assert values(world.a_log()) == [b"1"]
+        faulty_kinesis.index_all()
+        [key] = faulty_kinesis.archive.all_keys()
+        faulty_kinesis.archive.put(key, b"what is this?" * 20)
+        assert values(faulty_kinesis.a_log()) == [b"1"]
 
-    def test_of_an_archive_that_does_not_answer_is_unavailable(self, world: World, log):
+    def test_of_an_archive_that_does_not_answer_is_unavailable(self, faulty_kinesis: FaultyKinesis, log):
         """A slow or broken archive gives no empty answer."""
         log.append("t", {0: [Record(b"1")]})
-        world.index_all()
+        faulty_kinesis.index_all()
         with pytest.raises(Unavailable):
-            world.a_log(archive=Broken()).read("t", 0, 0)
+            faulty_kinesis.a_log(archive=Broken()).read("t", 0, 0)
 
-    def test_of_what_was_compacted_never_goes_back_to_the_stream(self, world: World, log):
+    def test_of_what_was_compacted_never_goes_back_to_the_stream(self, faulty_kinesis: FaultyKinesis, log):
         """What compaction took away does not come back when an archive object is missing."""
         log.append("t", {0: [Record(b"1", "k"), Record(b"2", "k"), Record(b"3")]})
-        world.clock.move(3600)
-        log.compact("t", 0, stored_before=world.clock.now(), tombstones_before=world.clock.now() - timedelta(days=1))
+        faulty_kinesis.clock.move(3600)
+        log.compact(
+            "t",
+            0,
+            stored_before=faulty_kinesis.clock.now(),
+            tombstones_before=faulty_kinesis.clock.now() - timedelta(days=1),
+        )
         assert values(log) == [b"2", b"3"]
-        world.archive.remove(world.archive.all_keys())
+        faulty_kinesis.archive.remove(faulty_kinesis.archive.all_keys())
         with pytest.raises(Unavailable):
-            world.a_log().read("t", 0, 0)
+            faulty_kinesis.a_log().read("t", 0, 0)
 
 
 class Cut:
@@ -256,33 +263,35 @@ class Cut:
 
 
 class TestCompaction:
-    def test_that_was_cut_short_is_completed(self, world: World, log):
+    def test_that_was_cut_short_is_completed(self, faulty_kinesis: FaultyKinesis, log):
         """When a process ends after it wrote compacted segments, the next one says what is to be read from them."""
         log.append("t", {0: [Record(b"1", "k"), Record(b"2", "k"), Record(b"3")]})
-        world.clock.move(3600)
-        now = world.clock.now()
+        faulty_kinesis.clock.move(3600)
+        now = faulty_kinesis.clock.now()
         with pytest.raises(Unavailable):
-            world.a_log(index=Cut(world.index)).compact("t", 0, stored_before=now, tombstones_before=now)
-        assert world.index.topic("t").compacted == {}
+            faulty_kinesis.a_log(index=Cut(faulty_kinesis.index)).compact(
+                "t", 0, stored_before=now, tombstones_before=now
+            )
+        assert faulty_kinesis.index.topic("t").compacted == {}
         log.compact("t", 0, stored_before=now, tombstones_before=now)
-        assert world.index.topic("t").compacted == {0: 3}
-        assert values(world.a_log()) == [b"2", b"3"]
+        assert faulty_kinesis.index.topic("t").compacted == {0: 3}
+        assert values(faulty_kinesis.a_log()) == [b"2", b"3"]
 
 
 class TestWatching:
-    def test_goes_on_whatever_happens(self, world: World, log):
+    def test_goes_on_whatever_happens(self, faulty_kinesis: FaultyKinesis, log):
         """News come again after faults of every kind, known or not: no reader waits for ever."""
         told = threading.Event()
-        reader = world.a_log()
+        reader = faulty_kinesis.a_log()
         end = reader.add_change_listener(lambda *_: told.set())
 
         def beyond_understanding(*_: object) -> None:
             raise KeyError("what is this?")
 
-        for fault in (THROTTLED, EXPIRED, beyond_understanding, broken_before, ITERATOR_EXPIRED):
+        for fault in (THROTTLED, EXPIRED, beyond_understanding, error_before_effect, ITERATOR_EXPIRED):
             told.clear()
-            world.faults.goes_wrong("GetRecords", fault)
-            until(lambda: not world.faults.awaits_fault("GetRecords"))
+            faulty_kinesis.faults.goes_wrong("GetRecords", fault)
+            until(lambda: not faulty_kinesis.faults.awaits_fault("GetRecords"))
             log.append("t", {0: [Record(b"1")]})
             assert told.wait(PATIENCE)
         end()
@@ -297,17 +306,17 @@ class Broken:
 
 
 class TestSealing:
-    def test_that_failed_is_reported_and_can_be_repeated(self, world: World, log):
+    def test_that_failed_is_reported_and_can_be_repeated(self, faulty_kinesis: FaultyKinesis, log):
         """A seal that is not known to be in the log is not reported as done; sealing again completes it."""
         log.append("t", {0: [Record(b"1")]})
-        world.faults.goes_wrong("PutRecords", broken_before)
+        faulty_kinesis.faults.goes_wrong("PutRecords", error_before_effect)
         with pytest.raises(Unavailable):
             log.seal_topic("t")
         log.seal_topic("t")
         assert log.bounds("t", [0])[0].next_offset == 1
 
 
-def test_an_archive_object_that_is_gone_says_so(world: World):
+def test_an_archive_object_that_is_gone_says_so(faulty_kinesis: FaultyKinesis):
     """A missing object is distinguished from a store that does not answer."""
     with pytest.raises(ArchiveObjectGone):
-        world.archive.read_range(ArchiveLocation("nothing", 0, 1))
+        faulty_kinesis.archive.read_range(ArchiveLocation("nothing", 0, 1))

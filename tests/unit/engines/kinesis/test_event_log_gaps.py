@@ -18,25 +18,25 @@ from tests.support.kinesis_hours import Hours, hours
 
 
 @pytest.fixture(params=[False, True], ids=["lenient", "strict"])
-def world(request):
-    with hours(strict=request.param) as world:
-        yield world
+def kinesis_hours(request):
+    with hours(strict=request.param) as kinesis_hours:
+        yield kinesis_hours
 
 
 @pytest.fixture
-def name(world: Hours) -> str:
-    return world.an_event_type("orders")
+def name(kinesis_hours: Hours) -> str:
+    return kinesis_hours.an_event_type("orders")
 
 
-def publish(world: Hours, name: str, *values: int, partition: int = 0) -> None:
-    topic = world.broker.event_types.get(name).timeline.topic
+def publish(kinesis_hours: Hours, name: str, *values: int, partition: int = 0) -> None:
+    topic = kinesis_hours.broker.event_types.get(name).timeline.topic
     for value in values:
-        world.broker.logs.for_storage("default").append(topic, {partition: [Record(b"%d" % value)]})
+        kinesis_hours.broker.logs.for_storage("default").append(topic, {partition: [Record(b"%d" % value)]})
 
 
-def follow(world: Hours, name: str, log, after: Position, partition: int = 0) -> list[tuple[Position, int]]:
+def follow(kinesis_hours: Hours, name: str, log, after: Position, partition: int = 0) -> list[tuple[Position, int]]:
     """What a consumer gets behind its position, as the event type is now."""
-    event_type = world.broker.event_types.get(name)
+    event_type = kinesis_hours.broker.event_types.get(name)
     found = []
     while True:
         timeline, offset = next_event_location(event_type, after, partition)
@@ -51,202 +51,206 @@ def values(found: list[tuple[Position, int]]) -> list[int]:
     return [value for _, value in found]
 
 
-def test_a_consumer_that_is_ahead_of_the_index_misses_nothing_behind_a_gap(world: Hours, name: str):
+def test_a_consumer_that_is_ahead_of_the_index_misses_nothing_behind_a_gap(kinesis_hours: Hours, name: str):
     """Indexed up to 5, delivered up to 9, and 5 and 6 forgotten: its next events are in a new timeline, all of them."""
-    publish(world, name, *range(5))
-    world.index_all()
-    publish(world, name, 5, 6)
-    task = world.a_log()
-    world.pass_by(2)
-    publish(world, name, 7, 8, 9)
-    delivered = follow(world, name, task, Position(1, -1))
+    publish(kinesis_hours, name, *range(5))
+    kinesis_hours.index_all()
+    publish(kinesis_hours, name, 5, 6)
+    task = kinesis_hours.a_log()
+    kinesis_hours.pass_by(2)
+    publish(kinesis_hours, name, 7, 8, 9)
+    delivered = follow(kinesis_hours, name, task, Position(1, -1))
     assert delivered == [(Position(1, number), number) for number in range(10)]
-    world.pass_by(22.5)
+    kinesis_hours.pass_by(22.5)
 
     with pytest.raises(Unavailable):
-        world.index_all()
+        kinesis_hours.index_all()
     with pytest.raises(Unavailable):
-        follow(world, name, world.a_log(), Position(1, 9))
-    world.broker.housekeeping.run()
-    publish(world, name, 10, 11)
-    world.index_all()
+        follow(kinesis_hours, name, kinesis_hours.a_log(), Position(1, 9))
+    kinesis_hours.broker.housekeeping.run()
+    publish(kinesis_hours, name, 10, 11)
+    kinesis_hours.index_all()
 
-    for log in (task, world.a_log()):
-        assert follow(world, name, log, Position(1, 9)) == [
+    for log in (task, kinesis_hours.a_log()):
+        assert follow(kinesis_hours, name, log, Position(1, 9)) == [
             (Position(2, offset), number) for offset, number in enumerate(range(7, 12))
         ]
-        assert values(follow(world, name, log, Position(1, -1))) == [0, 1, 2, 3, 4, 7, 8, 9, 10, 11]
-    old, new = world.broker.event_types.get(name).timelines
+        assert values(follow(kinesis_hours, name, log, Position(1, -1))) == [0, 1, 2, 3, 4, 7, 8, 9, 10, 11]
+    old, new = kinesis_hours.broker.event_types.get(name).timelines
     assert (old.latest_positions, new.after_loss, new.order) == ({0: 4}, True, 2)
 
 
-def test_with_nothing_indexed_what_is_left_is_in_a_new_timeline(world: Hours, name: str):
+def test_with_nothing_indexed_what_is_left_is_in_a_new_timeline(kinesis_hours: Hours, name: str):
     """When no event was ever indexed, consumers that had the first ones go on with what is left."""
-    world.broker.housekeeping.run()
-    publish(world, name, 0, 1)
-    world.pass_by(2)
-    publish(world, name, 2, 3)
-    world.pass_by(22.5)
-    world.broker.housekeeping.run()
-    publish(world, name, 4)
-    world.index_all()
+    kinesis_hours.broker.housekeeping.run()
+    publish(kinesis_hours, name, 0, 1)
+    kinesis_hours.pass_by(2)
+    publish(kinesis_hours, name, 2, 3)
+    kinesis_hours.pass_by(22.5)
+    kinesis_hours.broker.housekeeping.run()
+    publish(kinesis_hours, name, 4)
+    kinesis_hours.index_all()
 
-    assert follow(world, name, world.a_log(), Position(1, 3)) == [(Position(2, at), at + 2) for at in range(3)]
+    assert follow(kinesis_hours, name, kinesis_hours.a_log(), Position(1, 3)) == [
+        (Position(2, at), at + 2) for at in range(3)
+    ]
 
 
-def test_an_idle_shard_is_no_gap(world: Hours, name: str):
+def test_an_idle_shard_is_no_gap(kinesis_hours: Hours, name: str):
     """Housekeeping notes that nothing waits: after days without events numbers go on where they were."""
-    publish(world, name, 0, 1)
-    world.index_all()
+    publish(kinesis_hours, name, 0, 1)
+    kinesis_hours.index_all()
     for _ in range(8):
-        world.pass_by(12)
-        world.broker.housekeeping.run()
-    publish(world, name, 2)
-    world.index_all()
+        kinesis_hours.pass_by(12)
+        kinesis_hours.broker.housekeeping.run()
+    publish(kinesis_hours, name, 2)
+    kinesis_hours.index_all()
 
-    assert follow(world, name, world.a_log(), Position(1, 1)) == [(Position(1, 2), 2)]
+    assert follow(kinesis_hours, name, kinesis_hours.a_log(), Position(1, 1)) == [(Position(1, 2), 2)]
 
 
-def test_a_shard_that_was_forgotten_whole_is_a_gap(world: Hours, name: str):
+def test_a_shard_that_was_forgotten_whole_is_a_gap(kinesis_hours: Hours, name: str):
     """A shard that split and left the stream before it was indexed to its end has lost what was left in it."""
-    publish(world, name, 0)
-    world.index_all()
-    publish(world, name, 1)
-    world.kinesis.split(world.kinesis.open()[0])
-    world.broker.housekeeping.run()
-    world.pass_by(20)
-    publish(world, name, 2)
-    world.pass_by(4.5)
+    publish(kinesis_hours, name, 0)
+    kinesis_hours.index_all()
+    publish(kinesis_hours, name, 1)
+    kinesis_hours.kinesis.split(kinesis_hours.kinesis.open()[0])
+    kinesis_hours.broker.housekeeping.run()
+    kinesis_hours.pass_by(20)
+    publish(kinesis_hours, name, 2)
+    kinesis_hours.pass_by(4.5)
 
     with pytest.raises(Unavailable):
-        world.index_all()
-    world.broker.housekeeping.run()
-    world.index_all()
-    assert follow(world, name, world.a_log(), Position(1, 1)) == [(Position(2, 0), 2)]
+        kinesis_hours.index_all()
+    kinesis_hours.broker.housekeeping.run()
+    kinesis_hours.index_all()
+    assert follow(kinesis_hours, name, kinesis_hours.a_log(), Position(1, 1)) == [(Position(2, 0), 2)]
 
 
-def test_publishers_that_know_of_no_new_timeline_lose_nothing(world: Hours, name: str):
+def test_publishers_that_know_of_no_new_timeline_lose_nothing(kinesis_hours: Hours, name: str):
     """What is appended to a topic that is continued, or deleted since, is found in the one that continues it."""
-    old = world.broker.event_types.get(name).timeline.topic
-    lose_some(world, name)
-    log = world.broker.logs.for_storage("default")
+    old = kinesis_hours.broker.event_types.get(name).timeline.topic
+    lose_some(kinesis_hours, name)
+    log = kinesis_hours.broker.logs.for_storage("default")
     log.append(old, {0: [Record(b"10")]})
     log.delete_topic(old)
-    world.pass_by(0.1)
+    kinesis_hours.pass_by(0.1)
     log.append(old, {0: [Record(b"11")]})
-    world.index_all()
+    kinesis_hours.index_all()
 
-    assert values(follow(world, name, world.a_log(), Position(1, 9)))[-2:] == [10, 11]
+    assert values(follow(kinesis_hours, name, kinesis_hours.a_log(), Position(1, 9)))[-2:] == [10, 11]
     with pytest.raises(UnknownTopic):
-        world.a_log().read(old, 0, 0)
+        kinesis_hours.a_log().read(old, 0, 0)
 
 
-def test_a_closed_timeline_keeps_the_offsets_of_what_is_left(world: Hours, name: str):
+def test_a_closed_timeline_keeps_the_offsets_of_what_is_left(kinesis_hours: Hours, name: str):
     """Its end is known: what is left of it is counted from there, and what is lost is passed over."""
-    publish(world, name, *range(5))
-    world.index_all()
-    publish(world, name, 5, 6)
-    world.pass_by(2)
-    publish(world, name, 7, 8, 9)
-    world.broker.timelines.move_to_new_timeline(name, "default", UNAUTHENTICATED)
-    publish(world, name, 10)
-    world.pass_by(22.5)
-    world.broker.housekeeping.run()
-    world.index_all()
+    publish(kinesis_hours, name, *range(5))
+    kinesis_hours.index_all()
+    publish(kinesis_hours, name, 5, 6)
+    kinesis_hours.pass_by(2)
+    publish(kinesis_hours, name, 7, 8, 9)
+    kinesis_hours.broker.timelines.move_to_new_timeline(name, "default", UNAUTHENTICATED)
+    publish(kinesis_hours, name, 10)
+    kinesis_hours.pass_by(22.5)
+    kinesis_hours.broker.housekeeping.run()
+    kinesis_hours.index_all()
 
-    found = follow(world, name, world.a_log(), Position(1, 3))
+    found = follow(kinesis_hours, name, kinesis_hours.a_log(), Position(1, 3))
     assert found[:4] == [(Position(1, number), number) for number in (4, 7, 8, 9)]
     assert values(found[4:]) == [10]
 
 
-def test_a_switch_that_was_cut_short_goes_on_from_the_new_timeline(world: Hours, name: str):
+def test_a_switch_that_was_cut_short_goes_on_from_the_new_timeline(kinesis_hours: Hours, name: str):
     """A timeline that was announced keeps its place behind all others."""
-    event_type = world.broker.event_types.get(name)
-    announced = next_timeline(event_type, "default", world.broker.clock.now())
-    world.broker.logs.for_storage("default").create_topic(announced.topic, 1)
-    world.broker.event_types.replace(event_type, replace(event_type, switching_to=announced))
-    lose_some(world, name)
+    event_type = kinesis_hours.broker.event_types.get(name)
+    announced = next_timeline(event_type, "default", kinesis_hours.broker.clock.now())
+    kinesis_hours.broker.logs.for_storage("default").create_topic(announced.topic, 1)
+    kinesis_hours.broker.event_types.replace(event_type, replace(event_type, switching_to=announced))
+    lose_some(kinesis_hours, name)
 
-    found = world.broker.event_types.get(name)
+    found = kinesis_hours.broker.event_types.get(name)
     assert found.switching_to is None
     assert [(each.order, each.after_loss, each.closed) for each in found.timelines] == [
         (1, False, True),
         (2, True, True),
         (3, False, False),
     ]
-    assert values(follow(world, name, world.a_log(), Position(1, 9))) == [7, 8, 9]
+    assert values(follow(kinesis_hours, name, kinesis_hours.a_log(), Position(1, 9))) == [7, 8, 9]
 
 
-def test_an_event_type_that_lost_nothing_keeps_its_timeline(world: Hours):
+def test_an_event_type_that_lost_nothing_keeps_its_timeline(kinesis_hours: Hours):
     """A gap in one shard leaves event types alone whose events are in others."""
-    world.kinesis.split(world.kinesis.open()[0])
-    world.broker.housekeeping.run()
-    names = [world.an_event_type(f"type-{number}") for number in range(4)]
+    kinesis_hours.kinesis.split(kinesis_hours.kinesis.open()[0])
+    kinesis_hours.broker.housekeeping.run()
+    names = [kinesis_hours.an_event_type(f"type-{number}") for number in range(4)]
     for each in names:
-        publish(world, each, 1)
-    low, _ = world.kinesis.open()
-    world.pass_by(2)
+        publish(kinesis_hours, each, 1)
+    low, _ = kinesis_hours.kinesis.open()
+    kinesis_hours.pass_by(2)
     for each in names:
-        publish(world, each, 2)
-    world.an_indexer().catch_up(low.id)
-    world.pass_by(22.5)
-    world.broker.housekeeping.run()
+        publish(kinesis_hours, each, 2)
+    kinesis_hours.an_indexer().catch_up(low.id)
+    kinesis_hours.pass_by(22.5)
+    kinesis_hours.broker.housekeeping.run()
 
-    lost = {each for each in names if len(world.broker.event_types.get(each).timelines) == 2}
+    lost = {each for each in names if len(kinesis_hours.broker.event_types.get(each).timelines) == 2}
     assert 0 < len(lost) < len(names)
-    world.index_all()
+    kinesis_hours.index_all()
     for each in names:
-        assert values(follow(world, each, world.a_log(), Position(1, -1))) == ([2] if each in lost else [1, 2])
+        assert values(follow(kinesis_hours, each, kinesis_hours.a_log(), Position(1, -1))) == (
+            [2] if each in lost else [1, 2]
+        )
 
 
-def test_a_consumer_of_the_live_end_goes_on_without_an_error_it_cannot_explain(world: Hours, name: str):
+def test_a_consumer_of_the_live_end_goes_on_without_an_error_it_cannot_explain(kinesis_hours: Hours, name: str):
     """An offset that was given out behind the end of a timeline is unavailable for a moment, and not for ever."""
-    old = world.broker.event_types.get(name).timeline.topic
-    lose_some(world, name)
+    old = kinesis_hours.broker.event_types.get(name).timeline.topic
+    lose_some(kinesis_hours, name)
 
     with pytest.raises(Unavailable):
-        world.a_log().read(old, 0, 10)
-    cursors = world.broker.cursor_resolver
-    event_type = world.broker.event_types.get(name)
+        kinesis_hours.a_log().read(old, 0, 10)
+    cursors = kinesis_hours.broker.cursor_resolver
+    event_type = kinesis_hours.broker.event_types.get(name)
     cursors.check_readable(event_type, "0", Position(1, 9))
     assert cursors.resolve(event_type, Cursor("0", "001-0001-000000000000000009")) == Position(2, -1)
     assert count_events_between(event_type, "0", Position(1, 9), Position(2, 2)) == 3
 
 
-def test_what_happened_is_reported(world: Hours, name: str, caplog):
+def test_what_happened_is_reported(kinesis_hours: Hours, name: str, caplog):
     """The log and the audit log record new timelines, and the list of timelines shows why they were begun."""
-    world.broker.features.switch(Feature.AUDIT_LOG_COLLECTION, on=True)
-    world.broker.system_event_types.create_missing()
-    lose_some(world, name)
+    kinesis_hours.broker.features.switch(Feature.AUDIT_LOG_COLLECTION, on=True)
+    kinesis_hours.broker.system_event_types.create_missing()
+    lose_some(kinesis_hours, name)
 
-    assert world.broker.lost_events_recovery.gap_count == 1
+    assert kinesis_hours.broker.lost_events_recovery.gap_count == 1
     assert f"Event type {name} may have lost events" in caplog.text
-    shown = [timeline_view(each, name) for each in world.broker.event_types.get(name).timelines]
+    shown = [timeline_view(each, name) for each in kinesis_hours.broker.event_types.get(name).timelines]
     assert [each.get("after_loss") for each in shown] == [None, True]
-    world.index_all()
+    kinesis_hours.index_all()
     told = [
         json.loads(event)["data"]
-        for event in values_of(world, AUDIT_LOG)
+        for event in values_of(kinesis_hours, AUDIT_LOG)
         if json.loads(event)["data"]["resource_id"] == name
     ]
     assert [(each["resource_type"], each["user"]) for each in told] == [("timeline", "nakadi")]
     assert [each.get("after_loss") for each in told[0]["new_object"]] == [None, True]
 
 
-def lose_some(world: Hours, name: str) -> None:
+def lose_some(kinesis_hours: Hours, name: str) -> None:
     """Ten events, of which the last two of seven are lost before they are indexed, and three are left."""
-    publish(world, name, *range(5))
-    world.index_all()
-    publish(world, name, 5, 6)
-    world.pass_by(2)
-    publish(world, name, 7, 8, 9)
-    world.pass_by(22.5)
-    world.broker.housekeeping.run()
+    publish(kinesis_hours, name, *range(5))
+    kinesis_hours.index_all()
+    publish(kinesis_hours, name, 5, 6)
+    kinesis_hours.pass_by(2)
+    publish(kinesis_hours, name, 7, 8, 9)
+    kinesis_hours.pass_by(22.5)
+    kinesis_hours.broker.housekeeping.run()
 
 
-def values_of(world: Hours, name: str) -> list[bytes]:
-    event_type = world.broker.event_types.get(name)
-    log = world.a_log()
+def values_of(kinesis_hours: Hours, name: str) -> list[bytes]:
+    event_type = kinesis_hours.broker.event_types.get(name)
+    log = kinesis_hours.a_log()
     timeline = event_type.timeline
     return [
         event.record.value or b""
@@ -256,25 +260,25 @@ def values_of(world: Hours, name: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("later", [0.1, 30], ids=["at once", "when the shards between are gone"])
-def test_a_reader_follows_shards_that_split_and_merge_between_two_reads(world: Hours, name: str, later: float):
+def test_a_reader_follows_shards_that_split_and_merge_between_two_reads(kinesis_hours: Hours, name: str, later: float):
     """A reader of a shard counts what came in all those that followed it, though the index has them already."""
-    publish(world, name, 0)
-    task = world.a_log()
-    assert values(follow(world, name, task, Position(1, -1))) == [0]
-    other = world.an_event_type("other", partitions=8)
+    publish(kinesis_hours, name, 0)
+    task = kinesis_hours.a_log()
+    assert values(follow(kinesis_hours, name, task, Position(1, -1))) == [0]
+    other = kinesis_hours.an_event_type("other", partitions=8)
     for number in (1, 2, 3):
         if number == 2:
-            world.kinesis.merge(*world.kinesis.open())
+            kinesis_hours.kinesis.merge(*kinesis_hours.kinesis.open())
         else:
-            world.kinesis.split(world.kinesis.open()[0])
-        publish(world, name, number)
-        world.index_all()
-        world.broker.housekeeping.run()
+            kinesis_hours.kinesis.split(kinesis_hours.kinesis.open()[0])
+        publish(kinesis_hours, name, number)
+        kinesis_hours.index_all()
+        kinesis_hours.broker.housekeeping.run()
     for _ in range(int(later)):
-        world.pass_by(1)
-        world.broker.housekeeping.run()
-        follow(world, other, task, Position(1, -1))
+        kinesis_hours.pass_by(1)
+        kinesis_hours.broker.housekeeping.run()
+        follow(kinesis_hours, other, task, Position(1, -1))
 
-    assert follow(world, name, task, Position(1, 0)) == [(Position(1, number), number) for number in (1, 2, 3)]
-    publish(world, name, 4)
-    assert follow(world, name, task, Position(1, 3)) == [(Position(1, 4), 4)]
+    assert follow(kinesis_hours, name, task, Position(1, 0)) == [(Position(1, number), number) for number in (1, 2, 3)]
+    publish(kinesis_hours, name, 4)
+    assert follow(kinesis_hours, name, task, Position(1, 3)) == [(Position(1, 4), 4)]

@@ -5,19 +5,19 @@ from datetime import timedelta
 import pytest
 
 from nakadi.model.events import Record, datetime_from_microseconds
-from tests.support.kinesis_faults import World
+from tests.support.kinesis_faults import FaultyKinesis
 
 
 @pytest.fixture
-def log(world: World):
-    log = world.a_log()
+def log(faulty_kinesis: FaultyKinesis):
+    log = faulty_kinesis.a_log()
     log.create_topic("t", 1)
     return log
 
 
-def arrival_of(world: World, number: int) -> int:
+def arrival_of(faulty_kinesis: FaultyKinesis, number: int) -> int:
     """When a record arrived, in milliseconds."""
-    stream = world.a_stream()
+    stream = faulty_kinesis.a_stream()
     [shard] = stream.list_shards()
     return stream.read_page(shard.id, stream.request_iterator_from_start(shard.id)).records[number].arrived_at_ms
 
@@ -27,41 +27,42 @@ def test_nothing_waits_where_nothing_was_stored(log):
     assert log.measure_index_lag() == timedelta(0)
 
 
-def test_the_lag_is_the_age_of_the_oldest_event_that_is_not_indexed(world: World, log):
+def test_the_lag_is_the_age_of_the_oldest_event_that_is_not_indexed(faulty_kinesis: FaultyKinesis, log):
     """It begins with the first event behind what is indexed, and ends when the indexer has come to the tip."""
     for number in range(3):
         log.append("t", {0: [Record(b"%d" % number)]})
-    indexer = world.an_indexer()
-    first = datetime_from_microseconds(arrival_of(world, 0) * 1000)
+    indexer = faulty_kinesis.an_indexer()
+    first = datetime_from_microseconds(arrival_of(faulty_kinesis, 0) * 1000)
     assert indexer.survey_backlog().lag(first + timedelta(hours=2)) == timedelta(hours=2)
 
-    world.index_all()
+    faulty_kinesis.index_all()
     assert indexer.survey_backlog().lag(first + timedelta(hours=2)) == timedelta(0)
 
     log.append("t", {0: [Record(b"3")]})
-    fourth = datetime_from_microseconds(arrival_of(world, 3) * 1000)
+    fourth = datetime_from_microseconds(arrival_of(faulty_kinesis, 3) * 1000)
     assert indexer.survey_backlog().lag(fourth + timedelta(minutes=7)) == timedelta(minutes=7)
 
 
-def test_a_round_of_housekeeping_reads_the_stream_once(world: World, log):
+def test_a_round_of_housekeeping_reads_the_stream_once(faulty_kinesis: FaultyKinesis, log):
     """A search for gaps measures the lag as well, for the next question; the one after it looks again."""
     log.append("t", {0: [Record(b"0")]})
-    world.clock.move(
-        -(world.clock.now() - datetime_from_microseconds(arrival_of(world, 0) * 1000)).total_seconds() + 60
+    faulty_kinesis.clock.move(
+        -(faulty_kinesis.clock.now() - datetime_from_microseconds(arrival_of(faulty_kinesis, 0) * 1000)).total_seconds()
+        + 60
     )
-    reads = world.counting("GetRecords")
+    reads = faulty_kinesis.counting("GetRecords")
     assert log.gaps() == ()
     once = reads()
     assert log.measure_index_lag() == timedelta(minutes=1)
     assert reads() == once > 0
 
-    world.index_all()
+    faulty_kinesis.index_all()
     assert log.measure_index_lag() == timedelta(0)
 
 
-def test_clocks_that_disagree_make_no_negative_lag(world: World, log):
+def test_clocks_that_disagree_make_no_negative_lag(faulty_kinesis: FaultyKinesis, log):
     """An event that came later than this process says that it is has not waited at all."""
     log.append("t", {0: [Record(b"0")]})
-    arrived = datetime_from_microseconds(arrival_of(world, 0) * 1000)
+    arrived = datetime_from_microseconds(arrival_of(faulty_kinesis, 0) * 1000)
 
-    assert world.an_indexer().survey_backlog().lag(arrived - timedelta(minutes=1)) == timedelta(0)
+    assert faulty_kinesis.an_indexer().survey_backlog().lag(arrived - timedelta(minutes=1)) == timedelta(0)

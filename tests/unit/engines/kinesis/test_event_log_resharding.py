@@ -25,11 +25,11 @@ from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import Record, Stored
 from nakadi.model.log_index import ShardProgress
 from nakadi.ports.clock import SystemClock
-from tests.support.kinesis import made_stream, until_active
+from tests.support.kinesis import create_stream, wait_until_active
 from tests.support.kinesis_local import kinesalite_there, kinesis_local
-from tests.support.other_engines import WANTED
+from tests.support.other_engines import OTHER_ENGINES_WANTED
 from tests.support.patience import PATIENCE
-from tests.support.shared import kept_open
+from tests.support.shared import keep_open
 
 PARTITIONS = 6
 TOPIC = "orders"
@@ -44,8 +44,8 @@ class Surroundings:
     def __init__(self, client, stream: str) -> None:
         self.client = client
         self.stream = stream
-        self.index = kept_open(MemoryLogIndex())
-        self.archive = kept_open(MemoryStore())
+        self.index = keep_open(MemoryLogIndex())
+        self.archive = keep_open(MemoryStore())
 
     @contextmanager
     def a_log(self, index: MemoryLogIndex | None = None, **options: int) -> Iterator[KinesisLog]:
@@ -73,7 +73,7 @@ class Surroundings:
         else:
             first, second = random.choice(list(pairwise(shards)))
             self.client.merge_shards(StreamName=self.stream, ShardToMerge=first.id, AdjacentShardToMerge=second.id)
-        until_active(self.client, self.stream)
+        wait_until_active(self.client, self.stream)
 
     def _open_shards(self):
         return sorted(
@@ -84,12 +84,14 @@ class Surroundings:
         return Stream(self.client, self.stream, reads_per_second=200)
 
 
-@pytest.fixture(params=[kinesis_local, *([kinesalite_there] if WANTED else [])], ids=lambda service: service.__name__)
+@pytest.fixture(
+    params=[kinesis_local, *([kinesalite_there] if OTHER_ENGINES_WANTED else [])], ids=lambda service: service.__name__
+)
 def surroundings(request):
     with request.param() as endpoint:
         client = boto3.client("kinesis", endpoint_url=endpoint)
         client.close = lambda: None  # every log closes its client, and this one is shared
-        stream = made_stream(client)
+        stream = create_stream(client)
         yield Surroundings(client, stream)
         client.delete_stream(StreamName=stream)
 

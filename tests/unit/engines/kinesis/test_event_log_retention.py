@@ -9,9 +9,9 @@ from nakadi.engines.common import frames
 from nakadi.engines.kinesis import envelopes, tails
 from nakadi.model.events import OffsetBounds, Record
 from nakadi.model.outcomes import Unavailable
-from tests.support.kinesis_faults import HURRIED, World
+from tests.support.kinesis_faults import FAST_OPTIONS, FaultyKinesis
 
-FORGETFUL = replace(HURRIED, window_bytes=1000)
+FORGETFUL = replace(FAST_OPTIONS, window_bytes=1000)
 """Remembers about three records."""
 
 BOTH = pytest.mark.parametrize("strict", [False, True], ids=["lenient", "strict"])
@@ -19,8 +19,8 @@ BOTH = pytest.mark.parametrize("strict", [False, True], ids=["lenient", "strict"
 
 
 @pytest.fixture
-def log(world: World):
-    log = world.a_log()
+def log(faulty_kinesis: FaultyKinesis):
+    log = faulty_kinesis.a_log()
     log.create_topic("t", 2)
     return log
 
@@ -30,9 +30,9 @@ def publish(log, *numbers: int, partition: int = 0) -> None:
         log.append("t", {partition: [Record(b"%d" % number)]})
 
 
-def newest(world: World) -> int:
+def newest(faulty_kinesis: FaultyKinesis) -> int:
     """The last record's sequence number."""
-    stream = world.a_stream()
+    stream = faulty_kinesis.a_stream()
     [shard] = stream.list_shards()
     return stream.read_page(shard.id, stream.request_iterator_from_start(shard.id)).records[-1].position.sequence
 
@@ -45,97 +45,97 @@ def events(log, start: int = 0) -> list[tuple[int, bytes | None]]:
     return found
 
 
-def numbered(*numbers: int) -> list[tuple[int, bytes]]:
+def make_records(*numbers: int) -> list[tuple[int, bytes]]:
     return [(number, b"%d" % number) for number in numbers]
 
 
 @BOTH
-def test_what_is_forgotten_is_read_from_the_archive(world: World, log, strict):
+def test_what_is_forgotten_is_read_from_the_archive(faulty_kinesis: FaultyKinesis, log, strict):
     """A reader crosses from the archive to the stream without a gap, though the stream begins in the middle."""
     publish(log, *range(10))
-    world.index_all()
+    faulty_kinesis.index_all()
     publish(log, *range(10, 12))
-    world.index_all()
-    world.client.forgets(newest(world) - 1, strict=strict)
+    faulty_kinesis.index_all()
+    faulty_kinesis.client.forgets(newest(faulty_kinesis) - 1, strict=strict)
     publish(log, *range(12, 15))
-    for reader in (world.a_log(), world.a_log(FORGETFUL)):
-        assert events(reader) == numbered(*range(15))
-        assert events(reader, 11) == numbered(*range(11, 15))
+    for reader in (faulty_kinesis.a_log(), faulty_kinesis.a_log(FORGETFUL)):
+        assert events(reader) == make_records(*range(15))
+        assert events(reader, 11) == make_records(*range(11, 15))
 
 
 @BOTH
-def test_an_idle_partition_goes_on_where_it_was(world: World, log, strict):
+def test_an_idle_partition_goes_on_where_it_was(faulty_kinesis: FaultyKinesis, log, strict):
     """When all of a partition is forgotten by the stream, its next event has the next offset."""
     publish(log, *range(5))
-    world.index_all()
-    world.client.forgets(newest(world), strict=strict)
-    reader = world.a_log()
+    faulty_kinesis.index_all()
+    faulty_kinesis.client.forgets(newest(faulty_kinesis), strict=strict)
+    reader = faulty_kinesis.a_log()
     assert reader.bounds("t", [0]) == {0: OffsetBounds(0, 5)}
     publish(log, 5)
-    world.index_all()
-    assert events(reader) == events(world.a_log()) == numbered(*range(6))
+    faulty_kinesis.index_all()
+    assert events(reader) == events(faulty_kinesis.a_log()) == make_records(*range(6))
 
 
 @BOTH
 @pytest.mark.parametrize("archived", [True, False])
-def test_what_no_one_has_is_not_made_up(world: World, log, strict, archived):
+def test_what_no_one_has_is_not_made_up(faulty_kinesis: FaultyKinesis, log, strict, archived):
     """When neither archive nor stream has an event, another one is not shown in its place."""
     publish(log, *range(10))
-    world.index_all(archived=archived)
-    world.client.forgets(newest(world) - 3, strict=strict)
-    world.archive.remove(world.archive.all_keys())
-    reader = world.a_log(archived=archived)
+    faulty_kinesis.index_all(archived=archived)
+    faulty_kinesis.client.forgets(newest(faulty_kinesis) - 3, strict=strict)
+    faulty_kinesis.archive.remove(faulty_kinesis.archive.all_keys())
+    reader = faulty_kinesis.a_log(archived=archived)
     publish(log, 10)
     with pytest.raises(Unavailable):
         reader.read("t", 0, 0)
     with pytest.raises(Unavailable):
         reader.read("t", 0, 8)
-    assert events(reader, 10) == numbered(10)
+    assert events(reader, 10) == make_records(10)
 
 
 @BOTH
-def test_a_process_that_slept_counts_anew(world: World, log, monkeypatch, strict):
+def test_a_process_that_slept_counts_anew(faulty_kinesis: FaultyKinesis, log, monkeypatch, strict):
     """A process that did not read for long begins where the index ends: it may have missed what is forgotten."""
     publish(log, *range(3))
-    world.index_all()
-    sleeper = world.a_log()
-    assert events(sleeper) == numbered(*range(3))
+    faulty_kinesis.index_all()
+    sleeper = faulty_kinesis.a_log()
+    assert events(sleeper) == make_records(*range(3))
     publish(log, *range(3, 8))
-    world.index_all()
-    world.client.forgets(newest(world) - 1, strict=strict)
+    faulty_kinesis.index_all()
+    faulty_kinesis.client.forgets(newest(faulty_kinesis) - 1, strict=strict)
     later = time.time() + 2 * tails.MAX_READ_PAUSE_SECONDS
     monkeypatch.setattr(time, "time", lambda: later)
-    assert events(sleeper) == events(world.a_log()) == numbered(*range(8))
+    assert events(sleeper) == events(faulty_kinesis.a_log()) == make_records(*range(8))
 
 
 @BOTH
-def test_an_append_that_was_given_up_stops_no_one(world: World, log, strict):
+def test_an_append_that_was_given_up_stops_no_one(faulty_kinesis: FaultyKinesis, log, strict):
     """Parts of an append that never was completed can be forgotten; indexer and readers go on without them."""
     publish(log, 0)
     half = envelopes.pack_parts(3, 0, bytes(1000), b"a" * 8, 500)
-    world.put("t/0", half[0])
-    world.index_all()
-    world.client.forgets(newest(world), strict=strict)
+    faulty_kinesis.put("t/0", half[0])
+    faulty_kinesis.index_all()
+    faulty_kinesis.client.forgets(newest(faulty_kinesis), strict=strict)
     publish(log, 1)
-    world.index_all()
-    assert world.index.index_heads([("t", 0)])["t", 0].state.next_offset == 2
-    assert events(world.a_log()) == numbered(0, 1)
+    faulty_kinesis.index_all()
+    assert faulty_kinesis.index.index_heads([("t", 0)])["t", 0].state.next_offset == 2
+    assert events(faulty_kinesis.a_log()) == make_records(0, 1)
 
 
 @pytest.mark.usefixtures("log")
-def test_a_long_append_whose_beginning_is_forgotten_is_not_shown_in_part(world: World):
+def test_a_long_append_whose_beginning_is_forgotten_is_not_shown_in_part(faulty_kinesis: FaultyKinesis):
     """A reader that is thrown back on the stream and finds half of an append says so, rather than leaving it out."""
     first, second = long_append()
-    world.put("t/0", first)
-    world.index_all()
-    world.put("t/0", second)
-    world.index_all()
-    assert world.index.index_heads([("t", 0)])["t", 0].state.next_offset == 2
-    world.client.forgets(newest(world) - 1)
-    assert events(world.a_log()) == [(0, b"1" * 400), (1, b"2" * 400)]
-    world.archive.remove(world.archive.all_keys())
+    faulty_kinesis.put("t/0", first)
+    faulty_kinesis.index_all()
+    faulty_kinesis.put("t/0", second)
+    faulty_kinesis.index_all()
+    assert faulty_kinesis.index.index_heads([("t", 0)])["t", 0].state.next_offset == 2
+    faulty_kinesis.client.forgets(newest(faulty_kinesis) - 1)
+    assert events(faulty_kinesis.a_log()) == [(0, b"1" * 400), (1, b"2" * 400)]
+    faulty_kinesis.archive.remove(faulty_kinesis.archive.all_keys())
     with pytest.raises(Unavailable):
-        world.a_log().read("t", 0, 0)
+        faulty_kinesis.a_log().read("t", 0, 0)
 
 
 def long_append() -> list[bytes]:
@@ -143,25 +143,25 @@ def long_append() -> list[bytes]:
     return envelopes.pack_parts(2, 0, frame, b"b" * 8, 500)
 
 
-def test_what_is_remembered_of_a_scan_is_remembered_for_a_while_only(world: World, log, monkeypatch):
+def test_what_is_remembered_of_a_scan_is_remembered_for_a_while_only(faulty_kinesis: FaultyKinesis, log, monkeypatch):
     """Where a scan ended is a place to go on from for as long as the stream certainly has what comes next."""
     publish(log, *range(10))
-    world.index_all(archived=False)
-    reader = world.a_log(FORGETFUL, archived=False)
+    faulty_kinesis.index_all(archived=False)
+    reader = faulty_kinesis.a_log(FORGETFUL, archived=False)
     piece = reader.read("t", 0, 0, max_bytes=1)
     assert piece.next_offset == 1
-    world.client.forgets(newest(world) - 5)
+    faulty_kinesis.client.forgets(newest(faulty_kinesis) - 5)
     monkeypatch.setattr("nakadi.engines.kinesis.scanning.REMEMBERED_STATE_MAX_AGE_SECONDS", 0.0)
     with pytest.raises(Unavailable):
         reader.read("t", 0, 1)
 
 
-def test_a_record_of_another_is_no_record_of_ours(world: World, log):
+def test_a_record_of_another_is_no_record_of_ours(faulty_kinesis: FaultyKinesis, log):
     """What others put into the stream has no offset, wherever it lies."""
     publish(log, 0)
     for key, data in (("t/0", b"not ours"), ("no place", b"nk"), ("t/9", b"")):
-        world.put(key, data)
+        faulty_kinesis.put(key, data)
     publish(log, 1)
-    world.index_all()
-    assert events(world.a_log()) == numbered(0, 1)
-    assert sum(key.startswith("set-aside/") for key in world.archive.all_keys()) == 3
+    faulty_kinesis.index_all()
+    assert events(faulty_kinesis.a_log()) == make_records(0, 1)
+    assert sum(key.startswith("set-aside/") for key in faulty_kinesis.archive.all_keys()) == 3

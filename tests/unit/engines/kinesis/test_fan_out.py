@@ -18,23 +18,23 @@ from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import Record
 from nakadi.model.log_index import RecordPosition
 from nakadi.ports.clock import SystemClock
-from tests.support.kinesis import REGION, made_stream, quick_clients, until_active
-from tests.support.kinesis_faults import World
+from tests.support.kinesis import REGION, create_stream, use_fast_clients, wait_until_active
+from tests.support.kinesis_faults import FaultyKinesis
 from tests.support.kinesis_local import kinesis_local
-from tests.support.kinesis_pushed import PushingKinesis, pushing
+from tests.support.kinesis_pushed import PushingKinesis, start_pushing_kinesis
 from tests.support.patience import PATIENCE, until
-from tests.support.shared import kept_open
+from tests.support.shared import keep_open
 
 HURRIED = "lease=0.05&poll=0.02&reads_per_second=10000"
 
 
 @pytest.fixture
-def kinesis(world: World, monkeypatch) -> Iterator[PushingKinesis]:
+def kinesis(faulty_kinesis: FaultyKinesis, monkeypatch) -> Iterator[PushingKinesis]:
     monkeypatch.setattr(fan_out, "STATUS_CHECK_INTERVAL_SECONDS", 0.01)
     monkeypatch.setattr(fan_out, "REGISTRATION_RETRY_INTERVAL_SECONDS", 0.02)
     monkeypatch.setattr(fan_out, "SUBSCRIPTION_RETRY_INTERVAL_SECONDS", 0.02)
-    world.index.create_topic("t", 1)
-    with pushing(world.client) as made:
+    faulty_kinesis.index.create_topic("t", 1)
+    with start_pushing_kinesis(faulty_kinesis.client) as made:
         made.replaceable_after = 0.0
         yield made
 
@@ -63,9 +63,9 @@ class Following:
 
 
 @contextmanager
-def following(world: World, more: str = "") -> Iterator[Following]:
-    url = f"kinesis://{world.name}?region={REGION}&fan_out=mine&shared_for=60&{HURRIED}{more}"
-    log = opening.open_kinesis_log(url, world.clock, world.index, None)
+def following(faulty_kinesis: FaultyKinesis, more: str = "") -> Iterator[Following]:
+    url = f"kinesis://{faulty_kinesis.name}?region={REGION}&fan_out=mine&shared_for=60&{HURRIED}{more}"
+    log = opening.open_kinesis_log(url, faulty_kinesis.clock, faulty_kinesis.index, None)
     made = Following(log)
     try:
         yield made
@@ -74,169 +74,171 @@ def following(world: World, more: str = "") -> Iterator[Following]:
         log.close()
 
 
-def subscribed(kinesis: PushingKinesis, times: int = 1) -> None:
+def wait_until_subscribed(kinesis: PushingKinesis, times: int = 1) -> None:
     until(lambda: kinesis.calls["SubscribeToShard"] >= times)
 
 
-def publish(world: World, count: int = 1) -> None:
-    log = world.a_log()
+def publish(faulty_kinesis: FaultyKinesis, count: int = 1) -> None:
+    log = faulty_kinesis.a_log()
     for _ in range(count):
         log.append("t", {0: [Record(b"1")]})
 
 
-def test_what_is_pushed_is_not_asked_for(world, kinesis, monkeypatch):
+def test_what_is_pushed_is_not_asked_for(faulty_kinesis, kinesis, monkeypatch):
     """While a shard is pushed, a watching process reads nothing of what all readers of the shard share."""
     asked: list[str] = []
     page = Stream.read_page
 
-    def counted(stream: Stream, shard: str, iterator: str, limit: int = 10_000) -> RecordPage:
+    def count_read(stream: Stream, shard: str, iterator: str, limit: int = 10_000) -> RecordPage:
         asked.append(shard)
         return page(stream, shard, iterator, limit)
 
-    monkeypatch.setattr(Stream, "read_page", counted)
-    with following(world) as process:
+    monkeypatch.setattr(Stream, "read_page", count_read)
+    with following(faulty_kinesis) as process:
         until(lambda: kinesis.streaming)
         asked.clear()
         for number in range(5):
-            publish(world)
+            publish(faulty_kinesis)
             process.sees(number + 1)
         assert kinesis.records == 5
         assert not asked
 
 
-def test_a_subscription_that_ends_is_followed_by_another(world, kinesis):
+def test_a_subscription_that_ends_is_followed_by_another(faulty_kinesis, kinesis):
     """Kinesis ends each subscription after five minutes: the next one begins where it ended, and nothing is lost."""
     kinesis.lasts = 0.05
-    with following(world) as process:
+    with following(faulty_kinesis) as process:
         for number in range(10):
-            publish(world)
+            publish(faulty_kinesis)
             process.sees(number + 1)
-        subscribed(kinesis, 3)
+        wait_until_subscribed(kinesis, 3)
         assert [event.offset for event in process.log.read("t", 0, 0).events] == list(range(10))
 
 
-def test_a_refused_subscription_leaves_the_shard_to_be_asked(world, kinesis):
+def test_a_refused_subscription_leaves_the_shard_to_be_asked(faulty_kinesis, kinesis):
     """Within five seconds Kinesis refuses to subscribe again: events are read as without fan-out meanwhile."""
     kinesis.pushes = False
-    with following(world) as process:
-        subscribed(kinesis, 2)
-        publish(world, 3)
+    with following(faulty_kinesis) as process:
+        wait_until_subscribed(kinesis, 2)
+        publish(faulty_kinesis, 3)
         process.sees(3)
         assert not kinesis.records
         kinesis.pushes = True
         until(lambda: kinesis.streaming)
-        publish(world)
+        publish(faulty_kinesis)
         process.sees(4)
 
 
 @pytest.mark.parametrize("how", ["most", "activates"])
-def test_a_stream_without_room_for_a_consumer_is_asked(world, kinesis, how):
+def test_a_stream_without_room_for_a_consumer_is_asked(faulty_kinesis, kinesis, how):
     """Twenty consumers are all that a stream has; one more process reads as without fan-out, and tries again."""
     setattr(kinesis, how, 0)
-    with following(world) as process:
-        publish(world, 2)
+    with following(faulty_kinesis) as process:
+        publish(faulty_kinesis, 2)
         process.sees(2)
         until(lambda: kinesis.calls["RegisterStreamConsumer"] + kinesis.calls["DescribeStreamConsumer"] > 3)
         assert not kinesis.calls["SubscribeToShard"]
         setattr(kinesis, how, 20)
-        subscribed(kinesis)
+        wait_until_subscribed(kinesis)
 
 
-def test_a_silent_subscription_hides_nothing(world, kinesis):
+def test_a_silent_subscription_hides_nothing(faulty_kinesis, kinesis):
     """A connection that is open and says nothing is given up, and the shard is asked."""
-    with following(world, "&push_silence=0.2") as process:
+    with following(faulty_kinesis, "&push_silence=0.2") as process:
         until(lambda: kinesis.pages)
         kinesis.silent.set()
-        publish(world, 2)
+        publish(faulty_kinesis, 2)
         process.sees(2)
 
 
-def test_the_newest_offsets_are_asked_for(world, kinesis):
+def test_the_newest_offsets_are_asked_for(faulty_kinesis, kinesis):
     """What was acknowledged before the question is in the bounds, whether it was pushed yet or not. (C13)"""
-    with following(world) as process:
+    with following(faulty_kinesis) as process:
         until(lambda: kinesis.streaming)
-        publish(world)
+        publish(faulty_kinesis)
         until(lambda: kinesis.records)
         process.sees(1)
         kinesis.silent.set()
-        publish(world, 2)
+        publish(faulty_kinesis, 2)
         assert process.log.bounds("t", [0])[0].next_offset == 3
 
 
-def test_a_consumer_goes_with_its_process(world, kinesis):
+def test_a_consumer_goes_with_its_process(faulty_kinesis, kinesis):
     """The consumer of a process that ends is not paid for any more."""
-    with following(world):
+    with following(faulty_kinesis):
         until(lambda: kinesis.consumers)
     assert not kinesis.consumers
 
 
-def test_a_process_that_no_one_watches_has_no_consumer(world, kinesis):
+def test_a_process_that_no_one_watches_has_no_consumer(faulty_kinesis, kinesis):
     """A process that only answers questions costs no consumer, though its URL names one."""
-    url = f"kinesis://{world.name}?region={REGION}&fan_out=mine&{HURRIED}"
-    log = opening.open_kinesis_log(url, world.clock, world.index, None)
-    publish(world)
+    url = f"kinesis://{faulty_kinesis.name}?region={REGION}&fan_out=mine&{HURRIED}"
+    log = opening.open_kinesis_log(url, faulty_kinesis.clock, faulty_kinesis.index, None)
+    publish(faulty_kinesis)
     assert log.bounds("t", [0])[0].next_offset == 1
     assert len(log.read("t", 0, 0).events) == 1
     log.close()
     assert not kinesis.calls["RegisterStreamConsumer"]
 
 
-def test_a_consumer_is_replaced_before_it_is_old(world, kinesis, monkeypatch):
+def test_a_consumer_is_replaced_before_it_is_old(faulty_kinesis, kinesis, monkeypatch):
     """After some hours a new consumer takes over, and the old one goes."""
     monkeypatch.setattr(fan_out, "CONSUMER_LIFETIME_SECONDS", 0.1)
     kinesis.lasts = 0.05
-    with following(world) as process:
+    with following(faulty_kinesis) as process:
         until(lambda: kinesis.calls["RegisterStreamConsumer"] >= 3)
-        publish(world, 2)
+        publish(faulty_kinesis, 2)
         process.sees(2)
         assert len(kinesis.consumers) <= 2
 
 
-def test_a_consumer_that_was_taken_away_is_registered_anew(world, kinesis):
+def test_a_consumer_that_was_taken_away_is_registered_anew(faulty_kinesis, kinesis):
     """Someone deregisters the consumer of a living process: it registers another, and nothing is lost."""
-    with following(world) as process:
+    with following(faulty_kinesis) as process:
         until(lambda: kinesis.streaming)
         [arn] = kinesis.consumers
         kinesis.answer("DeregisterStreamConsumer", {"ConsumerARN": arn})
-        publish(world, 2)
+        publish(faulty_kinesis, 2)
         process.sees(2)
         until(lambda: kinesis.consumers)
         assert arn not in kinesis.consumers
 
 
-def test_orphans_are_removed_by_age(world, kinesis):
+def test_orphans_are_removed_by_age(faulty_kinesis, kinesis):
     """Housekeeping removes consumers of this broker that are older than any of a living process, and no others."""
     for name in ("mine-killed", "mine-other", "somebody-else"):
-        kinesis.answer("RegisterStreamConsumer", {"StreamARN": f"arn:stream/{world.name}", "ConsumerName": name})
-    url = f"kinesis://{world.name}?region={REGION}&fan_out=mine&{HURRIED}"
-    log = opening.open_kinesis_log(url, world.clock, world.index, None)
+        kinesis.answer(
+            "RegisterStreamConsumer", {"StreamARN": f"arn:stream/{faulty_kinesis.name}", "ConsumerName": name}
+        )
+    url = f"kinesis://{faulty_kinesis.name}?region={REGION}&fan_out=mine&{HURRIED}"
+    log = opening.open_kinesis_log(url, faulty_kinesis.clock, faulty_kinesis.index, None)
 
-    def left(age: float) -> set[str]:
-        kinesis.registered_at(world.clock.now() - timedelta(seconds=age))
+    def compute_remaining(age: float) -> set[str]:
+        kinesis.registered_at(faulty_kinesis.clock.now() - timedelta(seconds=age))
         log.remove_orphaned_consumers()
         return {each["ConsumerName"] for each in kinesis.consumers.values()}
 
-    assert left(fan_out.ORPHAN_AGE_SECONDS - 60) == {"mine-killed", "mine-other", "somebody-else"}
-    assert left(fan_out.ORPHAN_AGE_SECONDS + 60) == {"somebody-else"}
+    assert compute_remaining(fan_out.ORPHAN_AGE_SECONDS - 60) == {"mine-killed", "mine-other", "somebody-else"}
+    assert compute_remaining(fan_out.ORPHAN_AGE_SECONDS + 60) == {"somebody-else"}
     log.close()
 
 
 def test_a_shard_that_ends_is_followed_by_its_children():
     """The last event of a shard that was split says so, and its children are pushed from their beginning."""
-    with kinesis_local() as endpoint, quick_clients():
+    with kinesis_local() as endpoint, use_fast_clients():
         client = boto3.client("kinesis", REGION, endpoint_url=endpoint)
-        stream = made_stream(client, shards=1)
-        index = kept_open(MemoryLogIndex())
+        stream = create_stream(client, shards=1)
+        index = keep_open(MemoryLogIndex())
         index.create_topic("t", 4)
-        with pushing(client) as kinesis:
+        with start_pushing_kinesis(client) as kinesis:
             kinesis.active_at_once = True
             url = f"kinesis://{stream}?region={REGION}&endpoint={endpoint}&fan_out=mine&{HURRIED}"
-            log = opening.open_kinesis_log(url, SystemClock(), index, kept_open(MemoryStore()))
+            log = opening.open_kinesis_log(url, SystemClock(), index, keep_open(MemoryStore()))
             end = log.add_change_listener(lambda *_: None)
             writer = opening.open_kinesis_log(url.replace("fan_out=mine&", ""), SystemClock(), index, None)
             until(lambda: kinesis.streaming)
             client.split_shard(StreamName=stream, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(1 << 127))
-            until_active(client, stream)
+            wait_until_active(client, stream)
             until(lambda: {shard for _, shard in kinesis.streaming} >= {f"shardId-00000000000{n}" for n in (1, 2)})
             before = kinesis.records
             for partition in range(4):

@@ -18,16 +18,16 @@ from nakadi.engines.kinesis.topics import TopicCache
 from nakadi.model.events import OffsetBounds, Record
 from nakadi.model.log_index import IndexHead
 from nakadi.ports.event_log import OffsetUnavailable
-from tests.support.kinesis_faults import HURRIED, World
+from tests.support.kinesis_faults import FAST_OPTIONS, FaultyKinesis
 from tests.support.patience import PATIENCE
 
-FORGETFUL = replace(HURRIED, window_bytes=3000)
+FORGETFUL = replace(FAST_OPTIONS, window_bytes=3000)
 """Remembers about ten records."""
 
 
 @pytest.fixture
-def log(world: World):
-    log = world.a_log()
+def log(faulty_kinesis: FaultyKinesis):
+    log = faulty_kinesis.a_log()
     log.create_topic("t", 2)
     return log
 
@@ -59,15 +59,15 @@ def of(numbers) -> list[bytes]:
 
 
 @pytest.mark.parametrize("how", ["indexed", "indexed without an archive", "indexed in part", "not indexed"])
-@pytest.mark.parametrize("options", [HURRIED, FORGETFUL], ids=["remembered", "forgotten"])
-def test_every_way_leads_to_the_same_events(world: World, log, how, options):
+@pytest.mark.parametrize("options", [FAST_OPTIONS, FORGETFUL], ids=["remembered", "forgotten"])
+def test_every_way_leads_to_the_same_events(faulty_kinesis: FaultyKinesis, log, how, options):
     """From any offset the same events come, whether they are remembered, archived, or only in the stream."""
     publish(log, range(30))
     if how != "not indexed":
-        world.index_all(archived=how != "indexed without an archive")
+        faulty_kinesis.index_all(archived=how != "indexed without an archive")
     publish(log, range(30, 60 if how == "indexed in part" else 30))
     publish(log, range(5), partition=1)
-    reader = world.a_log(options)
+    reader = faulty_kinesis.a_log(options)
     expected = of(range(60 if how == "indexed in part" else 30))
     assert reader.bounds("t", [0]) == {0: OffsetBounds(0, len(expected))}
     for start in (0, 1, 17, 59, len(expected) - 1):
@@ -75,82 +75,84 @@ def test_every_way_leads_to_the_same_events(world: World, log, how, options):
     assert events(reader, partition=1) == of(range(5))
 
 
-def test_a_log_without_an_archive_reads_the_stream(world: World, log):
+def test_a_log_without_an_archive_reads_the_stream(faulty_kinesis: FaultyKinesis, log):
     """Without an archive, what is behind the memory is read from the place that the index names."""
     publish(log, range(20))
-    world.index_all()
-    reader = world.a_log(FORGETFUL, archived=False)
+    faulty_kinesis.index_all()
+    reader = faulty_kinesis.a_log(FORGETFUL, archived=False)
     publish(log, range(20, 40))
     assert events(reader) == of(range(40))
 
 
-def test_any_client_that_catches_up_reads_the_stream_once(world: World, log):
+def test_any_client_that_catches_up_reads_the_stream_once(faulty_kinesis: FaultyKinesis, log):
     """Reading on behind the memory goes on where the last read ended, and not from the beginning."""
     publish(log, range(100))
-    reader = world.a_log(FORGETFUL, archived=False)
+    reader = faulty_kinesis.a_log(FORGETFUL, archived=False)
     reader.bounds("t", [0])
     place = 0
     for _ in range(10):
-        calls = world.counting("GetRecords")
+        calls = faulty_kinesis.counting("GetRecords")
         place = reader.read("t", 0, place, limit=1000, max_bytes=200).next_offset
         assert calls() <= 2
     assert place > 30
 
 
-def test_the_index_is_ahead_of_a_reader(world: World, log):
+def test_the_index_is_ahead_of_a_reader(faulty_kinesis: FaultyKinesis, log):
     """A reader that finds more in the index than it has read itself counts nothing twice."""
-    reader = world.a_log()
+    reader = faulty_kinesis.a_log()
     assert reader.bounds("t", [0]) == {0: OffsetBounds(0, 0)}
     publish(log, range(3), partition=1)
-    world.index_all()
+    faulty_kinesis.index_all()
     assert reader.bounds("t", [1]) == {1: OffsetBounds(0, 6)}
     assert events(reader, partition=1) == of(range(3))
 
 
-def test_a_new_process_begins_where_the_index_ends(world: World, log):
+def test_a_new_process_begins_where_the_index_ends(faulty_kinesis: FaultyKinesis, log):
     """The tip of an indexed partition costs one read of the stream, however much is in it."""
     publish(log, range(50))
-    world.index_all()
-    reader = world.a_log()
-    calls = world.counting("GetRecords")
+    faulty_kinesis.index_all()
+    reader = faulty_kinesis.a_log()
+    calls = faulty_kinesis.counting("GetRecords")
     assert reader.bounds("t", [0, 1]) == {0: OffsetBounds(0, 100), 1: OffsetBounds(0, 0)}
     assert calls() <= 2
 
 
-def test_bounds_have_whatever_was_acknowledged_before_they_were_asked_for(world: World, log):
+def test_bounds_have_whatever_was_acknowledged_before_they_were_asked_for(faulty_kinesis: FaultyKinesis, log):
     """A tip that was read before the question is no answer to it; partitions share a read. (C13, L36)"""
-    reader = world.a_log(replace(HURRIED, shared_for=60))
+    reader = faulty_kinesis.a_log(replace(FAST_OPTIONS, shared_for=60))
     assert reader.bounds("t", [0, 1]) == {0: OffsetBounds(0, 0), 1: OffsetBounds(0, 0)}
     publish(log, range(3))
     publish(log, range(2), partition=1)
 
-    calls = world.counting("GetRecords")
+    calls = faulty_kinesis.counting("GetRecords")
     assert reader.bounds("t", [0, 1]) == {0: OffsetBounds(0, 6), 1: OffsetBounds(0, 4)}
     assert calls() <= 1
 
     publish(log, range(3, 5))
-    assert reader.offset_at("t", 0, world.clock.now() + timedelta(seconds=1)) == 10
+    assert reader.offset_at("t", 0, faulty_kinesis.clock.now() + timedelta(seconds=1)) == 10
 
 
-def test_the_tip_is_shared(world: World, log):
+def test_the_tip_is_shared(faulty_kinesis: FaultyKinesis, log):
     """Streams that have come to the tip, and ask again within a moment, cost the shard no read."""
     publish(log, range(3))
-    reader = world.a_log(replace(HURRIED, shared_for=30.0))
+    reader = faulty_kinesis.a_log(replace(FAST_OPTIONS, shared_for=30.0))
     reader.bounds("t", [0])
-    calls = world.counting("GetRecords")
+    calls = faulty_kinesis.counting("GetRecords")
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda _: reader.read("t", 0, 6), range(100)))
     assert calls() == 0
 
 
-def test_those_who_asked_before_a_read_began_share_it(world: World, log):
+def test_those_who_asked_before_a_read_began_share_it(faulty_kinesis: FaultyKinesis, log):
     """However many want to know the tip, a read that began after they had asked answers all of them."""
     publish(log, range(3))
-    shard_trees = ShardTreeCache(world.a_stream())
-    topics = TopicCache(world.index, 60.0, ChangeWatch(world.index.change_counters, world.clock))
+    shard_trees = ShardTreeCache(faulty_kinesis.a_stream())
+    topics = TopicCache(
+        faulty_kinesis.index, 60.0, ChangeWatch(faulty_kinesis.index.change_counters, faulty_kinesis.clock)
+    )
     reader = StreamReader(
         shard_trees,
-        world.index,
+        faulty_kinesis.index,
         topics,
         None,
         lambda *_: None,
@@ -160,7 +162,7 @@ def test_those_who_asked_before_a_read_began_share_it(world: World, log):
     )
     reader.bounds("t", 0, time.monotonic())
     asked_at = time.monotonic()
-    calls = world.counting("GetRecords")
+    calls = faulty_kinesis.counting("GetRecords")
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda _: reader.bounds("t", 0, asked_at), range(100)))
     assert set(found) == {OffsetBounds(0, 6)}
@@ -168,26 +170,26 @@ def test_those_who_asked_before_a_read_began_share_it(world: World, log):
 
 
 @pytest.mark.usefixtures("log")
-def test_a_process_knows_at_once_what_it_stored_itself(world: World):
+def test_a_process_knows_at_once_what_it_stored_itself(faulty_kinesis: FaultyKinesis):
     """However old the tip may be for others, a process sees its own events in the next read."""
-    own = world.a_log(replace(HURRIED, shared_for=3600.0))
+    own = faulty_kinesis.a_log(replace(FAST_OPTIONS, shared_for=3600.0))
     for number in range(5):
         publish(own, [number])
         assert own.bounds("t", [0])[0].next_offset == 2 * (1 + number)
 
 
 @pytest.mark.parametrize("streams", [1, 500])
-def test_streams_cost_a_shard_the_same(world: World, log, streams):
+def test_streams_cost_a_shard_the_same(faulty_kinesis: FaultyKinesis, log, streams):
     """One reader asks for all: five hundred that follow their partitions ask the stream no more often than one."""
     topics = [f"s{number}" for number in range(streams)]
     for topic in topics:
         log.create_topic(topic, 1)
-    reader = world.a_log(replace(HURRIED, poll=0.1, shared_for=5.0))
+    reader = faulty_kinesis.a_log(replace(FAST_OPTIONS, poll=0.1, shared_for=5.0))
     told = threading.Event()
     end = reader.add_change_listener(lambda *_: told.set())
     reader.bounds(topics[0], [0])
     begun = time.monotonic()
-    calls = world.counting("GetRecords")
+    calls = faulty_kinesis.counting("GetRecords")
     for topic in topics:
         assert reader.read(topic, 0, 0).events == ()
     log.append(topics[-1], {0: [Record(b"1")]})
@@ -199,9 +201,9 @@ def test_streams_cost_a_shard_the_same(world: World, log, streams):
     assert asked <= 2 + passed / 0.1
 
 
-def test_what_others_store_is_reported(world: World, log):
+def test_what_others_store_is_reported(faulty_kinesis: FaultyKinesis, log):
     """A watcher learns of what another process stored, and finds it when it looks."""
-    reader = world.a_log()
+    reader = faulty_kinesis.a_log()
     found = []
     told = threading.Event()
 
@@ -217,95 +219,95 @@ def test_what_others_store_is_reported(world: World, log):
     end()
 
 
-def test_a_damaged_frame_keeps_its_numbers(world: World, log):
+def test_a_damaged_frame_keeps_its_numbers(faulty_kinesis: FaultyKinesis, log):
     """A frame that cannot be read is stepped over, and what follows it has the same offset for all."""
     publish(log, [1])
-    world.put("t/0", envelopes.pack_frame(3, 0, b"nf\x01\x00 no frame"))
+    faulty_kinesis.put("t/0", envelopes.pack_frame(3, 0, b"nf\x01\x00 no frame"))
     publish(log, [2])
     assert [event.offset for event in log.read("t", 0, 0).events] == [0, 1, 5, 6]
     assert log.read("t", 0, 2).next_offset == 7
     assert log.bounds("t", [0]) == {0: OffsetBounds(0, 7)}
 
 
-def test_moments_are_found_in_the_index_and_behind_it(world: World, log):
+def test_moments_are_found_in_the_index_and_behind_it(faulty_kinesis: FaultyKinesis, log):
     """Every moment leads to the event that reading finds, in archived segments as in the tail."""
-    began = world.clock.now()
+    began = faulty_kinesis.clock.now()
     for number in range(20):
         publish(log, [number])
-        world.clock.move(60)
+        faulty_kinesis.clock.move(60)
         if number % 3 == 2 and number < 15:
-            world.index_all()
-    reader = world.a_log(FORGETFUL)
+            faulty_kinesis.index_all()
+    reader = faulty_kinesis.a_log(FORGETFUL)
     for minutes in range(21):
         assert reader.offset_at("t", 0, began + timedelta(minutes=minutes)) == 2 * minutes
         assert reader.offset_at("t", 0, began + timedelta(minutes=minutes, seconds=1)) == min(2 * minutes + 2, 40)
 
 
-def test_trimming_is_seen_by_others(world: World, log):
+def test_trimming_is_seen_by_others(faulty_kinesis: FaultyKinesis, log):
     """The low-water mark is shared, and reaches other processes within a lease."""
     publish(log, range(3))
-    world.clock.move(60)
+    faulty_kinesis.clock.move(60)
     publish(log, range(3, 5))
-    world.index_all()
-    reader = world.a_log()
+    faulty_kinesis.index_all()
+    reader = faulty_kinesis.a_log()
     assert events(reader) == of(range(5))
-    log.trim("t", 0, world.clock.now())
-    time.sleep(HURRIED.lease)
+    log.trim("t", 0, faulty_kinesis.clock.now())
+    time.sleep(FAST_OPTIONS.lease)
     assert reader.bounds("t", [0]) == {0: OffsetBounds(6, 10)}
     with pytest.raises(OffsetUnavailable):
         reader.read("t", 0, 5)
 
 
-def test_compaction_is_seen_by_others_and_by_those_who_come_later(world: World, log):
+def test_compaction_is_seen_by_others_and_by_those_who_come_later(faulty_kinesis: FaultyKinesis, log):
     """What compaction left is what every process reads; replaced archive objects are removed."""
-    reader = world.a_log()
+    reader = faulty_kinesis.a_log()
     for number in range(10):
         log.append("t", {0: [Record(b"%d" % number, f"k{number % 3}")]})
     assert len(reader.read("t", 0, 0).events) == 10
     kept = []
     for _ in range(3):
-        world.clock.move(3600)
-        log.compact("t", 0, stored_before=world.clock.now(), tombstones_before=world.clock.now())
-        kept.append([key for key in world.archive.all_keys() if key.startswith("compacted/")])
+        faulty_kinesis.clock.move(3600)
+        log.compact("t", 0, stored_before=faulty_kinesis.clock.now(), tombstones_before=faulty_kinesis.clock.now())
+        kept.append([key for key in faulty_kinesis.archive.all_keys() if key.startswith("compacted/")])
         log.append("t", {0: [Record(b'"again"', "k0")]})
-    time.sleep(HURRIED.lease)
+    time.sleep(FAST_OPTIONS.lease)
     expected = [7, 8, 11, 12]
-    for each in (log, reader, world.a_log()):
+    for each in (log, reader, faulty_kinesis.a_log()):
         assert offsets(each) == expected
     assert [len(keys) for keys in kept] == [1, 1, 1]
 
 
-def test_nothing_new_is_not_compacted_again(world: World, log):
+def test_nothing_new_is_not_compacted_again(faulty_kinesis: FaultyKinesis, log):
     """Compacting what is compact writes nothing."""
     publish(log, range(5))
-    world.clock.move(3600)
-    log.compact("t", 0, stored_before=world.clock.now(), tombstones_before=world.clock.now())
-    before = world.archive.all_keys()
-    log.compact("t", 0, stored_before=world.clock.now(), tombstones_before=world.clock.now())
-    assert world.archive.all_keys() == before
+    faulty_kinesis.clock.move(3600)
+    log.compact("t", 0, stored_before=faulty_kinesis.clock.now(), tombstones_before=faulty_kinesis.clock.now())
+    before = faulty_kinesis.archive.all_keys()
+    log.compact("t", 0, stored_before=faulty_kinesis.clock.now(), tombstones_before=faulty_kinesis.clock.now())
+    assert faulty_kinesis.archive.all_keys() == before
 
 
-def test_two_do_not_compact_at_once(world: World, log):
+def test_two_do_not_compact_at_once(faulty_kinesis: FaultyKinesis, log):
     """While one process compacts a partition, another one leaves it alone."""
     log.append("t", {0: [Record(b"1", "k"), Record(b"2", "k"), Record(b"3")]})
-    world.clock.move(3600)
-    now = world.clock.now()
-    assert world.index.claim("compaction/t/0", "somebody", 60)
+    faulty_kinesis.clock.move(3600)
+    now = faulty_kinesis.clock.now()
+    assert faulty_kinesis.index.claim("compaction/t/0", "somebody", 60)
     log.compact("t", 0, stored_before=now, tombstones_before=now)
     assert len(log.read("t", 0, 0).events) == 3
-    world.index.release_claim("compaction/t/0", "somebody")
+    faulty_kinesis.index.release_claim("compaction/t/0", "somebody")
     log.compact("t", 0, stored_before=now, tombstones_before=now)
     assert len(log.read("t", 0, 0).events) == 2
 
 
-def test_what_the_archive_has_already_is_reported_when_the_tip_is(world: World, log):
+def test_what_the_archive_has_already_is_reported_when_the_tip_is(faulty_kinesis: FaultyKinesis, log):
     """A reader that has not heard of the newest events shows none of them, and takes no offset for one too far."""
     publish(log, range(3))
-    world.index_all()
-    reader = world.a_log(replace(HURRIED, shared_for=3600.0, window_bytes=1))
+    faulty_kinesis.index_all()
+    reader = faulty_kinesis.a_log(replace(FAST_OPTIONS, shared_for=3600.0, window_bytes=1))
     assert reader.bounds("t", [0]) == {0: OffsetBounds(0, 6)}
     publish(log, range(3, 5))
-    world.index_all()
+    faulty_kinesis.index_all()
     assert events(reader, limit=100) == of(range(3))
     assert reader.read("t", 0, 10).events == ()
     assert reader.bounds("t", [0]) == {0: OffsetBounds(0, 10)}
@@ -314,30 +316,32 @@ def test_what_the_archive_has_already_is_reported_when_the_tip_is(world: World, 
         reader.read("t", 0, 11)
 
 
-def test_a_batch_may_touch_many_partitions(world: World, log):
+def test_a_batch_may_touch_many_partitions(faulty_kinesis: FaultyKinesis, log):
     """However many partitions a batch of the indexer touches, each is counted."""
     log.create_topic("wide", 40)
     for _ in range(2):
         log.append("wide", {partition: [Record(b"%d" % partition)] for partition in range(40)})
-    world.index_all()
-    heads = world.index.index_heads([("wide", partition) for partition in range(40)])
+    faulty_kinesis.index_all()
+    heads = faulty_kinesis.index.index_heads([("wide", partition) for partition in range(40)])
     assert {head.state.next_offset for head in heads.values()} == {2}
-    assert [event.record.value for event in world.a_log().read("wide", 17, 0).events] == [b"17", b"17"]
+    assert [event.record.value for event in faulty_kinesis.a_log().read("wide", 17, 0).events] == [b"17", b"17"]
 
 
-def test_a_reader_that_begins_anew_goes_on_reporting_a_continued_topic(world: World, log, monkeypatch):
+def test_a_reader_that_begins_anew_goes_on_reporting_a_continued_topic(faulty_kinesis: FaultyKinesis, log, monkeypatch):
     """Those who watch a topic that continues another ask for nothing until they hear of it, also after a long sleep."""
     publish(log, range(2))
-    world.index.create_next_topic("t", "t~2", [])
-    world.index.advance_head("t~2", 0, 0, IndexHead(), None)
-    shard_trees = ShardTreeCache(world.a_stream())
-    topics = TopicCache(world.index, 60.0, ChangeWatch(world.index.change_counters, world.clock))
+    faulty_kinesis.index.create_next_topic("t", "t~2", [])
+    faulty_kinesis.index.advance_head("t~2", 0, 0, IndexHead(), None)
+    shard_trees = ShardTreeCache(faulty_kinesis.a_stream())
+    topics = TopicCache(
+        faulty_kinesis.index, 60.0, ChangeWatch(faulty_kinesis.index.change_counters, faulty_kinesis.clock)
+    )
     reported = []
 
     def begin(last_written: LastWrittenRecords) -> StreamReader:
         return StreamReader(
             shard_trees,
-            world.index,
+            faulty_kinesis.index,
             topics,
             None,
             lambda *place: reported.append(place),

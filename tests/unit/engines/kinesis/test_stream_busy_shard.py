@@ -29,7 +29,7 @@ from nakadi.event_types.snapshot import event_log_errors_as_unavailable
 from nakadi.http.problem import problem_of_error
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Unavailable
-from tests.support.kinesis_faults import World
+from tests.support.kinesis_faults import FaultyKinesis
 from tests.support.patience import until
 
 MANY = 40
@@ -77,14 +77,14 @@ class Held:
         self.is_asked.set()
         self.may_answer.wait()
         if self._refuses:
-            raise throttled("GetRecords")
+            raise throttle("GetRecords")
         return self._client.get_records(**asked)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
 
-def throttled(operation: str) -> ClientError:
+def throttle(operation: str) -> ClientError:
     error = {"Error": {"Code": "ProvisionedThroughputExceededException", "Message": "too much"}}
     return ClientError({**error, "ResponseMetadata": {"HTTPStatusCode": 400}}, operation)
 
@@ -112,8 +112,8 @@ class CountedLock:
         self.release()
 
 
-def a_log(world: World, client: Any = None) -> KinesisLog:
-    log = world.a_log(client=client)
+def a_log(faulty_kinesis: FaultyKinesis, client: Any = None) -> KinesisLog:
+    log = faulty_kinesis.a_log(client=client)
     log.create_topic("t", 1)
     log.append("t", {0: [Record(b"1")]})
     return log
@@ -139,7 +139,7 @@ def ask_at_once(log: KinesisLog, client: Held, lock: CountedLock) -> list[Any]:
         return [each.result() for each in answers]
 
 
-def with_counted_lock(log: KinesisLog) -> CountedLock:
+def count_lock_uses(log: KinesisLog) -> CountedLock:
     """The lock of the reader of the log's only shard, from now on."""
     tails = log._reader._reader.tails
     [shard] = log._shard_trees.current.leaves()
@@ -148,22 +148,22 @@ def with_counted_lock(log: KinesisLog) -> CountedLock:
     return lock
 
 
-def test_many_who_ask_at_once_share_the_reads(world):
+def test_many_who_ask_at_once_share_the_reads(faulty_kinesis):
     """However many ask for the tip while it is read, one read that begins after that serves all of them."""
-    client = Held(world.client)
-    log = a_log(world, client)
+    client = Held(faulty_kinesis.client)
+    log = a_log(faulty_kinesis, client)
 
-    assert ask_at_once(log, client, with_counted_lock(log)) == [1] * MANY
+    assert ask_at_once(log, client, count_lock_uses(log)) == [1] * MANY
     assert client.reads == 2
 
 
-def test_a_read_serves_who_came_while_it_waited_for_its_turn(world, clock):
+def test_a_read_serves_who_came_while_it_waited_for_its_turn(faulty_kinesis, clock):
     """A read that had to wait for its turn knows what was stored until then, and is not made again for it."""
-    log = a_log(world)
+    log = a_log(faulty_kinesis)
     log._stream._pace = CallRate(1 / READS_PER_SECOND)
     log.bounds("t", [0])
     came = clock.now
-    reads = world.counting("GetRecords")
+    reads = faulty_kinesis.counting("GetRecords")
 
     log._reader.partition_state("t", 0, came + 0.01)
     log._reader.partition_state("t", 0, came + 0.1)
@@ -171,13 +171,13 @@ def test_a_read_serves_who_came_while_it_waited_for_its_turn(world, clock):
     assert reads() == 1
 
 
-def test_who_waits_for_a_read_that_is_refused_is_refused_with_it(world, clock):
+def test_who_waits_for_a_read_that_is_refused_is_refused_with_it(faulty_kinesis, clock):
     """While Kinesis refuses a shard's reads, many who wait for them cost no more calls than one, and hear of it at
     once, with the time to come back. Who comes before that time is refused without a call."""
-    client = Held(world.client, refuses=True)
-    log = a_log(world, client)
+    client = Held(faulty_kinesis.client, refuses=True)
+    log = a_log(faulty_kinesis, client)
 
-    refusals = ask_at_once(log, client, with_counted_lock(log))
+    refusals = ask_at_once(log, client, count_lock_uses(log))
 
     assert all(isinstance(each, Unavailable) for each in refusals)
     assert sum(isinstance(each, ShardBusy) for each in refusals) == MANY - 1
@@ -200,13 +200,13 @@ def begin_reading(stream: Stream, shard: str) -> ShardBusy | None:
     return None
 
 
-def test_a_shard_lets_begin_only_so_many(world, clock):
+def test_a_shard_lets_begin_only_so_many(faulty_kinesis, clock):
     """As many as have a turn soon begin to read a shard; the others are refused without a call, and told when to come
     back. All of them have begun when they have come back as often as the shard's calls a second make it necessary."""
-    stream = Stream(world.client, world.name, READS_PER_SECOND)
+    stream = Stream(faulty_kinesis.client, faulty_kinesis.name, READS_PER_SECOND)
     [shard] = [each.id for each in stream.list_shards()]
     clock.sleep_for_nothing = True  # all of them come in the same moment
-    iterators, reads = world.counting("GetShardIterator"), world.counting("GetRecords")
+    iterators, reads = faulty_kinesis.counting("GetShardIterator"), faulty_kinesis.counting("GetRecords")
     waiting, rounds = MANY, 0
 
     while waiting:
@@ -220,9 +220,9 @@ def test_a_shard_lets_begin_only_so_many(world, clock):
     assert iterators() == reads() == MANY
 
 
-def test_who_has_begun_may_wait_longer_than_who_begins(world, clock):
+def test_who_has_begun_may_wait_longer_than_who_begins(faulty_kinesis, clock):
     """A reader that has come to its second page is not refused for the sake of others who begin."""
-    stream = Stream(world.client, world.name, READS_PER_SECOND)
+    stream = Stream(faulty_kinesis.client, faulty_kinesis.name, READS_PER_SECOND)
     [shard] = [each.id for each in stream.list_shards()]
     iterator = stream.request_iterator_from_start(shard)
     clock.sleep_for_nothing = True
@@ -233,10 +233,10 @@ def test_who_has_begun_may_wait_longer_than_who_begins(world, clock):
     stream.read_page(shard, iterator)
 
 
-def test_iterators_that_are_refused_are_asked_for_less_often(world, clock):
+def test_iterators_that_are_refused_are_asked_for_less_often(faulty_kinesis, clock):
     """A refusal makes the next calls for iterators of this shard come later, as with reads."""
-    refusing = Refusing(world.client)
-    stream = Stream(refusing, world.name, READS_PER_SECOND)
+    refusing = Refusing(faulty_kinesis.client)
+    stream = Stream(refusing, faulty_kinesis.name, READS_PER_SECOND)
     [shard] = [each.id for each in stream.list_shards()]
     with pytest.raises(Unavailable):
         stream.request_iterator_from_start(shard)
@@ -259,7 +259,7 @@ class Refusing:
         return ask(**asked)
 
     def _refused(self, **_: Any) -> Any:
-        raise throttled("GetShardIterator")
+        raise throttle("GetShardIterator")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
@@ -286,10 +286,10 @@ class Reader:
         return False
 
 
-def test_a_watch_does_not_read_again_what_was_read_just_now(world):
+def test_a_watch_does_not_read_again_what_was_read_just_now(faulty_kinesis):
     """A shard that somebody has read within half an interval is not read again for those who only wait."""
     reader = Reader()
-    watch = ShardWatch(reader, ShardTreeCache(world.a_stream()), 2.0)
+    watch = ShardWatch(reader, ShardTreeCache(faulty_kinesis.a_stream()), 2.0)
     until(lambda: reader.asked)
     watch.stop()
     watch.join_threads()

@@ -68,7 +68,7 @@ def service(monkeypatch):
 
 
 @pytest.fixture
-def opened(service):
+def open_stream(service):
     with closing(
         Stream(opening.new_kinesis_client({"region": "eu-central-1", "endpoint": service.url}), "orders")
     ) as made:
@@ -78,14 +78,14 @@ def opened(service):
 RECORD = OutgoingRecord("t/0", 0, b"event")
 
 
-def test_a_write_after_a_pause_has_a_connection_of_its_own(service, opened, monkeypatch):
+def test_a_write_after_a_pause_has_a_connection_of_its_own(service, open_stream, monkeypatch):
     """A function that was frozen does not find out by a write whether its connection is still there: the publisher
     would get an unknown outcome for a sound event."""
     clock = [1000.0]
     monkeypatch.setattr(stream.time, "time", lambda: clock[0])
-    assert opened.put_records([RECORD]) == [RecordPosition("shardId-0", 1)]
+    assert open_stream.put_records([RECORD]) == [RecordPosition("shardId-0", 1)]
 
     clock[0] += stream.IDLE_CONNECTION_MAX_AGE_SECONDS
 
-    assert opened.put_records([RECORD]) == [RecordPosition("shardId-0", 2)]
+    assert open_stream.put_records([RECORD]) == [RecordPosition("shardId-0", 2)]
     assert service.connections == 2

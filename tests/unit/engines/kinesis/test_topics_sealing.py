@@ -10,17 +10,17 @@ from nakadi.engines.kinesis.event_log import KinesisOptions
 from nakadi.model.events import Record, Refused, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
-from tests.support.kinesis_faults import World
+from tests.support.kinesis_faults import FaultyKinesis
 from tests.support.patience import started_threads
 
 
-def with_lease(seconds: float) -> KinesisOptions:
+def lease_options(seconds: float) -> KinesisOptions:
     return KinesisOptions(lease=seconds, shared_for=0.0, poll=0.02, give_up_after=1.0)
 
 
 @pytest.fixture
-def topic(world: World):
-    world.index.create_topic("t", 2)
+def topic(faulty_kinesis: FaultyKinesis):
+    faulty_kinesis.index.create_topic("t", 2)
     return "t"
 
 
@@ -44,10 +44,10 @@ class Asked:
         return getattr(self._index, name)
 
 
-def test_a_publisher_does_not_ask_about_every_append(world: World, topic):
+def test_a_publisher_does_not_ask_about_every_append(faulty_kinesis: FaultyKinesis, topic):
     """While a lease holds, appends ask the index nothing."""
-    index = Asked(world.index)
-    log = world.a_log(with_lease(60), index=index)
+    index = Asked(faulty_kinesis.index)
+    log = faulty_kinesis.a_log(lease_options(60), index=index)
     for _ in range(20):
         log.append(topic, {0: [Record(b"1")]})
     assert index.times == 1
@@ -73,32 +73,32 @@ class MachineTime:
 
 
 @pytest.fixture
-def machine(world: World, monkeypatch):
-    made = MachineTime(world.clock)
+def machine(faulty_kinesis: FaultyKinesis, monkeypatch):
+    made = MachineTime(faulty_kinesis.clock)
     for module in (topics, caching):
         monkeypatch.setattr(module, "time", made)
     return made
 
 
-def test_one_question_renews_all_leases(world: World, machine):
+def test_one_question_renews_all_leases(faulty_kinesis: FaultyKinesis, machine):
     """A lease that ran out is renewed by asking what changed, for all topics together."""
-    index = Asked(world.index)
-    log = world.a_log(with_lease(2), index=index)
+    index = Asked(faulty_kinesis.index)
+    log = faulty_kinesis.a_log(lease_options(2), index=index)
     names = [f"topic-{number}" for number in range(5)]
     for _ in range(4):
         for name in names:
-            world.index.create_topic(name, 1)
+            faulty_kinesis.index.create_topic(name, 1)
             log.append(name, {0: [Record(b"1")]})
         machine.move(2)
     assert index.changes_asked == 4
     assert index.times == len(names)
 
 
-def test_a_lease_is_not_renewed_after_a_seal(world: World, topic, machine):
+def test_a_lease_is_not_renewed_after_a_seal(faulty_kinesis: FaultyKinesis, topic, machine):
     """Of many topics whose leases are renewed together, the one that was sealed is asked for again."""
-    other = world.a_log(with_lease(2))
-    index = Asked(world.index)
-    log = world.a_log(with_lease(2), index=index)
+    other = faulty_kinesis.a_log(lease_options(2))
+    index = Asked(faulty_kinesis.index)
+    log = faulty_kinesis.a_log(lease_options(2), index=index)
     for _ in range(3):
         log.append(topic, {0: [Record(b"1")]})
         machine.move(3)
@@ -108,11 +108,11 @@ def test_a_lease_is_not_renewed_after_a_seal(world: World, topic, machine):
     assert other.bounds(topic, [0])[0].next_offset == 3
 
 
-def test_a_renewed_lease_begins_with_the_question(world: World, topic, machine):
+def test_a_renewed_lease_begins_with_the_question(faulty_kinesis: FaultyKinesis, topic, machine):
     """An answer that was true when the question came, and arrives when the topic is sealed, renews no lease."""
-    other = world.a_log(with_lease(2))
-    index = SlowChanges(world.index)
-    log = world.a_log(with_lease(2), index=index)
+    other = faulty_kinesis.a_log(lease_options(2))
+    index = SlowChanges(faulty_kinesis.index)
+    log = faulty_kinesis.a_log(lease_options(2), index=index)
     log.append(topic, {0: [Record(b"1")]})
     machine.move(3)
     index.meanwhile.append(lambda: other.seal_topic(topic))
@@ -135,9 +135,9 @@ class SlowChanges(Asked):
         return found
 
 
-def test_other_processes_learn_of_a_seal_in_time(world: World, topic):
+def test_other_processes_learn_of_a_seal_in_time(faulty_kinesis: FaultyKinesis, topic):
     """Once sealing returned in one process, no other takes anything in."""
-    sealing, publishing = world.a_log(with_lease(0.2)), world.a_log(with_lease(0.2))
+    sealing, publishing = faulty_kinesis.a_log(lease_options(0.2)), faulty_kinesis.a_log(lease_options(0.2))
     publishing.append(topic, {0: [Record(b"1")]})
     sealing.seal_topic(topic)
     with pytest.raises(SealedTopic):
@@ -160,59 +160,60 @@ class Slow:
         return getattr(self._client, name)
 
 
-def publishing_while(world: World, meanwhile):
+def publishing_while(faulty_kinesis: FaultyKinesis, meanwhile):
     """A log whose appends are overtaken by something, every time."""
-    return world.a_log(with_lease(0.05), client=Slow(world.client, meanwhile))
+    return faulty_kinesis.a_log(lease_options(0.05), client=Slow(faulty_kinesis.client, meanwhile))
 
 
-def test_what_comes_behind_the_seal_is_not_acknowledged(world: World, topic):
+def test_what_comes_behind_the_seal_is_not_acknowledged(faulty_kinesis: FaultyKinesis, topic):
     """An append that was begun before a seal and stored behind it is not there, and its publisher learns so."""
-    other = world.a_log(with_lease(0.05))
-    log = publishing_while(world, lambda: other.seal_topic(topic))
+    other = faulty_kinesis.a_log(lease_options(0.05))
+    log = publishing_while(faulty_kinesis, lambda: other.seal_topic(topic))
     with pytest.raises(SealedTopic):
         log.append(topic, {0: [Record(b"late")], 1: [Record(b"late")]})
     assert {number: each.next_offset for number, each in other.bounds(topic, [0, 1]).items()} == {0: 0, 1: 0}
 
 
-def test_what_comes_before_the_seal_is_acknowledged(world: World, topic):
+def test_what_comes_before_the_seal_is_acknowledged(faulty_kinesis: FaultyKinesis, topic):
     """An append that took longer than its lease, and is in front of the seal, is there, and its publisher learns so."""
 
     def note_and_wait() -> None:
-        world.index.seal_topic(topic)
+        faulty_kinesis.index.seal_topic(topic)
         time.sleep(0.1)
 
-    log = publishing_while(world, note_and_wait)
+    log = publishing_while(faulty_kinesis, note_and_wait)
     assert log.append(topic, {0: [Record(b"1")]}) == {0: Stored()}
-    assert world.a_log().bounds(topic, [0])[0].next_offset == 1
+    assert faulty_kinesis.a_log().bounds(topic, [0])[0].next_offset == 1
 
 
-def test_of_an_append_around_a_seal_each_partition_has_its_fate(world: World, topic):
+def test_of_an_append_around_a_seal_each_partition_has_its_fate(faulty_kinesis: FaultyKinesis, topic):
     """When the seal of one partition came first and that of the other did not, the first is refused."""
 
     def seal_one() -> None:
-        world.index.seal_topic(topic)
+        faulty_kinesis.index.seal_topic(topic)
         data = envelopes.pack_seal(0)
-        world.client.put_records(
-            StreamName=world.name, Records=[{"Data": data, "PartitionKey": f"{topic}/1", "ExplicitHashKey": "0"}]
+        faulty_kinesis.client.put_records(
+            StreamName=faulty_kinesis.name,
+            Records=[{"Data": data, "PartitionKey": f"{topic}/1", "ExplicitHashKey": "0"}],
         )
         time.sleep(0.1)
 
-    log = publishing_while(world, seal_one)
+    log = publishing_while(faulty_kinesis, seal_one)
     fates = log.append(topic, {0: [Record(b"1")], 1: [Record(b"2")]})
     assert fates == {0: Stored(), 1: Refused("timed out")}
 
 
-def test_what_is_lost_with_its_topic_is_reported(world: World, topic):
+def test_what_is_lost_with_its_topic_is_reported(faulty_kinesis: FaultyKinesis, topic):
     """An append during which its topic was deleted finds no topic."""
-    log = publishing_while(world, lambda: (world.index.delete_topic(topic), time.sleep(0.1)))
+    log = publishing_while(faulty_kinesis, lambda: (faulty_kinesis.index.delete_topic(topic), time.sleep(0.1)))
     with pytest.raises(UnknownTopic):
         log.append(topic, {0: [Record(b"1")]})
 
 
-def test_a_frozen_process_does_not_trust_its_old_lease(world: World, topic, monkeypatch):
+def test_a_frozen_process_does_not_trust_its_old_lease(faulty_kinesis: FaultyKinesis, topic, monkeypatch):
     """A process whose machine stood still for a while asks again, even if its steady clock stood still as well."""
-    index = Asked(world.index)
-    log = world.a_log(with_lease(60), index=index)
+    index = Asked(faulty_kinesis.index)
+    log = faulty_kinesis.a_log(lease_options(60), index=index)
     log.append(topic, {0: [Record(b"1")]})
     now = time.time
     monkeypatch.setattr(time, "time", lambda: now() + 3600)
@@ -220,41 +221,41 @@ def test_a_frozen_process_does_not_trust_its_old_lease(world: World, topic, monk
     assert index.times > 1
 
 
-def test_sealing_waits_for_publishers_who_rely_on_their_lease(world: World, topic):
+def test_sealing_waits_for_publishers_who_rely_on_their_lease(faulty_kinesis: FaultyKinesis, topic):
     """Between saying so and writing the seal, sealing waits as long as a lease."""
-    log = world.a_log(with_lease(0.3))
+    log = faulty_kinesis.a_log(lease_options(0.3))
     begun = time.monotonic()
     log.seal_topic(topic)
     assert time.monotonic() - begun >= 0.3
 
 
-def test_other_processes_learn_of_a_deletion_in_time(world: World, topic):
+def test_other_processes_learn_of_a_deletion_in_time(faulty_kinesis: FaultyKinesis, topic):
     """Once a topic is deleted by one process, no other acknowledges what is lost with it, though it remembers the
     topic."""
-    deleting, publishing = world.a_log(with_lease(0.2)), world.a_log(with_lease(0.2))
+    deleting, publishing = faulty_kinesis.a_log(lease_options(0.2)), faulty_kinesis.a_log(lease_options(0.2))
     publishing.append(topic, {0: [Record(b"1")]})
     deleting.delete_topic(topic)
     with pytest.raises(UnknownTopic):
         publishing.append(topic, {0: [Record(b"2")]})
 
 
-def test_what_is_deleted_again_is_not_waited_for(world: World, topic, monkeypatch):
+def test_what_is_deleted_again_is_not_waited_for(faulty_kinesis: FaultyKinesis, topic, monkeypatch):
     """There are no publishers to a topic that is gone, or closed: deleting it takes no lease."""
-    log = world.a_log(with_lease(0.01))
-    world.index.create_topic("closed", 1)
+    log = faulty_kinesis.a_log(lease_options(0.01))
+    faulty_kinesis.index.create_topic("closed", 1)
     log.seal_topic("closed")
     log.delete_topic(topic)
-    clock = MachineTime(world.clock)
+    clock = MachineTime(faulty_kinesis.clock)
     monkeypatch.setattr(topics, "time", clock)
     log.delete_topic(topic)
     log.delete_topic("closed")
     assert clock.passed == 0
 
 
-def test_closing_ends_everything(world: World, topic):
+def test_closing_ends_everything(faulty_kinesis: FaultyKinesis, topic):
     """A closed log answers nothing any more, and leaves no thread behind."""
     with started_threads() as started:
-        log = world.a_log()
+        log = faulty_kinesis.a_log()
         end = log.add_change_listener(lambda *_: None)
         log.bounds(topic, [0])
         log.close()

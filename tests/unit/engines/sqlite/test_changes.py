@@ -21,7 +21,7 @@ from nakadi.model.events import Record
 from nakadi.model.subscription import EMPTY_ASSIGNMENT, OffsetsCommitted, SubscriptionChange, SubscriptionChangeNotice
 from nakadi.ports.clock import SystemClock
 from tests.support.builders import A_MOMENT
-from tests.support.coordination import SUBSCRIPTION, a_place, an_assignment, at, begun, commit
+from tests.support.coordination import SUBSCRIPTION, a_place, an_assignment, at, begin_assignment, commit
 from tests.support.patience import PATIENCE
 from tests.support.sqlite import TracedFile
 
@@ -40,18 +40,18 @@ class FailingOnce:
 
 
 @pytest.fixture
-def heard():
+def heard_changes():
     return threading.Event()
 
 
-def test_changes_are_heard_after_a_look_that_failed(tmp_path, caplog, heard):
+def test_changes_are_heard_after_a_look_that_failed(tmp_path, caplog, heard_changes):
     """A look for changes of other processes that fails, for whatever reason, is logged and not the last one. (S198)"""
     path = tmp_path / "nakadi.db"
-    changes = FileChangePoller(TracedFile(path, FailingOnce(SELECT_CHANGES_SINCE)), lambda *_: heard.set())
+    changes = FileChangePoller(TracedFile(path, FailingOnce(SELECT_CHANGES_SINCE)), lambda *_: heard_changes.set())
     changes.add_watcher()
     with closing(SqliteCoordination(path)) as there:
         there.replace_assignment("s", EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
-        assert heard.wait(PATIENCE)
+        assert heard_changes.wait(PATIENCE)
     changes.close()
     assert "Looking for changes of other processes failed" in caplog.text
 
@@ -69,36 +69,36 @@ def reporting(path):
         os.close(each)
 
 
-def test_processes_of_one_broker_report_changes_to_each_other(tmp_path, monkeypatch, heard):
+def test_processes_of_one_broker_report_changes_to_each_other(tmp_path, monkeypatch, heard_changes):
     """A change is heard without a look at the file, however much was reported before while nothing watched."""
     monkeypatch.setattr(FileChangePoller, "_report_if_file_changed", lambda *_: -1)
     with reporting(tmp_path / "nakadi.db") as (one, other):
         for number in range(2000):
             one._changes.report_own_changes([number], "s", SubscriptionChange.OFFSETS)
-        other.add_change_listener("s", lambda changed: changed is SubscriptionChange.ASSIGNMENT and heard.set())
+        other.add_change_listener("s", lambda changed: changed is SubscriptionChange.ASSIGNMENT and heard_changes.set())
         one.replace_assignment("other", EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
-        assert not heard.is_set()
+        assert not heard_changes.is_set()
         one.replace_assignment("s", EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
-        assert heard.wait(PATIENCE)
+        assert heard_changes.wait(PATIENCE)
 
 
-def test_a_name_too_long_for_a_report_is_found_by_a_look(tmp_path, heard):
+def test_a_name_too_long_for_a_report_is_found_by_a_look(tmp_path, heard_changes):
     name = "s" * 55
     with reporting(tmp_path / "nakadi.db") as (one, other):
-        other.add_change_listener(name, lambda _: heard.set())
+        other.add_change_listener(name, lambda _: heard_changes.set())
         one.replace_assignment(name, EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
-        assert heard.wait(PATIENCE)
+        assert heard_changes.wait(PATIENCE)
 
 
-def test_events_are_heard_after_a_look_that_failed(tmp_path, caplog, heard):
+def test_events_are_heard_after_a_look_that_failed(tmp_path, caplog, heard_changes):
     """A look for events of other processes that fails, for whatever reason, is logged and not the last one. (L34)"""
     path = tmp_path / "nakadi.db"
-    appends = AppendPoller(TracedFile(path, FailingOnce(SELECT_APPENDED_PARTITIONS)), lambda *_: heard.set())
+    appends = AppendPoller(TracedFile(path, FailingOnce(SELECT_APPENDED_PARTITIONS)), lambda *_: heard_changes.set())
     appends.add_watcher()
     with closing(SqliteLog(path, SystemClock())) as there:
         there.create_topic("t", 1)
         there.append("t", {0: [Record(b"1")]})
-        assert heard.wait(PATIENCE)
+        assert heard_changes.wait(PATIENCE)
     appends.close()
     assert "Looking for events of other processes failed" in caplog.text
 
@@ -107,21 +107,21 @@ def test_a_commit_of_this_process_does_not_hide_that_of_another(tmp_path, monkey
     """Of several commits for a subscription the file keeps the number of the last, which may be this process's own."""
     monkeypatch.setattr(changes, "COORDINATION_CHECK_INTERVAL_SECONDS", 0.5)
     reports: list[SubscriptionChangeNotice] = []
-    heard = threading.Event()
+    heard_changes = threading.Event()
 
     def note(report: SubscriptionChangeNotice) -> None:
         reports.append(report)
         if report is SubscriptionChange.OFFSETS:
-            heard.set()
+            heard_changes.set()
 
     path = tmp_path / "nakadi.db"
     with closing(SqliteCoordination(path)) as ours, closing(SqliteCoordination(path)) as theirs:
-        begun(ours, "a", "b")
+        begin_assignment(ours, "a", "b")
         end = ours.add_change_listener(SUBSCRIPTION, note)
         # The poller rests before it looks: it finds both at once.
         commit(theirs, "b", 5, partition=1)
         commit(ours, "a", 5)
-        assert heard.wait(PATIENCE), reports
+        assert heard_changes.wait(PATIENCE), reports
         end()
 
 
@@ -131,20 +131,20 @@ def test_own_commits_are_reported_once(tmp_path, monkeypatch):
     looks = threading.Semaphore(0)
     look = FileChangePoller._report_changes_since_last
 
-    def counted(poller, connection):
+    def count_poll(poller, connection):
         look(poller, connection)
         looks.release()
 
-    monkeypatch.setattr(FileChangePoller, "_report_changes_since_last", counted)
+    monkeypatch.setattr(FileChangePoller, "_report_changes_since_last", count_poll)
     # A look between a commit and its note would report it again, which is allowed: there is none while these are made.
     monkeypatch.setattr(changes, "COORDINATION_CHECK_INTERVAL_SECONDS", 0.5)
     with closing(SqliteCoordination(tmp_path / "nakadi.db")) as ours:
-        begun(ours, "a", "a", "a")
+        begin_assignment(ours, "a", "a", "a")
         ours.add_change_listener(SUBSCRIPTION, reports.append)
         assert looks.acquire(timeout=PATIENCE)
         for offset in (5, 6):
             ours.commit(SUBSCRIPTION, "a", {a_place(number): at(offset) for number in range(3)}, A_MOMENT)
         # This one shows a later change of the file to the poller.
-        begun(ours, "a", subscription="other")
+        begin_assignment(ours, "a", subscription="other")
         assert looks.acquire(timeout=PATIENCE)
     assert [type(each) for each in reports] == [OffsetsCommitted] * 2

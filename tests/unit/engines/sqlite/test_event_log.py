@@ -23,7 +23,7 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.event_log import UnknownTopic
 from tests.support.clock import HandMovedClock
-from tests.support.engines import a_record, text_of
+from tests.support.engines import a_record, record_text
 from tests.support.patience import PATIENCE, started_threads, until
 from tests.support.sqlite import TracedFile
 
@@ -63,7 +63,7 @@ class TestWriting:
         again = SqliteLog(path, clock)
         again.append("t", {0: [a_record("c")]})
         assert again.bounds("t", [0]) == {0: OffsetBounds(2, 3)}
-        assert text_of(again.read("t", 0, 2).events[0].record) == "c"
+        assert record_text(again.read("t", 0, 2).events[0].record) == "c"
         with pytest.raises(Exception, match="sealed"):
             again.append("sealed", {0: [a_record("d")]})
         again.close()
@@ -119,10 +119,10 @@ class TestWriting:
         """When another process locks the file for too long, an append is `Unavailable`; later appends work."""
         log = SqliteLog(path, clock, patience=0.05)
         log.create_topic("t", 1)
-        with locked(path), pytest.raises(Unavailable, match="locked"):
+        with locked_file(path), pytest.raises(Unavailable, match="locked"):
             log.append("t", {0: [a_record("x")]})
         log.append("t", {0: [a_record("y")]})
-        assert [text_of(event.record) for event in log.read("t", 0, 0).events] == ["y"]
+        assert [record_text(event.record) for event in log.read("t", 0, 0).events] == ["y"]
         log.close()
 
     def test_large_appends_are_kept_in_rows_of_moderate_size(self, path, log):
@@ -134,7 +134,7 @@ class TestWriting:
     def test_readers_do_not_wait_for_a_writer(self, path, log):
         """While a transaction holds the file, everything that was stored before is read."""
         log.append("t", {0: [a_record("a")]})
-        with locked(path):
+        with locked_file(path):
             assert len(log.read("t", 0, 0).events) == 1
             assert log.bounds("t", [0]) == {0: OffsetBounds(0, 1)}
 
@@ -189,7 +189,7 @@ class TestCleaning:
         """What a process that ended did not remove, the next one does."""
         fill(log, 300)
         log.close()
-        with locked(path) as connection:
+        with locked_file(path) as connection:
             connection.execute("UPDATE logs SET topic = NULL")
             connection.execute("DELETE FROM topics")
             connection.commit()
@@ -263,7 +263,7 @@ class TestDamage:
     def test_that_is_met_while_reading_is_reported(self, path, log, body):
         """A frame that cannot be read makes the read fail; nothing is skipped in silence."""
         log.append("t", {0: [a_record("a")]})
-        with locked(path) as connection:
+        with locked_file(path) as connection:
             connection.execute("UPDATE frames SET body = ?", (body,))
             connection.commit()
         with pytest.raises(Unavailable, match="damaged"):
@@ -272,7 +272,7 @@ class TestDamage:
     def test_of_a_single_byte_is_noticed_in_what_is_compressed(self, path, log):
         """A byte that changed on the disk does not reach a reader."""
         log.append("t", {0: [Record(b'"%s"' % (b"abcdefgh" * 1000))]})
-        with locked(path) as connection:
+        with locked_file(path) as connection:
             (body,) = connection.execute("SELECT body FROM frames").fetchone()
             damaged = bytearray(body)
             damaged[-8] ^= 1
@@ -292,7 +292,7 @@ class TestWaiting:
             waiting = [threads.submit(log.read, "t", 0, 0, wait=10 * PATIENCE) for _ in range(20)]
             until(lambda: all(each.running() for each in waiting))
             # Threads of tests before and the collector may work too, but not all the time.
-            until(lambda: share_used(0.5) < 0.1)
+            until(lambda: measure_cpu_share(0.5) < 0.1)
             fill(log, 10)
             for each in waiting:
                 each.result(PATIENCE)
@@ -331,7 +331,7 @@ def everything(log: SqliteLog):
 
 
 @contextmanager
-def locked(path):
+def locked_file(path):
     connection = sqlite3.connect(path)
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -340,7 +340,7 @@ def locked(path):
         connection.close()
 
 
-def asked(path, question: str) -> int:
+def query_plan(path, question: str) -> int:
     connection = sqlite3.connect(path, timeout=PATIENCE)
     try:
         return connection.execute(question).fetchone()[0]
@@ -349,15 +349,15 @@ def asked(path, question: str) -> int:
 
 
 def rows_in(path) -> int:
-    return asked(path, "SELECT count(*) FROM frames")
+    return query_plan(path, "SELECT count(*) FROM frames")
 
 
 def logs_in(path) -> int:
-    return asked(path, "SELECT count(*) FROM logs")
+    return query_plan(path, "SELECT count(*) FROM logs")
 
 
 def checkpoint(path) -> None:
-    asked(path, "PRAGMA wal_checkpoint(TRUNCATE)")
+    query_plan(path, "PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 class HeldClock(HandMovedClock):
@@ -365,11 +365,11 @@ class HeldClock(HandMovedClock):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked, self.free = threading.Event(), threading.Event()
+        self.query_plan, self.free = threading.Event(), threading.Event()
         self.free.set()
 
     def now(self) -> datetime:
-        self.asked.set()
+        self.query_plan.set()
         assert self.free.wait(PATIENCE)
         return super().now()
 
@@ -378,10 +378,10 @@ class HeldClock(HandMovedClock):
 def held_commit(threads: ThreadPoolExecutor, log: SqliteLog, clock: HeldClock) -> Iterator[list[Future[object]]]:
     """Keep the writer in the commit of a first append, which is the first of those that are to be waited for."""
     clock.free.clear()
-    clock.asked.clear()
+    clock.query_plan.clear()
     try:
         first: Future[object] = threads.submit(log.append, "t", {0: [a_record("first")]})
-        assert clock.asked.wait(PATIENCE)
+        assert clock.query_plan.wait(PATIENCE)
         yield [first]
     finally:
         clock.free.set()
@@ -408,13 +408,13 @@ class SteppedWriter(LogWriter):
         if len(self.rows_of_steps) + 1 == number:
             act()
 
-        def counted(connection: sqlite3.Connection) -> object:
+        def count_events(connection: sqlite3.Connection) -> object:
             before = connection.total_changes
             result = work(connection)
             self.rows_of_steps.append(connection.total_changes - before)
             return result
 
-        return super().run(counted)
+        return super().run(count_events)
 
 
 class Parts:
@@ -437,7 +437,7 @@ def parts(path, clock):
         yield parts
 
 
-def share_used(seconds: float) -> float:
+def measure_cpu_share(seconds: float) -> float:
     """Which share of a processor the process uses for so long."""
     used, begun = time.process_time(), time.monotonic()
     time.sleep(seconds)

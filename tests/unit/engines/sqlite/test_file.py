@@ -31,7 +31,7 @@ def file(path):
     file.close()
 
 
-def filled(path):
+def create_filled_file(path):
     """A data file with a topic and some events, closed in good order."""
     file = SqliteFile(path)
     with file.write_transaction() as connection:
@@ -61,7 +61,7 @@ def test_a_url_without_a_path_is_refused(url):
 def test_a_new_file_is_made_with_its_folder(tmp_path):
     """What is not there is made, and opened again later."""
     path = tmp_path / "new" / "folder" / "nakadi.db"
-    filled(path)
+    create_filled_file(path)
     file = SqliteFile(path)
     with file.read_connection() as connection:
         assert connection.execute("SELECT count(*) FROM frames").fetchone() == (200,)
@@ -83,12 +83,12 @@ def test_a_new_file_is_made_once(path):
 def test_an_empty_file_becomes_a_data_file(path):
     """An empty file, as a process leaves it that was killed at once, is taken for a new one."""
     path.touch()
-    filled(path)
+    create_filled_file(path)
 
 
 def test_a_file_from_an_older_version_is_brought_up_to_date(path):
     """What a file of the first version lacks is made when it is opened; what it holds stays, and it is done once."""
-    filled(path)
+    create_filled_file(path)
     with sqlite3.connect(path) as connection:
         before = connection.execute("SELECT * FROM topics").fetchall()
         first = " ".join(CREATE_TABLES)
@@ -110,7 +110,7 @@ def test_a_file_from_an_older_version_is_brought_up_to_date(path):
 
 def test_a_file_from_a_newer_version_is_refused(path):
     """A file with a format that is not known here is left alone, and the message says so."""
-    filled(path)
+    create_filled_file(path)
     with sqlite3.connect(path) as connection:
         connection.execute(f"PRAGMA user_version = {FILE_VERSION + 1}")
     connection.close()
@@ -141,7 +141,7 @@ def test_a_file_that_is_something_else_is_refused(path, content):
 @pytest.mark.parametrize("kept", [0.01, 0.3, 0.9])
 def test_a_torn_file_is_refused(path, kept):
     """A file of which the end is missing is refused with a sentence that says it is damaged."""
-    filled(path)
+    create_filled_file(path)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(len(whole) * kept)])
     with pytest.raises(BadDataFile, match="damaged"):
@@ -150,7 +150,7 @@ def test_a_torn_file_is_refused(path, kept):
 
 def test_a_file_with_a_damaged_beginning_is_refused(path):
     """A file of which the tables cannot be read is refused with a sentence that says it is damaged."""
-    filled(path)
+    create_filled_file(path)
     whole = bytearray(path.read_bytes())
     whole[100:4096] = b"\xff" * 3996
     path.write_bytes(whole)

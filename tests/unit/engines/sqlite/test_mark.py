@@ -52,7 +52,7 @@ def path(tmp_path):
 
 
 @pytest.fixture
-def at_work(path):
+def working_file(path):
     """A data file with an event type and three events, marked, in use."""
     file = DataFile(path)
     file.register("order.created")
@@ -62,7 +62,7 @@ def at_work(path):
     file.close()
 
 
-def crashed(file, folder):
+def simulate_crash(file, folder):
     """What the disk has if the machine goes out now: a copy of everything."""
     (folder / "crashed").mkdir(parents=True)
     for each in file.path.parent.glob(f"{file.path.name}*"):
@@ -100,7 +100,7 @@ def flip(path, at):
     path.write_bytes(whole)
 
 
-def started_and_ended(path, above=0):
+def restart_broker(path, above=0):
     with closing(Marker(path, lambda: NOON, above=above)) as marker:
         marker.write_mark_if_changed()
 
@@ -119,112 +119,112 @@ def test_a_file_without_a_mark_is_taken_as_it_is(path):
     SqliteFile(path).close()
 
     assert check_against_mark(path, accept_loss=False) == 0
-    started_and_ended(path)
+    restart_broker(path)
     assert mark_path(path).exists()
 
 
-def test_a_file_that_was_closed_in_good_order_is_fine(at_work):
+def test_a_file_that_was_closed_in_good_order_is_fine(working_file):
     """A file that was closed goes as far as its mark."""
-    at_work.close()
+    working_file.close()
 
-    assert check_against_mark(at_work.path, accept_loss=False) == 0
+    assert check_against_mark(working_file.path, accept_loss=False) == 0
 
 
-def test_a_file_that_was_not_closed_is_fine(at_work, tmp_path):
+def test_a_file_that_was_not_closed_is_fine(working_file, tmp_path):
     """A crash loses nothing that was marked."""
-    at_work.publish("order.created", 5)
+    working_file.publish("order.created", 5)
 
-    assert check_against_mark(crashed(at_work, tmp_path), accept_loss=False) == 0
+    assert check_against_mark(simulate_crash(working_file, tmp_path), accept_loss=False) == 0
 
 
-def test_a_file_that_someone_works_with_is_fine(at_work):
+def test_a_file_that_someone_works_with_is_fine(working_file):
     """A second process finds a file complete that the first is writing to."""
     for _ in range(50):
-        at_work.publish("order.created", 1)
-        assert check_against_mark(at_work.path, accept_loss=False) == 0
+        working_file.publish("order.created", 1)
+        assert check_against_mark(working_file.path, accept_loss=False) == 0
 
 
-def test_two_processes_mark_one_file(at_work):
+def test_two_processes_mark_one_file(working_file):
     """In whatever order processes mark, the mark never claims more than the file has."""
-    with closing(Marker(at_work.path, lambda: NOON)) as other:
-        for marker in (other, at_work.marker, other, at_work.marker):
-            at_work.publish("order.created", 1)
+    with closing(Marker(working_file.path, lambda: NOON)) as other:
+        for marker in (other, working_file.marker, other, working_file.marker):
+            working_file.publish("order.created", 1)
             marker.write_mark_if_changed()
-            assert check_against_mark(at_work.path, accept_loss=False) == 0
+            assert check_against_mark(working_file.path, accept_loss=False) == 0
 
 
-def test_what_did_not_change_is_not_marked_again(at_work):
+def test_what_did_not_change_is_not_marked_again(working_file):
     """While nothing is committed, neither the file nor the mark is written."""
-    before = contents(at_work.path.parent)
+    before = contents(working_file.path.parent)
     for _ in range(3):
-        at_work.marker.write_mark_if_changed()
+        working_file.marker.write_mark_if_changed()
 
-    assert contents(at_work.path.parent) == before
-    at_work.publish("order.created", 1)
-    at_work.marker.write_mark_if_changed()
-    assert number_in(at_work.path) == 2
+    assert contents(working_file.path.parent) == before
+    working_file.publish("order.created", 1)
+    working_file.marker.write_mark_if_changed()
+    assert number_in(working_file.path) == 2
 
 
-def test_a_mark_that_cannot_be_written_stops_nothing(at_work, monkeypatch, caplog):
+def test_a_mark_that_cannot_be_written_stops_nothing(working_file, monkeypatch, caplog):
     """A broker works on when its mark cannot be written, with the old one, which still holds."""
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
-    at_work.publish("order.created", 1)
-    at_work.marker.write_mark_if_changed()
+    working_file.publish("order.created", 1)
+    working_file.marker.write_mark_if_changed()
 
     assert "Marking the data file" in caplog.text
-    assert check_against_mark(at_work.path, accept_loss=False) == 0
+    assert check_against_mark(working_file.path, accept_loss=False) == 0
 
 
 @pytest.mark.parametrize(
     "change", [lambda mark: flip(mark, 30), lambda mark: mark.write_bytes(b""), lambda mark: flip(mark, 2)]
 )
-def test_a_damaged_mark_is_reported_and_passed_over(at_work, change, caplog):
+def test_a_damaged_mark_is_reported_and_passed_over(working_file, change, caplog):
     """A mark that cannot be read is no reason not to start, but one to say so; the next one is good again."""
-    at_work.close()
-    change(mark_path(at_work.path))
+    working_file.close()
+    change(mark_path(working_file.path))
 
-    assert check_against_mark(at_work.path, accept_loss=False) == 0
+    assert check_against_mark(working_file.path, accept_loss=False) == 0
     assert "its checksum is wrong" in caplog.text
-    started_and_ended(at_work.path)
+    restart_broker(working_file.path)
     caplog.clear()
-    assert check_against_mark(at_work.path, accept_loss=False) == 0
+    assert check_against_mark(working_file.path, accept_loss=False) == 0
     assert records_of_this_thread(caplog) == []
 
 
 # Something is missing.
 
 
-def test_a_data_file_that_is_gone_is_missed(at_work):
+def test_a_data_file_that_is_gone_is_missed(working_file):
     """Where a mark is and no data file, none is made: that would be taken for all there ever was."""
-    at_work.close()
-    at_work.path.unlink()
+    working_file.close()
+    working_file.path.unlink()
 
-    said = refusal(at_work.path)
-    assert f"The data file {at_work.path} is not there, and it was marked at 2026-11-21T12:00:00+00:00." in said
+    said = refusal(working_file.path)
+    assert f"The data file {working_file.path} is not there, and it was marked at 2026-11-21T12:00:00+00:00." in said
     assert "It had 1 event types, 0 subscriptions, 0 storages, and 3 offsets of events." in said
     assert "--accept-loss" in said
 
 
-def test_an_emptied_data_file_is_missed(at_work):
+def test_an_emptied_data_file_is_missed(working_file):
     """SQLite takes a file without contents for a new one; with a mark beside it, it is not."""
-    at_work.close()
-    at_work.path.write_bytes(b"")
+    working_file.close()
+    working_file.path.write_bytes(b"")
 
-    assert "is empty" in refusal(at_work.path)
+    assert "is empty" in refusal(working_file.path)
 
 
-def test_an_older_copy_is_noticed(at_work, tmp_path):
+def test_an_older_copy_is_noticed(working_file, tmp_path):
     """A backup that was put back says which event types are missing, and which events of the others."""
     copy = tmp_path / "copy.db"
-    with closing(sqlite3.connect(at_work.path)) as source, closing(sqlite3.connect(copy)) as target:
+    with closing(sqlite3.connect(working_file.path)) as source, closing(sqlite3.connect(copy)) as target:
         source.backup(target)
-    at_work.register("order.paid", "order.sent")
-    at_work.publish("order.created", 4)
-    at_work.publish("order.paid", 2)
-    at_work.close()
-    copy.replace(at_work.path)
+    working_file.register("order.paid", "order.sent")
+    working_file.publish("order.created", 4)
+    working_file.publish("order.paid", 2)
+    working_file.close()
+    copy.replace(working_file.path)
 
-    said = refusal(at_work.path)
+    said = refusal(working_file.path)
     assert "has less than it had: it was marked with number 2 at 2026-11-21T12:00:00+00:00" in said
     assert "what is there ends at number 1." in said
     assert "Missing, as far as it is known: event types order.paid, order.sent;" in said
@@ -232,102 +232,102 @@ def test_an_older_copy_is_noticed(at_work, tmp_path):
     assert "topic topic-of-order.paid, partition 0, from offset 0 to 1." in said
 
 
-def test_another_data_file_is_noticed(at_work, tmp_path):
+def test_another_data_file_is_noticed(working_file, tmp_path):
     """A mark belongs to one data file, and no other passes for it."""
-    at_work.close()
+    working_file.close()
     other = tmp_path / "other" / "nakadi.db"
     SqliteFile(other).close()
-    other.replace(at_work.path)
+    other.replace(working_file.path)
 
-    assert "is not the data file that" in refusal(at_work.path)
+    assert "is not the data file that" in refusal(working_file.path)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
-def test_a_log_that_was_cut_is_noticed(at_work, tmp_path, share):
+def test_a_log_that_was_cut_is_noticed(working_file, tmp_path, share):
     """What was marked and is no longer in SQLite's log is missed."""
-    at_work.register("order.paid")
-    at_work.publish("order.paid", 4)
-    at_work.marker.write_mark_if_changed()
-    path = crashed(at_work, tmp_path)
+    working_file.register("order.paid")
+    working_file.publish("order.paid", 4)
+    working_file.marker.write_mark_if_changed()
+    path = simulate_crash(working_file, tmp_path)
     os.truncate(wal_of(path), int(wal_of(path).stat().st_size * share))
 
     assert "has less than it had" in refusal(path)
 
 
-def test_a_log_that_is_gone_is_noticed(at_work, tmp_path):
+def test_a_log_that_is_gone_is_noticed(working_file, tmp_path):
     """A data file that was copied without its log is missed what was in there."""
-    path = crashed(at_work, tmp_path)
+    path = simulate_crash(working_file, tmp_path)
     wal_of(path).unlink()
 
     assert "has less than it had" in refusal(path) or "damaged" in refusal(path)
 
 
-def test_a_log_that_was_changed_is_noticed_without_a_mark(at_work, tmp_path):
+def test_a_log_that_was_changed_is_noticed_without_a_mark(working_file, tmp_path):
     """Whole transactions behind a damaged place of the log were acknowledged once, marked or not."""
     for _ in range(5):
-        at_work.publish("order.created", 1)
-    path = crashed(at_work, tmp_path)
+        working_file.publish("order.created", 1)
+    path = simulate_crash(working_file, tmp_path)
     mark_path(path).unlink()
     flip(wal_of(path), wal_of(path).stat().st_size // 2)
 
     assert "is damaged behind" in refusal(path)
 
 
-def test_half_a_transaction_at_the_end_is_reported_and_left_out(at_work, tmp_path, caplog):
+def test_half_a_transaction_at_the_end_is_reported_and_left_out(working_file, tmp_path, caplog):
     """A transaction that was being written when the power went was never acknowledged: no reason not to start."""
-    at_work.publish("order.created", 1)
-    path = crashed(at_work, tmp_path)
+    working_file.publish("order.created", 1)
+    path = simulate_crash(working_file, tmp_path)
     flip(wal_of(path), wal_of(path).stat().st_size - 10)
 
     assert check_against_mark(path, accept_loss=False) == 0
     assert "ends in an incomplete transaction" in caplog.text
 
 
-def test_pages_of_a_former_round_of_the_log_are_no_loss(at_work, tmp_path):
+def test_pages_of_a_former_round_of_the_log_are_no_loss(working_file, tmp_path):
     """SQLite writes its log from the beginning again and again: what stands there from before was put away long ago."""
     for _ in range(20):
-        at_work.publish("order.created", 1)
-    with closing(sqlite3.connect(at_work.path)) as connection:
+        working_file.publish("order.created", 1)
+    with closing(sqlite3.connect(working_file.path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(RESTART)")
-    at_work.publish("order.created", 1)
+    working_file.publish("order.created", 1)
 
-    assert check_against_mark(crashed(at_work, tmp_path), accept_loss=False) == 0
+    assert check_against_mark(simulate_crash(working_file, tmp_path), accept_loss=False) == 0
 
 
-def test_a_damaged_page_is_noticed(at_work):
+def test_a_damaged_page_is_noticed(working_file):
     """A small data file is looked through, and what SQLite finds is reported."""
-    at_work.close()
-    with at_work.path.open("r+b") as file:
-        (size,) = struct.unpack_from(">H", at_work.path.read_bytes(), 16)
+    working_file.close()
+    with working_file.path.open("r+b") as file:
+        (size,) = struct.unpack_from(">H", working_file.path.read_bytes(), 16)
         file.seek(3 * size)
         file.write(b"\xff" * size)
 
-    assert "is damaged: " in refusal(at_work.path)
+    assert "is damaged: " in refusal(working_file.path)
 
 
 # The loss is accepted.
 
 
-def test_an_accepted_loss_is_the_new_state(at_work, caplog):
+def test_an_accepted_loss_is_the_new_state(working_file, caplog):
     """Who accepts a loss goes on with what is there, and is not asked again."""
-    at_work.close()
-    at_work.path.unlink()
+    working_file.close()
+    working_file.path.unlink()
 
-    above = check_against_mark(at_work.path, accept_loss=True)
+    above = check_against_mark(working_file.path, accept_loss=True)
     assert "The loss is accepted: The data file" in caplog.text
-    started_and_ended(at_work.path, above)
-    assert check_against_mark(at_work.path, accept_loss=False) == 0
+    restart_broker(working_file.path, above)
+    assert check_against_mark(working_file.path, accept_loss=False) == 0
 
 
-def test_what_was_lost_cannot_come_back_unnoticed(at_work, tmp_path):
+def test_what_was_lost_cannot_come_back_unnoticed(working_file, tmp_path):
     """After an accepted loss, a file of before it is an older one, however far it had come."""
     for _ in range(3):
-        at_work.publish("order.created", 1)
-        at_work.marker.write_mark_if_changed()
-    whole = crashed(at_work, tmp_path / "whole")
-    path = crashed(at_work, tmp_path / "cut")
+        working_file.publish("order.created", 1)
+        working_file.marker.write_mark_if_changed()
+    whole = simulate_crash(working_file, tmp_path / "whole")
+    path = simulate_crash(working_file, tmp_path / "cut")
     os.truncate(wal_of(path), wal_of(path).stat().st_size // 2)
-    started_and_ended(path, check_against_mark(path, accept_loss=True))
+    restart_broker(path, check_against_mark(path, accept_loss=True))
     assert check_against_mark(path, accept_loss=False) == 0
     with closing(sqlite3.connect(whole)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -336,11 +336,11 @@ def test_what_was_lost_cannot_come_back_unnoticed(at_work, tmp_path):
     assert "has less than it had" in refusal(path)
 
 
-def test_an_accepted_damage_of_the_log_is_put_away(at_work, tmp_path):
+def test_an_accepted_damage_of_the_log_is_put_away(working_file, tmp_path):
     """What stands behind the damage is not found again at the next start, even after a crash."""
     for _ in range(5):
-        at_work.publish("order.created", 1)
-    path = crashed(at_work, tmp_path)
+        working_file.publish("order.created", 1)
+    path = simulate_crash(working_file, tmp_path)
     flip(wal_of(path), wal_of(path).stat().st_size // 2)
     with closing(Marker(path, lambda: NOON, above=check_against_mark(path, accept_loss=True))) as marker:
         marker.write_mark_if_changed()

@@ -16,9 +16,9 @@ from nakadi.engines.sqlite.sharing import AppendService
 from nakadi.model.events import Record, Stored
 from nakadi.model.outcomes import Unavailable
 from tests.support.clock import HandMovedClock
-from tests.support.engines import a_record, appended_soon, everything, text_of
-from tests.support.patience import PATIENCE, until_on_the_loop
-from tests.support.sharing import committing_for
+from tests.support.engines import a_record, append_async, read_everything, record_text
+from tests.support.patience import PATIENCE, wait_on_loop
+from tests.support.sharing import commit_for
 
 
 @pytest.fixture
@@ -53,17 +53,17 @@ def cut(path):
 def test_appends_of_two_processes_are_committed_by_one(path, committing, metrics):
     """Each has its fates; all commits are those of the one process, and offsets are dense."""
     with (
-        committing_for(committing, 2) as (first, second),
+        commit_for(committing, 2) as (first, second),
         closing(SqliteLog(path, HandMovedClock(), committer=first)) as one,
         closing(SqliteLog(path, HandMovedClock(), committer=second)) as other,
     ):
         waiting = [
-            appended_soon(log, "t", {0: [a_record(f"{name}{number}")]})
+            append_async(log, "t", {0: [a_record(f"{name}{number}")]})
             for number in range(20)
             for name, log in (("a", one), ("b", other))
         ]
         assert [each.result(PATIENCE) for each in waiting] == [{0: Stored()}] * 40
-        texts = [text_of(event.record) for event in everything(one, "t", 0, 0)]
+        texts = [record_text(event.record) for event in read_everything(one, "t", 0, 0)]
         assert [text for text in texts if text.startswith("a")] == [f"a{number}" for number in range(20)]
         assert sorted(texts) == sorted(f"{name}{number}" for name in "ab" for number in range(20))
     assert metrics.log_commit_appends.rows()[()].sum_of_values == 40
@@ -73,7 +73,7 @@ def test_one_process_hears_at_once_of_what_another_stored(path, committing):
     """A watch reports partitions that grew by the appends of any process, without looking at the file."""
     heard: Future = Future()
     with (
-        committing_for(committing, 2) as (first, second),
+        commit_for(committing, 2) as (first, second),
         closing(SqliteLog(path, HandMovedClock(), committer=first)) as one,
         closing(SqliteLog(path, HandMovedClock(), committer=second)) as other,
     ):
@@ -87,7 +87,7 @@ def test_one_process_hears_at_once_of_what_another_stored(path, committing):
 def test_a_connection_that_breaks_leaves_nothing_waiting(cut):
     """What is under way ends as not known to be stored, and so does everything later."""
     log, other_side = cut
-    waiting = [appended_soon(log, "t", {0: [a_record("x")]}) for _ in range(3)]
+    waiting = [append_async(log, "t", {0: [a_record("x")]}) for _ in range(3)]
     assert other_side.recv(1)
     other_side.close()
     for each in waiting:
@@ -102,20 +102,20 @@ def test_an_append_does_not_wait_for_a_process_that_does_not_read(committing, cu
     """More than the socket takes is kept, in order, until the other side reads; nothing is lost or doubled."""
     log, other_side = cut
     large = b'"%s"' % (b"x" * 7_000)
-    waiting = [appended_soon(log, "t", {0: [Record(large), a_record(str(number))]}) for number in range(200)]
+    waiting = [append_async(log, "t", {0: [Record(large), a_record(str(number))]}) for number in range(200)]
     assert not any(each.done() for each in waiting)
 
     async def serve():
         service = AppendService(committing)
         serving = asyncio.create_task(service.serve(other_side))
-        await until_on_the_loop(lambda: all(each.done() for each in waiting))
+        await wait_on_loop(lambda: all(each.done() for each in waiting))
         log_closes = asyncio.get_running_loop().run_in_executor(None, log.close)
         await serving
         await log_closes
 
     asyncio.run(serve())
     assert {str(each.result()) for each in waiting} == {str({0: Stored()})}
-    assert [text_of(event.record) for event in everything(committing, "t", 0, 0)][1::2] == [
+    assert [record_text(event.record) for event in read_everything(committing, "t", 0, 0)][1::2] == [
         str(number) for number in range(200)
     ]
 
@@ -124,7 +124,7 @@ def test_no_more_waits_than_there_is_room_for(cut, monkeypatch):
     """An append beyond the limit is refused at once, though the other side does not answer."""
     log, _ = cut
     monkeypatch.setattr(sharing, "MAX_WAITING_APPENDS", 2)
-    waiting = [appended_soon(log, "t", {0: [a_record("x")]}) for _ in range(3)]
+    waiting = [append_async(log, "t", {0: [a_record("x")]}) for _ in range(3)]
     with pytest.raises(Unavailable, match="Too many events"):
         waiting[2].result(PATIENCE)
     assert not waiting[0].done()
@@ -160,7 +160,7 @@ def test_prepared_records_are_the_records():
 def test_a_listener_that_fails_does_not_end_the_thread_of_outcomes(path, committing):
     """Later appends still get their outcomes."""
     with (
-        committing_for(committing) as (connection,),
+        commit_for(committing) as (connection,),
         closing(SqliteLog(path, HandMovedClock(), committer=connection)) as log,
     ):
         called = threading.Event()
@@ -171,4 +171,4 @@ def test_a_listener_that_fails_does_not_end_the_thread_of_outcomes(path, committ
 
         log.begin_append("t", {0: [a_record("x")]}, fails)
         assert called.wait(PATIENCE)
-        assert appended_soon(log, "t", {0: [a_record("y")]}).result(PATIENCE) == {0: Stored()}
+        assert append_async(log, "t", {0: [a_record("y")]}).result(PATIENCE) == {0: Stored()}

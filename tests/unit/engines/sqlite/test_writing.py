@@ -22,12 +22,12 @@ from tests.support.coordination import (
     a_place,
     an_assignment,
     at,
-    begun,
+    begin_assignment,
     commit,
-    committed_soon,
+    commit_async,
     position,
 )
-from tests.support.engines import a_record, everything, text_of
+from tests.support.engines import a_record, read_everything, record_text
 from tests.support.patience import PATIENCE
 
 
@@ -44,19 +44,19 @@ def log(path):
 
 
 def texts(log, partition=0):
-    found = everything(log, "t", partition, 0)
+    found = read_everything(log, "t", partition, 0)
     assert [event.offset for event in found] == list(range(len(found)))
-    return [text_of(event.record) for event in found]
+    return [record_text(event.record) for event in found]
 
 
 @pytest.fixture
 def statements(monkeypatch):
     """The statements of connections that write, without their values."""
     seen = []
-    begun = SqliteFile.write_connection
+    open_connection = SqliteFile.write_connection
 
-    def traced(file):
-        manager = begun(file)
+    def open_traced(file):
+        manager = open_connection(file)
 
         class Traced:
             def __enter__(self):
@@ -71,7 +71,7 @@ def statements(monkeypatch):
 
         return Traced()
 
-    monkeypatch.setattr(SqliteFile, "write_connection", traced)
+    monkeypatch.setattr(SqliteFile, "write_connection", open_traced)
     return seen
 
 
@@ -158,7 +158,7 @@ def test_a_record_that_no_frame_can_hold_is_refused_alone(log):
 @pytest.fixture
 def coordination(path):
     with closing(SqliteCoordination(path)) as coordination:
-        begun(coordination, *["a"] * 20)
+        begin_assignment(coordination, *["a"] * 20)
         yield coordination
 
 
@@ -167,12 +167,12 @@ def commit_statements(monkeypatch, statements):
     """The statements of all connections that write, those that commits have to themselves included."""
     opened = SqliteFile.open_write_connection
 
-    def traced(file):
+    def open_traced(file):
         connection = opened(file)
         connection.set_trace_callback(lambda text: statements.append(text.strip()))
         return connection
 
-    monkeypatch.setattr(SqliteFile, "open_write_connection", traced)
+    monkeypatch.setattr(SqliteFile, "open_write_connection", open_traced)
     return statements
 
 
@@ -197,8 +197,8 @@ def test_commits_that_wait_together_are_one_statement(coordination, commit_state
     commit(coordination, "a", 0)
     commit_statements.clear()
     with coordination._changing._turn:
-        outcomes = [committed_soon(coordination, "a", {a_place(number): at(1)}) for number in range(16)]
-        outcomes += [committed_soon(coordination, "a", {a_place(0): at(offset)}) for offset in (2, 3)]
+        outcomes = [commit_async(coordination, "a", {a_place(number): at(1)}) for number in range(16)]
+        outcomes += [commit_async(coordination, "a", {a_place(0): at(offset)}) for offset in (2, 3)]
     results = [*map(dict, (each.result(PATIENCE) for each in outcomes))]
     assert {result for each in results for result in each.values()} == {CommitResult.COMMITTED}
     assert kinds_of(commit_statements) == ["WITH"] * 3
@@ -212,7 +212,7 @@ def test_a_full_disk_fails_the_commits_that_it_is_asked_for(coordination, path):
             """CREATE TRIGGER small_disk BEFORE UPDATE ON offsets WHEN NEW.position > 1000
             BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"""
         )
-    outcome = committed_soon(coordination, "a", {a_place(0): at(1), a_place(1): at(1001)})
+    outcome = commit_async(coordination, "a", {a_place(0): at(1), a_place(1): at(1001)})
     with pytest.raises(Unavailable, match="full"):
         outcome.result(PATIENCE)
     assert [position(coordination, each) for each in (0, 1)] == [at(0), at(-1)]
@@ -224,7 +224,7 @@ def test_commits_of_this_process_are_no_news_to_it(coordination):
     heard = []
     end = coordination.add_change_listener(SUBSCRIPTION, heard.append)
     with coordination._changing._turn:
-        outcomes = [committed_soon(coordination, "a", {a_place(number): at(1)}) for number in range(5)]
+        outcomes = [commit_async(coordination, "a", {a_place(number): at(1)}) for number in range(5)]
     for each in outcomes:
         each.result(PATIENCE)
     with coordination._file.read_connection() as connection:

@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 
 from nakadi.model.authorization import Operation
 from tests.support.builders import A_MOMENT
-from tests.support.cursor_api import NAME, TIMELINE_NOT_FOUND, Api, cursor, pair, refusal
+from tests.support.cursor_api import NAME, TIMELINE_NOT_FOUND, Api, cursor, pair, read_refusal
 from tests.support.places import Generation
 
 
@@ -40,7 +40,7 @@ def test_distance_between_partitions_is_refused():
     """A pair has to be of one partition. (C40)"""
     response = Api(Generation([3, 3])).post("cursor-distances", [pair("0", "1", "0", "1")])
     detail = "Cursors with different partition. Pairs of cursors should have matching partitions."
-    assert refusal(response) == (422, detail)
+    assert read_refusal(response) == (422, detail)
 
 
 @pytest.mark.parametrize("offset", ["xer", "001-1-1", "001-0009-1", "0012", "9" * 20, "2026-99-99T00:00:00Z"])
@@ -48,13 +48,13 @@ def test_distance_between_partitions_is_refused():
 def test_cursor_that_cannot_be_converted_is_refused(operation, offset):
     """An offset that leads nowhere is a problem of converting, so is a number beyond 64 bits. (C41, C49, C55, C66)"""
     body = [pair("0", offset)] if operation == "cursor-distances" else [cursor("0"), cursor(offset)]
-    assert refusal(Api(Generation([3])).post(operation, body)) == (422, "problem converting cursors")
+    assert read_refusal(Api(Generation([3])).post(operation, body)) == (422, "problem converting cursors")
 
 
 def test_distance_in_an_unknown_partition_is_refused():
     """A partition that is not in the timelines between is refused. (C43)"""
     response = Api(Generation([3]), Generation([3])).post("cursor-distances", [pair("0", "001-0002-0", "9")])
-    assert refusal(response) == (422, "Partition not found.")
+    assert read_refusal(response) == (422, "Partition not found.")
 
 
 def test_distances_do_not_require_stored_events():
@@ -67,7 +67,7 @@ def test_distances_do_not_require_stored_events():
 def test_distances_need_view():
     """Distances take the permission to see the event type. (C45)"""
     response = Api(Generation([9]), refused=[Operation.VIEW]).post("cursor-distances", [])
-    assert refusal(response) == (403, f"Access on VIEW event-type:{NAME} denied")
+    assert read_refusal(response) == (403, f"Access on VIEW event-type:{NAME} denied")
 
 
 def test_distances_are_unavailable_while_the_log_does_not_answer():
@@ -75,9 +75,9 @@ def test_distances_are_unavailable_while_the_log_does_not_answer():
     api = Api(Generation([9]))
     api.logs.down = True
     expected = (503, "Error occurred when fetching partitions offsets")
-    assert refusal(api.post("cursor-distances", [pair("BEGIN", "1")])) == expected
-    assert refusal(api.post("shifted-cursors", [cursor("BEGIN")])) == expected
-    assert refusal(api.post("cursors-lag", [cursor("BEGIN")])) == expected
+    assert read_refusal(api.post("cursor-distances", [pair("BEGIN", "1")])) == expected
+    assert read_refusal(api.post("shifted-cursors", [cursor("BEGIN")])) == expected
+    assert read_refusal(api.post("cursors-lag", [cursor("BEGIN")])) == expected
 
 
 def test_missing_members_of_a_pair_are_listed():
@@ -125,7 +125,7 @@ def test_unreadable_body_is_malformed(operation, text):
 @OPERATIONS
 def test_missing_body_is_malformed(operation):
     """A missing body is said to be missing. (C48, C58, C66)"""
-    status, detail = refusal(Api(Generation([9])).send(operation, b""))
+    status, detail = read_refusal(Api(Generation([9])).send(operation, b""))
     assert status == 400
     assert detail.startswith("Required request body is missing")
 
@@ -141,7 +141,7 @@ def test_an_empty_list_has_an_empty_response(operation):
     """An empty array is answered by an empty array, if the event type is there. (C46, C56, C66)"""
     api = Api(Generation([9]))
     assert (api.post(operation, []).status_code, api.post(operation, []).json()) == (200, [])
-    assert refusal(api.post(operation, [], name="unknown")) == (404, 'EventType "unknown" does not exist.')
+    assert read_refusal(api.post(operation, [], name="unknown")) == (404, 'EventType "unknown" does not exist.')
 
 
 # POST .../cursors-lag
@@ -185,8 +185,8 @@ def test_lag_of_expired_and_future_cursors():
 def test_lag_of_an_unknown_partition():
     """A number in an unknown partition has another error than a beginning that cannot be converted. (C55)"""
     api = Api(Generation([9]))
-    assert refusal(api.post("cursors-lag", [cursor("1", "4")])) == (422, "Partition not found.")
-    assert refusal(api.post("cursors-lag", [cursor("BEGIN", "4")])) == (422, "problem converting cursors")
+    assert read_refusal(api.post("cursors-lag", [cursor("1", "4")])) == (422, "Partition not found.")
+    assert read_refusal(api.post("cursors-lag", [cursor("BEGIN", "4")])) == (422, "problem converting cursors")
 
 
 @pytest.mark.parametrize("operation", ["cursors-lag", "shifted-cursors"])
@@ -194,7 +194,7 @@ def test_lag_and_shift_need_view_and_read(operation):
     """Lags and shifts take the permissions to see and to read. (C56, C66)"""
 
     def refused(*operations: Operation) -> tuple[int, str]:
-        return refusal(Api(Generation([5]), refused=operations).post(operation, []))
+        return read_refusal(Api(Generation([5]), refused=operations).post(operation, []))
 
     assert refused(Operation.READ) == (403, f"Access on READ event-type:{NAME} denied")
     assert refused(Operation.READ, Operation.VIEW) == (403, f"Access on VIEW event-type:{NAME} denied")
@@ -266,7 +266,7 @@ def test_shift_ignores_retention_and_the_end():
 def test_shift_before_the_first_timeline_is_refused():
     """Before the first timeline there is no place. (C42, C62, C65)"""
     asked = [{**cursor("BEGIN"), "shift": -1}]
-    assert refusal(Api(Generation([9])).post("shifted-cursors", asked)) == (422, TIMELINE_NOT_FOUND)
+    assert read_refusal(Api(Generation([9])).post("shifted-cursors", asked)) == (422, TIMELINE_NOT_FOUND)
 
 
 def test_shift_does_not_require_the_partition():

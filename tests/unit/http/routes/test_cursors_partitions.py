@@ -9,7 +9,7 @@ from nakadi.app.routes import ScopeTable
 from nakadi.app.settings import Settings
 from nakadi.model.authorization import Operation
 from tests.support.builders import A_MOMENT
-from tests.support.cursor_api import NAME, Api, cursor, refusal
+from tests.support.cursor_api import NAME, Api, cursor, read_refusal
 from tests.support.places import Generation
 
 # GET .../partitions
@@ -66,7 +66,7 @@ def test_a_time_is_a_valid_cursor_of_partitions():
 )
 def test_cursors_that_cannot_be_parsed_are_refused(text):
     """Cursors that are no array of cursors are refused, null included. (C21, C28)"""
-    assert refusal(Api(Generation([5])).get(f"{NAME}/partitions", cursors=text)) == (422, "malformed cursors")
+    assert read_refusal(Api(Generation([5])).get(f"{NAME}/partitions", cursors=text)) == (422, "malformed cursors")
 
 
 @pytest.mark.parametrize(
@@ -88,13 +88,13 @@ def test_cursors_that_cannot_be_parsed_are_refused(text):
 )
 def test_cursors_of_partitions_are_checked(asked, detail):
     """A cursor that leads nowhere is refused with what is wrong with it. (C22, C23, C24, C25)"""
-    assert refusal(Api(Generation([5])).get(f"{NAME}/partitions", cursors=asked)) == (422, detail)
+    assert read_refusal(Api(Generation([5])).get(f"{NAME}/partitions", cursors=asked)) == (422, detail)
 
 
 def test_begin_of_an_unknown_partition_is_refused_by_name():
     """The message has the requested partition, where the reference has none. (C25, L25)"""
     response = Api(Generation([5])).get(f"{NAME}/partitions", cursors=[cursor("BEGIN", "7")])
-    assert refusal(response) == (422, "non existing partition 7")
+    assert read_refusal(response) == (422, "non existing partition 7")
 
 
 def test_partitions_are_checked_in_order():
@@ -105,14 +105,14 @@ def test_partitions_are_checked_in_order():
     silent = Api(Generation([5]))
     silent.logs.down = True
     statuses_and_details = [
-        refusal(blind.get("unknown/partitions", cursors="x")),
-        refusal(blind.get(f"{NAME}/partitions", cursors="x")),
-        refusal(silent.get(f"{NAME}/partitions", cursors="x")),
-        refusal(api.get(f"{NAME}/partitions", cursors="x")),
-        refusal(api.get(f"{NAME}/partitions", cursors=asked)),
-        refusal(api.get(f"{NAME}/partitions", cursors=asked[:3])),
-        refusal(api.get(f"{NAME}/partitions", cursors=asked[:2])),
-        refusal(api.get(f"{NAME}/partitions", cursors=asked[:1])),
+        read_refusal(blind.get("unknown/partitions", cursors="x")),
+        read_refusal(blind.get(f"{NAME}/partitions", cursors="x")),
+        read_refusal(silent.get(f"{NAME}/partitions", cursors="x")),
+        read_refusal(api.get(f"{NAME}/partitions", cursors="x")),
+        read_refusal(api.get(f"{NAME}/partitions", cursors=asked)),
+        read_refusal(api.get(f"{NAME}/partitions", cursors=asked[:3])),
+        read_refusal(api.get(f"{NAME}/partitions", cursors=asked[:2])),
+        read_refusal(api.get(f"{NAME}/partitions", cursors=asked[:1])),
     ]
     assert statuses_and_details == [
         (404, 'EventType "unknown" does not exist.'),
@@ -129,22 +129,22 @@ def test_partitions_are_checked_in_order():
 def test_partitions_of_an_unknown_event_type_are_not_found():
     """The partitions of an event type that is not there are not found. (C16, C33)"""
     expected = (404, 'EventType "unknown" does not exist.')
-    assert refusal(Api(Generation([5])).get("unknown/partitions")) == expected
-    assert refusal(Api(Generation([5])).get("unknown/partitions/0")) == expected
+    assert read_refusal(Api(Generation([5])).get("unknown/partitions")) == expected
+    assert read_refusal(Api(Generation([5])).get("unknown/partitions/0")) == expected
 
 
 def test_listing_partitions_needs_view_only():
     """Seeing the partitions takes the permission to see the event type, not to read it. (C17)"""
     assert Api(Generation([5]), refused=[Operation.READ]).get(f"{NAME}/partitions").status_code == 200
     blind = Api(Generation([5]), refused=[Operation.VIEW])
-    assert refusal(blind.get(f"{NAME}/partitions")) == (403, f"Access on VIEW event-type:{NAME} denied")
+    assert read_refusal(blind.get(f"{NAME}/partitions")) == (403, f"Access on VIEW event-type:{NAME} denied")
 
 
 def test_partitions_are_unavailable_while_the_log_does_not_answer():
     """While the log does not answer, nothing is known of partitions. (C29)"""
     api = Api(Generation([5]))
     api.logs.down = True
-    assert refusal(api.get(f"{NAME}/partitions")) == (503, "Error occurred when fetching partitions offsets")
+    assert read_refusal(api.get(f"{NAME}/partitions")) == (503, "Error occurred when fetching partitions offsets")
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_one_partition_needs_view_and_read():
     """Looking at one partition takes the permissions to see and to read, asked for in this order. (C31)"""
 
     def refused(*operations: Operation) -> tuple[int, str]:
-        return refusal(Api(Generation([5]), refused=operations).get(f"{NAME}/partitions/0"))
+        return read_refusal(Api(Generation([5]), refused=operations).get(f"{NAME}/partitions/0"))
 
     assert refused(Operation.READ) == (403, f"Access on READ event-type:{NAME} denied")
     assert refused(Operation.READ, Operation.VIEW) == (403, f"Access on VIEW event-type:{NAME} denied")
@@ -202,7 +202,7 @@ def test_one_partition_needs_view_and_read():
 @pytest.mark.parametrize("partition", ["1", "x", "-1", "00", "0x0", "%C3%BC"])
 def test_unknown_partition_is_not_found(partition):
     """A partition that is not there is not found, whatever its name. (C32)"""
-    assert refusal(Api(Generation([5])).get(f"{NAME}/partitions/{partition}")) == (404, "partition not found")
+    assert read_refusal(Api(Generation([5])).get(f"{NAME}/partitions/{partition}")) == (404, "partition not found")
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_unknown_partition_is_not_found(partition):
 )
 def test_bad_consumed_offset_is_refused(consumed, detail):
     """A consumed offset that is none is refused; an empty one is one, too. (C35)"""
-    assert refusal(Api(Generation([5])).get(f"{NAME}/partitions/0", consumed_offset=consumed)) == (422, detail)
+    assert read_refusal(Api(Generation([5])).get(f"{NAME}/partitions/0", consumed_offset=consumed)) == (422, detail)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_bad_consumed_offset_is_refused(consumed, detail):
 )
 def test_consumed_offset_of_an_unknown_partition_is_refused(consumed, detail):
     """With a consumed offset, an unknown partition is invalid rather than not found; BEGIN names it. (C36, L25)"""
-    assert refusal(Api(Generation([5])).get(f"{NAME}/partitions/7", consumed_offset=consumed)) == (422, detail)
+    assert read_refusal(Api(Generation([5])).get(f"{NAME}/partitions/7", consumed_offset=consumed)) == (422, detail)
 
 
 # POST .../cursor-distances

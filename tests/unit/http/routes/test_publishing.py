@@ -14,7 +14,7 @@ from nakadi.model.event_type import CleanupPolicy
 from nakadi.model.outcomes import Unavailable
 from nakadi.publishing.system_events import KPI_QUEUE_MAX_AGE_SECONDS
 from tests.support.builders import a_schema, an_event_type
-from tests.support.http import client_of
+from tests.support.http import make_client
 from tests.support.publishing import EID, House, a_business_type, metadata
 from tests.support.registry import settings_document
 
@@ -28,7 +28,7 @@ class Door:
         self.house = house
         self.subject: Subject | None = None
         found = routes.routes(house.publisher, house.permissions, house.figures)
-        self._client = client_of(Application(found, self._authenticate))
+        self._client = make_client(Application(found, self._authenticate))
 
     def _authenticate(self, _):
         return self.subject or UNAUTHENTICATED

@@ -17,7 +17,7 @@ from nakadi.subscriptions.api.assignments import (
     without_sessions,
 )
 from tests.support.builders import A_MOMENT
-from tests.support.coordination import a_place, a_session, an_assignment, entry, in_words
+from tests.support.coordination import a_place, a_session, an_assignment, entry, format_partitions
 
 SUBSCRIPTION = "f4a3"
 
@@ -31,7 +31,7 @@ class TestJoining:
         """A session that joins is in the assignment together with what it gets. (S235, S239)"""
         found = join(an_assignment("", ""), a_session("a"))
         assert [each.id for each in found.sessions] == ["a"]
-        assert in_words(found.entries) == ["a", "a"]
+        assert format_partitions(found.entries) == ["a", "a"]
 
     def test_ends_when_all_slots_are_taken(self):
         """With as many sharing sessions as partitions there is no room for another. (S166, S317)"""
@@ -51,7 +51,7 @@ class TestJoining:
         full = an_assignment("a", "b", sessions=[a_session("a"), a_session("b")])
         found = join(full, a_session("d", 0))
         assert [each.id for each in found.sessions] == ["a", "b", "d"]
-        assert in_words(found.entries) == ["a", "b"]
+        assert format_partitions(found.entries) == ["a", "b"]
 
     def test_is_refused_for_a_claimed_partition(self):
         """A partition is asked for by name by one session at a time. (S167, S317)"""
@@ -69,7 +69,9 @@ class TestJoining:
         with pytest.raises(Conflict) as raised:
             join(being_reset, a_session("a"))
         assert str(raised.value) == "Resetting subscription cursors request is still in progress"
-        assert in_words(join(replace(being_reset, reset=Reset("r", A_MOMENT)), a_session("a")).entries) == ["a"]
+        assert format_partitions(join(replace(being_reset, reset=Reset("r", A_MOMENT)), a_session("a")).entries) == [
+            "a"
+        ]
 
     def test_reports_of_slots_before_a_reset(self):
         """Where both stand against a session, it hears of the slots. (S156)"""
@@ -82,18 +84,18 @@ class TestLeaving:
     def test_frees_what_the_session_had(self):
         """What no session can take over has no owner. (S227)"""
         found = without_sessions(an_assignment("a", "a", sessions=[a_session("a")]), {"a"})
-        assert (found.sessions, in_words(found.entries)) == ((), ["", ""])
+        assert (found.sessions, format_partitions(found.entries)) == ((), ["", ""])
 
     def test_gives_what_was_promised_and_shares_the_rest(self):
         """What a session leaves behind goes to the session that it was promised to, and the rest is shared. (S239,
         S245, S248)"""
         before = an_assignment("a>b", "a", "a>c", "c", sessions=[a_session("a"), a_session("b"), a_session("c")])
-        assert in_words(without_sessions(before, {"a"}).entries) == ["b", "b", "c", "c"]
+        assert format_partitions(without_sessions(before, {"a"}).entries) == ["b", "b", "c", "c"]
 
     def test_ends_promises_to_the_session(self):
         """A partition that was promised to a session that is gone stays with its owner. (S240)"""
         before = an_assignment("a", "a>b", sessions=[a_session("a"), a_session("b")])
-        assert in_words(without_sessions(before, {"b"}).entries) == ["a", "a"]
+        assert format_partitions(without_sessions(before, {"b"}).entries) == ["a", "a"]
 
     def test_of_someone_unknown_changes_nothing(self):
         """Leaving twice is leaving once. (S319)"""
@@ -105,7 +107,11 @@ class TestHandingOver:
     def test_moves_what_is_promised(self):
         """Only what the session has and has promised changes hands. (S242, S313)"""
         before = an_assignment("a>b", "a", "b", sessions=[a_session("a"), a_session("b")])
-        assert in_words(with_partitions_handed_over(before, "a", {a_place(0), a_place(1)}).entries) == ["b", "a", "b"]
+        assert format_partitions(with_partitions_handed_over(before, "a", {a_place(0), a_place(1)}).entries) == [
+            "b",
+            "a",
+            "b",
+        ]
         assert with_partitions_handed_over(before, "b", {a_place(0)}) == before
 
 
@@ -122,9 +128,9 @@ def test_large_subscriptions_move_in_several_writes():
         moved = sum(b.owner != n.owner for b, n in zip(now.entries, following.entries, strict=True))
         assert moved <= MAX_PARTITIONS_PER_WRITE
         now = following
-    assert Counter(in_words(now.entries)) == {"a": 125, "b": 125}
+    assert Counter(format_partitions(now.entries)) == {"a": 125, "b": 125}
     gone = without_sessions(now, {"a"})
     assert sum(b.owner != n.owner for b, n in zip(now.entries, gone.entries, strict=True)) == MAX_PARTITIONS_PER_WRITE
     while (following := with_rebalanced_partitions(gone)) != gone:
         gone = following
-    assert Counter(in_words(gone.entries)) == {"b": 250}
+    assert Counter(format_partitions(gone.entries)) == {"b": 250}

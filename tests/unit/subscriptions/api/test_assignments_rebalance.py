@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from nakadi.model.event_type import Position
 from nakadi.subscriptions.api.assignments import changes_to_rebalance, entries_handed_over, entry_moved_to
-from tests.support.coordination import a_place, a_session, entries, entry, in_words
+from tests.support.coordination import a_place, a_session, entries, entry, format_partitions
 from tests.support.everything import seeds
 
 
@@ -47,7 +47,7 @@ class TestShares:
     def test_are_even_and_moves_are_few(self, sessions, before, wanted):
         """Sessions get equal numbers, the first ids what is left over; free partitions go first, then surplus,
         and what is only promised before what is read. (S236, S237, S239, S240)"""
-        assert in_words(after(sharing(*sessions.split()), entries(*before))) == wanted
+        assert format_partitions(after(sharing(*sessions.split()), entries(*before))) == wanted
 
     @pytest.mark.parametrize(("sessions", "before", "_"), SHARES)
     def test_that_are_fair_stay(self, sessions, before, _):
@@ -59,7 +59,9 @@ class TestShares:
     def test_do_not_depend_on_the_order_of_sessions(self):
         """Every process comes to the same result, in whatever order it finds the sessions. (S236, S319)"""
         before = entries("a", "a>b", "", "c", "d", "b")
-        results = [in_words(after(list(order), before)) for order in itertools.permutations(sharing("a", "b", "c"))]
+        results = [
+            format_partitions(after(list(order), before)) for order in itertools.permutations(sharing("a", "b", "c"))
+        ]
         assert len({tuple(each) for each in results}) == 1
 
     def test_keep_what_is_known_of_a_partition(self):
@@ -75,31 +77,31 @@ class TestShares:
 class TestDirectSessions:
     def test_get_what_they_ask_for_and_the_others_share_the_rest(self):
         """Eight partitions, two of them asked for by name: the two others get three each. (S170)"""
-        found = in_words(after([a_session("d", 0, 1), *sharing("a", "b")], entries(*[""] * 8)))
+        found = format_partitions(after([a_session("d", 0, 1), *sharing("a", "b")], entries(*[""] * 8)))
         assert found[:2] == ["d", "d"]
         assert Counter(found[2:]) == {"a": 3, "b": 3}
 
     def test_wait_for_the_current_reader_of_their_partition(self):
         """A partition that is read is promised to the session that asked for it by name, and is not taken. (S171,
         S240)"""
-        assert in_words(after([a_session("d", 1), *sharing("a")], entries("a", "a"))) == ["a", "a>d"]
+        assert format_partitions(after([a_session("d", 1), *sharing("a")], entries("a", "a"))) == ["a", "a>d"]
 
     def test_never_lose_their_partition_to_others(self):
         """However many share the rest, what was asked for by name stays. (S172)"""
         sessions = [a_session("d", 0), *sharing("a", "b")]
-        assert in_words(after(sessions, entries("d", "a", "a"))) == ["d", "a", "a>b"]
+        assert format_partitions(after(sessions, entries("d", "a", "a"))) == ["d", "a", "a>b"]
 
     def test_leave_alone_what_no_one_asked_for(self):
         """With direct sessions only, the other partitions stay without an owner. (S173)"""
-        assert in_words(after([a_session("d", 1)], entries("", "", ""))) == ["", "d", ""]
+        assert format_partitions(after([a_session("d", 1)], entries("", "", ""))) == ["", "d", ""]
 
     def test_may_take_everything(self):
         """If all partitions are asked for by name, those who share lose theirs. (S175)"""
-        assert in_words(after([a_session("d", 0, 1), *sharing("a")], entries("a", "a"))) == ["a>d", "a>d"]
+        assert format_partitions(after([a_session("d", 0, 1), *sharing("a")], entries("a", "a"))) == ["a>d", "a>d"]
 
     def test_give_back_to_those_who_share(self):
         """A partition whose direct session is gone returns to those who share. (S171)"""
-        assert in_words(after(sharing("a"), entries("a", "d"))) == ["a", "a"]
+        assert format_partitions(after(sharing("a"), entries("a", "d"))) == ["a", "a"]
 
     def test_that_leave_too_little_change_nothing(self):
         """If those who share outnumber what the direct sessions leave, nothing changes, their claims included.
@@ -119,7 +121,7 @@ class TestMove:
     def test_takes_from_the_dead_and_asks_the_living(self, before, wanted):
         """What has no owner or a dead one changes hands at once; what a live one has is promised; giving it back to its
         owner ends a promise. (S239, S240)"""
-        assert in_words([entry_moved_to(entry(0, before), "s", {"s", "x"})]) == [wanted]
+        assert format_partitions([entry_moved_to(entry(0, before), "s", {"s", "x"})]) == [wanted]
 
 
 class TestHandOver:
@@ -128,7 +130,7 @@ class TestHandOver:
         (S242, S313)"""
         before = entries("a>b", "a", "c>b", "a>b", "")
         changed = entries_handed_over(before, "a", {each.partition for each in before[:3]})
-        assert [(each.partition, *in_words([each])) for each in changed] == [(a_place(0), "b")]
+        assert [(each.partition, *format_partitions([each])) for each in changed] == [(a_place(0), "b")]
 
 
 @pytest.mark.parametrize("seed", seeds(40, 200))
@@ -174,5 +176,5 @@ def test_new_partitions_go_to_those_who_share():
     unassigned where there are no others. (S176, S173)"""
     direct, sharing = a_session("d", 0), a_session("s")
     grown = entries("d", "s", "", "")
-    assert in_words(after([direct, sharing], grown)) == ["d", "s", "s", "s"]
-    assert in_words(after([direct], entries("d", "", ""))) == ["d", "", ""]
+    assert format_partitions(after([direct, sharing], grown)) == ["d", "s", "s", "s"]
+    assert format_partitions(after([direct], entries("d", "", ""))) == ["d", "", ""]

@@ -7,9 +7,9 @@ from nakadi.model.event_type import Position
 from nakadi.model.subscription import EMPTY_ASSIGNMENT
 from nakadi.ports.coordination import MAX_PARTITIONS_PER_WRITE
 from nakadi.subscriptions.api.offsets import with_next_missing_entries
-from tests.support.coordination import a_place, an_assignment, in_words
+from tests.support.coordination import a_place, an_assignment, format_partitions
 from tests.support.patience import PATIENCE
-from tests.support.subscriptions import cursors, publish, published, reset, subscribed
+from tests.support.subscriptions import create_subscription, cursors, offset_text, publish, reset
 
 
 def positions(count):
@@ -20,7 +20,7 @@ class TestAdding:
     def test_fills_up_what_is_missing(self):
         """Partitions without an entry get one, without an owner; those that have one keep it. (S100, S293)"""
         new, added = with_next_missing_entries(an_assignment("a"), positions(3))
-        assert in_words(new.entries) == ["a", "", ""]
+        assert format_partitions(new.entries) == ["a", "", ""]
         assert added == {a_place(1): Position(1, 1), a_place(2): Position(1, 2)}
 
     def test_says_when_it_is_complete(self):
@@ -47,7 +47,7 @@ class TestInitialisation:
     def test_happens_once_among_many(self, house):
         """All that initialise at the same time end up with the same offsets, each set once. (S100, S319)"""
         name = house.event_type(partitions=3, events=1)
-        subscription = subscribed(house.api, name)
+        subscription = create_subscription(house.api, name)
         barrier = threading.Barrier(8)
 
         def initialise(_):
@@ -63,23 +63,23 @@ class TestInitialisation:
     def test_of_a_cursor_whose_timeline_is_gone_begins_at_the_oldest_event(self, house):
         """Where an initial cursor leads nowhere any more, the oldest event that is there comes first. (S98, S101)"""
         name = house.event_type(events=3)
-        cursor = {"event_type": name, "partition": "0", "offset": published(1)}
-        subscription = subscribed(house.api, name, read_from="cursors", initial_cursors=[cursor])
+        cursor = {"event_type": name, "partition": "0", "offset": offset_text(1)}
+        subscription = create_subscription(house.api, name, read_from="cursors", initial_cursors=[cursor])
         house.api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"})
         house.clock.move(10 * 24 * 3600)
         house.broker.housekeeping.run()
         publish(house.api, name)
         assert reset(house.api, subscription).status_code == 204
-        assert cursors(house.api, subscription)[name, "0"] in (published(1), published(-1, timeline=2))
+        assert cursors(house.api, subscription)[name, "0"] in (offset_text(1), offset_text(-1, timeline=2))
         assert house.stats(subscription, show_time_lag=True)["0"]["consumer_lag_seconds"] == 0
 
     def test_gives_partitions_without_an_initial_cursor_their_beginning(self, house):
         """A partition that came after the subscription is read from its first event. (S293, S294, S297)"""
         name = house.event_type(events=3)
-        cursor = {"event_type": name, "partition": "0", "offset": published(1)}
-        subscription = subscribed(house.api, name, read_from="cursors", initial_cursors=[cursor])
+        cursor = {"event_type": name, "partition": "0", "offset": offset_text(1)}
+        subscription = create_subscription(house.api, name, read_from="cursors", initial_cursors=[cursor])
         house.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
-        assert cursors(house.api, subscription) == {(name, "0"): published(1), (name, "1"): published(-1)}
+        assert cursors(house.api, subscription) == {(name, "0"): offset_text(1), (name, "1"): offset_text(-1)}
 
     def test_of_what_is_there_asks_for_nothing(self, house):
         """A subscription that has its offsets keeps them, also if its event type is gone. (S100, S160)"""
@@ -87,13 +87,13 @@ class TestInitialisation:
         subscription = house.subscription(name)
         house.broker.event_types.remove(house.broker.event_types.get(name))
         assert reset(house.api, subscription).status_code == 204
-        assert cursors(house.api, subscription) == {(name, "0"): published(-1)}
+        assert cursors(house.api, subscription) == {(name, "0"): offset_text(-1)}
 
     def test_comes_before_new_partitions_can_have_events(self, house):
         """What is published to new partitions before a subscription has learnt of them is consumed, also by one that
         reads from the end and was never streamed. (S293, S294, R212)"""
         name = house.event_type()
-        subscription = subscribed(house.api, name)
+        subscription = create_subscription(house.api, name)
         event_types = house.broker.event_types
         replace = event_types.replace
 
@@ -105,13 +105,13 @@ class TestInitialisation:
 
         event_types.replace = replace_and_publish
         house.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
-        assert cursors(house.api, subscription) == {(name, "0"): published(-1), (name, "1"): published(-1)}
+        assert cursors(house.api, subscription) == {(name, "0"): offset_text(-1), (name, "1"): offset_text(-1)}
 
     def test_of_the_end_is_in_the_newest_timeline(self, house):
         """`end` is the end of the newest timeline, also if nothing was written to it; `begin` the oldest event of the
         oldest. (S96, S97)"""
         name = house.event_type(events=3)
         house.api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"})
-        for read_from, wanted in (("end", published(-1, timeline=2)), ("begin", published(-1))):
+        for read_from, wanted in (("end", offset_text(-1, timeline=2)), ("begin", offset_text(-1))):
             subscription = house.subscription(name, read_from=read_from, consumer_group=read_from)
             assert cursors(house.api, subscription) == {(name, "0"): wanted}

@@ -27,7 +27,7 @@ from tests.support.api import problem
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_session, an_assignment
 from tests.support.patience import PATIENCE, until
-from tests.support.subscriptions import a_cursor, cursors, published, reset
+from tests.support.subscriptions import a_cursor, cursors, offset_text, reset
 from tests.unit.subscriptions.conftest import House
 
 
@@ -68,10 +68,10 @@ class TestReset:
         until(lambda: house.assignment(subscription).reset)
         with pytest.raises(Conflict, match="Resetting subscription cursors request is still in progress"):
             house.session(subscription, EventTypePartition(name, "0"))
-        assert cursors(house.api, subscription) == {(name, "0"): published(4)}
+        assert cursors(house.api, subscription) == {(name, "0"): offset_text(4)}
         house.leave(subscription, session)
         assert resetting.result(PATIENCE).status_code == 204
-        assert cursors(house.api, subscription) == {(name, "0"): published(1)}
+        assert cursors(house.api, subscription) == {(name, "0"): offset_text(1)}
         assert house.assignment(subscription).reset is None
         house.session(subscription)
 
@@ -85,7 +85,7 @@ class TestReset:
         assert house.commit(subscription, session, a_cursor(name, "0", 3)).status_code == 204
         house.leave(subscription, session)
         assert resetting.result(PATIENCE).status_code == 204
-        assert cursors(house.api, subscription) == {(name, "0"): published(1)}
+        assert cursors(house.api, subscription) == {(name, "0"): offset_text(1)}
 
     def test_is_one_at_a_time(self, house, threads):
         """While one reset is under way another is refused; when it is done it is not. (S140)"""
@@ -109,7 +109,7 @@ class TestReset:
         hasty.session(subscription)
         answer = reset(hasty.api, subscription, a_cursor(name, "0", 1))
         assert problem(answer, 503) == "Timeout resetting cursors"
-        assert cursors(hasty.api, subscription) == {(name, "0"): published(-1)}
+        assert cursors(hasty.api, subscription) == {(name, "0"): offset_text(-1)}
         assert hasty.assignment(subscription).reset is None
 
     def test_without_cursors_disturbs_no_one(self, house):
@@ -128,7 +128,7 @@ class TestReset:
         house.session(subscription, process_id="another process")
         house.clock.move((assignments.LEASE_DURATION + assignments.CLOCK_MARGIN).total_seconds())
         assert reset(house.api, subscription, a_cursor(name, "0", 1)).status_code == 204
-        assert cursors(house.api, subscription) == {(name, "0"): published(1)}
+        assert cursors(house.api, subscription) == {(name, "0"): offset_text(1)}
 
     def test_does_not_wait_for_the_dead_of_the_future(self, house, threads):
         """A session whose process died before the clock was set back is waited for as long as a lease lasts, not
@@ -164,7 +164,7 @@ class TestReset:
         subscription = house.subscription(name)
         house.coordination.remove_subscription_state(subscription["id"])
         assert reset(house.api, subscription, a_cursor(name, "0", 1)).status_code == 204
-        assert cursors(house.api, subscription) == {(name, "0"): published(1)}
+        assert cursors(house.api, subscription) == {(name, "0"): offset_text(1)}
 
     def test_clears_what_is_known_of_failures(self, house):
         """Counts of failed commits and searches go, of the partitions that are reset alone. (S142, S263)"""
@@ -199,7 +199,7 @@ class TestReset:
         house.subscription_services.reset_execution._write_reset(
             subscription["id"], Reset("another", A_MOMENT), changes
         )
-        assert cursors(house.api, subscription) == {(name, "0"): published(-1)}
+        assert cursors(house.api, subscription) == {(name, "0"): offset_text(-1)}
 
     def test_is_refused_while_the_store_is_away(self, house):
         """A store that does not answer is 503. (S108, S130)"""
@@ -277,11 +277,11 @@ class TestGoesOn:
         assert answer.headers["retry-after"]
         assert problem(reset(brief.api, subscription, a_cursor(name, "0", 2)), 409)
         serving(subscription).leave(session, DepartureRecord())
-        assert cursors(brief.api, subscription) == {(name, "0"): published(1)}
+        assert cursors(brief.api, subscription) == {(name, "0"): offset_text(1)}
         after = brief.session(subscription)
         brief.commit(subscription, after, a_cursor(name, "0", 4))
         assert reset(brief.api, subscription, a_cursor(name, "0", 1)).status_code == 204
-        assert cursors(brief.api, subscription) == {(name, "0"): published(4)}
+        assert cursors(brief.api, subscription) == {(name, "0"): offset_text(4)}
         assert problem(reset(brief.api, subscription, a_cursor(name, "0", 1)), 503) == STREAMS_NOT_ENDED_MESSAGE
 
     def test_a_repeated_request_joins(self, house, threads):
@@ -306,7 +306,7 @@ class TestGoesOn:
         members = serving(subscription)
         LeaseKeeper(brief.coordination, brief.clock).remove_expired_sessions([(members, members.assignment())])
         members.join(a_session("new", started_at=brief.clock.now()))
-        assert cursors(brief.api, subscription) == {(name, "0"): published(1)}
+        assert cursors(brief.api, subscription) == {(name, "0"): offset_text(1)}
 
     def test_housekeeping_finds_a_reset_that_was_left(self, brief):
         """Where no stream comes either, the next round of housekeeping sets the offsets. (S137)"""
@@ -317,7 +317,7 @@ class TestGoesOn:
         brief.leave(subscription, session)
         brief.wait(3600)
         brief.broker.housekeeping.run()
-        assert cursors(brief.api, subscription) == {(name, "0"): published(1)}
+        assert cursors(brief.api, subscription) == {(name, "0"): offset_text(1)}
 
     def test_streams_that_do_not_end_stop_it(self, brief):
         """A reset whose time is over while streams still run is given up when another stream begins, and the repeated
@@ -366,15 +366,15 @@ class TestGoesOn:
         subscription = brief.subscription(name)
         session = brief.session(subscription)
         brief.api.post("/settings/features", json={"feature": "audit_log_collection", "enabled": True})
-        told = []
-        monkeypatch.setattr(SystemEventPublisher, "publish", lambda *them: told.append(them[2]["data"]))
+        take_messages = []
+        monkeypatch.setattr(SystemEventPublisher, "publish", lambda *them: take_messages.append(them[2]["data"]))
         for _ in range(2):
             reset(brief.api, subscription, a_cursor(name, "0", 1))
         serving(subscription).leave(session, DepartureRecord())
         assert reset(brief.api, subscription, a_cursor(name, "0", 1)).status_code == 204
-        [change] = told
+        [change] = take_messages
         [[before], [after]] = [change["previous_object"], change["new_object"]]
-        assert (before["offset"], after["offset"]) == (published(-1), published(1))
+        assert (before["offset"], after["offset"]) == (offset_text(-1), offset_text(1))
 
 
 class TestRepartitioning:

@@ -22,7 +22,7 @@ from nakadi.subscriptions.api.repository import (
 from tests.support.api import problem
 from tests.support.builders import A_MOMENT, an_event_type
 from tests.support.clock import HandMovedClock
-from tests.support.subscriptions import a_request, changed
+from tests.support.subscriptions import a_request, change_request
 
 
 class Registered:
@@ -190,10 +190,10 @@ def test_running_sessions_of_a_deleted_subscription_end(house):
     """What the sessions share goes with the subscription: they find themselves gone, and end. (S74)"""
     subscription = house.subscription()
     house.session(subscription)
-    told = []
-    house.coordination.add_change_listener(subscription["id"], told.append)
+    take_messages = []
+    house.coordination.add_change_listener(subscription["id"], take_messages.append)
     house.api.delete(f"/subscriptions/{subscription['id']}")
-    assert told
+    assert take_messages
     assert house.assignment(subscription).sessions == ()
 
 
@@ -211,7 +211,7 @@ def test_a_registry_that_does_not_answer_is_reported(house):
         house.api.post("/subscriptions", json=a_request(name)),
         house.api.get("/subscriptions"),
         house.api.get(url),
-        house.api.put(url, json=changed(subscription)),
+        house.api.put(url, json=change_request(subscription)),
         house.api.delete(url),
         house.api.get(f"{url}/stats"),
     ):
@@ -222,8 +222,8 @@ def test_changes_of_the_definition_disturb_no_one(house):
     """A change of a subscription is nothing to those who share it. (S71)"""
     subscription = house.subscription()
     house.session(subscription)
-    before, told = house.assignment(subscription), []
-    house.coordination.add_change_listener(subscription["id"], told.append)
-    answer = house.api.put(f"/subscriptions/{subscription['id']}", json=changed(subscription, labels={"a": "b"}))
+    before, take_messages = house.assignment(subscription), []
+    house.coordination.add_change_listener(subscription["id"], take_messages.append)
+    answer = house.api.put(f"/subscriptions/{subscription['id']}", json=change_request(subscription, labels={"a": "b"}))
     assert answer.status_code == 204
-    assert (told, house.assignment(subscription)) == ([], before)
+    assert (take_messages, house.assignment(subscription)) == ([], before)

@@ -6,8 +6,8 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition
 from nakadi.subscriptions.api.assignments import CLOCK_MARGIN, LEASE_DURATION
 from tests.support.api import problem
-from tests.support.metrics import samples_of, value
-from tests.support.subscriptions import a_cursor, publish, published
+from tests.support.metrics import collect_samples, value
+from tests.support.subscriptions import a_cursor, offset_text, publish
 
 
 class TestReaders:
@@ -181,13 +181,13 @@ class TestStallWatch:
         watch = house.broker.subscription_services.stalled_subscriptions
         house.broker.housekeeping.run()
         assert watch.stalled_ids == [stuck["id"]]
-        assert value(samples_of(house.broker.metrics), "nakadi_stalled_subscriptions") == 1
+        assert value(collect_samples(house.broker.metrics), "nakadi_stalled_subscriptions") == 1
         said = [each.getMessage() for each in caplog.records if each.name == "nakadi.subscriptions.api.stats"]
         assert [stuck["id"] in each for each in said] == [True]
         house.commit(stuck, sessions[0], a_cursor(name, "0", 1))
         house.broker.housekeeping.run()
         assert watch.stalled_ids == []
-        assert value(samples_of(house.broker.metrics), "nakadi_stalled_subscriptions") == 0
+        assert value(collect_samples(house.broker.metrics), "nakadi_stalled_subscriptions") == 0
 
     def test_goes_on_after_one_that_cannot_be_looked_at(self, house, monkeypatch, caplog):
         """A subscription of which nothing can be found out is reported, and the others are looked at. (S280)"""
@@ -281,5 +281,5 @@ def test_a_commit_ahead_of_the_log_leaves_nothing_waiting(house):
     """Beyond the newest event nothing is unconsumed. (S127, S285)"""
     name = house.event_type(events=1)
     subscription = house.subscription(name)
-    house.commit(subscription, house.session(subscription), a_cursor(name, "0", published(99)))
+    house.commit(subscription, house.session(subscription), a_cursor(name, "0", offset_text(99)))
     assert house.stats(subscription)["0"]["unconsumed_events"] == 0

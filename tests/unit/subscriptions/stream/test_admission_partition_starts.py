@@ -28,24 +28,24 @@ class Case:
         self.event_types = EventTypes(MemoryRegistry(), Cache(self.clock, 1.0))
         self.looks = 0
         self.starts = PartitionStarts(self.event_types, CursorResolver(self), self.clock)
-        self.order = self.made("first")
+        self.order = self.make_event_type("first")
 
     def for_storage(self, _storage_id):
         self.looks += 1
         return self.log
 
-    def made(self, event_type_id, events=1):
+    def make_event_type(self, event_type_id, events=1):
         timeline = a_timeline(topic=f"topic-of-{event_type_id}", partitions=2)
         self.log.create_topic(timeline.topic, 2)
-        self.published(timeline, events)
+        self.append_events(timeline, events)
         self.event_types.add(an_event_type(name="order", id=event_type_id, timelines=(timeline,)))
         return self.event_types.get("order")
 
-    def published(self, timeline, events):
+    def append_events(self, timeline, events):
         for partition in range(2):
             self.log.append(timeline.topic, {partition: [Record(b"{}")] * events})
 
-    def switched(self):
+    def switch_timeline(self):
         """The event type has a second timeline."""
         old = self.order.timeline
         new = a_timeline(order=2, topic="the second", partitions=2)
@@ -71,7 +71,7 @@ def test_an_event_type_that_was_made_again_is_another(case):
     not read the old one. (S299)"""
     case.starts.find(a_place(), BEGIN, case.order)
     case.event_types.remove(case.order)
-    second = case.made("second", events=3)
+    second = case.make_event_type("second", events=3)
     assert case.starts.find(a_place(), Position(1, 2), second).event_type.id == "second"
 
 
@@ -79,20 +79,20 @@ def test_an_event_type_that_moved_is_looked_at_anew(case):
     """Within the second for which a look counts, an event type moves to another timeline: who knows of that is not sent
     to the old one. (S299)"""
     case.starts.find(a_place(), BEGIN, case.order)
-    moved = case.switched()
+    moved = case.switch_timeline()
     assert case.starts.find(a_place(), Position(1, 0), moved).event_type.timelines == moved.timelines
 
 
 def test_who_knows_less_learns_what_is_new(case):
     """A stream that knows an event type as it was before a change learns of the change with the next partition."""
-    known, moved = case.order, case.switched()
+    known, moved = case.order, case.switch_timeline()
     assert case.starts.find(a_place(), BEGIN, known).event_type.revision == moved.revision
 
 
 def test_a_stream_does_not_go_on_with_the_successor_of_its_event_type(case):
     """A stream whose event type was deleted is not given the events of another one that has its name. (S299)"""
     case.event_types.remove(case.order)
-    case.made("second")
+    case.make_event_type("second")
     with pytest.raises(UnusableCursor, match="was deleted"):
         case.starts.find(a_place(), BEGIN, case.order)
 
@@ -107,7 +107,7 @@ def test_a_deleted_event_type_is_missed(case):
 def test_events_that_came_after_the_look_are_found(case):
     """A position that was beyond the end when the log was looked at may be within by now. (S207)"""
     case.starts.find(a_place(), BEGIN, case.order)
-    case.published(case.order.timeline, 1)
+    case.append_events(case.order.timeline, 1)
     assert case.starts.find(a_place(), Position(1, 1), case.order).position == Position(1, 1)
 
 

@@ -25,7 +25,7 @@ from tests.support.builders import A_MOMENT, an_event_type
 from tests.support.chunks import Rules, some_events
 from tests.support.consuming import ME, at, distance
 from tests.support.coordination import a_session, entry
-from tests.support.streaming import KeptOutlet, NoFigures
+from tests.support.streaming import NullFigures, RecordingOutlet
 
 PATIENCE_SECONDS = 60
 
@@ -95,7 +95,7 @@ class Carried:
             JsonSubscriptionFormat(),
             outlet,
             clock=clock,
-            figures=NoFigures(),
+            figures=NullFigures(),
             threads=threads if isinstance(threads, SessionCallThreads) else SessionCallThreads(threads, threads),
             open_source=self.open_source,
             known=KnownEventTypes([], lambda: None),
@@ -122,7 +122,7 @@ class Carried:
         return self.driver.session.end
 
 
-class UnreadOutlet(KeptOutlet):
+class UnreadOutlet(RecordingOutlet):
     """The client reads nothing; `stuck` is set once something was to be written."""
 
     def __init__(self):
@@ -161,7 +161,7 @@ def test_a_log_that_does_not_answer_keeps_no_one_waiting(threads):
 
     async def ended():
         source = Source(stuck=True)
-        stream = Carried(threads, KeptOutlet(), source)
+        stream = Carried(threads, RecordingOutlet(), source)
         await asyncio.wait_for(source.moving.wait(), PATIENCE_SECONDS)
         stream.look(f"{ME}>other")
         end = await stream.ended()
@@ -191,7 +191,7 @@ def test_a_partition_that_opens_after_a_change_is_read_as_changed(threads):
     partition is there: it is read as the event type is now. (S299)"""
 
     async def revision():
-        stream = Carried(threads, KeptOutlet(), Source())
+        stream = Carried(threads, RecordingOutlet(), Source())
         stream.executor.found = an_event_type(name="order", revision=1)
         stream.driver.update_event_type(an_event_type(name="order", revision=2))
         await stream.ended()
@@ -206,7 +206,7 @@ def test_a_commit_beyond_the_end_waits_for_events_for_a_moment(threads, monkeypa
     monkeypatch.setattr(driver_module, "OPEN_BEYOND_END_RETRY_SECONDS", PATIENCE_SECONDS)
 
     async def opened():
-        stream = Carried(threads, KeptOutlet(), Source())
+        stream = Carried(threads, RecordingOutlet(), Source())
         stream.executor.unusable = 2
         end = await stream.ended()
         return end, stream.executor.openings
@@ -219,7 +219,7 @@ def test_a_commit_beyond_the_end_ends_the_stream(threads, monkeypatch):
     monkeypatch.setattr(driver_module, "OPEN_BEYOND_END_RETRY_SECONDS", 0.0)
 
     async def opened():
-        stream = Carried(threads, KeptOutlet(), Source())
+        stream = Carried(threads, RecordingOutlet(), Source())
         stream.executor.unusable = 1000
         return await stream.ended()
 
@@ -230,7 +230,7 @@ def test_a_client_that_reads_gets_everything(threads):
     """While the client reads, it gets what was read in its order, and the stream ends for lack of commits. (S203)"""
 
     async def ended():
-        outlet = KeptOutlet()
+        outlet = RecordingOutlet()
         end = await Carried(threads, outlet, Source()).ended()
         return end, [line.count("events") for line in outlet.text.splitlines()]
 

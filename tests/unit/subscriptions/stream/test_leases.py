@@ -42,7 +42,7 @@ def host(coordination, clock):
     return LeaseKeeper(coordination, clock, lambda: "this process")
 
 
-def shared(coordination, clock, subscription, *holders):
+def a_shared_subscription(coordination, clock, subscription, *holders):
     """A subscription in which these processes have a session each, with a partition each."""
     sessions = [a_session(f"{subscription}-{each}", process_id=each) for each in holders]
     new = an_assignment(*[each.id for each in sessions], sessions=sessions)
@@ -54,7 +54,7 @@ def shared(coordination, clock, subscription, *holders):
 def test_one_look_at_leases_serves_all_subscriptions(host, coordination, clock):
     """However many subscriptions a process shares with others, it asks once a turn who is alive; of the dead the others
     get the partitions. (S224, S239)"""
-    subscriptions = [shared(coordination, clock, f"{each}", "this process", OTHER) for each in range(50)]
+    subscriptions = [a_shared_subscription(coordination, clock, f"{each}", "this process", OTHER) for each in range(50)]
     renew_and_clean_up(host, subscriptions, lambda _: pytest.fail("nothing is left behind"))
     assert coordination.looks == 1
     for members, _ in subscriptions:
@@ -65,7 +65,7 @@ def test_one_look_at_leases_serves_all_subscriptions(host, coordination, clock):
 
 def test_no_one_asks_who_is_alone(host, coordination, clock):
     """Where all sessions are its own, a process needs no other lease."""
-    subscriptions = [shared(coordination, clock, f"{each}", "this process") for each in range(50)]
+    subscriptions = [a_shared_subscription(coordination, clock, f"{each}", "this process") for each in range(50)]
     host.renew()
     renew_and_clean_up(host, subscriptions, lambda _: pytest.fail("nothing is left behind"))
     assert coordination.looks == 0
@@ -73,8 +73,8 @@ def test_no_one_asks_who_is_alone(host, coordination, clock):
 
 def test_a_turn_that_takes_long_takes_no_one_for_dead(host, coordination, clock):
     """Leases are judged as of the time at which they were read: since then they may have been renewed. (S224, S318)"""
-    gone = shared(coordination, clock, "gone", "this process", "dead process")
-    alive = shared(coordination, clock, "alive", "this process", OTHER)
+    gone = a_shared_subscription(coordination, clock, "gone", "this process", "dead process")
+    alive = a_shared_subscription(coordination, clock, "alive", "this process", OTHER)
     coordination.renew_lease(OTHER, clock.now() + LEASE_DURATION)
     host.renew()
 
@@ -111,7 +111,9 @@ def test_a_renewal_that_comes_too_late_is_worth_nothing(host, coordination, cloc
 def test_a_subscription_that_fails_does_not_keep_the_others(host, coordination, clock, caplog):
     """What cannot be removed from one subscription, for whatever reason, is logged and tried again; from the others it
     is removed all the same. (S224, S239)"""
-    subscriptions = [shared(coordination, clock, name, "this process", OTHER) for name in ("broken", "fine")]
+    subscriptions = [
+        a_shared_subscription(coordination, clock, name, "this process", OTHER) for name in ("broken", "fine")
+    ]
     (broken, _), (fine, _) = subscriptions
     host.remove_session_later("broken", "broken-this process")
     host.remove_session_later("fine", "fine-this process")

@@ -76,7 +76,7 @@ def test_commits_without_a_pause_do_not_hide_a_change(coordination, clock):
     assert reader.read({SubscriptionChange.OFFSETS}).assignment.session("second") is not None
 
 
-def committed(reader, session, partition, offset):
+def is_committed(reader, session, partition, offset):
     """Whether a commit of one partition is enough to know the state, and where the partition is in it then."""
     place = a_place(partition)
     known = reader.add_commits([OffsetsCommitted(session, ((place, Position(1, offset)),))])
@@ -88,9 +88,9 @@ def test_a_commit_that_says_what_it_moved_is_not_read(coordination, clock):
     reader = SharedStateReader(SubscriptionSessions(coordination, "s", clock, execute_reset=print))
     reader.read({SubscriptionChange.ASSIGNMENT})
     coordination.close()
-    assert committed(reader, "first", "1", 7) == (True, 7)
-    assert committed(reader, "first", "1", 5) == (True, 7)
-    assert committed(reader, "second", "1", 9) == (True, 7)
+    assert is_committed(reader, "first", "1", 7) == (True, 7)
+    assert is_committed(reader, "first", "1", 5) == (True, 7)
+    assert is_committed(reader, "second", "1", 9) == (True, 7)
     assert reader.shared.offsets[a_place("0")].position == Position(1, -1)
 
 

@@ -16,7 +16,7 @@ from nakadi.subscriptions.stream.actions import (
 )
 from nakadi.subscriptions.stream.parking import empty_run_ending_at
 from tests.support.chunks import a_chunk
-from tests.support.consuming import ME, Table, at
+from tests.support.consuming import ME, SessionHarness, at
 from tests.support.coordination import a_parked_event, a_place, entry
 
 PARKING = RetryPolicy(UnprocessablePolicy.PARK_KEY, 3)
@@ -28,25 +28,25 @@ def events(*keys, start=0):
     return a_chunk(*[Record(b"{}", key or None) for key in keys], start=start).run_from_offset(start)
 
 
-def a_table(*parked, replay=None, **limits):
+def a_table(*list_parked, replay=None, **limits):
     """Partition 0 is ours, and these keys have parked events."""
-    table = Table(
+    table = SessionHarness(
         entries=[PartitionAssignment(a_place(0), ME, replay=replay)],
         policy=PARKING,
         opening=False,
         **{"batch_limit": 1, "max_uncommitted_events": 20} | limits,
     )
-    answer_opening(table, *parked)
+    answer_opening(table, *list_parked)
     return table
 
 
-def answer_opening(table, *parked):
+def answer_opening(table, *list_parked):
     """Say of the last opening that was asked for that these keys have parked events."""
-    [opening] = (each for each in table.called() if isinstance(each, OpenPartition))
-    table.tell(table.session.handle_opening(opening, opening.position, 0, table.now, frozenset(parked)))
+    [opening] = (each for each in table.take_calls() if isinstance(each, OpenPartition))
+    table.tell(table.session.handle_opening(opening, opening.position, 0, table.now, frozenset(list_parked)))
 
 
-def parked(call):
+def list_parked(call):
     return [each.end.offset for each in call.events]
 
 
@@ -54,35 +54,35 @@ def test_events_of_a_parked_key_are_put_away_before_anything_is_sent():
     """Nothing is sent as long as events that follow others are being parked, and then all else is."""
     table = a_table("a")
     table.arrive(events("b", "a", "c", "a", ""))
-    [call] = table.called()
-    assert (parked(call), call.commit_position, table.told()) == ([1, 3], None, [])
+    [call] = table.take_calls()
+    assert (list_parked(call), call.commit_position, table.take_messages()) == ([1, 3], None, [])
     assert not table.session.wants_events(a_place(0))
     table.tell(table.session.handle_parking_end(call, table.now))
-    assert table.told() == [f"0:0-0 {STARTED}", "0:2-2", "0:4-4"]
+    assert table.take_messages() == [f"0:0-0 {STARTED}", "0:2-2", "0:4-4"]
 
 
 def test_the_cursor_moves_with_them_if_nothing_is_outstanding():
     """With nothing before them uncommitted, putting events away moves the cursor behind them in the same step."""
     table = a_table("a")
     table.arrive(events("a", "a", "b", "a"))
-    [call] = table.called()
-    assert (parked(call), call.commit_position) == ([0, 1, 3], None)
+    [call] = table.take_calls()
+    assert (list_parked(call), call.commit_position) == ([0, 1, 3], None)
     table = a_table("a")
     table.arrive(events("a", "a"))
-    assert table.called()[0].commit_position == at(1)
+    assert table.take_calls()[0].commit_position == at(1)
 
 
 def test_the_cursor_does_not_pass_what_is_not_put_away():
     """Until it is known that events are parked, nothing is committed behind them, not even at the end."""
     table = a_table("a", commit_seconds=60)
     table.arrive(events("a", "b"))
-    [call] = table.called()
+    [call] = table.take_calls()
     table.wait(6)
-    assert table.called() == []
+    assert table.take_calls() == []
     assert table.session.departure_record().commit_positions == {}
     table.tell(table.session.handle_parking_end(call, table.now))
     table.wait(1)
-    assert table.called() == [AutoCommit({a_place(0): at(0)})]
+    assert table.take_calls() == [AutoCommit({a_place(0): at(0)})]
     table.tell(table.session.handle_shutdown())
     assert table.session.departure_record().commit_positions == {a_place(0): at(0)}
 
@@ -91,79 +91,79 @@ def test_a_partition_is_not_handed_over_meanwhile():
     """No session gets a partition while events of it are being put away. (S316)"""
     table = a_table("a")
     table.arrive(events("a"))
-    [call] = table.called()
+    [call] = table.take_calls()
     table.change(entry(0, f"{ME}>other"))
-    assert not [each for each in table.called() if isinstance(each, HandOverPartitions)]
+    assert not [each for each in table.take_calls() if isinstance(each, HandOverPartitions)]
     table.tell(table.session.handle_parking_end(call, table.now))
-    assert table.called() == [HandOverPartitions(frozenset({a_place(0)}), {a_place(0): at(0)})]
+    assert table.take_calls() == [HandOverPartitions(frozenset({a_place(0)}), {a_place(0): at(0)})]
 
 
 def test_many_are_put_away_in_several_steps():
     """No step is larger than what fits one."""
     table = a_table("a")
     table.arrive(events(*["a"] * (MAX_PARKED_EVENTS_PER_CALL + 1)))
-    assert [len(call.events) for call in table.called()] == [MAX_PARKED_EVENTS_PER_CALL, 1]
+    assert [len(call.events) for call in table.take_calls()] == [MAX_PARKED_EVENTS_PER_CALL, 1]
     table = a_table("a")
     large = Record(b"x" * (MAX_PARKED_BYTES_PER_CALL // 2 + 1), "a")
     table.arrive(a_chunk(large, large, Record(b"{}", "a")).run_from_offset(0))
-    assert [parked(call) for call in table.called()] == [[0], [1, 2]]
+    assert [list_parked(call) for call in table.take_calls()] == [[0], [1, 2]]
 
 
 def test_what_waits_is_looked_at_anew_once_its_key_is_parked():
     """When an event is given up, what was read behind it is read again, for it may have to follow. (S259, S260)"""
-    table = Table(
+    table = SessionHarness(
         entries=[PartitionAssignment(a_place(0), ME, failed_streams=3, search_end=at(4))],
         policy=PARKING,
         max_uncommitted_events=20,
     )
     table.arrive(events("a", "a", "b"))
-    [drop] = table.called()
+    [drop] = table.take_calls()
     assert (drop.event.end, drop.failed_streams, drop.replay_id) == (at(0), 3, None)
     table.opening = False
     table.commit(0)
     answer_opening(table, "a")
-    assert table.told() == []
+    assert table.take_messages() == []
     table.arrive(events("a", "b", start=1))
-    [call] = table.called()
-    assert (parked(call), call.commit_position) == ([1], at(1))
+    [call] = table.take_calls()
+    assert (list_parked(call), call.commit_position) == ([1], at(1))
     table.tell(table.session.handle_parking_end(call, table.now))
-    assert len(table.told()) == 1
+    assert len(table.take_messages()) == 1
 
 
 def test_keys_are_asked_for_again_when_the_assignment_changes():
     """A key's last parked event may have been removed; but what was put away since that was asked counts."""
     table = a_table("a", "b")
     table.change(entry(0, ME))
-    [call] = table.called()
+    [call] = table.take_calls()
     assert isinstance(call, ReloadParkedKeys)
     table.arrive(events("b"))
-    [park] = table.called()
+    [park] = table.take_calls()
     table.tell(table.session.handle_parked_keys(call, frozenset()))
     table.tell(table.session.handle_parking_end(park, table.now))
     table.arrive(events("a", "b", start=1))
-    assert [parked(each) for each in table.called() if isinstance(each, ParkEvents)] == [[2]]
+    assert [list_parked(each) for each in table.take_calls() if isinstance(each, ParkEvents)] == [[2]]
 
 
 def test_answers_that_came_too_late():
     """What was asked for before a partition was opened anew says nothing about it since."""
     table = a_table("a")
     table.arrive(events("a"))
-    [park] = table.called()
+    [park] = table.take_calls()
     table.change(entry(0, ME))
-    [relearn] = table.called()
+    [relearn] = table.take_calls()
     table.commit(5)
     answer_opening(table, "a")
     table.tell(table.session.handle_parking_end(park, table.now))
     table.tell(table.session.handle_parked_keys(relearn, frozenset()))
     table.arrive(events("a", start=6))
-    assert [parked(each) for each in table.called()] == [[6]]
+    assert [list_parked(each) for each in table.take_calls()] == [[6]]
 
 
 def test_without_the_policy_nothing_follows():
     """Parked events of a subscription that does not park any more are left alone."""
-    table = Table(0, batch_limit=1, max_uncommitted_events=9)
+    table = SessionHarness(0, batch_limit=1, max_uncommitted_events=9)
     table.arrive(events("a", "a"))
-    assert table.told() == [f"0:0-0 {STARTED}", "0:1-1"]
+    assert table.take_messages() == [f"0:0-0 {STARTED}", "0:1-1"]
 
 
 # Replays
@@ -172,15 +172,15 @@ def test_without_the_policy_nothing_follows():
 def test_a_replay_is_asked_for_and_ended():
     """A partition with a replay is opened with it; when the cursor has come to where it was, the replay is over."""
     replay = Replay("r", at(9), ("a",))
-    table = Table(entries=[PartitionAssignment(a_place(0), ME, replay=replay)], policy=PARKING, opening=False)
-    [opening] = table.called()
+    table = SessionHarness(entries=[PartitionAssignment(a_place(0), ME, replay=replay)], policy=PARKING, opening=False)
+    [opening] = table.take_calls()
     assert opening.replay == replay
     table.commit(8)
-    assert EndReplay(a_place(0), replay) not in table.called()
+    assert EndReplay(a_place(0), replay) not in table.take_calls()
     table.commit(9)
-    assert [each for each in table.called() if isinstance(each, EndReplay)] == [EndReplay(a_place(0), replay)]
+    assert [each for each in table.take_calls() if isinstance(each, EndReplay)] == [EndReplay(a_place(0), replay)]
     table.commit(10)
-    assert not [each for each in table.called() if isinstance(each, EndReplay)]
+    assert not [each for each in table.take_calls() if isinstance(each, EndReplay)]
 
 
 def test_the_end_of_a_replay_is_committed_at_once():
@@ -189,18 +189,18 @@ def test_the_end_of_a_replay_is_committed_at_once():
     table.arrive(events("a"))
     table.arrive(empty_run_ending_at(at(9)))
     table.tick()
-    assert table.called() == []
+    assert table.take_calls() == []
     table.commit(0)
     table.tick()
     table.tick()
-    assert table.called() == [AutoCommit({a_place(0): at(9)})]
+    assert table.take_calls() == [AutoCommit({a_place(0): at(9)})]
 
 
 def test_what_is_parked_again_is_no_part_of_the_replay():
     """An event that is put away during a replay is marked with it, so that it stays parked."""
     table = a_table("a", replay=Replay("r", at(9)))
     table.arrive(events("a"))
-    assert table.called()[0].replay_id == "r"
+    assert table.take_calls()[0].replay_id == "r"
 
 
 @pytest.mark.parametrize(

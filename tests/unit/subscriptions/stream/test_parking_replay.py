@@ -36,7 +36,7 @@ def threads():
         yield threads
 
 
-def taken(source):
+def read_until_gap(source):
     """Everything up to the first event of the log, as offsets; None for what is passed over."""
     found = []
 
@@ -62,13 +62,13 @@ def a_source(threads, *events, until=50, fetch=None):
 def test_parked_events_come_before_the_log(threads):
     """Parked events come in order, timeline by timeline; what lies between is passed over, and then the log goes on."""
     events = [a_parked_event(3), a_parked_event(9), a_parked_event(0, timeline=2)]
-    assert taken(a_source(threads, *events[:2])) == [(1, 3), (1, 9), None]
-    assert taken(a_source(threads, *events)) == [(1, 3), (1, 9), (2, 0)]
+    assert read_until_gap(a_source(threads, *events[:2])) == [(1, 3), (1, 9), None]
+    assert read_until_gap(a_source(threads, *events)) == [(1, 3), (1, 9), (2, 0)]
 
 
 def test_nothing_is_passed_over_where_nothing_lies_between(threads):
     """When the last parked event is where the cursor was, the log goes on at once."""
-    assert taken(a_source(threads, a_parked_event(50))) == [(1, 50)]
+    assert read_until_gap(a_source(threads, a_parked_event(50))) == [(1, 50)]
 
 
 def test_many_are_fetched_bit_by_bit(threads):
@@ -78,14 +78,14 @@ def test_many_are_fetched_bit_by_bit(threads):
     source = a_source(threads, *events, fetch=lambda parked: fetched.append(parked) or b"{}")
     asyncio.run(source.move_to_next_event(lambda: None))
     assert len(fetched) == parking.MAX_FETCHED_AT_ONCE
-    assert len(taken(source)) == parking.MAX_FETCHED_AT_ONCE + 2
+    assert len(read_until_gap(source)) == parking.MAX_FETCHED_AT_ONCE + 2
 
 
 def test_what_was_skipped_meanwhile_is_left_out(threads):
     """An event that was removed from the parked ones is not sent."""
     first, second = a_parked_event(3), a_parked_event(9)
     source = a_source(threads, first, second, fetch={second.parked: b"{}"}.get)
-    assert taken(source) == [(1, 9), None]
+    assert read_until_gap(source) == [(1, 9), None]
 
 
 def test_a_store_that_does_not_answer_is_asked_again(threads, monkeypatch):

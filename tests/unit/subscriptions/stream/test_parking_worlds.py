@@ -3,11 +3,11 @@
 import pytest
 
 from tests.support.everything import seeds
-from tests.support.parking_world import World
+from tests.support.parking_world import ParkingSimulation
 
 
 @pytest.mark.parametrize("seed", seeds(25, 150))
 def test_keys_stay_in_order_and_nothing_is_lost(seed):
     """Whatever fails, crashes, is answered twice, skipped and redriven: the events of a key are processed in order, and
     once everything can be processed and is redriven, nothing is left. (S315, S125)"""
-    World(seed).run()
+    ParkingSimulation(seed).run()

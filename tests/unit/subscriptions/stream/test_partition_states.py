@@ -10,7 +10,7 @@ from nakadi.subscriptions.stream.partition_states import (
     PartitionState,
 )
 from tests.support.chunks import some_events
-from tests.support.consuming import Table
+from tests.support.consuming import SessionHarness
 from tests.support.coordination import a_place
 
 
@@ -50,7 +50,7 @@ def test_what_a_state_does_not_expect_is_an_error():
 
 def test_a_method_refuses_a_state_that_it_does_not_expect():
     """A partition that is not being read sends and receives nothing, whatever its caller believes."""
-    table = Table(0, opening=False)
+    table = SessionHarness(0, opening=False)
     partition = table.session._partitions[a_place(0)]
     assert partition.state is PartitionState.OPENING
     with pytest.raises(AssertionError):

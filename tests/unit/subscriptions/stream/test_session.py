@@ -15,7 +15,7 @@ from nakadi.subscriptions.stream.actions import (
 )
 from tests.support.builders import A_MOMENT
 from tests.support.chunks import a_chunk, some_events
-from tests.support.consuming import ME, Table, at
+from tests.support.consuming import ME, SessionHarness, at
 from tests.support.coordination import a_place, a_session, entry
 
 STARTED = "Stream started"
@@ -26,81 +26,81 @@ STARTED = "Stream started"
 
 def test_a_full_batch_goes_at_once():
     """A batch is sent as soon as it has as many events as it may have, and never has more. (S186, S178, S190)"""
-    table = Table(0, batch_limit=3, max_uncommitted_events=100)
+    table = SessionHarness(0, batch_limit=3, max_uncommitted_events=100)
     table.arrive(7)
-    assert table.told() == [f"0:0-2 {STARTED}", "0:3-5"]
+    assert table.take_messages() == [f"0:0-2 {STARTED}", "0:3-5"]
     table.arrive(2, start=7)
-    assert table.told() == ["0:6-8"]
+    assert table.take_messages() == ["0:6-8"]
 
 
 def test_the_window_makes_batches_smaller():
     """A batch limit above the window yields batches of the window's size, and they go at once. (S187)"""
-    table = Table(0, batch_limit=50, max_uncommitted_events=4)
+    table = SessionHarness(0, batch_limit=50, max_uncommitted_events=4)
     table.arrive(10)
-    assert table.told() == [f"0:0-3 {STARTED}"]
+    assert table.take_messages() == [f"0:0-3 {STARTED}"]
 
 
 def test_what_waits_goes_after_the_flush_timeout():
     """After the flush timeout whatever waits is sent, or a keep-alive; the timer begins anew each time. (S188)"""
-    table = Table(0, batch_limit=5, max_uncommitted_events=100, flush_seconds=10)
+    table = SessionHarness(0, batch_limit=5, max_uncommitted_events=100, flush_seconds=10)
     table.arrive(12)
-    assert table.told() == [f"0:0-4 {STARTED}", "0:5-9"]
+    assert table.take_messages() == [f"0:0-4 {STARTED}", "0:5-9"]
     table.wait(9)
-    assert table.told() == []
+    assert table.take_messages() == []
     table.wait(1)
-    assert table.told() == ["0:10-11"]
+    assert table.take_messages() == ["0:10-11"]
     table.commit(11)
     table.wait(20)
-    assert table.told() == ["0@11", "0@11"]
+    assert table.take_messages() == ["0@11", "0@11"]
 
 
 def test_each_partition_has_its_own_flush_timer():
     """One partition's batches do not put off another one's keep-alive. (S188)"""
-    table = Table(0, 1, batch_limit=1, max_uncommitted_events=100, flush_seconds=10)
+    table = SessionHarness(0, 1, batch_limit=1, max_uncommitted_events=100, flush_seconds=10)
     table.wait(5)
     table.arrive(1, partition=1)
-    table.told()
+    table.take_messages()
     table.wait(5)
-    assert table.told() == ["0@-1"]
+    assert table.take_messages() == ["0@-1"]
     table.wait(5)
-    assert table.told() == ["1@0"]
+    assert table.take_messages() == ["1@0"]
 
 
 def test_the_first_line_says_that_the_stream_started():
     """The first line, though it be a keep-alive, says that the stream started, and no other does. (S181, S182)"""
-    table = Table(0, flush_seconds=10)
+    table = SessionHarness(0, flush_seconds=10)
     table.wait(20)
-    assert table.told() == [f"0@-1 {STARTED}", "0@-1"]
+    assert table.take_messages() == [f"0@-1 {STARTED}", "0@-1"]
 
 
 def test_lost_events_are_reported():
     """Where events were gone before they could be sent, the first line says how many. (S181, S101, S301)"""
-    table = Table(0, opening=False)
-    [opening] = table.called()
+    table = SessionHarness(0, opening=False)
+    [opening] = table.take_calls()
     table.tell(table.session.handle_opening(opening, at(6), 7, table.now))
     table.arrive(some_events(1, start=7))
-    assert table.told() == [f"0:7-7 {STARTED}; skipped events due to retention time passed, count: 7"]
+    assert table.take_messages() == [f"0:7-7 {STARTED}; skipped events due to retention time passed, count: 7"]
     table.commit(7)
     assert table.session.end is None
 
 
 def test_one_partition_is_served_before_the_next():
     """A busy partition may use the whole window. (S189)"""
-    table = Table(0, 1, batch_limit=2, max_uncommitted_events=6)
+    table = SessionHarness(0, 1, batch_limit=2, max_uncommitted_events=6)
     table.arrive(6, partition=0)
     table.arrive(6, partition=1)
-    assert table.told() == [f"0:0-1 {STARTED}", "0:2-3", "0:4-5"]
+    assert table.take_messages() == [f"0:0-1 {STARTED}", "0:2-3", "0:4-5"]
 
 
 def test_a_batch_is_due_by_the_age_of_its_events():
     """Events that are older than the timespan of the newest go together, at least one. (S191, S193)"""
-    table = Table(0, batch_limit=100, max_uncommitted_events=100, batch_timespan_seconds=60)
+    table = SessionHarness(0, batch_limit=100, max_uncommitted_events=100, batch_timespan_seconds=60)
     table.arrive(_stored_after(0, 10, 59))
-    assert table.told() == []
+    assert table.take_messages() == []
     table.arrive(_stored_after(61, start=3))
-    assert table.told() == [f"0:0-2 {STARTED}"]
+    assert table.take_messages() == [f"0:0-2 {STARTED}"]
     table.arrive(_stored_after(200, start=4))
-    assert table.told() == ["0:3-3"]
+    assert table.take_messages() == ["0:3-3"]
 
 
 def _stored_after(*seconds, start=0):
@@ -115,26 +115,26 @@ def _stored_after(*seconds, start=0):
 
 def test_batches_by_age_respect_window_and_limit():
     """A batch that is due by its age is no longer than batches and window allow: the better behaviour. (S192)"""
-    table = Table(0, batch_limit=100, max_uncommitted_events=2, batch_timespan_seconds=60)
+    table = SessionHarness(0, batch_limit=100, max_uncommitted_events=2, batch_timespan_seconds=60)
     table.arrive(_stored_after(0, 10, 20, 100))
-    assert table.told() == [f"0:0-1 {STARTED}"]
+    assert table.take_messages() == [f"0:0-1 {STARTED}"]
 
 
 def test_the_heaviest_partition_is_relieved():
     """When too much is held, the heaviest partition goes beyond its batch limit, and says why. (S194, S182)"""
-    table = Table(0, 1, batch_limit=1000, max_uncommitted_events=1000)
+    table = SessionHarness(0, 1, batch_limit=1000, max_uncommitted_events=1000)
     table.arrive(some_events(3, size=10_000_000), partition=0)
     table.arrive(some_events(3, size=9_000_000), partition=1)
-    assert table.told() == [f"0:0-2 {STARTED}; Stream parameters are causing overflow"]
+    assert table.take_messages() == [f"0:0-2 {STARTED}; Stream parameters are causing overflow"]
 
 
 def test_silence_is_broken():
     """However long the flush timeout, a client hears of its stream before it takes it for dead. (S188)"""
-    table = Table(0, flush_seconds=600)
+    table = SessionHarness(0, flush_seconds=600)
     table.wait(MAX_SECONDS_BETWEEN_LINES)
-    assert table.told() == [f"0@-1 {STARTED}"]
+    assert table.take_messages() == [f"0@-1 {STARTED}"]
     table.wait(2 * MAX_SECONDS_BETWEEN_LINES)
-    assert table.told() == ["0@-1", "0@-1"]
+    assert table.take_messages() == ["0@-1", "0@-1"]
 
 
 # The window
@@ -142,59 +142,59 @@ def test_silence_is_broken():
 
 def test_sending_stops_at_the_window():
     """The window is one for all partitions; nothing is read beyond it, and a commit opens it. (S199, S195, S129)"""
-    table = Table(0, 1, batch_limit=1, max_uncommitted_events=5)
+    table = SessionHarness(0, 1, batch_limit=1, max_uncommitted_events=5)
     table.arrive(10)
     table.arrive(3, partition=1)
-    assert table.told() == [f"0:0-0 {STARTED}", "0:1-1", "0:2-2", "0:3-3", "0:4-4"]
+    assert table.take_messages() == [f"0:0-0 {STARTED}", "0:1-1", "0:2-2", "0:3-3", "0:4-4"]
     assert not table.session.wants_events(a_place(1))
     table.commit(4)
-    assert table.told() == ["0:5-5", "0:6-6", "0:7-7", "0:8-8", "0:9-9"]
+    assert table.take_messages() == ["0:5-5", "0:6-6", "0:7-7", "0:8-8", "0:9-9"]
     table.commit(6)
-    assert table.told() == ["1:0-0", "1:1-1"]
+    assert table.take_messages() == ["1:0-0", "1:1-1"]
 
 
 def test_keep_alives_go_on_beyond_the_window():
     """With the window used up there are keep-alives, and they show how far was sent. (S195, S179, S188)"""
-    table = Table(0, max_uncommitted_events=1, flush_seconds=10)
+    table = SessionHarness(0, max_uncommitted_events=1, flush_seconds=10)
     table.arrive(2)
-    table.told()
+    table.take_messages()
     table.wait(10)
-    assert table.told() == ["0@0"]
+    assert table.take_messages() == ["0@0"]
 
 
 def test_positions_are_counted_not_events():
     """What was passed over between events uses up the window. (S200)"""
-    table = Table(
+    table = SessionHarness(
         0, batch_limit=1, max_uncommitted_events=5, deliverable=lambda record: record.value in (b'"a"', b'"b"')
     )
     table.rules.skips_misplaced_events = True
     table.arrive(a_chunk("a", "x", "x", "x", "b", "a").run_from_offset(0))
-    assert table.told() == [f"0:0-0 {STARTED}", "0:4-4"]
+    assert table.take_messages() == [f"0:0-0 {STARTED}", "0:4-4"]
 
 
 def test_a_commit_of_what_was_not_sent():
     """A commit beyond what was sent drops what it covers; reading goes on behind it. (S207, S127, S209)"""
-    table = Table(0, 1, batch_limit=1, max_uncommitted_events=2)
+    table = SessionHarness(0, 1, batch_limit=1, max_uncommitted_events=2)
     table.arrive(6)
-    table.told()
+    table.take_messages()
     table.commit(3)
-    assert table.told() == ["0:4-4", "0:5-5"]
+    assert table.take_messages() == ["0:4-4", "0:5-5"]
     table.opening = False
     table.commit(20)
-    assert table.called() == [OpenPartition(a_place(0), at(20), 3)]
+    assert table.take_calls() == [OpenPartition(a_place(0), at(20), 3)]
     table.arrive(1, start=6)
-    assert table.told() == []
+    assert table.take_messages() == []
 
 
 def test_an_offset_that_goes_back():
     """Should an offset go back, what waits is forgotten and reading begins there. (S208)"""
-    table = Table(0, batch_limit=1, max_uncommitted_events=10)
+    table = SessionHarness(0, batch_limit=1, max_uncommitted_events=10)
     table.arrive(3)
     table.commit(2)
-    table.told()
+    table.take_messages()
     table.opening = False
     table.commit(0)
-    assert table.called() == [OpenPartition(a_place(0), at(0), 2)]
+    assert table.take_calls() == [OpenPartition(a_place(0), at(0), 2)]
 
 
 # The commit timeout
@@ -202,20 +202,20 @@ def test_an_offset_that_goes_back():
 
 def test_the_commit_timeout():
     """Who commits nothing for the commit timeout gets a debug line, and it is over at once. (S201, S203, S214, S182)"""
-    table = Table(0, commit_seconds=20)
+    table = SessionHarness(0, commit_seconds=20)
     table.wait(7)
     table.arrive(1)
-    table.told()
+    table.take_messages()
     table.wait(19)
     assert table.session.end is None
     table.wait(1)
-    assert table.told() == ["0@0 Commit timeout reached"]
+    assert table.take_messages() == ["0@0 Commit timeout reached"]
     assert table.session.end is SessionEnd.COMMIT_TIMEOUT
 
 
 def test_any_commit_winds_the_timer():
     """One timer for all partitions: a commit of any one is enough, though another is never committed. (S201, S202)"""
-    table = Table(0, 1, commit_seconds=20, flush_seconds=1000, max_uncommitted_events=10)
+    table = SessionHarness(0, 1, commit_seconds=20, flush_seconds=1000, max_uncommitted_events=10)
     table.arrive(1)
     table.arrive(5, partition=1)
     for offset in range(4):
@@ -228,7 +228,7 @@ def test_any_commit_winds_the_timer():
 
 def test_time_runs_from_the_first_event_that_is_outstanding():
     """With everything committed no time runs, and it begins with the next event. (S201, S204)"""
-    table = Table(0, commit_seconds=20)
+    table = SessionHarness(0, commit_seconds=20)
     table.arrive(1)
     table.commit(0)
     table.wait(500)
@@ -246,26 +246,26 @@ def test_time_runs_from_the_first_event_that_is_outstanding():
 def test_the_stream_timeout():
     """At the stream timeout what waits is flushed, the client gets a debug line, and commits are waited for. (S211,
     S210)"""
-    table = Table(
+    table = SessionHarness(
         0, batch_limit=3, max_uncommitted_events=10, stream_seconds=100, flush_seconds=1000, commit_seconds=60
     )
     table.wait(95)
-    table.told()
+    table.take_messages()
     table.arrive(5)
-    assert table.told() == ["0:0-2"]
+    assert table.take_messages() == ["0:0-2"]
     table.wait(5)
-    assert table.told() == ["0:3-4", "0@4 Stream timeout reached"]
+    assert table.take_messages() == ["0:3-4", "0@4 Stream timeout reached"]
     assert table.session.reason is SessionEnd.TIMEOUT
     table.arrive(5, start=5)
     table.wait(30)
-    assert table.told() == []
+    assert table.take_messages() == []
     table.commit(4)
     assert table.session.end is SessionEnd.TIMEOUT
 
 
 def test_a_closing_stream_does_not_wait_for_ever():
     """A closing stream waits for commits until the commit timeout. (S210)"""
-    table = Table(0, stream_seconds=100, flush_seconds=1000, commit_seconds=60)
+    table = SessionHarness(0, stream_seconds=100, flush_seconds=1000, commit_seconds=60)
     table.wait(90)
     table.arrive(1)
     table.wait(59)
@@ -276,35 +276,35 @@ def test_a_closing_stream_does_not_wait_for_ever():
 
 def test_the_stream_limit_counts_commits():
     """No more than the stream limit is sent, and it ends when as much is committed, not when sent. (S212, S182)"""
-    table = Table(0, batch_limit=2, max_uncommitted_events=10, stream_limit=3)
+    table = SessionHarness(0, batch_limit=2, max_uncommitted_events=10, stream_limit=3)
     table.arrive(10)
-    assert table.told() == [f"0:0-1 {STARTED}", "0:2-2"]
+    assert table.take_messages() == [f"0:0-1 {STARTED}", "0:2-2"]
     table.commit(1)
     assert table.session.end is None
     table.commit(2)
-    assert table.told() == ["0@2 Stream limit in events reached: 3"]
+    assert table.take_messages() == ["0@2 Stream limit in events reached: 3"]
     assert table.session.end is SessionEnd.LIMIT
 
 
 def test_the_committed_count_has_what_was_passed_over():
     """What was passed over counts as committed, and may exceed the limit. (S213)"""
-    table = Table(0, batch_limit=1, max_uncommitted_events=10, stream_limit=2)
+    table = SessionHarness(0, batch_limit=1, max_uncommitted_events=10, stream_limit=2)
     table.arrive(2)
-    table.told()
+    table.take_messages()
     table.commit(7)
-    assert table.told() == ["0@7 Stream limit in events reached: 8"]
+    assert table.take_messages() == ["0@7 Stream limit in events reached: 8"]
 
 
 def test_keep_alives_are_limited():
     """The stream closes without a word when every partition was silent so often in a row. (S196, S217)"""
-    table = Table(0, 1, keep_alive_limit=2, flush_seconds=10, commit_seconds=60)
+    table = SessionHarness(0, 1, keep_alive_limit=2, flush_seconds=10, commit_seconds=60)
     table.wait(10)
     table.arrive(1)
     table.wait(10)
     assert table.session.reason is None
-    table.told()
+    table.take_messages()
     table.wait(10)
-    assert sorted(table.told()) == ["0@0", "1@-1"]
+    assert sorted(table.take_messages()) == ["0@0", "1@-1"]
     assert table.session.reason is SessionEnd.KEEP_ALIVES
     table.commit(0)
     assert table.session.end is SessionEnd.KEEP_ALIVES
@@ -312,7 +312,7 @@ def test_keep_alives_are_limited():
 
 def test_keep_alives_beyond_the_window_count():
     """Keep-alives because of a window that is used up count, too. (S197)"""
-    table = Table(0, keep_alive_limit=2, max_uncommitted_events=1, flush_seconds=5, commit_seconds=60)
+    table = SessionHarness(0, keep_alive_limit=2, max_uncommitted_events=1, flush_seconds=5, commit_seconds=60)
     table.arrive(2)
     table.wait(10)
     assert table.session.reason is SessionEnd.KEEP_ALIVES
@@ -320,7 +320,7 @@ def test_keep_alives_beyond_the_window_count():
 
 def test_a_stream_without_partitions_ends():
     """A stream that neither has a partition nor is promised one ends after twice the commit timeout. (S218, S183)"""
-    table = Table(commit_seconds=10, entries=[entry(0, "other")])
+    table = SessionHarness(commit_seconds=10, entries=[entry(0, "other")])
     table.wait(15)
     table.change(entry(0, f"other>{ME}"))
     table.wait(100)
@@ -330,16 +330,16 @@ def test_a_stream_without_partitions_ends():
     assert table.session.end is None
     table.wait(1)
     assert table.session.end is SessionEnd.IDLE
-    assert table.told() == []
+    assert table.take_messages() == []
 
 
 def test_a_reset_closes():
     """When offsets are being set the client gets a debug line, and has the time to commit. (S215, S137, S182, S295)"""
-    table = Table(0)
+    table = SessionHarness(0)
     table.arrive(1)
-    table.told()
+    table.take_messages()
     table.look(resetting=True)
-    assert table.told() == ["0@0 Resetting subscription cursors"]
+    assert table.take_messages() == ["0@0 Resetting subscription cursors"]
     assert table.session.end is None
     table.commit(0)
     assert table.session.end is SessionEnd.RESET
@@ -347,16 +347,16 @@ def test_a_reset_closes():
 
 def test_a_blocked_client():
     """A client that is blocked gets a debug line, and the stream closes. (S216, S182, S308)"""
-    table = Table(0)
+    table = SessionHarness(0)
     table.session.handle_block()
     table.tick()
-    assert table.told() == ["0@-1 Consumption is blocked"]
+    assert table.take_messages() == ["0@-1 Consumption is blocked"]
     assert table.session.end is SessionEnd.BLOCKED
 
 
 def test_a_client_that_has_gone():
     """When the client has gone, what it got may still be committed until the commit timeout. (S220, S128, S169)"""
-    table = Table(0, commit_seconds=20)
+    table = SessionHarness(0, commit_seconds=20)
     table.arrive(1)
     table.tell(table.session.handle_disconnect(table.now))
     assert (table.session.reason, table.session.end) == (SessionEnd.GONE, None)
@@ -366,7 +366,7 @@ def test_a_client_that_has_gone():
 
 def test_a_client_that_has_gone_with_everything_committed():
     """When nothing is outstanding, a client that has gone gives its slot back at once. (S220)"""
-    table = Table(0)
+    table = SessionHarness(0)
     table.tell(table.session.handle_disconnect(table.now))
     assert table.session.end is SessionEnd.GONE
 
@@ -381,22 +381,22 @@ def test_a_client_that_has_gone_with_everything_committed():
 def test_ends_without_grace(fact, end):
     """Lost permission, failures and the server's end close at once, without a word, and count no failure. (S222, S223,
     S224, S84)"""
-    table = Table(0)
+    table = SessionHarness(0)
     table.arrive(1)
-    table.told()
+    table.take_messages()
     table.tell(fact(table.session))
-    assert (table.session.end, table.told()) == (end, [])
+    assert (table.session.end, table.take_messages()) == (end, [])
     assert table.session.departure_record() == DepartureRecord()
 
 
 def test_a_session_that_was_removed():
     """A session that is in the assignment no more sends nothing more. (S74, S239)"""
-    table = Table(0)
+    table = SessionHarness(0)
     table.assignment = an_assignment_without_me(table)
     table.look()
     assert table.session.end is SessionEnd.REMOVED
     table.arrive(1)
-    assert table.told() == []
+    assert table.take_messages() == []
 
 
 def an_assignment_without_me(table):
@@ -405,14 +405,14 @@ def an_assignment_without_me(table):
 
 def test_a_lease_that_ran_out():
     """A session whose lease has run out sends nothing more, whatever comes. (S318)"""
-    table = Table(0)
+    table = SessionHarness(0)
     table.lease.valid_until = 10.0
     table.now = 9.9
     table.arrive(1)
-    assert table.told() == [f"0:0-0 {STARTED}"]
+    assert table.take_messages() == [f"0:0-0 {STARTED}"]
     table.now = 10.0
     table.arrive(1, start=1)
-    assert table.told() == []
+    assert table.take_messages() == []
     assert table.session.end is SessionEnd.LEASE_LOST
 
 
@@ -430,26 +430,26 @@ def theirs(text: str) -> Record:
 def test_what_is_not_for_the_client_is_passed_over():
     """Events for others and deletions are not sent, and committed when nothing before them is outstanding. (S228,
     S230, S231, S232, S233, S275)"""
-    table = Table(0, batch_limit=1, max_uncommitted_events=10, deliverable=ours)
+    table = SessionHarness(0, batch_limit=1, max_uncommitted_events=10, deliverable=ours)
     table.arrive(a_chunk(theirs("x"), Record(None), "a", theirs("y"), Record(None)).run_from_offset(0))
-    assert table.told() == [f"0:2-2 {STARTED}"]
+    assert table.take_messages() == [f"0:2-2 {STARTED}"]
     table.wait(5)
-    assert table.called() == [AutoCommit({a_place(0): at(1)})]
+    assert table.take_calls() == [AutoCommit({a_place(0): at(1)})]
     table.commit(1)
     table.wait(10)
-    assert table.called() == []
+    assert table.take_calls() == []
     table.commit(2)
     table.tick()
-    assert table.called() == [AutoCommit({a_place(0): at(4)})]
+    assert table.take_calls() == [AutoCommit({a_place(0): at(4)})]
 
 
 def test_passing_over_is_committed_with_a_hand_over():
     """What was passed over is committed when a partition leaves, and when the stream ends. (S232)"""
-    table = Table(0, 1, deliverable=ours)
+    table = SessionHarness(0, 1, deliverable=ours)
     table.arrive(a_chunk(theirs("x")).run_from_offset(0))
     table.arrive(a_chunk(theirs("x")).run_from_offset(0), partition=1)
     table.change(entry(0, f"{ME}>other"))
-    assert table.called() == [HandOverPartitions(frozenset({a_place(0)}), {a_place(0): at(0)})]
+    assert table.take_calls() == [HandOverPartitions(frozenset({a_place(0)}), {a_place(0): at(0)})]
     table.change(entry(0, "other"))
     table.tell(table.session.handle_shutdown())
     assert table.session.departure_record().commit_positions == {a_place(1): at(0)}
@@ -457,14 +457,14 @@ def test_passing_over_is_committed_with_a_hand_over():
 
 def test_keep_alives_jump_over_what_was_passed_over():
     """If everything is passed over, the client sees keep-alives whose cursor moves on. (S234)"""
-    table = Table(0, flush_seconds=10, deliverable=ours)
+    table = SessionHarness(0, flush_seconds=10, deliverable=ours)
     table.arrive(a_chunk(theirs("x"), theirs("y")).run_from_offset(0))
     table.commit(1)
     table.wait(10)
-    assert table.told() == [f"0@1 {STARTED}"]
+    assert table.take_messages() == [f"0@1 {STARTED}"]
 
 
 def test_an_idle_stream_is_not_woken_between_keep_alives():
     """An idle stream has nothing to do between its keep-alives. (S232)"""
-    table = Table(0, flush_seconds=24)
+    table = SessionHarness(0, flush_seconds=24)
     assert table.session.next_tick_at() == 24

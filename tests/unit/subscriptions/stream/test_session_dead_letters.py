@@ -15,7 +15,7 @@ from nakadi.subscriptions.api.fields import (
 from nakadi.subscriptions.stream.actions import FailureCountChange, GiveUpOnEvent
 from nakadi.subscriptions.stream.calls import dead_letter_event
 from tests.support.chunks import a_chunk
-from tests.support.consuming import ME, Table, at
+from tests.support.consuming import ME, SessionHarness, at
 from tests.support.coordination import a_place, entry
 
 SKIPPING = RetryPolicy(UnprocessablePolicy.SKIP_EVENT, 3)
@@ -29,12 +29,12 @@ def failed(fails, search_end=None):
 
 
 def a_table(fails, search_end=None, policy=SKIPPING, **limits):
-    return Table(
+    return SessionHarness(
         entries=[failed(fails, search_end)], policy=policy, **{"batch_limit": 5, "max_uncommitted_events": 20} | limits
     )
 
 
-def tracked(fails, search_end):
+def make_tracked_session(fails, search_end):
     return f"Auto DLQ failed commits tracking: {{order:0 failedCommitsCount={fails} lastDeadLetterOffset={search_end}}}"
 
 
@@ -50,7 +50,7 @@ def failures_at_the_end(table):
 
 def test_failures_are_counted_after_an_orderly_end():
     """A stream that ends without a commit of what it sent has failed at every such partition. (S254, S255)"""
-    table = Table(0, 1, 2, policy=SKIPPING, max_uncommitted_events=10, commit_seconds=20)
+    table = SessionHarness(0, 1, 2, policy=SKIPPING, max_uncommitted_events=10, commit_seconds=20)
     table.arrive(1)
     table.arrive(1, partition=1)
     table.commit(0, partition=1)
@@ -62,7 +62,7 @@ def test_failures_are_counted_after_an_orderly_end():
 @pytest.mark.parametrize("lease_ends", [False, True])
 def test_failures_are_not_counted_after_an_abrupt_end(lease_ends):
     """An end without a chance to commit is no failure. (S254)"""
-    table = Table(0, policy=SKIPPING)
+    table = SessionHarness(0, policy=SKIPPING)
     table.arrive(1)
     if lease_ends:
         table.lease.valid_until = table.now
@@ -75,7 +75,7 @@ def test_failures_are_not_counted_after_an_abrupt_end(lease_ends):
 @pytest.mark.parametrize("seconds", [1, 15])
 def test_a_stream_that_is_cut_off_has_failed_at_nothing(seconds):
     """A process that ends in the middle of a stream, or while it closes, takes the chance to commit away. (S254)"""
-    table = Table(0, policy=SKIPPING, stream_seconds=10, commit_seconds=20)
+    table = SessionHarness(0, policy=SKIPPING, stream_seconds=10, commit_seconds=20)
     table.arrive(1)
     table.wait(seconds)
     assert table.session.end is None
@@ -86,11 +86,11 @@ def test_a_stream_that_is_cut_off_has_failed_at_nothing(seconds):
 
 def test_nothing_is_counted_without_a_policy():
     """Without the annotations nothing is counted, and an event is sent for ever. (S252)"""
-    table = Table(entries=[failed(17)], commit_seconds=20)
+    table = SessionHarness(entries=[failed(17)], commit_seconds=20)
     table.arrive(1)
-    assert table.told() == [f"0:0-0 {STARTED}"]
+    assert table.take_messages() == [f"0:0-0 {STARTED}"]
     table.wait(60)
-    assert (failures_at_the_end(table), table.called()) == ({}, [])
+    assert (failures_at_the_end(table), table.take_calls()) == ({}, [])
 
 
 def test_a_commit_forgets_failures():
@@ -98,9 +98,9 @@ def test_a_commit_forgets_failures():
     table = a_table(fails=2)
     table.arrive(5)
     table.commit(0)
-    assert table.called() == [FailureCountChange(a_place(0), 0, None)]
+    assert table.take_calls() == [FailureCountChange(a_place(0), 0, None)]
     table.commit(1)
-    assert table.called() == []
+    assert table.take_calls() == []
 
 
 # Searching
@@ -109,15 +109,17 @@ def test_a_commit_forgets_failures():
 def test_after_so_many_failures_events_come_one_by_one():
     """Once so many streams have failed, the event behind that is looked for: within the length of a batch events come
     alone, each after the commit of the one before, and other partitions go on as ever. (S257, S258)"""
-    table = Table(1, entries=[failed(3)], policy=SKIPPING, batch_limit=5, max_uncommitted_events=20, flush_seconds=20)
-    assert table.called() == [FailureCountChange(a_place(0), 0, at(4))]
+    table = SessionHarness(
+        1, entries=[failed(3)], policy=SKIPPING, batch_limit=5, max_uncommitted_events=20, flush_seconds=20
+    )
+    assert table.take_calls() == [FailureCountChange(a_place(0), 0, at(4))]
     table.arrive(7)
     table.arrive(5, partition=1)
-    assert table.told() == [f"0:0-0 {STARTED}; {tracked(3, 'null')}", "1:0-4"]
+    assert table.take_messages() == [f"0:0-0 {STARTED}; {make_tracked_session(3, 'null')}", "1:0-4"]
     table.wait(20)
-    assert "0@0" in table.told()
+    assert "0@0" in table.take_messages()
     table.commit(0)
-    assert table.told() == ["0:1-1"]
+    assert table.take_messages() == ["0:1-1"]
 
 
 def test_the_search_ends():
@@ -126,44 +128,44 @@ def test_the_search_ends():
     table.arrive(12)
     for offset in range(5):
         table.commit(offset)
-    assert table.told()[-1] == "0:5-9"
-    assert table.called() == [FailureCountChange(a_place(0), 0, None)]
+    assert table.take_messages()[-1] == "0:5-9"
+    assert table.take_calls() == [FailureCountChange(a_place(0), 0, None)]
 
 
 def test_the_search_goes_on_in_the_next_stream():
     """How far the search goes is known to the next reader of the partition. (S262, S264)"""
     table = a_table(fails=1, search_end=4)
     table.arrive(3)
-    assert table.told() == [f"0:0-0 {STARTED}; {tracked(1, at(4))}"]
+    assert table.take_messages() == [f"0:0-0 {STARTED}; {make_tracked_session(1, at(4))}"]
 
 
 def test_an_event_is_dropped():
     """An event that was sent alone so often in vain is not sent again; the search goes on behind it. (S259, S260)"""
     table = a_table(fails=3, search_end=4)
     table.arrive(3)
-    [drop] = table.called()
+    [drop] = table.take_calls()
     assert (drop.partition, drop.event.end, drop.failed_streams) == (a_place(0), at(0), 3)
     table.tick()
-    assert (table.told(), table.called()) == ([], [])
+    assert (table.take_messages(), table.take_calls()) == ([], [])
     table.commit(0)
-    assert table.called() == [FailureCountChange(a_place(0), 0, at(4))]
-    assert table.told() == [f"0:1-1 {STARTED}; {tracked(3, at(4))}"]
+    assert table.take_calls() == [FailureCountChange(a_place(0), 0, at(4))]
+    assert table.take_messages() == [f"0:1-1 {STARTED}; {make_tracked_session(3, at(4))}"]
 
 
 def test_partitions_of_the_same_number_are_kept_apart():
     """What is known of a partition says nothing about one of another event type: the better behaviour. (S272)"""
     other = a_place(0, event_type="another")
-    table = Table(entries=[failed(3), PartitionAssignment(other, ME)], policy=SKIPPING)
-    assert [each.partition for each in table.called()] == [a_place(0)]
+    table = SessionHarness(entries=[failed(3), PartitionAssignment(other, ME)], policy=SKIPPING)
+    assert [each.partition for each in table.take_calls()] == [a_place(0)]
 
 
 def test_a_partition_waits_while_its_event_is_dropped():
     """No session gets a partition while one of its events is being dealt with. (S316)"""
     table = a_table(fails=3, search_end=4)
     table.arrive(1)
-    table.called()
+    table.take_calls()
     table.change(entry(0, f"{ME}>other"))
-    assert table.called() == []
+    assert table.take_calls() == []
 
 
 # Policies and letters

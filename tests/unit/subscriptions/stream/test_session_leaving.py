@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
 from nakadi.subscriptions.stream.actions import AutoCommit, FailureCountChange, GrantExtension, SessionEnd
-from tests.support.consuming import ME, Table, at
+from tests.support.consuming import ME, SessionHarness, at
 from tests.support.coordination import a_place, entry
 
 STARTED = "Stream started"
@@ -28,18 +28,18 @@ def failures(table):
 
 def test_a_client_that_leaves_is_not_waited_for():
     """The session ends at once and without a word, although events are not committed. (S324)"""
-    table = Table(0, commit_seconds=60)
+    table = SessionHarness(0, commit_seconds=60)
     table.arrive(1)
-    assert table.told() == [f"0:0-0 {STARTED}"]
+    assert table.take_messages() == [f"0:0-0 {STARTED}"]
     ask(table, is_leaving=True)
-    assert (table.session.end, table.told()) == (SessionEnd.LEFT, [])
+    assert (table.session.end, table.take_messages()) == (SessionEnd.LEFT, [])
     table.arrive(1, start=1)
-    assert table.told() == []
+    assert table.take_messages() == []
 
 
 def test_a_client_may_leave_while_its_stream_closes():
     """A session that waits for the last commits ends without them. (S324)"""
-    table = Table(0, stream_seconds=10, commit_seconds=60)
+    table = SessionHarness(0, stream_seconds=10, commit_seconds=60)
     table.arrive(1)
     table.wait(11)
     assert (table.session.reason, table.session.end) == (SessionEnd.TIMEOUT, None)
@@ -49,7 +49,7 @@ def test_a_client_may_leave_while_its_stream_closes():
 
 def test_what_is_not_committed_when_a_client_leaves_has_failed():
     """Every partition with events that are not committed gets one failure more, and no other does. (S328, S254)"""
-    table = Table(0, 1, policy=SKIPPING, max_uncommitted_events=10)
+    table = SessionHarness(0, 1, policy=SKIPPING, max_uncommitted_events=10)
     table.arrive(1)
     table.arrive(1, partition=1)
     table.commit(0, partition=1)
@@ -61,7 +61,7 @@ def test_a_commit_right_before_leaving_counts():
     """A session that hears of the last commit and of the leaving at once writes down that nothing has failed. (S328,
     S256)"""
     owned = replace(entry(0, ME), failed_streams=2)
-    table = Table(entries=[owned], policy=SKIPPING)
+    table = SessionHarness(entries=[owned], policy=SKIPPING)
     table.arrive(1)
     table.offsets[a_place(0)] = replace(table.offsets[a_place(0)], position=at(0))
     ask(table, is_leaving=True)
@@ -70,7 +70,7 @@ def test_a_commit_right_before_leaving_counts():
 
 def test_leaving_is_no_timeout():
     """Only a session whose time to commit was over is remembered as such. (S333)"""
-    left, late = Table(0), Table(0, commit_seconds=5)
+    left, late = SessionHarness(0), SessionHarness(0, commit_seconds=5)
     for table in (left, late):
         table.arrive(1)
     ask(left, is_leaving=True)
@@ -85,7 +85,7 @@ def test_leaving_is_no_timeout():
 def test_a_disconnect_releases_if_the_client_wants_it():
     """With `on_disconnect=release` the session ends with the connection, and its uncommitted events count as failed.
     (S329, S254)"""
-    table = Table(0, policy=SKIPPING, releases_on_disconnect=True)
+    table = SessionHarness(0, policy=SKIPPING, releases_on_disconnect=True)
     table.arrive(1)
     table.tell(table.session.handle_disconnect(table.now))
     assert table.session.end is SessionEnd.RELEASED
@@ -95,7 +95,7 @@ def test_a_disconnect_releases_if_the_client_wants_it():
 
 def test_a_disconnect_releases_a_stream_that_closes():
     """A session that waits for the last commits does not wait for those of a client that is gone. (S329)"""
-    table = Table(0, stream_seconds=10, commit_seconds=60, releases_on_disconnect=True)
+    table = SessionHarness(0, stream_seconds=10, commit_seconds=60, releases_on_disconnect=True)
     table.arrive(1)
     table.wait(11)
     assert (table.session.reason, table.session.end) == (SessionEnd.TIMEOUT, None)
@@ -105,11 +105,11 @@ def test_a_disconnect_releases_a_stream_that_closes():
 
 def test_skipped_events_are_committed_by_whoever_leaves():
     """What the client never got to see is committed when it goes, so it is not read again. (S232)"""
-    table = Table(0, deliverable=lambda _: False)
+    table = SessionHarness(0, deliverable=lambda _: False)
     table.rules.skips_misplaced_events = True
     table.arrive(3)
     ask(table, is_leaving=True)
-    assert not any(isinstance(each, AutoCommit) for each in table.called())
+    assert not any(isinstance(each, AutoCommit) for each in table.take_calls())
     assert {each.offset for each in table.session.departure_record().commit_positions.values()} == {2}
 
 
@@ -118,11 +118,11 @@ def test_skipped_events_are_committed_by_whoever_leaves():
 
 def test_an_extension_starts_the_commit_timeout_again():
     """A client that asks for more time has a whole commit timeout from then on. (S330)"""
-    table = Table(0, commit_seconds=20)
+    table = SessionHarness(0, commit_seconds=20)
     table.arrive(1)
     table.wait(15)
     ask(table, extensions_requested=1)
-    assert table.called() == [GrantExtension(1, 35.0)]
+    assert table.take_calls() == [GrantExtension(1, 35.0)]
     table.wait(19)
     assert table.session.end is None
     table.wait(2)
@@ -131,19 +131,19 @@ def test_an_extension_starts_the_commit_timeout_again():
 
 def test_an_extension_is_granted_once():
     """What is written of an extension is not heard as another request, and the next request is one. (S330)"""
-    table = Table(0, commit_seconds=20)
+    table = SessionHarness(0, commit_seconds=20)
     ask(table, extensions_requested=1)
     ask(table, extensions_requested=1, extensions_granted=1)
-    assert table.called() == [GrantExtension(1, 20.0)]
+    assert table.take_calls() == [GrantExtension(1, 20.0)]
     table.wait(5)
     ask(table, extensions_requested=2)
-    assert table.called() == [GrantExtension(2, 25.0)]
+    assert table.take_calls() == [GrantExtension(2, 25.0)]
 
 
 def test_an_extension_does_not_put_off_a_hand_over():
     """If another session waits for a partition, the stream closes in time, and an extension during that is none: so the
     partition moves within two commit timeouts. (S331, S243)"""
-    table = Table(0, commit_seconds=20)
+    table = SessionHarness(0, commit_seconds=20)
     table.arrive(1)
     table.change(entry(0, f"{ME}>other"))
     table.wait(15)
@@ -151,7 +151,7 @@ def test_an_extension_does_not_put_off_a_hand_over():
     table.wait(6)
     assert table.session.reason is SessionEnd.RELEASE_TIMEOUT
     ask(table, extensions_requested=2)
-    assert table.called() == [GrantExtension(1, 35.0), GrantExtension(2, 35.0)]
+    assert table.take_calls() == [GrantExtension(1, 35.0), GrantExtension(2, 35.0)]
     table.wait(15)
     assert table.session.end is SessionEnd.RELEASE_TIMEOUT
 
@@ -159,13 +159,13 @@ def test_an_extension_does_not_put_off_a_hand_over():
 @pytest.mark.parametrize("waited", [1, 14])
 def test_an_extension_does_not_put_off_a_close(waited):
     """A stream that closes goes on closing, and the answer tells until when it waits for commits. (S331, S210)"""
-    table = Table(0, stream_seconds=10, commit_seconds=20)
+    table = SessionHarness(0, stream_seconds=10, commit_seconds=20)
     table.wait(5)
     table.arrive(1)
     table.wait(5 + waited)
     assert table.session.reason is SessionEnd.TIMEOUT
     ask(table, extensions_requested=1)
-    assert table.called() == [GrantExtension(1, 25.0)]
+    assert table.take_calls() == [GrantExtension(1, 25.0)]
     table.wait(24.9 - table.now)
     assert table.session.end is None
     table.wait(0.2)

@@ -6,7 +6,7 @@ from nakadi.model.subscription import CommittedOffset
 from nakadi.subscriptions.stream.actions import ClosePartition, HandOverPartitions, OpenPartition, SessionEnd
 from nakadi.subscriptions.stream.session_states import SessionState
 from tests.support.builders import A_MOMENT
-from tests.support.consuming import ME, Table, at
+from tests.support.consuming import ME, SessionHarness, at
 from tests.support.coordination import a_place, entry
 
 STARTED = "Stream started"
@@ -15,33 +15,33 @@ STARTED = "Stream started"
 def test_a_partition_that_someone_waits_for():
     """Nothing more is sent of a partition that another session waits for; it is released once all is committed. (S241,
     S242, S316, S129)"""
-    table = Table(0, 1, batch_limit=1, max_uncommitted_events=3)
+    table = SessionHarness(0, 1, batch_limit=1, max_uncommitted_events=3)
     table.arrive(5)
-    table.told()
+    table.take_messages()
     table.change(entry(0, f"{ME}>other"))
     assert not table.session.wants_events(a_place(0))
     table.commit(1)
-    assert (table.told(), table.called()) == ([], [])
+    assert (table.take_messages(), table.take_calls()) == ([], [])
     table.commit(2)
-    assert table.called() == [HandOverPartitions(frozenset({a_place(0)}))]
+    assert table.take_calls() == [HandOverPartitions(frozenset({a_place(0)}))]
     table.arrive(1, partition=1)
-    assert table.told() == ["1:0-0"]
+    assert table.take_messages() == ["1:0-0"]
 
 
 def test_a_partition_without_anything_outstanding_is_released_at_once():
     """With nothing outstanding a partition is released immediately, and not released twice. (S242)"""
-    table = Table(0)
+    table = SessionHarness(0)
     table.change(entry(0, f"{ME}>other"))
     table.look()
-    assert table.called() == [HandOverPartitions(frozenset({a_place(0)}))]
+    assert table.take_calls() == [HandOverPartitions(frozenset({a_place(0)}))]
     table.change(entry(0, "other"))
-    assert table.called() == [ClosePartition(a_place(0))]
+    assert table.take_calls() == [ClosePartition(a_place(0))]
 
 
 def test_a_partition_that_is_not_committed_in_time():
     """When a partition that another session waits for is not committed in time, the whole stream closes. (S219,
     S243)"""
-    table = Table(0, 1, commit_seconds=20, max_uncommitted_events=100, flush_seconds=1000)
+    table = SessionHarness(0, 1, commit_seconds=20, max_uncommitted_events=100, flush_seconds=1000)
     table.arrive(1)
     table.wait(5)
     table.change(entry(0, f"{ME}>other"))
@@ -50,13 +50,13 @@ def test_a_partition_that_is_not_committed_in_time():
         table.commit(offset, partition=1)
         table.wait(10)
     assert table.session.reason is SessionEnd.RELEASE_TIMEOUT
-    assert table.told() == [f"0:0-0 {STARTED}", "1:0-0", "1:1-1"]
+    assert table.take_messages() == [f"0:0-0 {STARTED}", "1:0-0", "1:1-1"]
 
 
 def test_commits_of_other_partitions_do_not_put_off_a_hand_over():
     """Whatever is committed of other partitions, one that another session waits for is free after two commit timeouts.
     (S219, S243, S210)"""
-    table = Table(0, 1, commit_seconds=3, max_uncommitted_events=100, flush_seconds=1000)
+    table = SessionHarness(0, 1, commit_seconds=3, max_uncommitted_events=100, flush_seconds=1000)
     table.arrive(1)
     table.arrive(90, partition=1)
     table.change(entry(0, f"{ME}>other"))
@@ -70,7 +70,7 @@ def test_commits_of_other_partitions_do_not_put_off_a_hand_over():
 def test_commits_do_not_put_off_the_end_of_a_closing_stream(begin):
     """A stream that closes for whatever reason ends a commit timeout later, however much is committed. (S210, S220,
     S215, S138)"""
-    table = Table(
+    table = SessionHarness(
         0,
         commit_seconds=3,
         max_uncommitted_events=100,
@@ -91,20 +91,20 @@ def test_commits_do_not_put_off_the_end_of_a_closing_stream(begin):
 
 def test_a_partition_that_stays_after_all():
     """When no session waits any more, the partition goes on as before. (S240)"""
-    table = Table(0, max_uncommitted_events=3, commit_seconds=20)
+    table = SessionHarness(0, max_uncommitted_events=3, commit_seconds=20)
     table.arrive(5)
-    table.told()
+    table.take_messages()
     table.change(entry(0, f"{ME}>other"))
     table.change(entry(0, ME))
     table.commit(0)
-    assert table.told() == ["0:3-3"]
+    assert table.take_messages() == ["0:3-3"]
 
 
 def test_a_partition_that_comes_back_while_it_is_released():
     """While a hand-over is under way nothing is sent, until the session knows what came of it. (S315, S312)"""
-    table = Table(0)
+    table = SessionHarness(0)
     table.change(entry(0, f"{ME}>other"))
-    table.called()
+    table.take_calls()
     table.change(entry(0, ME))
     assert not table.session.wants_events(a_place(0))
     table.tell(table.session.end_hand_over([a_place(0)], table.assignment.revision, table.now))
@@ -113,9 +113,9 @@ def test_a_partition_that_comes_back_while_it_is_released():
 
 def test_what_was_read_before_a_hand_over_is_not_believed():
     """After a hand-over, what was read before it does not make the partition ours again. (S312, S315)"""
-    table = Table(0)
+    table = SessionHarness(0)
     table.change(entry(0, f"{ME}>other"))
-    table.called()
+    table.take_calls()
     table.tell(table.session.end_hand_over([a_place(0)], 17, table.now))
     table.change(entry(0, ME))
     assert not table.session.wants_events(a_place(0))
@@ -128,49 +128,49 @@ def test_what_was_read_before_a_hand_over_is_not_believed():
 
 def test_a_new_partition_is_read_from_its_offset():
     """A partition that was taken over is read from the offset that is stored after it became ours. (S244, S315)"""
-    table = Table(0, entries=[entry(1, "other")], opening=False)
-    table.called()
+    table = SessionHarness(0, entries=[entry(1, "other")], opening=False)
+    table.take_calls()
     table.offsets[a_place(1)] = CommittedOffset(at(41), "other", A_MOMENT)
     table.change(entry(1, ME))
-    assert table.called() == [OpenPartition(a_place(1), at(41), 2)]
+    assert table.take_calls() == [OpenPartition(a_place(1), at(41), 2)]
 
 
 def test_an_offset_of_another_is_not_begun_from():
     """As long as the offset names another owner, nothing is begun. (S244, S315)"""
-    table = Table(0, opening=False)
-    table.called()
+    table = SessionHarness(0, opening=False)
+    table.take_calls()
     table.assignment = type(table.assignment)(
         revision=2, initialised=True, entries=(entry(0, ME), entry(1, ME)), sessions=table.assignment.sessions
     )
     table.offsets[a_place(1)] = CommittedOffset(at(41), "other", A_MOMENT)
     table.look()
-    assert table.called() == []
+    assert table.take_calls() == []
 
 
 def test_an_answer_that_came_too_late():
     """An opening that was overtaken by another one is not believed. (S208)"""
-    table = Table(0, opening=False)
-    [first] = table.called()
+    table = SessionHarness(0, opening=False)
+    [first] = table.take_calls()
     table.commit(5)
-    [second] = table.called()
+    [second] = table.take_calls()
     assert not table.session.expects_opening(first)
     table.tell(table.session.handle_opening(first, at(-1), 0, table.now))
     table.arrive(1)
-    assert table.told() == []
+    assert table.take_messages() == []
     table.tell(table.session.handle_opening(second, at(5), 0, table.now))
     table.arrive(1, start=6)
-    assert table.told() == [f"0:6-6 {STARTED}"]
+    assert table.take_messages() == [f"0:6-6 {STARTED}"]
 
 
 def test_a_closing_session_releases():
     """A closing session releases what another session waits for as soon as that is committed. (S248)"""
-    table = Table(0, 1, max_uncommitted_events=10)
+    table = SessionHarness(0, 1, max_uncommitted_events=10)
     table.arrive(1)
     table.arrive(1, partition=1)
     table.tell(table.session.handle_disconnect(table.now))
     table.change(entry(0, f"{ME}>other"), entry(1, f"{ME}>other"))
-    assert table.called() == []
+    assert table.take_calls() == []
     table.commit(0)
-    assert table.called() == [HandOverPartitions(frozenset({a_place(0)}))]
+    assert table.take_calls() == [HandOverPartitions(frozenset({a_place(0)}))]
     table.change(entry(0, "other"), entry(1, "other"))
     assert table.session.end is SessionEnd.GONE
