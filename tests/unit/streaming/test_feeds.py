@@ -304,6 +304,19 @@ def test_a_log_is_watched_only_while_someone_follows():
     play(scenario)
 
 
+def test_streams_that_open_at_once_share_a_watch():
+    """Each begins a watch in a thread, and all but one give theirs back."""
+
+    async def scenario(stage: Stage) -> None:
+        followers = await asyncio.gather(*(stage.follow() for _ in range(3)))
+        assert stage.log.watchers == 1
+        for each in followers:
+            each.release()
+        assert stage.log.watchers == 0
+
+    play(scenario)
+
+
 def test_an_abandoned_feed_is_not_tried_again(monkeypatch):
     """When the last follower leaves while the log is away, it is not asked any more."""
     monkeypatch.setattr(feed_module, "MIN_READ_RETRY_PAUSE_SECONDS", 0.001)

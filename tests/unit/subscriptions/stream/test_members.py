@@ -133,6 +133,30 @@ def test_a_commit_is_heard_without_a_thread(clock):
     assert asyncio.run(heard()).offsets[a_place("0")].position == Position(1, 7)
 
 
+def test_a_stream_that_leaves_while_its_watch_begins_leaves_no_watch(clock):
+    """The thread that begins the watch cannot be stopped: what it began is ended when it has come back."""
+    begins, goes_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    class SlowCoordination(MemoryCoordination):
+        def add_change_listener(self, subscription, on_change):
+            begins.set()
+            assert goes_on.wait(PATIENCE_SECONDS)
+            end = super().add_change_listener(subscription, on_change)
+            return lambda: (end(), ended.set())
+
+    async def leave():
+        with ThreadPoolExecutor(1) as threads:
+            members = SubscriptionSessions(SlowCoordination(), "s", clock, execute_reset=print)
+            end = SubscriptionWatch(threads).follow(members, print)
+            assert await asyncio.to_thread(begins.wait, PATIENCE_SECONDS)
+            end()
+            await asyncio.sleep(0)
+            goes_on.set()
+            return await asyncio.to_thread(ended.wait, PATIENCE_SECONDS)
+
+    assert asyncio.run(leave())
+
+
 @pytest.mark.parametrize("failure", [RuntimeError("a mistake"), OSError("no such file"), KeyError("gone")])
 def test_a_look_that_fails_is_not_the_last_one(coordination, clock, failure, caplog):
     """Whatever a look at a subscription raises, the log names the subscription, and its streams hear of it later."""
