@@ -35,7 +35,7 @@ def path(tmp_path):
 @pytest.fixture(autouse=True)
 def _small_runs(monkeypatch):
     monkeypatch.setattr(eids, "MAX_RECENT_EIDS", 20)
-    monkeypatch.setattr(eids, "ENTRIES_PER_PAGE", 3)
+    monkeypatch.setattr(eids, "MAX_ROWS_PRUNED_AT_ONCE", 3)
 
 
 def once(log: SqliteLog, *numbers: int, window: timedelta = WINDOW) -> dict[int, EventPlace]:
@@ -48,44 +48,57 @@ def once(log: SqliteLog, *numbers: int, window: timedelta = WINDOW) -> dict[int,
     return {index: each.first for index, each in exceptions.items() if isinstance(each, Duplicate)}
 
 
-def rows(path, table: str) -> int:
+def rows(path) -> int:
     with closing(sqlite3.connect(path)) as connection:
-        return connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+        return connection.execute("SELECT count(*) FROM eids").fetchone()[0]
 
 
 def test_ids_are_known_in_runs_and_after_a_restart(path, clock):
-    """An id is known whether it is in the journal or in a run, and another process that opens the file knows it."""
+    """An id is known among the newest and the older ones, and another process that opens the file knows it."""
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
         for start in range(0, 100, 7):
             assert once(log, *range(start, start + 7)) == {}
-        assert rows(path, "eid_runs") == 5
         assert once(log, 0, 50, 104, 200) == {0: at(0), 1: at(50), 2: at(104)}
     with closing(SqliteLog(path, clock)) as log:
         assert once(log, 0, 50, 104, 200, 201) == {0: at(0), 1: at(50), 2: at(104), 3: at(105)}
 
 
 def test_rows_go_when_their_windows_have_passed(path, clock):
-    """Housekeeping removes runs and rows of the journal that no window needs; what was stored later stays."""
+    """Housekeeping removes the oldest rows up to the first that is needed, and never the last one."""
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
-        once(log, *range(100), window=timedelta(days=7))
-        once(log, *range(100, 150))
-        once(log, 150)
-        once(log, 151)
+        for number in range(0, 100, 2):
+            once(log, number, number + 1)
+        once(log, 100, window=timedelta(days=1))
+        once(log, 101)
         clock.move(WINDOW.total_seconds() - 1)
-        once(log, 152)
         log._cleaner.prune_eids()
-        assert (rows(path, "eid_runs"), rows(path, "eid_journal")) == (2, 3)
+        assert rows(path) == 52
         clock.move(1)
         log._cleaner.prune_eids()
-        assert (rows(path, "eid_runs"), rows(path, "eid_journal")) == (1, 1)
-        assert once(log, 5, 152, window=timedelta(days=7)) == {0: at(5), 1: at(152)}
-        assert once(log, 120, window=timedelta(days=7)) == {}
-        clock.move(8 * 24 * 3600)
+        assert rows(path) == 2
+        assert once(log, 100, window=timedelta(days=1)) == {0: at(100)}
+        assert once(log, 5, 99, window=timedelta(days=1)) == {}
+        clock.move(2 * 24 * 3600)
         log._cleaner.prune_eids()
-        assert (rows(path, "eid_runs"), rows(path, "eid_pages"), rows(path, "eid_journal")) == (0, 0, 1)
-        assert once(log, 5, 120) == {}
+        assert rows(path) == 1
+        assert once(log, 5, 100) == {}
+
+
+def test_memory_forgets_what_is_pruned(path, clock):
+    """What is kept in memory of rows that are gone goes with the next run."""
+    with closing(SqliteLog(path, clock)) as log:
+        log.create_topic("t", 1)
+        memory = log._writer._eids
+        for number in range(100):
+            once(log, number)
+        assert len(memory._rows_of_run) == 5
+        clock.move(WINDOW.total_seconds())
+        log._cleaner.prune_eids()
+        for number in range(100, 120):
+            once(log, number)
+        assert len(memory._rows_of_run) <= 2
 
 
 def at(offset: int) -> EventPlace:

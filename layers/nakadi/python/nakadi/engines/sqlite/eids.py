@@ -1,20 +1,19 @@
 """The ids of events that were stored, so that none is stored twice within its window.
 
-An id is written in the transaction that stores its event, into a row of the journal for each commit. When the journal
-has `MAX_RECENT_EIDS`, they become a *run*: sorted, in pages of which one answers whether an id is in it. All writing is
-at the ends of tables, whereas an index by id would have a page of the file changed for each event.
-
-In memory are the ids of the journal, and of those in runs a few bytes each (`eid_index`), which say in which runs an id
-may be. What they say is checked in the file.
+The transaction that stores events adds a row with their ids at the end of a table, and no row is changed until its
+window has passed: an index by id would have a page of the file written for each event. In memory are the newest ids,
+each with its row, and a few bytes of each older one (`eid_index`), which say among which rows it may be. What they say
+is checked in these rows.
 """
 
 from __future__ import annotations
 
 import sqlite3
-import struct
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
-from itertools import repeat
+
+from msgspec import Struct
 
 from nakadi.engines.common.duplicates import PlacesByPartition
 from nakadi.engines.sqlite.eid_index import EidIndex
@@ -22,23 +21,22 @@ from nakadi.model.events import MICROSECOND, EventPlace, indices_within_partitio
 from nakadi.ports.deduplication import EventIds
 
 SCOPE_BYTES = 16
-KEY_BYTES = 32
-ENTRY_FORMAT = struct.Struct("<32sqIIQ")
-"""The scope's hash and the id, when the event was stored, its timeline, its partition and its offset."""
+EID_BYTES = 16
 
-MAX_RECENT_EIDS = 8_192
-"""Beyond this many a run is made of them, which holds up appends for about ten milliseconds."""
+MAX_RECENT_EIDS = 4_096
+"""So many ids, with those that come in the same append, are among the rows that are looked through for an older one."""
 
-ENTRIES_PER_PAGE = 128
-MAX_RUNS_PRUNED_AT_ONCE = 2
+MAX_ROWS_PRUNED_AT_ONCE = 300
 
-SELECT_PAGE = "SELECT body FROM eid_pages WHERE run = ? AND first <= ? ORDER BY first DESC LIMIT 1"
-SELECT_LAST_RUN = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'eid_runs'"
-SELECT_NEXT_EXPIRY = """
-    SELECT min(expires_at) FROM (
-        SELECT expires_at FROM eid_runs
-        UNION ALL SELECT expires_at FROM eid_journal WHERE id < (SELECT max(id) FROM eid_journal))
-"""
+EID_COLUMNS = "scope, stored_at, expires_at, timeline, count, body"
+"""A body has the ids, then the partition of each in four bytes, then the offset of each in eight."""
+
+RowRange = tuple[int, int]
+
+
+class _StoredEid(Struct, frozen=True):
+    stored_at: int
+    place: EventPlace
 
 
 class EidMemory:
@@ -48,33 +46,34 @@ class EidMemory:
     def __init__(self) -> None:
         self._connection: sqlite3.Connection | None = None
         self._version = 0
-        self._last_run = 0
-        self._last_journal_row = 0
-        self._recent: dict[bytes, bytes] = {}
-        self._recent_expire_at = 0
-        self._index = EidIndex()
+        self.forget_all()
 
     def forget_all(self) -> None:
         self._connection = None
+        self._last_row = 0
+        # The row of each of the newest ids; those of older ones are in `_index`, by numbers that stand for their rows.
+        self._recent: dict[bytes, int] = {}
+        self._first_recent_row = 1
+        self._index = EidIndex()
+        self._rows_of_run: dict[int, RowRange] = {}
 
-    def catch_up(self, connection: sqlite3.Connection) -> None:
-        """Read what other connections have changed. Within a transaction that may write, nothing is missing then."""
-        (version,) = connection.execute("PRAGMA data_version").fetchone()
+    def load(self, connection: sqlite3.Connection) -> None:
+        """Read what there is, unless that was done: before a transaction, for it may take long."""
+        if self._connection is None:
+            (version,) = connection.execute("PRAGMA data_version").fetchone()
+            self.catch_up(connection, version)
+
+    def catch_up(self, connection: sqlite3.Connection, version: int) -> None:
+        """Read what other connections have added, if the file has another version than when that was last done.
+
+        Within a transaction that may write, nothing is missing then.
+        """
         if connection is self._connection and version == self._version:
             return
-        (last_run,) = connection.execute(SELECT_LAST_RUN).fetchone()
-        if self._connection is None or last_run != self._last_run:
-            self._recent, self._recent_expire_at, self._last_journal_row = {}, 0, 0
-            self._index = EidIndex()
-            for run in _live_runs(connection):
-                self._index.add_run(run, _keys_of_run(connection, run))
-            self._last_run = last_run
-        for row, expires_at, body in connection.execute(
-            "SELECT id, expires_at, body FROM eid_journal WHERE id > ? ORDER BY id", (self._last_journal_row,)
+        for row, scope, count, body in connection.execute(
+            "SELECT id, scope, count, body FROM eids WHERE id > ? ORDER BY id", (self._last_row,)
         ):
-            self._last_journal_row = row
-            entries = list(_entries(body))
-            self._note_recent([entry[:KEY_BYTES] for entry in entries], entries, expires_at)
+            self._note_row(row, list(map(scope.__add__, _eids_of_body(body, count))))
         self._connection, self._version = connection, version
 
     def remember(
@@ -89,107 +88,81 @@ class EidMemory:
         window = ids.window // MICROSECOND
         known = self._find_stored_after(connection, keys, now - window)
         new = _indices_of_new_keys(keys, ids.partitions, known, next_offsets)
-        new_keys, partitions = keys, ids.partitions
+        new_keys, eids, partitions = keys, ids.eids, ids.partitions
         if len(new) < len(keys):
-            new_keys, partitions = [keys[index] for index in new], [partitions[index] for index in new]
+            new_keys, eids = [keys[index] for index in new], [eids[index] for index in new]
+            partitions = [partitions[index] for index in new]
         offsets = _next_offsets_of(partitions, next_offsets)
-        entries = list(map(ENTRY_FORMAT.pack, new_keys, repeat(now), repeat(ids.timeline), partitions, offsets))
-        if entries:
+        if eids:
+            body = b"".join((*eids, array("I", partitions).tobytes(), array("Q", offsets).tobytes()))
             row = connection.execute(
-                "INSERT INTO eid_journal (expires_at, body) VALUES (?, ?)", (now + window, b"".join(entries))
-            )
-            self._last_journal_row = row.lastrowid or 0
-            self._note_recent(new_keys, entries, now + window)
+                f"INSERT INTO eids ({EID_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",  # noqa: S608  # the columns above
+                (scope, now, now + window, ids.timeline, len(eids), body),
+            ).lastrowid
+            assert row is not None
+            self._note_row(row, new_keys)
+            if not self._recent:
+                self._forget_pruned_rows(connection)
         if len(new) == len(keys):
             return {}
-        known.update(zip(new_keys, entries, strict=True))
+        places = {key: each.place for key, each in known.items()}
+        for key, partition, offset in zip(new_keys, partitions, offsets, strict=True):
+            places[key] = EventPlace(ids.timeline, partition, offset)
         left_out = set(range(len(keys))).difference(new)
-        found = [(index, known[keys[index]]) for index in sorted(left_out) if ids.partitions[index] in next_offsets]
+        found = [(index, places[keys[index]]) for index in left_out if ids.partitions[index] in next_offsets]
         return _places_by_partition(ids.partitions, found)
 
-    def make_run_if_due(self, connection: sqlite3.Connection) -> None:
+    def _note_row(self, row: int, keys: Sequence[bytes]) -> None:
+        self._recent.update(zip(keys, [row] * len(keys), strict=True))
+        self._last_row = row
         if len(self._recent) >= MAX_RECENT_EIDS:
-            self._make_run(connection)
+            self._index.add_run(row, self._recent)
+            self._rows_of_run[row] = (self._first_recent_row, row)
+            self._recent, self._first_recent_row = {}, row + 1
 
-    def _note_recent(self, keys: Iterable[bytes], entries: Iterable[bytes], expires_at: int) -> None:
-        self._recent.update(zip(keys, entries, strict=True))
-        self._recent_expire_at = max(self._recent_expire_at, expires_at)
+    def _forget_pruned_rows(self, connection: sqlite3.Connection) -> None:
+        """Forget the ids of rows that are gone; those of a run go together."""
+        oldest = oldest_eid_row(connection)
+        self._rows_of_run = {
+            run: rows for run, rows in self._rows_of_run.items() if oldest is not None and rows[1] >= oldest[0]
+        }
+        self._index.keep_runs(self._rows_of_run)
 
     def _find_stored_after(
         self, connection: sqlite3.Connection, keys: Sequence[bytes], moment: int
-    ) -> dict[bytes, bytes]:
-        """The newest entry of each of these keys that has one from after this moment."""
-        found: dict[bytes, bytes] = {}
+    ) -> Mapping[bytes, _StoredEid]:
+        """The newest of each of these ids that was stored after this moment."""
+        wanted: dict[RowRange, set[bytes]] = {}
         if not self._recent.keys().isdisjoint(keys):
-            found = {key: self._recent[key] for key in keys if key in self._recent}
+            for key in keys:
+                if (row := self._recent.get(key)) is not None:
+                    wanted.setdefault((row, row), set()).add(key)
         for key, runs in self._index.find_candidates(keys):
-            if key not in found:
-                # Later runs have later entries. What the index says of one may be wrong, or the run be gone.
-                entries = (_entry_in_run(connection, run, key) for run in sorted(runs, reverse=True))
-                newest = next((entry for entry in entries if entry is not None), None)
-                if newest is not None:
-                    found[key] = newest
-        return {key: entry for key, entry in found.items() if ENTRY_FORMAT.unpack(entry)[1] > moment}
-
-    def _make_run(self, connection: sqlite3.Connection) -> None:
-        entries = sorted(self._recent.values())
-        run = connection.execute("INSERT INTO eid_runs (expires_at) VALUES (?)", (self._recent_expire_at,)).lastrowid
-        assert run is not None
-        pages = (entries[start : start + ENTRIES_PER_PAGE] for start in range(0, len(entries), ENTRIES_PER_PAGE))
-        connection.executemany(
-            "INSERT INTO eid_pages (run, first, body) VALUES (?, ?, ?)",
-            [(run, page[0][:KEY_BYTES], b"".join(page)) for page in pages],
-        )
-        connection.execute("DELETE FROM eid_journal")
-        self._index.add_run(run, self._recent)
-        self._index.keep_runs(_live_runs(connection))
-        self._recent, self._recent_expire_at = {}, 0
-        self._last_run, self._last_journal_row = run, 0
+            for rows in filter(None, map(self._rows_of_run.get, runs)):
+                wanted.setdefault(rows, set()).add(key)
+        found: dict[bytes, _StoredEid] = {}
+        # Later rows have later ids. What the index says of one may be wrong, and its row may be gone.
+        for rows in sorted(wanted):
+            found.update(_find_in_rows(connection, rows, wanted[rows]))
+        return {key: each for key, each in found.items() if each.stored_at > moment}
 
 
-def prune_expired_eids(connection: sqlite3.Connection, now: int) -> bool:
-    """Remove some ids whose windows have passed; whether any were left to remove.
-
-    Any process may do this at any time: what others remember of a run that is gone, they look up in vain. The last row
-    of the journal stays, so that its number is not given to another row that others would then not read.
-    """
-    runs = [
-        run
-        for (run,) in connection.execute(
-            "SELECT id FROM eid_runs WHERE expires_at <= ? ORDER BY id LIMIT ?", (now, MAX_RUNS_PRUNED_AT_ONCE)
-        )
-    ]
-    connection.executemany("DELETE FROM eid_pages WHERE run = ?", [(run,) for run in runs])
-    connection.executemany("DELETE FROM eid_runs WHERE id = ?", [(run,) for run in runs])
-    removed = connection.execute(
-        "DELETE FROM eid_journal WHERE expires_at <= ? AND id < (SELECT max(id) FROM eid_journal)", (now,)
-    )
-    return bool(runs) or removed.rowcount > 0
+def _find_in_rows(
+    connection: sqlite3.Connection, rows: RowRange, keys: Collection[bytes]
+) -> Iterable[tuple[bytes, _StoredEid]]:
+    for scope, stored_at, timeline, count, body in connection.execute(
+        "SELECT scope, stored_at, timeline, count, body FROM eids WHERE id BETWEEN ? AND ? ORDER BY id", rows
+    ):
+        for index, eid in enumerate(_eids_of_body(body, count)):
+            if scope + eid in keys:
+                partitions, offsets = array("I"), array("Q")
+                partitions.frombytes(body[EID_BYTES * count : (EID_BYTES + 4) * count])
+                offsets.frombytes(body[(EID_BYTES + 4) * count :])
+                yield scope + eid, _StoredEid(stored_at, EventPlace(timeline, partitions[index], offsets[index]))
 
 
-def next_expiry(connection: sqlite3.Connection) -> int | None:
-    """When there will be something to prune; None if there is nothing."""
-    (moment,) = connection.execute(SELECT_NEXT_EXPIRY).fetchone()
-    return None if moment is None else int(moment)
-
-
-def _live_runs(connection: sqlite3.Connection) -> list[int]:
-    return [run for (run,) in connection.execute("SELECT id FROM eid_runs ORDER BY id")]
-
-
-def _keys_of_run(connection: sqlite3.Connection, run: int) -> list[bytes]:
-    pages = connection.execute("SELECT body FROM eid_pages WHERE run = ? ORDER BY first", (run,))
-    return [entry[:KEY_BYTES] for (body,) in pages for entry in _entries(body)]
-
-
-def _entry_in_run(connection: sqlite3.Connection, run: int, key: bytes) -> bytes | None:
-    page = connection.execute(SELECT_PAGE, (run, key)).fetchone()
-    return None if page is None else next((entry for entry in _entries(page[0]) if entry.startswith(key)), None)
-
-
-def _entries(body: bytes) -> Iterator[bytes]:
-    size = ENTRY_FORMAT.size
-    return (body[start : start + size] for start in range(0, len(body), size))
+def _eids_of_body(body: bytes, count: int) -> list[bytes]:
+    return [body[start : start + EID_BYTES] for start in range(0, EID_BYTES * count, EID_BYTES)]
 
 
 def _indices_of_new_keys(
@@ -220,13 +193,34 @@ def _next_offsets_of(partitions: Sequence[int], next_offsets: dict[int, int]) ->
     return offsets
 
 
-def _places_by_partition(partitions: Sequence[int], found: Sequence[tuple[int, bytes]]) -> PlacesByPartition:
-    """The places in entries, by the partition and the index within it of the event at an index of the batch."""
-    if not found:
-        return {}
+def _places_by_partition(partitions: Sequence[int], found: Sequence[tuple[int, EventPlace]]) -> PlacesByPartition:
+    """Places by the partition and the index within it of the event at an index of the batch."""
     indices = list(indices_within_partitions(partitions))
     places: dict[int, dict[int, EventPlace]] = {}
-    for index, entry in found:
-        _, _, timeline, partition, offset = ENTRY_FORMAT.unpack(entry)
-        places.setdefault(partitions[index], {})[indices[index]] = EventPlace(timeline, partition, offset)
+    for index, place in sorted(found):
+        places.setdefault(partitions[index], {})[indices[index]] = place
     return places
+
+
+# Housekeeping ---------------------------------------------------------------------------------------------------------
+
+
+def oldest_eid_row(connection: sqlite3.Connection) -> RowRange | None:
+    """The number of the oldest row, and when its window has passed."""
+    row: RowRange | None = connection.execute("SELECT id, expires_at FROM eids ORDER BY id LIMIT 1").fetchone()
+    return row
+
+
+def prune_expired_eids(connection: sqlite3.Connection, now: int) -> bool:
+    """Remove the oldest rows, up to the first whose window has not passed; whether there may be more to remove.
+
+    Any process may do this at any time: what others remember of a row that is gone, they look up in vain. The last row
+    stays, so that its number is not given to another row, which others would then not read.
+    """
+    removed = connection.execute(
+        "DELETE FROM eids WHERE id IN (SELECT id FROM eids WHERE id < coalesce("
+        "(SELECT id FROM eids WHERE expires_at > ? ORDER BY id LIMIT 1), (SELECT max(id) FROM eids))"
+        " ORDER BY id LIMIT ?)",
+        (now, MAX_ROWS_PRUNED_AT_ONCE),
+    )
+    return removed.rowcount == MAX_ROWS_PRUNED_AT_ONCE

@@ -28,7 +28,7 @@ from nakadi.engines.common import frames
 from nakadi.engines.common.callbacks import PartitionListeners
 from nakadi.engines.common.duplicates import PlacesByPartition, fates_with_duplicates
 from nakadi.engines.sqlite.changes import AppendPoller, AppendReporter
-from nakadi.engines.sqlite.eids import next_expiry, prune_expired_eids
+from nakadi.engines.sqlite.eids import oldest_eid_row, prune_expired_eids
 from nakadi.engines.sqlite.file import WRITE_TIMEOUT_SECONDS, SqliteFile
 from nakadi.engines.sqlite.reading import (
     ROW_HEAD_FORMAT,
@@ -292,8 +292,8 @@ class LogCleaner:
     def prune_eids(self) -> None:
         """Remove the ids of events whose windows have passed."""
         with self._file.read_connection() as connection:
-            due = next_expiry(connection)
-        if due is not None and due <= (now := microseconds_since_epoch(self._clock.now())):
+            oldest = oldest_eid_row(connection)
+        if oldest is not None and oldest[1] <= (now := microseconds_since_epoch(self._clock.now())):
             self.run_steps_until_done(partial(prune_expired_eids, now=now))
 
     def _remove_deleted_topics(self) -> None:

@@ -85,12 +85,11 @@ TABLES_ADDED_BY_VERSION = {
             parked_at INTEGER NOT NULL, replay TEXT, owner_type TEXT, owner_value TEXT, value BLOB NOT NULL)""",
         "CREATE UNIQUE INDEX parked_by_place ON parked (subscription, event_type, partition, timeline, position)",
     ),
-    # Ids of events: how they lie in here is told in `eids`. No number of a run is ever given again.
+    # Ids of events. How they are found is told in `eids`.
     4: (
-        "CREATE TABLE eid_journal (id INTEGER PRIMARY KEY, expires_at INTEGER NOT NULL, body BLOB NOT NULL)",
-        "CREATE TABLE eid_runs (id INTEGER PRIMARY KEY AUTOINCREMENT, expires_at INTEGER NOT NULL)",
-        "CREATE TABLE eid_pages (run INTEGER NOT NULL, first BLOB NOT NULL, body BLOB NOT NULL)",
-        "CREATE UNIQUE INDEX eid_pages_by_run ON eid_pages (run, first)",
+        """CREATE TABLE eids (
+            id INTEGER PRIMARY KEY, scope BLOB NOT NULL, stored_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
+            timeline INTEGER NOT NULL, count INTEGER NOT NULL, body BLOB NOT NULL)""",
     ),
 }
 """What a version has and the one before it had not."""
@@ -98,7 +97,7 @@ TABLES_ADDED_BY_VERSION = {
 TABLE_NAMES = (
     *("documents", "topics", "logs", "frames", "assignments", "offsets", "leases", "coordination_news"),
     *("log_index", "log_index_topics", "log_index_heads", "log_index_segments"),
-    *("log_index_claims", "log_index_progress", "parked", "eid_journal", "eid_runs", "eid_pages"),
+    *("log_index_claims", "log_index_progress", "parked", "eids"),
 )
 
 CONNECTION_PRAGMAS = (

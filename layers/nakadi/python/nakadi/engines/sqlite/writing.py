@@ -323,8 +323,7 @@ def _store_appends(
     has_ids = any(append.ids for append in appends)
     with file.write_connection() as connection:
         if has_ids:
-            # Mostly for the first of them: what there is to be read for long is read before others have to wait.
-            eids.catch_up(connection)
+            eids.load(connection)
         elif (ends := partition_ends.known_ends(connection, partitions)) is not None:
             # In one statement, which looks at the version when it has the turn to write: so what was remembered is
             # either still true or nothing is stored.
@@ -342,7 +341,7 @@ def _store_appends(
             }
             next_offsets = {partition: ends[partition].next_offset for partition in partitions if partition in ends}
             if has_ids:
-                eids.catch_up(connection)
+                eids.catch_up(connection, partition_ends.version)
             for index in accepted:
                 append = appends[index]
                 if append.ids is not None:
@@ -353,8 +352,6 @@ def _store_appends(
                 else:
                     for partition, some in append.chunks.items():
                         next_offsets[partition] += sum(chunk.count for chunk in some)
-            if has_ids:
-                eids.make_run_if_due(connection)
             _insert_frames(connection, _frame_rows_of_appends(chunks.values(), ends, now))
     return outcomes, _committed_appends(
         dict.fromkeys(partition for index in accepted for partition in appends[index].partitions), ends
