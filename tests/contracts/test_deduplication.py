@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -10,9 +11,9 @@ from datetime import timedelta
 import pytest
 
 from nakadi.model.events import Duplicate, EventPlace, OffsetBounds, Record, RecordLines, Stored, StoredExcept
-from nakadi.ports.deduplication import DeduplicatingLog, EventIds
+from nakadi.ports.deduplication import EventIds
 from nakadi.ports.event_log import AppendResultByPartition, SealedTopic, UnknownTopic
-from tests.support.engines import DEDUPLICATING_LOGS, LogUnderTest, a_log, a_record
+from tests.support.engines import DEDUPLICATING_LOGS, LogUnderTest, a_log
 from tests.support.patience import PATIENCE, run_in_threads
 
 WINDOW = timedelta(minutes=30)
@@ -21,11 +22,21 @@ WINDOW = timedelta(minutes=30)
 @pytest.fixture(params=DEDUPLICATING_LOGS)
 def log(request, tmp_path):
     with a_log(DEDUPLICATING_LOGS[request.param], tmp_path) as opened:
+        opened.has_claims = request.param == "claims"
         yield opened
 
 
-def eid_of(name: str) -> bytes:
-    return uuid.uuid5(uuid.NAMESPACE_OID, name).bytes
+def eid_of(name: str) -> uuid.UUID:
+    return uuid.uuid5(uuid.NAMESPACE_OID, name)
+
+
+def an_event(name: str, padding: str = "") -> Record:
+    """An event whose id is made of its name."""
+    return Record(json.dumps({"metadata": {"eid": str(eid_of(name))}, "name": name, "padding": padding}).encode())
+
+
+def names_in(log: LogUnderTest, topic: str, partition: int = 0) -> list[str]:
+    return [json.loads(str(value))["name"] for value in log.values(topic, partition)]
 
 
 def ids_of(
@@ -36,7 +47,7 @@ def ids_of(
     window: timedelta = WINDOW,
 ) -> EventIds:
     partitions = partitions or [0] * len(names)
-    eids = [eid_of(name) for name in names]
+    eids = [eid_of(name).bytes for name in names]
     return EventIds(scope=scope, timeline=timeline, window=window, eids=eids, partitions=partitions)
 
 
@@ -44,9 +55,8 @@ def once(
     log: LogUnderTest, topic: str, *names: str, only: Sequence[int] | None = None, **how: object
 ) -> AppendResultByPartition:
     """Append events whose texts are the names of their ids."""
-    assert isinstance(log.log, DeduplicatingLog)
     ids = ids_of(*names, **how)  # type: ignore[arg-type]
-    return log.log.append_once(topic, records_of(names, ids.partitions, only), ids)
+    return log.once.append_once(topic, records_of(names, ids.partitions, only), ids)
 
 
 def records_of(
@@ -55,7 +65,7 @@ def records_of(
     batches: dict[int, list[Record]] = {}
     for name, partition in zip(names, partitions, strict=True):
         if only is None or partition in only:
-            batches.setdefault(partition, []).append(a_record(name))
+            batches.setdefault(partition, []).append(an_event(name))
     return batches
 
 
@@ -68,16 +78,16 @@ def test_stores_what_is_new(log):
     """Events with ids that were never seen are stored in their order."""
     topic = log.a_topic(partitions=2)
     assert once(log, topic, "a", "b", "c", partitions=[1, 0, 1]) == {1: Stored(), 0: Stored()}
-    assert [log.values(topic, partition) for partition in range(2)] == [["b"], ["a", "c"]]
+    assert [names_in(log, topic, partition) for partition in range(2)] == [["b"], ["a", "c"]]
 
 
 def test_leaves_out_what_is_there(log):
     """An event whose id was stored is not stored again, and its fate has the place of the first. (P157)"""
     topic = log.a_topic()
-    log.store(topic, "without an id")
+    log.store(topic, *map(an_event, ["without an id"]))
     once(log, topic, "a", "b")
     assert once(log, topic, "c", "b", "d", "a") == {0: duplicates(_1=(1, 0, 2), _3=(1, 0, 1))}
-    assert log.values(topic) == ["without an id", "a", "b", "c", "d"]
+    assert names_in(log, topic) == ["without an id", "a", "b", "c", "d"]
 
 
 def test_leaves_out_a_whole_batch(log):
@@ -94,7 +104,7 @@ def test_finds_the_first_in_another_partition(log):
     topic = log.a_topic(partitions=3)
     once(log, topic, "a", "b", partitions=[0, 2])
     assert once(log, topic, "b", "a", "c", partitions=[1, 1, 1]) == {1: duplicates(_0=(1, 2, 0), _1=(1, 0, 0))}
-    assert [log.values(topic, partition) for partition in range(3)] == [["a"], ["c"], ["b"]]
+    assert [names_in(log, topic, partition) for partition in range(3)] == [["a"], ["c"], ["b"]]
 
 
 def test_finds_the_first_in_the_same_batch(log):
@@ -102,7 +112,7 @@ def test_finds_the_first_in_the_same_batch(log):
     topic = log.a_topic(partitions=2)
     fates = once(log, topic, "a", "a", "b", "a", partitions=[1, 0, 0, 1])
     assert fates == {1: duplicates(_1=(1, 1, 0)), 0: duplicates(_0=(1, 1, 0))}
-    assert [log.values(topic, partition) for partition in range(2)] == [["b"], ["a"]]
+    assert [names_in(log, topic, partition) for partition in range(2)] == [["b"], ["a"]]
 
 
 def test_finds_the_first_in_another_topic(log):
@@ -112,7 +122,7 @@ def test_finds_the_first_in_another_topic(log):
     log.log.seal_topic(before)
     assert once(log, after, "a", "b", timeline=2) == {0: duplicates(_0=(1, 0, 0))}
     assert once(log, after, "b", timeline=2) == {0: duplicates(_0=(2, 0, 0))}
-    assert log.values(after) == ["b"]
+    assert names_in(log, after) == ["b"]
 
 
 def test_keeps_scopes_apart(log):
@@ -120,7 +130,7 @@ def test_keeps_scopes_apart(log):
     topic = log.a_topic()
     once(log, topic, "a", scope="one")
     assert once(log, topic, "a", scope="another") == {0: Stored()}
-    assert log.values(topic) == ["a", "a"]
+    assert names_in(log, topic) == ["a", "a"]
 
 
 def test_ends_with_the_window(log):
@@ -141,7 +151,7 @@ def test_goes_by_the_window_of_now(log):
     once(log, topic, "a")
     log.passes(timedelta(minutes=2))
     assert once(log, topic, "a", window=timedelta(minutes=1)) == {0: Stored()}
-    assert log.values(topic) == ["a", "a"]
+    assert names_in(log, topic) == ["a", "a"]
 
 
 def test_remembers_nothing_of_a_refused_append(log):
@@ -166,10 +176,11 @@ def test_takes_lines_of_text(log):
     """Records that were never made one by one lose their duplicates as well."""
     topic = log.a_topic()
     once(log, topic, "b")
-    assert isinstance(log.log, DeduplicatingLog)
-    fates = log.log.append_once(topic, {0: RecordLines(b'"a"\n"b"\n"c"', 3)}, ids_of("a", "b", "c"))
+    fates = log.once.append_once(
+        topic, {0: RecordLines(b"\n".join(an_event(name).value or b"" for name in "abc"), 3)}, ids_of("a", "b", "c")
+    )
     assert fates == {0: duplicates(_1=(1, 0, 0))}
-    assert log.values(topic) == ["b", "a", "c"]
+    assert names_in(log, topic) == ["b", "a", "c"]
 
 
 def test_takes_long_records(log):
@@ -177,11 +188,10 @@ def test_takes_long_records(log):
     topic = log.a_topic()
     names = [f"{number:05}" for number in range(40)]
     once(log, topic, names[3], names[30])
-    records = [Record(b'"%s%s"' % (name.encode(), b"x" * 5_000)) for name in names]
-    assert isinstance(log.log, DeduplicatingLog)
-    fates = log.log.append_once(topic, {0: records}, ids_of(*names))
+    records = [an_event(name, "x" * 5_000) for name in names]
+    fates = log.once.append_once(topic, {0: records}, ids_of(*names))
     assert fates == {0: duplicates(_3=(1, 0, 0), _30=(1, 0, 1))}
-    assert [str(value)[:5] for value in log.values(topic)] == [
+    assert names_in(log, topic) == [
         names[3],
         names[30],
         *names[:3],
@@ -208,7 +218,7 @@ def test_stores_once_what_many_append(log):
         return stored
 
     assert sum(run_in_threads(publish, 6)) == 60
-    found = [value for partition in range(4) for value in log.values(topic, partition)]
+    found = [value for partition in range(4) for value in names_in(log, topic, partition)]
     assert sorted(found) == sorted(names)
 
 
@@ -219,12 +229,12 @@ def test_mixes_with_appends_without_ids(log):
     def publish(thread: int) -> None:
         for number in range(20):
             if thread % 2:
-                log.store(topic, "other", "other")
+                log.store(topic, *map(an_event, ["other", "other"]))
             else:
                 once(log, topic, f"{thread}/{number}/a", f"{thread}/{number}/b")
 
     run_in_threads(publish, 6)
-    found = log.values(topic)
+    found = names_in(log, topic)
     for thread in range(0, 6, 2):
         for number in range(20):
             [fate] = once(log, topic, f"{thread}/{number}/b").values()
@@ -252,6 +262,5 @@ def begun(log: LogUnderTest, topic: str, *names: str) -> Future[AppendResultByPa
         else:
             outcome.set_result(found)
 
-    assert isinstance(log.log, DeduplicatingLog)
-    log.log.begin_append_once(topic, {0: [a_record(name) for name in names]}, ids_of(*names), done)
+    log.once.begin_append_once(topic, {0: [an_event(name) for name in names]}, ids_of(*names), done)
     return outcome

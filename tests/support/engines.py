@@ -16,11 +16,17 @@ from nakadi.app.engines import (
     open_log_index,
     open_registry,
 )
+from nakadi.engines.common.callbacks import CallThreads
+from nakadi.engines.memory.eid_claims import MemoryEidClaims
 from nakadi.model.events import Record, StoredEvent
+from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
+from nakadi.ports.deduplication import DeduplicatingLog
+from nakadi.ports.eid_claims import EidClaims
 from nakadi.ports.event_log import AppendResultByPartition, EventLog
 from nakadi.ports.log_index import LogIndex
 from nakadi.ports.registry import Registry
+from nakadi.publishing.claimed_append import ClaimingLog, KnownPositions
 from tests.support import kafka
 from tests.support.clock import HandMovedClock
 from tests.support.other_engines import OTHER_ENGINES_WANTED
@@ -48,7 +54,14 @@ EVENT_LOGS: Mapping[str, str] = {
     **KINESALITE,
     **KAFKA,
 }
-DEDUPLICATING_LOGS = {name: EVENT_LOGS[name] for name in ("memory", "sqlite", "sqlite-shared", "tiered", "tiered-cold")}
+LOGS_WITH_CLAIMS = ("kinesis", *KAFKA)
+"""Event logs that remember no ids by themselves, and so have their events claimed."""
+
+DEDUPLICATING_LOGS = {
+    **{name: EVENT_LOGS[name] for name in ("memory", "sqlite", "sqlite-shared", "tiered", "tiered-cold")},
+    **{name: EVENT_LOGS[name] for name in LOGS_WITH_CLAIMS},
+    "claims": "memory:",
+}
 COMPACT_LATER = frozenset(KAFKA)
 """Event logs that are compacted by their store, at a time that the store chooses."""
 LONG = frozenset({"kinesis-local"})
@@ -56,6 +69,7 @@ LONG = frozenset({"kinesis-local"})
 # The same stores so far; an engine may serve one of the ports alone.
 LOG_INDEXES: Mapping[str, str] = {**REGISTRIES}
 COORDINATIONS: Mapping[str, str] = {**REGISTRIES}
+EID_CLAIMS: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE}
 
 
 def event_log_params(*left_out: str) -> Sequence[object]:
@@ -103,6 +117,28 @@ def prepare_engine(url: str, folder: Path) -> Iterator[str]:
         yield url
 
 
+def claiming_log(log: EventLog, claims: EidClaims, clock: Clock) -> ClaimingLog:
+    """What stores events once in a log, with claims on their ids."""
+    return ClaimingLog(
+        logs=OneStorage(log),
+        claims=claims,
+        positions=KnownPositions(clock),
+        clock=clock,
+        storage_id="default",
+        threads=CallThreads("claims", 2),
+    )
+
+
+class OneStorage:
+    """The log of every storage."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+
+    def for_storage(self, _storage_id: str) -> EventLog:
+        return self._log
+
+
 class LogUnderTest:
     """An event log, the hours that pass for it, and topics that no other test uses."""
 
@@ -110,12 +146,21 @@ class LogUnderTest:
         self.log = log
         self._clock = clock
         self._topics = 0
+        self._claims = MemoryEidClaims()
+        self.has_claims = False
 
     def now(self) -> datetime:
         return self._clock.now()
 
     def an_hour_passes(self) -> None:
         self._clock.move(3600)
+
+    @property
+    def once(self) -> DeduplicatingLog:
+        """What stores its events once: the log itself, or one that claims them."""
+        if isinstance(self.log, DeduplicatingLog) and not self.has_claims:
+            return self.log
+        return claiming_log(self.log, self._claims, self._clock)
 
     def passes(self, time: timedelta) -> None:
         self._clock.move(time.total_seconds())

@@ -10,6 +10,7 @@ from typing import Any
 from nakadi.auth.permissions import Admins, Blacklist, Features, Permissions
 from nakadi.common.caching import Cache
 from nakadi.engines.common.callbacks import call_and_report
+from nakadi.engines.memory.eid_claims import MemoryEidClaims
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.event_types.repository import EventTypes
@@ -19,6 +20,7 @@ from nakadi.model.events import AppendResult, Record, Refused
 from nakadi.ports.deduplication import DeduplicatingLog, EventIds
 from nakadi.ports.event_log import AppendCallback, EventLog
 from nakadi.publishing.batch import BatchLimits, BatchOutcome, BatchStatus
+from nakadi.publishing.claimed_append import LogDeduplication
 from nakadi.publishing.publisher import Publisher, ValidatorCache, run_appends
 from nakadi.publishing.system_events import KpiCollector, name_hasher
 from tests.support.builders import a_schema, an_event_type
@@ -108,6 +110,7 @@ class House:
             permissions=self.permissions,
             features=self.features,
             logs=self,
+            deduplication=LogDeduplication(self, MemoryEidClaims, self.clock),
             clock=self.clock,
             limits=BatchLimits(),
             sleep=self._pause,

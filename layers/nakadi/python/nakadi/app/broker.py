@@ -142,6 +142,8 @@ class BrokerServices(EventTypeServices):
             self.coordination.close()
         if (lags := vars(self).get("table_lag_monitor")) is not None:
             lags.log_index.close()
+        if "deduplication" in vars(self):
+            self.deduplication.close()
         self.logs.close()
         self.registry.close()
 
@@ -302,6 +304,7 @@ class BrokerServices(EventTypeServices):
             permissions=self.permissions,
             features=self.features,
             logs=self.logs,
+            deduplication=self.deduplication,
             clock=self.clock,
             limits=BatchLimits(
                 max_events=self.settings.max_batch_events,

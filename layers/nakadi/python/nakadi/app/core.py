@@ -15,6 +15,7 @@ from nakadi.app.engines import (
     LogDependencies,
     StorageLogs,
     check_storage_reachable,
+    open_eid_claims,
     open_event_log,
     open_log_index,
     storage_type,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from nakadi.event_types.system_event_types import SystemEventTypes
     from nakadi.event_types.timelines import Timelines
     from nakadi.model.event_type import EventType, EventTypeDraft
+    from nakadi.publishing.claimed_append import LogDeduplication
 
 MIN_ARCHIVE_GRACE_SECONDS = 600
 """Seconds. An object is referred to within moments, but some processes are slow."""
@@ -99,6 +101,12 @@ class EventTypeServices(ABC):
                 url, self.clock, log_dependencies(self.settings, self.registry, self.clock, self.watch, self.metrics)
             )
         )
+
+    @cached_property
+    def deduplication(self) -> LogDeduplication:
+        from nakadi.publishing.claimed_append import LogDeduplication
+
+        return LogDeduplication(self.logs, partial(open_eid_claims, self.settings.registry), self.clock)
 
     def _check_reachable(self, storage: Storage) -> None:
         check_storage_reachable(storage, self.settings.event_log, self.settings.kafka_properties)
@@ -207,6 +215,7 @@ class EventTypeServices(ABC):
             storages=self.storages,
             features=self.features,
             logs=self.logs,
+            deduplication=self.deduplication,
             clock=self.clock,
             limits=self.event_type_limits,
             long_work_queue=self.schema_work_queue,
@@ -266,7 +275,7 @@ class EventTypeServices(ABC):
             event_types=self.event_types,
             permissions=self.permissions,
             features=self.features,
-            logs=self.logs,
+            deduplication=self.deduplication,
             clock=self.clock,
             limits=self.event_type_limits,
             long_work_queue=self.schema_work_queue,
@@ -314,6 +323,7 @@ class EventTypeServices(ABC):
             permissions=self.permissions,
             features=self.features,
             logs=self.logs,
+            deduplication=self.deduplication,
             clock=self.clock,
         )
 
@@ -325,6 +335,7 @@ class EventTypeServices(ABC):
             timelines=self.timelines,
             event_types=self.event_types,
             logs=self.logs,
+            deduplication=self.deduplication,
             deleted_event_type_cleanup=self.deleted_event_type_cleanup,
             dependents=self.get_dependents,
             clock=self.clock,

@@ -27,6 +27,7 @@ from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
+from nakadi.ports.eid_claims import EidClaims
 from nakadi.ports.event_log import EventLog
 from nakadi.ports.log_index import LogIndex
 from nakadi.ports.registry import Registry
@@ -161,6 +162,34 @@ COORDINATION_OPENERS: Mapping[str, Callable[[str], Coordination]] = {
     "memory": _open_memory_coordination,
     "sqlite": _open_sqlite_coordination,
     "dynamodb": _open_dynamodb_coordination,
+}
+
+
+# Claims on ids of events ---------------------------------------------------------------------------------------------
+
+
+def open_eid_claims(url: str) -> EidClaims | None:
+    """The claims at the URL of a registry; None for a registry that has no room for them."""
+    opener = EID_CLAIMS_OPENERS.get(url.partition(":")[0])
+    return None if opener is None else opener(url)
+
+
+def _open_memory_eid_claims(_url: str) -> EidClaims:
+    from nakadi.engines.memory.eid_claims import MemoryEidClaims
+
+    return MemoryEidClaims()
+
+
+def _open_sqlite_eid_claims(url: str) -> EidClaims:
+    from nakadi.engines.sqlite.eid_claims import SqliteEidClaims
+    from nakadi.engines.sqlite.file import path_in_url
+
+    return SqliteEidClaims(path_in_url(url))
+
+
+EID_CLAIMS_OPENERS: Mapping[str, Callable[[str], EidClaims]] = {
+    "memory": _open_memory_eid_claims,
+    "sqlite": _open_sqlite_eid_claims,
 }
 
 

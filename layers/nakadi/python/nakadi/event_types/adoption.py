@@ -24,6 +24,7 @@ from nakadi.model.authorization import Subject
 from nakadi.model.event_type import CleanupPolicy, EventType, Timeline
 from nakadi.model.outcomes import Conflict, Invalid
 from nakadi.ports.clock import Clock
+from nakadi.ports.deduplication import DeduplicatingLogs
 from nakadi.ports.event_log import EventLog, EventLogs, SealedTopic, TopicAdoptingLog, UnknownTopic
 from nakadi.ports.registry import DocumentChange
 
@@ -50,6 +51,7 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
     timelines: Timelines
     event_types: EventTypes
     logs: EventLogs
+    deduplication: DeduplicatingLogs
     deleted_event_type_cleanup: DeletedEventTypeCleanup
     dependents: GetDependents
     clock: Clock
@@ -59,7 +61,7 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
         self.timelines.require_may_switch(name, subject)
         event_type = self.event_types.get(name)
         storage_conditions = self.timelines.write_conditions_on_storage(storage_id)
-        check_storage_deduplicates(event_type, str(storage_id), self.logs)
+        check_storage_deduplicates(event_type, str(storage_id), self.deduplication)
         self._require_no_events(event_type)
         adopted = self._timelines_of_drafts(event_type, str(storage_id), drafts)
         announce = partial(self.timelines.announce_switch, name, event_type.timeline.storage_id)
@@ -82,7 +84,7 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
         try:
             self.timelines.seal_topic(event_type.timeline)
             self._require_no_events(event_type)
-            check_storage_deduplicates(event_type, adopted[-1].storage_id, self.logs)
+            check_storage_deduplicates(event_type, adopted[-1].storage_id, self.deduplication)
         except (Conflict, Invalid):
             self.timelines.complete_switch(announced)
             raise

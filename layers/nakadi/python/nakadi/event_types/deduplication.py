@@ -10,13 +10,12 @@ from nakadi.model.event_type import (
     deduplication_seconds_in_annotation,
 )
 from nakadi.model.outcomes import Invalid
-from nakadi.ports.deduplication import DeduplicatingLog
-from nakadi.ports.event_log import EventLogs
+from nakadi.ports.deduplication import DeduplicatingLogs
 
 UNDEFINED_CATEGORY_MESSAGE = "deduplication is not available for 'undefined' event type category"
 
 
-def check_deduplication(event_type: EventType, logs: EventLogs) -> None:
+def check_deduplication(event_type: EventType, logs: DeduplicatingLogs) -> None:
     if deduplication_seconds_in_annotation(event_type.annotations) == 0:
         raise Invalid(
             f"Annotation {DEDUPLICATION_ANNOTATION} is not valid. "
@@ -29,9 +28,9 @@ def check_deduplication(event_type: EventType, logs: EventLogs) -> None:
         check_storage_deduplicates(event_type, timeline.storage_id, logs)
 
 
-def check_storage_deduplicates(event_type: EventType, storage_id: str, logs: EventLogs) -> None:
+def check_storage_deduplicates(event_type: EventType, storage_id: str, logs: DeduplicatingLogs) -> None:
     """Refuse a storage that an event type which deduplicates cannot be in."""
     if event_type.deduplication_window is None:
         return
-    if not isinstance(logs.for_storage(storage_id), DeduplicatingLog):
+    if logs.find(storage_id) is None:
         raise Invalid(f"deduplication is not available in storage {storage_id}: it does not know events by their eid")

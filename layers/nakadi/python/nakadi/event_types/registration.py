@@ -38,6 +38,7 @@ from nakadi.model.event_type import (
 )
 from nakadi.model.outcomes import Conflict, Fault, FeatureSwitchedOff, Invalid, NotFound, Outcome, TryLater, Violations
 from nakadi.ports.clock import Clock
+from nakadi.ports.deduplication import DeduplicatingLogs
 from nakadi.ports.event_log import EventLogs
 from nakadi.ports.registry import ChangedMeanwhile, DocumentChange
 from nakadi.schemas.evolution import next_schema
@@ -51,6 +52,7 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
     storages: Storages
     features: Features
     logs: EventLogs
+    deduplication: DeduplicatingLogs
     clock: Clock
     limits: EventTypeLimits
     permissions: Permissions
@@ -109,7 +111,7 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
         documents.check_no_duplicate_attributes(draft.authorization)
         rules.check_owner_selector(draft.event_owner_selector)
         event_type = self._event_type_from_draft(draft, text, strategy)
-        check_deduplication(event_type, self.logs)
+        check_deduplication(event_type, self.deduplication)
         return event_type
 
     def _from_system_draft(self, draft: EventTypeDraft) -> EventType:
@@ -180,7 +182,7 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
     event_types: EventTypes
     permissions: Permissions
     features: Features
-    logs: EventLogs
+    deduplication: DeduplicatingLogs
     clock: Clock
     limits: EventTypeLimits
     long_work_queue: LongWorkQueue = field(default_factory=LongWorkQueue)
@@ -270,7 +272,7 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
             strategy = rules.partition_strategy(draft.partition_strategy, draft.partition_key_fields, draft.category)
         new = self._updated_from_draft(old, draft, strategy)
         with rule:
-            check_deduplication(new, self.logs)
+            check_deduplication(new, self.deduplication)
         with rule:
             rules.check_mode_strategy_and_category_changes(
                 old,

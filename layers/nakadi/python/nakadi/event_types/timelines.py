@@ -28,6 +28,7 @@ from nakadi.model.events import TopicContinuation
 from nakadi.model.log_index import ShardGap
 from nakadi.model.outcomes import Conflict, Invalid, NotFound
 from nakadi.ports.clock import Clock
+from nakadi.ports.deduplication import DeduplicatingLogs
 from nakadi.ports.event_log import EventLogs, LossReportingLog, UnknownTopic
 from nakadi.ports.registry import ChangedMeanwhile, DocumentChange
 
@@ -42,6 +43,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
     permissions: Permissions
     features: Features
     logs: EventLogs
+    deduplication: DeduplicatingLogs
     clock: Clock
 
     def timelines_of(self, name: str, subject: Subject) -> tuple[Timeline, ...]:
@@ -93,7 +95,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
             self.finish_abandoned_switch(event_type)
             raise Conflict(f"Timeline is already being created for: {name}")
         following = next_timeline(event_type, str(storage_id), self.clock.now())
-        check_storage_deduplicates(event_type, following.storage_id, self.logs)
+        check_storage_deduplicates(event_type, following.storage_id, self.deduplication)
         new_log = self.logs.for_storage(following.storage_id)
         new_log.create_topic(following.topic, following.partitions)
         try:

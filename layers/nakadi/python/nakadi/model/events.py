@@ -250,9 +250,9 @@ class EventPlace(Struct, frozen=True, array_like=True):
 
 
 class Duplicate(Struct, frozen=True):
-    """The fate of an event that is not stored again, because one with its id is stored in this place."""
+    """The fate of an event that is not stored again, as one with its id is there: in this place, if that is known."""
 
-    first: EventPlace
+    first: EventPlace | None
 
 
 class StoredExcept(Struct, frozen=True):

@@ -50,3 +50,8 @@ class DeduplicatingLog(Protocol):
         self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds, done: AppendCallback
     ) -> None:
         """Begin such an append, as `EventLog.begin_append` does."""
+
+
+class DeduplicatingLogs(Protocol):
+    def find(self, storage_id: str) -> DeduplicatingLog | None:
+        """What stores events of a storage once; None if nothing can."""

@@ -25,7 +25,7 @@ import orjson
 from msgspec import UNSET, Struct
 
 from nakadi.common.work import WORK_ABANDONED_MESSAGE, LongWorkQueue
-from nakadi.model.events import AppendResult, Duplicate, EventPlace, Refused, fates_of_events
+from nakadi.model.events import AppendResult, Duplicate, Refused, fates_of_events
 from nakadi.model.outcomes import TooLarge, TryLater
 from nakadi.schemas import strict_json
 from nakadi.schemas.strict_json import (
@@ -381,14 +381,14 @@ class PublishingStatus(StrEnum):
 
 
 class ItemResult(Struct, frozen=True, kw_only=True):
-    """The members have the names, and the order, that clients know. `first` is of a duplicate: where the event is."""
+    """The members have the names, and the order, that clients know; `duplicate_of` is where a duplicate's event is."""
 
     publishing_status: PublishingStatus
     detail: str = ""
     step: PublishingStep
     eid: str
     partition: str | None = None
-    first: EventPlace | None = None
+    duplicate_of: Duplicate | None = None
 
 
 class BatchStatus(Enum):
@@ -457,19 +457,20 @@ def outcome_of_partial_append(
         for event, partition, fate in zip(events, partitions, fates_of_events(partitions, append_results), strict=True)
     )
     failed = any(each.publishing_status is PublishingStatus.FAILED for each in items)
-    stored = sum(each.publishing_status is PublishingStatus.SUBMITTED and each.first is None for each in items)
+    stored = sum(each.publishing_status is PublishingStatus.SUBMITTED and each.duplicate_of is None for each in items)
     return BatchOutcome(BatchStatus.NOT_ALL_STORED if failed else BatchStatus.STORED, items, stored)
 
 
 def _item_of_append(eid: str, partition: int, fate: Duplicate | Refused | None) -> ItemResult:
-    first = fate.first if isinstance(fate, Duplicate) else None
+    duplicate = fate if isinstance(fate, Duplicate) else None
+    first = None if duplicate is None else duplicate.first
     return ItemResult(
         eid=eid,
         partition=str(partition if first is None else first.partition),
         publishing_status=PublishingStatus.FAILED if isinstance(fate, Refused) else PublishingStatus.SUBMITTED,
         step=PublishingStep.PUBLISHING,
         detail=fate.reason if isinstance(fate, Refused) else "",
-        first=first,
+        duplicate_of=duplicate,
     )
 
 

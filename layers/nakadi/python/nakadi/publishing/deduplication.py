@@ -13,9 +13,7 @@ from msgspec import Struct
 
 from nakadi.model.event_type import EventType
 from nakadi.model.events import Record, RecordLines
-from nakadi.model.outcomes import Unavailable
-from nakadi.ports.deduplication import DeduplicatingLog, EventIds
-from nakadi.ports.event_log import EventLog
+from nakadi.ports.deduplication import EventIds
 
 EID_BYTES = 16
 
@@ -59,11 +57,12 @@ def _are_tombstones(records: Sequence[Record]) -> bool:
     return not isinstance(records, RecordLines) and records[0].value is None
 
 
-def require_deduplicating_log(log: EventLog) -> DeduplicatingLog:
-    """The log as one that knows events by their ids, as the logs of all event types that deduplicate should be."""
-    if not isinstance(log, DeduplicatingLog):
-        raise Unavailable("The storage of a deduplicating event type does not know events by their ids.")
-    return log
+def eid_of_record(record: Record) -> bytes | None:
+    """The id of a stored event; None for a tombstone, and for an event without one."""
+    try:
+        return bytes.fromhex(_DECODER.decode(record.value or b"").metadata.eid.replace("-", ""))
+    except (msgspec.MsgspecError, ValueError):
+        return None
 
 
 def _eids_of(records: Sequence[Record]) -> list[bytes]:

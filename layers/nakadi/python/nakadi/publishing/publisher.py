@@ -33,12 +33,13 @@ from nakadi.model.event_type import (
     EnrichmentStrategy,
     EventType,
     SchemaType,
+    Timeline,
     Version,
 )
 from nakadi.model.events import Record, Refused, Stored
 from nakadi.model.outcomes import Fault, Malformed, NotPermitted, Outcome, TryLater, Unavailable
 from nakadi.ports.clock import Clock
-from nakadi.ports.deduplication import EventIds
+from nakadi.ports.deduplication import DeduplicatingLog, DeduplicatingLogs, EventIds
 from nakadi.ports.event_log import (
     AppendCallback,
     AppendResultByPartition,
@@ -63,7 +64,7 @@ from nakadi.publishing.batch import (
     outcome_of_rejection,
     oversized_event_sizes,
 )
-from nakadi.publishing.deduplication import ids_for_append, require_deduplicating_log
+from nakadi.publishing.deduplication import ids_for_append
 from nakadi.publishing.enrichment import (
     BatchOrigin,
     DrawRandomNumber,
@@ -95,24 +96,15 @@ TIMELINE_POLL_INTERVAL_SECONDS = 0.05
 
 
 class Append(Struct, frozen=True):
-    """An append to be made. With `ids`, events whose ids are known already are left out."""
-
     event_log: EventLog
     topic: str
     batches: Mapping[int, Sequence[Record]]
-    ids: EventIds | None = None
 
     def run(self) -> AppendResultByPartition:
-        if self.ids is None:
-            return self.event_log.append(self.topic, self.batches)
-        return require_deduplicating_log(self.event_log).append_once(self.topic, self.batches, self.ids)
+        return self.event_log.append(self.topic, self.batches)
 
     def begin(self, done: AppendCallback) -> None:
-        if self.ids is None:
-            self.event_log.begin_append(self.topic, self.batches, done)
-        else:
-            log = require_deduplicating_log(self.event_log)
-            log.begin_append_once(self.topic, self.batches, self.ids, done)
+        self.event_log.begin_append(self.topic, self.batches, done)
 
     def is_success(self, outcome: AppendResultByPartition) -> bool:
         """Whether everything is stored."""
@@ -120,6 +112,19 @@ class Append(Struct, frozen=True):
             if type(fate) is not Stored:
                 return False
         return True
+
+
+class AppendOnce(Append, frozen=True, kw_only=True):
+    """An append that leaves out events whose ids are known."""
+
+    log: DeduplicatingLog
+    ids: EventIds
+
+    def run(self) -> AppendResultByPartition:
+        return self.log.append_once(self.topic, self.batches, self.ids)
+
+    def begin(self, done: AppendCallback) -> None:
+        self.log.begin_append_once(self.topic, self.batches, self.ids, done)
 
 
 PublishingTask = Generator[Append, AppendResultByPartition, BatchOutcome]
@@ -167,6 +172,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
     permissions: Permissions
     features: Features
     logs: EventLogs
+    deduplication: DeduplicatingLogs
     clock: Clock
     limits: BatchLimits
     long_work_queue: LongWorkQueue = field(default_factory=LongWorkQueue)
@@ -237,8 +243,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
                 if by_partition:
                     try:
                         ids = ids_for_append(event_type, partitions, by_partition, sender.directed_to)
-                        event_log = self.logs.for_storage(timeline.storage_id)
-                        fates = yield Append(event_log, timeline.topic, by_partition, ids)
+                        fates = yield self._append_of(timeline, by_partition, ids)
                     except Unavailable:
                         log.warning("Append to %s failed, outcome unknown", timeline.topic, exc_info=True)
                         fates = dict.fromkeys(by_partition, Refused("internal error"))
@@ -254,6 +259,15 @@ class Publisher(Struct, frozen=True, kw_only=True):
                     count(name, len(partitions), len(body))
                     return BatchOutcome(BatchStatus.STORED, stored_count=len(partitions))
                 return self._partial_outcome(name, sent, partitions, fates, count)
+
+    def _append_of(self, timeline: Timeline, records: Mapping[int, Sequence[Record]], ids: EventIds | None) -> Append:
+        event_log = self.logs.for_storage(timeline.storage_id)
+        if ids is None:
+            return Append(event_log, timeline.topic, records)
+        log = self.deduplication.find(timeline.storage_id)
+        if log is None:
+            raise Unavailable(f"Storage {timeline.storage_id} does not know events by their ids.")
+        return AppendOnce(event_log, timeline.topic, records, log=log, ids=ids)
 
     def _partial_outcome(
         self,

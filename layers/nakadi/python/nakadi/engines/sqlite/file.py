@@ -90,6 +90,10 @@ TABLES_ADDED_BY_VERSION = {
         """CREATE TABLE eids (
             id INTEGER PRIMARY KEY, scope BLOB NOT NULL, stored_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
             timeline INTEGER NOT NULL, count INTEGER NOT NULL, body BLOB NOT NULL)""",
+        # Those of events in other logs.
+        """CREATE TABLE eid_claims (
+            key BLOB PRIMARY KEY, expires_at INTEGER NOT NULL, body BLOB NOT NULL) WITHOUT ROWID""",
+        "CREATE INDEX eid_claims_by_expiry ON eid_claims (expires_at)",
     ),
 }
 """What a version has and the one before it had not."""
@@ -97,7 +101,7 @@ TABLES_ADDED_BY_VERSION = {
 TABLE_NAMES = (
     *("documents", "topics", "logs", "frames", "assignments", "offsets", "leases", "coordination_news"),
     *("log_index", "log_index_topics", "log_index_heads", "log_index_segments"),
-    *("log_index_claims", "log_index_progress", "parked", "eids"),
+    *("log_index_claims", "log_index_progress", "parked", "eids", "eid_claims"),
 )
 
 CONNECTION_PRAGMAS = (

@@ -440,10 +440,10 @@ def _failure_message(outcome: AppendResultByPartition | Exception) -> tuple[int,
 
 def _duplicates_among_fates(outcome: AppendResultByPartition | Exception) -> dict[int, dict[int, EventPlace]]:
     """The places of the first events with the ids of duplicates."""
-    if isinstance(outcome, Exception):
-        return {}
-    return {
-        partition: {index: each.first for index, each in fate.exceptions.items() if isinstance(each, Duplicate)}
-        for partition, fate in outcome.items()
-        if isinstance(fate, StoredExcept)
-    }
+    places: dict[int, dict[int, EventPlace]] = {}
+    if not isinstance(outcome, Exception):
+        for partition, fate in outcome.items():
+            for index, each in fate.exceptions.items() if isinstance(fate, StoredExcept) else ():
+                if isinstance(each, Duplicate) and each.first is not None:
+                    places.setdefault(partition, {})[index] = each.first
+    return places

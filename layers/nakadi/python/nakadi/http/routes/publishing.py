@@ -126,10 +126,12 @@ class _PublishingHandlers(Struct, frozen=True):
 
 
 def _item_view(item: ItemResult) -> View:
-    view = {name: value for name, value in asdict(item).items() if name != "first"}
-    if item.first is not None:
-        offset = str(Position(item.first.timeline, item.first.offset))
-        view |= {"duplicate": True, "cursor": {"partition": str(item.first.partition), "offset": offset}}
+    view: View = {name: value for name, value in asdict(item).items() if name != "duplicate_of"}
+    if item.duplicate_of is not None:
+        view["duplicate"] = True
+        if (first := item.duplicate_of.first) is not None:
+            offset = str(Position(first.timeline, first.offset))
+            view["cursor"] = {"partition": str(first.partition), "offset": offset}
     return view
 
 

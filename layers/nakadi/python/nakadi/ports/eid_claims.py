@@ -1,0 +1,55 @@
+"""Claims on ids of events: how logs that cannot remember ids themselves have each event stored once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from msgspec import Struct
+
+
+class EidClaim(Struct, frozen=True, kw_only=True):
+    """The claim of an attempt to store an event; `token` is the attempt's, `key` the event's in its scope.
+
+    If the event is stored, it is in this partition at `start` or behind it. Until `is_stored` says that it is, the
+    attempt may be under way; from `settled_at` on it is over. `since` is when the claim was made, or confirmed.
+    After `expires_at` nobody needs the claim.
+    """
+
+    key: bytes
+    token: str
+    storage_id: str
+    topic: str
+    timeline: int
+    partition: int
+    start: int
+    since: datetime
+    settled_at: datetime
+    expires_at: datetime
+    is_stored: bool = False
+
+
+class EidClaims(Protocol):
+    """Claims by their keys. What a call has changed is durable, and every later call of any process sees it.
+
+    When a call raises `Unavailable`, it may have had its effect on any of its claims.
+    """
+
+    def claim(self, wanted: Sequence[EidClaim]) -> Mapping[bytes, EidClaim]:
+        """Write each claim whose key has none, and return those that stand in the way of the others.
+
+        A claim that is there already by this attempt's own token is not in the way.
+        """
+
+    def replace(self, changes: Sequence[tuple[EidClaim, EidClaim]]) -> Collection[bytes]:
+        """Put new claims in the places of old ones, and return the keys for which that was done.
+
+        It is done where exactly the old claim is there, or the new one already.
+        """
+
+    def remove(self, claims: Sequence[EidClaim]) -> None:
+        """Remove those of these claims that still have their tokens."""
+
+    def close(self) -> None:
+        """Give everything back. Further calls raise `Unavailable`."""

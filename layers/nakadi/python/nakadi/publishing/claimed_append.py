@@ -1,0 +1,389 @@
+"""Appends that store an event once, in a log and a store of claims that know nothing of each other.
+
+Each event's id is claimed, then the events are appended, and then the claims are confirmed. Whoever meets a claim that
+is confirmed has a duplicate. A claim that is not confirmed was left by an attempt that is under way, or whose process
+died, or whose outcome is unknown: the partition is read from the place that the claim names. An event that is found
+there is a duplicate. If it is not there, the claim may be taken over when the earlier attempt is certain to be over,
+and is refused until then: neither is a duplicate stored, nor is an event called stored that is not.
+
+It is over `APPEND_SETTLES_AFTER` after it was begun: no append begins later than `CLAIMS_HOLD_FOR` after its claims, or
+takes longer than the rest in any log, less what clocks may differ.
+
+Each step that waits is yielded, so that tests can put others in between, and have it fail.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Generator, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from hashlib import blake2b
+from typing import Any
+from uuid import uuid4
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from nakadi.engines.common.callbacks import CallThreads
+from nakadi.engines.common.duplicates import without_duplicates
+from nakadi.model.events import (
+    AppendResult,
+    Duplicate,
+    EventPlace,
+    Record,
+    Refused,
+    Stored,
+    StoredEvent,
+    StoredExcept,
+    indices_within_partitions,
+)
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports.clock import Clock
+from nakadi.ports.deduplication import DeduplicatingLog, EventIds
+from nakadi.ports.eid_claims import EidClaim, EidClaims
+from nakadi.ports.event_log import AppendCallback, EventLog, EventLogs, OffsetUnavailable, SealedTopic, UnknownTopic
+from nakadi.publishing.deduplication import eid_of_record
+
+log = logging.getLogger(__name__)
+
+CLAIMS_HOLD_FOR = timedelta(seconds=20)
+APPEND_SETTLES_AFTER = timedelta(seconds=90)
+APPEND_SETTLES_AFTER_ITS_END = timedelta(seconds=15)
+"""For an append that came back without success: what is on its way in a network arrives within that time."""
+
+CLAIMS_KEPT_BEHIND_WINDOW = timedelta(hours=1)
+MAX_CLOCK_DIFFERENCE = timedelta(seconds=30)
+POSITION_REFRESH_SECONDS = 10.0
+MAX_KNOWN_POSITIONS = 10_000
+MAX_EVENTS_READ_FOR_PLACES = 20_000
+"""A place is only told, so it is not looked for among more events than this."""
+
+UNDER_WAY_MESSAGE = "another attempt to publish this event has not ended, please repeat request"
+TOO_LATE_MESSAGE = "timed out"
+
+Step = Callable[[], Any]
+Steps = Generator[Step, Any, Mapping[int, AppendResult]]
+Fate = Duplicate | Refused | None
+Place = tuple[str, str, int]
+
+
+class KnownPositions:
+    """Where partitions ended a while ago: events that are appended from now on are not in front of that."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        # Replaced and read by several threads, each entry as a whole: any position that was ever read is right.
+        self._positions: dict[tuple[str, int], tuple[float, int]] = {}
+
+    def read(self, event_log: EventLog, topic: str, partitions: Sequence[int]) -> Mapping[int, int]:
+        now = self._clock.monotonic()
+        oldest = now - POSITION_REFRESH_SECONDS
+        stale = [each for each in partitions if self._positions.get((topic, each), (oldest - 1, 0))[0] < oldest]
+        if stale:
+            if len(self._positions) > MAX_KNOWN_POSITIONS:
+                self._positions = {}
+            for partition, bounds in event_log.bounds(topic, stale).items():
+                self._positions[topic, partition] = now, bounds.next_offset
+        return {each: self._positions.get((topic, each), (0, 0))[1] for each in partitions}
+
+
+class ClaimedAppend(Struct, kw_only=True):
+    """One append. `fates` has those of its events that are not simply stored, by their index in the batch."""
+
+    logs: EventLogs
+    claims: EidClaims
+    positions: KnownPositions
+    clock: Clock
+    storage_id: str
+    topic: str
+    batches: Mapping[int, Sequence[Record]]
+    ids: EventIds
+    fates: dict[int, Fate] = field(default_factory=dict)
+    wanted: dict[int, EidClaim] = field(default_factory=dict)
+    repeats: dict[int, int] = field(default_factory=dict)
+    standing: dict[int, EidClaim] = field(default_factory=dict)
+
+    def steps(self) -> Steps:
+        begun = self.clock.monotonic()
+        yield from self._claim()
+        yield from self._resolve_claims_of_others()
+        own = [index for index in self.wanted if index not in self.fates]
+        if self.clock.monotonic() - begun > CLAIMS_HOLD_FOR.total_seconds():
+            yield partial(self.claims.remove, [self.wanted[index] for index in own])
+            self.fates |= dict.fromkeys(own, Refused(TOO_LATE_MESSAGE))
+        elif own:
+            yield from self._append(own)
+        yield from self._find_places()
+        return self._fates_by_partition()
+
+    def _claim(self) -> Generator[Step, Any, None]:
+        partitions = sorted({each for each in self.ids.partitions if each in self.batches})
+        event_log = self.logs.for_storage(self.storage_id)
+        starts = yield partial(self.positions.read, event_log, self.topic, partitions)
+        now, token = self.clock.now(), uuid4().hex
+        first: dict[bytes, int] = {}
+        scope = blake2b(self.ids.scope.encode(), digest_size=16).digest()
+        for index, (eid, partition) in enumerate(zip(self.ids.eids, self.ids.partitions, strict=True)):
+            if partition not in self.batches:
+                continue
+            if first.setdefault(eid, index) != index:
+                self.repeats[index] = first[eid]
+                continue
+            self.wanted[index] = EidClaim(
+                key=scope + eid,
+                token=token,
+                storage_id=self.storage_id,
+                topic=self.topic,
+                timeline=self.ids.timeline,
+                partition=partition,
+                start=starts[partition],
+                since=now,
+                settled_at=now + APPEND_SETTLES_AFTER,
+                expires_at=now + self.ids.window + CLAIMS_KEPT_BEHIND_WINDOW,
+            )
+        found = yield partial(self.claims.claim, list(self.wanted.values()))
+        self.standing = {index: found[each.key] for index, each in self.wanted.items() if each.key in found}
+
+    def _resolve_claims_of_others(self) -> Generator[Step, Any, None]:
+        # Before the log is read: a claim that is settled now can have no event that comes into the log after this.
+        now = self.clock.now()
+        unconfirmed = {index: each for index, each in self.standing.items() if not each.is_stored}
+        found = yield from self._find_events(unconfirmed, limit=None)
+        free: list[int] = []
+        confirmed: list[tuple[EidClaim, EidClaim]] = []
+        for index, event in found.items():
+            confirmed.append((self.standing[index], self._confirmed(self.standing[index], event.stored_at)))
+            self.standing[index] = confirmed[-1][1]
+        for index, claim in self.standing.items():
+            if claim.is_stored and now - claim.since < self.ids.window:
+                self.fates[index] = Duplicate(_place(claim, found.get(index)))
+            elif claim.is_stored or now >= claim.settled_at:
+                free.append(index)
+            else:
+                self.fates[index] = Refused(UNDER_WAY_MESSAGE)
+        if confirmed:
+            yield partial(self.claims.replace, confirmed)
+        if free:
+            yield from self._renew_starts([index for index in free if self.standing[index].is_stored])
+            taken = yield partial(self.claims.replace, [(self.standing[each], self.wanted[each]) for each in free])
+            lost = [index for index in free if self.wanted[index].key not in taken]
+            self.fates |= dict.fromkeys(lost, Refused(UNDER_WAY_MESSAGE))
+
+    def _renew_starts(self, indices: Sequence[int]) -> Generator[Step, Any, None]:
+        """Have claims begin behind the events of earlier windows, which would be taken for theirs."""
+        partitions = sorted({self.wanted[index].partition for index in indices})
+        if partitions:
+            event_log = self.logs.for_storage(self.storage_id)
+            bounds = yield partial(event_log.bounds, self.topic, partitions)
+            for index in indices:
+                claim = self.wanted[index]
+                self.wanted[index] = replace(claim, start=bounds[claim.partition].next_offset)
+
+    def _append(self, own: Sequence[int]) -> Generator[Step, Any, None]:
+        claims = [self.wanted[index] for index in own]
+        left_out = self._places_within_partitions(set(range(len(self.ids.eids))).difference(own))
+        batches = without_duplicates(self.batches, left_out)
+        event_log = self.logs.for_storage(self.storage_id)
+        try:
+            results = yield partial(event_log.append, self.topic, batches)
+        except (SealedTopic, UnknownTopic):
+            yield partial(self.claims.remove, claims)
+            raise
+        except Unavailable:
+            yield from self._note_end([(each, self._ended(each)) for each in claims])
+            raise
+        now = self.clock.now()
+        refused = {partition: each for partition, each in results.items() if isinstance(each, Refused)}
+        for index in own:
+            if (partition := self.wanted[index].partition) in refused:
+                self.fates[index] = refused[partition]
+        yield from self._note_end(
+            [(each, self._ended(each) if each.partition in refused else self._confirmed(each, now)) for each in claims]
+        )
+
+    def _note_end(self, changes: list[tuple[EidClaim, EidClaim]]) -> Generator[Step, Any, None]:
+        """Say what became of an append. Where that cannot be said, the log is asked when somebody wants to know."""
+        try:
+            yield partial(self.claims.replace, changes)
+        except Unavailable as error:
+            log.warning("The claims of %s events could not be confirmed: %r", len(changes), error)
+
+    def _confirmed(self, claim: EidClaim, stored_at: datetime) -> EidClaim:
+        expires_at = stored_at + self.ids.window + CLAIMS_KEPT_BEHIND_WINDOW
+        return replace(claim, is_stored=True, since=stored_at, expires_at=expires_at)
+
+    def _ended(self, claim: EidClaim) -> EidClaim:
+        return replace(claim, settled_at=min(claim.settled_at, self.clock.now() + APPEND_SETTLES_AFTER_ITS_END))
+
+    # Where events are
+
+    def _find_places(self) -> Generator[Step, Any, None]:
+        """The places of duplicates that are not known yet, as far as they are found soon."""
+        for index, first in self.repeats.items():
+            fate = self.fates.get(first)
+            self.fates[index] = fate if isinstance(fate, Refused) else Duplicate(None)
+        unknown = {index: self._first_claim(index) for index, fate in self.fates.items() if fate == Duplicate(None)}
+        try:
+            found = yield from self._find_events(unknown, MAX_EVENTS_READ_FOR_PLACES)
+        except Unavailable as error:
+            log.warning("The places of duplicates in %s could not be found: %r", self.topic, error)
+            return
+        self.fates |= {index: Duplicate(_place(unknown[index], event)) for index, event in found.items()}
+
+    def _first_claim(self, index: int) -> EidClaim:
+        first = self.repeats.get(index, index)
+        return self.standing.get(first) or self.wanted[first]
+
+    def _find_events(
+        self, claims: Mapping[int, EidClaim], limit: int | None
+    ) -> Generator[Step, Any, Mapping[int, StoredEvent]]:
+        """The events in the partitions that their claims name, for those that are there."""
+        by_place: defaultdict[Place, dict[int, EidClaim]] = defaultdict(dict)
+        for index, claim in claims.items():
+            by_place[claim.storage_id, claim.topic, claim.partition][index] = claim
+        found: dict[int, StoredEvent] = {}
+        for place, some in by_place.items():
+            events = yield partial(self._read_events, place, some, limit)
+            found |= {index: events[self.ids.eids[index]] for index in some if self.ids.eids[index] in events}
+        return found
+
+    def _read_events(
+        self, place: Place, claims: Mapping[int, EidClaim], limit: int | None
+    ) -> Mapping[bytes, StoredEvent]:
+        storage_id, topic, partition = place
+        event_log = self.logs.for_storage(storage_id)
+        directed_to = next(iter(next(iter(self.batches.values())))).directed_to
+        # Events of an earlier window may lie in front of where a claim begins.
+        start_of = {self.ids.eids[index]: claim.start for index, claim in claims.items()}
+        latest = max(each.settled_at for each in claims.values()) + MAX_CLOCK_DIFFERENCE
+        found: dict[bytes, StoredEvent] = {}
+        try:
+            bounds = event_log.bounds(topic, [partition])[partition]
+            offset = max(bounds.oldest, min(start_of.values()))
+            end = bounds.next_offset if limit is None else min(bounds.next_offset, offset + limit)
+            while offset < end and len(found) < len(start_of):
+                some = event_log.read(topic, partition, offset)
+                for event in some.events:
+                    eid = eid_of_record(event.record) if event.record.directed_to == directed_to else None
+                    if eid in start_of and eid not in found and event.offset >= start_of[eid]:
+                        found[eid] = event
+                if not some.events or some.events[-1].stored_at > latest:
+                    break
+                offset = some.next_offset
+        except (UnknownTopic, OffsetUnavailable):
+            return found  # what was there is gone, and would not be published twice to anybody who reads now
+        return found
+
+    # Results
+
+    def _places_within_partitions(self, indices: set[int]) -> Mapping[int, dict[int, Any]]:
+        places: dict[int, dict[int, Any]] = {}
+        for index, (partition, within) in enumerate(
+            zip(self.ids.partitions, indices_within_partitions(self.ids.partitions), strict=True)
+        ):
+            if index in indices:
+                places.setdefault(partition, {})[within] = self.fates.get(index)
+        return places
+
+    def _fates_by_partition(self) -> Mapping[int, AppendResult]:
+        exceptions = self._places_within_partitions({index for index, fate in self.fates.items() if fate is not None})
+        return {
+            partition: StoredExcept(exceptions[partition]) if partition in exceptions else Stored()
+            for partition in self.batches
+        }
+
+
+def _place(claim: EidClaim, event: StoredEvent | None) -> EventPlace | None:
+    return None if event is None else EventPlace(claim.timeline, claim.partition, event.offset)
+
+
+# Logs that store events once ------------------------------------------------------------------------------------------
+
+
+def run_steps(steps: Steps) -> Mapping[int, AppendResult]:
+    """Take each step, and hand its result or its error to what comes next."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                result = step()
+            except Exception as error:  # noqa: BLE001  # the append knows what it means
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
+    except StopIteration as end:
+        fates: Mapping[int, AppendResult] = end.value
+        return fates
+
+
+class ClaimingLog(Struct, frozen=True, kw_only=True):
+    """Stores events once in the log of a storage, by claims."""
+
+    logs: EventLogs
+    claims: EidClaims
+    positions: KnownPositions
+    clock: Clock
+    storage_id: str
+    threads: CallThreads
+
+    def append_once(
+        self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds
+    ) -> Mapping[int, AppendResult]:
+        append = ClaimedAppend(
+            logs=self.logs,
+            claims=self.claims,
+            positions=self.positions,
+            clock=self.clock,
+            storage_id=self.storage_id,
+            topic=topic,
+            batches=batches,
+            ids=ids,
+        )
+        return run_steps(append.steps())
+
+    def begin_append_once(
+        self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds, done: AppendCallback
+    ) -> None:
+        self.threads.call(partial(self.append_once, topic, batches, ids), done)
+
+
+class LogDeduplication:
+    """Finds for each storage the log that stores events once: its own, or one that claims them.
+
+    `open_claims` opens the store of claims, or returns None where there is none.
+    """
+
+    def __init__(self, logs: EventLogs, open_claims: Callable[[], EidClaims | None], clock: Clock) -> None:
+        self._logs = logs
+        self._clock = clock
+        self._open_claims = open_claims
+        self._opening = threading.Lock()
+        self._claims: EidClaims | None = None
+        self._positions = KnownPositions(clock)
+        self._threads = CallThreads("nakadi-claims")
+
+    def find(self, storage_id: str) -> DeduplicatingLog | None:
+        event_log = self._logs.for_storage(storage_id)
+        if isinstance(event_log, DeduplicatingLog):
+            return event_log
+        with self._opening:
+            claims = self._claims = self._claims or self._open_claims()
+        if claims is None:
+            return None
+        return ClaimingLog(
+            logs=self._logs,
+            claims=claims,
+            positions=self._positions,
+            clock=self._clock,
+            storage_id=storage_id,
+            threads=self._threads,
+        )
+
+    def close(self) -> None:
+        """Let what was begun come to its end, and give the claims back."""
+        self._threads.close()
+        if self._claims is not None:
+            self._claims.close()

@@ -1,0 +1,273 @@
+"""Worlds of publishers that send the same events: `python -m tests.simulation.publishing [WORLDS] [FIRST]`.
+
+A world has a log, claims, publishers and a clock that the world moves. Each step of an append is one move: others move
+in between, processes die there, calls fail before or after their effect, and an append whose answer is lost may come
+into the log later. The event type moves to other timelines meanwhile. One seed determines everything.
+
+What must hold: an event is stored once within its window, and who is told that an event is stored, or is a duplicate,
+finds it in the log. In the end, when nothing fails any more, every publisher is told so.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import sys
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+from nakadi.engines.memory.eid_claims import MemoryEidClaims
+from nakadi.engines.memory.event_log import MemoryLog
+from nakadi.model.events import AppendResult, Duplicate, Record, Refused, fates_of_events
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports.deduplication import EventIds
+from nakadi.ports.event_log import SealedTopic
+from nakadi.publishing import claimed_append as claimed_append_module
+from tests.support.clock import HandMovedClock
+
+LATE_SECONDS = 12.0
+"""How much later an append may come into the log whose answer was lost."""
+
+MAX_APPEND_SECONDS = 55.0
+MAX_CONFIRMATION_DELAY = timedelta(seconds=120)
+"""A window is counted from when an event was known to be stored."""
+
+
+class Broken(AssertionError):
+    """Raised when a world has broken a promise."""
+
+
+class World:
+    def __init__(self, seed: int, module: Any = claimed_append_module) -> None:
+        self.drawn = random.Random(seed)
+        self.module = module
+        self.clock = HandMovedClock()
+        self.log = MemoryLog(self.clock)
+        self.claims = MemoryEidClaims()
+        self.partitions = self.drawn.choice([1, 1, 3])
+        self.window = timedelta(seconds=self.drawn.choice([5, 60, 300, 3600]))
+        self.faults = self.drawn.choice([0.0, 0.02, 0.1, 0.3])
+        self.deaths = self.drawn.choice([0.0, 0.02, 0.1])
+        self.pace = self.drawn.choice([0.1, 1.0, 10.0])
+        self.eids = [uuid.UUID(int=self.drawn.getrandbits(128)) for _ in range(self.drawn.choice([1, 3, 6]))]
+        self.topics: list[str] = []
+        self.late: list[tuple[float, str, Mapping[int, Sequence[Record]]]] = []
+        self.is_calm = False
+        self.begin_timeline()
+        self.positions = [module.KnownPositions(self.clock) for _ in range(2)]
+        self.publishers = [Publisher(self) for _ in range(self.drawn.choice([1, 2, 4]))]
+
+    def for_storage(self, _storage_id: str) -> World:
+        return self
+
+    # What the append calls
+
+    def bounds(self, topic: str, partitions: Sequence[int]) -> Any:
+        return self.log.bounds(topic, partitions)
+
+    def read(self, topic: str, partition: int, offset: int) -> Any:
+        return self.log.read(topic, partition, offset, limit=self.drawn.choice([1, 1000]))
+
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
+        """Some partitions are refused, and come into the log all the same, now or later, or never."""
+        refused = {each for each in batches if self.fails()}
+        fates = dict(self.log.append(topic, {each: batches[each] for each in batches if each not in refused}))
+        for partition in refused:
+            fates[partition] = Refused("timed out")
+            match self.drawn.randrange(3):
+                case 0:
+                    self.log.append(topic, {partition: batches[partition]})
+                case 1:
+                    due = self.clock.monotonic() + self.drawn.uniform(0, LATE_SECONDS)
+                    self.late.append((due, topic, {partition: batches[partition]}))
+        return fates
+
+    def fails(self) -> bool:
+        return not self.is_calm and self.drawn.random() < self.faults
+
+    def call(self, step: Callable[[], Any]) -> Any:
+        """A call that may fail before its effect, or after it."""
+        if self.fails():
+            raise Unavailable("It did not arrive.")
+        result = step()
+        if self.fails():
+            raise Unavailable("Its answer was lost.")
+        return result
+
+    # What happens meanwhile
+
+    def begin_timeline(self) -> None:
+        if self.topics:
+            self.log.seal_topic(self.topics[-1])
+        self.topics.append(f"topic-{len(self.topics)}")
+        self.log.create_topic(self.topics[-1], self.partitions)
+
+    def arrive_late(self) -> None:
+        now = self.clock.monotonic()
+        for each in [each for each in self.late if each[0] <= now]:
+            self.late.remove(each)
+            try:
+                self.log.append(each[1], each[2])
+            except SealedTopic:
+                continue
+
+    def pass_time(self) -> None:
+        """In small steps, so that what is late comes when it is due."""
+        left = self.drawn.expovariate(1 / self.pace)
+        while left > 0:
+            self.clock.move(min(left, 1.0))
+            left -= 1.0
+            self.arrive_late()
+
+    def run(self, moves: int = 150) -> None:
+        for _ in range(moves):
+            if self.drawn.random() < 0.01:
+                self.begin_timeline()
+            self.pass_time()
+            self.drawn.choice(self.publishers).move()
+            self.check()
+        self.is_calm = True
+        for _ in range(3000):
+            if all(each.is_satisfied for each in self.publishers):
+                break
+            self.clock.move(1.0)
+            self.arrive_late()
+            for each in self.publishers:
+                each.move()
+            self.check()
+        else:
+            raise Broken("A publisher is never told that its events are stored.")
+
+    # What must hold
+
+    def stored_times(self) -> Mapping[bytes, list[datetime]]:
+        found: dict[bytes, list[datetime]] = {}
+        for topic in self.topics:
+            for partition in range(self.partitions):
+                for event in self.log.read(topic, partition, 0, limit=100_000).events:
+                    eid = uuid.UUID(json.loads(event.record.value or b"")["metadata"]["eid"]).bytes
+                    found.setdefault(eid, []).append(event.stored_at)
+        return found
+
+    def check(self) -> None:
+        for times in map(sorted, self.stored_times().values()):
+            for earlier, later in pairwise(times):
+                if later - earlier < self.window:
+                    raise Broken(f"An event is stored at {earlier}, and at {later} again.")
+
+    def check_told(self, eid: uuid.UUID, asked_at: datetime) -> None:
+        times = self.stored_times().get(eid.bytes, [])
+        if not times or asked_at - max(times) > self.window + MAX_CONFIRMATION_DELAY:
+            raise Broken("An event that is not there is called stored.")
+
+
+class Publisher:
+    """Sends a batch until it is told that all of it is stored, and then another one."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.is_satisfied = False
+        self.begin_batch()
+
+    def begin_batch(self) -> None:
+        drawn = self.world.drawn
+        self.batch = [drawn.choice(self.world.eids) for _ in range(drawn.choice([1, 1, 2, 4]))]
+        self.is_satisfied = False
+        self.begin_attempt()
+
+    def begin_attempt(self) -> None:
+        world = self.world
+        self.step: Callable[[], Any] | None = None
+        self.begun_at = world.clock.now()
+        self.partition_of = [world.drawn.randrange(world.partitions) for _ in self.batch]
+        batches: dict[int, list[Record]] = {}
+        for eid, partition in zip(self.batch, self.partition_of, strict=True):
+            value = json.dumps({"metadata": {"eid": str(eid)}}).encode()
+            batches.setdefault(partition, []).append(Record(value))
+        ids = EventIds(
+            scope="type",
+            timeline=len(world.topics),
+            window=world.window,
+            eids=[each.bytes for each in self.batch],
+            partitions=self.partition_of,
+        )
+        self.steps = world.module.ClaimedAppend(
+            logs=world,
+            claims=world.claims,
+            positions=world.drawn.choice(world.positions),
+            clock=world.clock,
+            storage_id="default",
+            topic=world.topics[-1],
+            batches=batches,
+            ids=ids,
+        ).steps()
+
+    def move(self) -> None:
+        world = self.world
+        if self.is_satisfied:
+            if not world.is_calm and world.drawn.random() < 0.3:
+                self.begin_batch()
+            return
+        if not world.is_calm and world.drawn.random() < world.deaths:
+            self.begin_attempt()  # the process died, and its client tries again
+            return
+        try:
+            if self.step is None:
+                self._take(next(self.steps))
+                return
+            if self._is_append() and not self._append_is_due():
+                return
+            step, self.step = self.step, None
+            try:
+                result = world.call(step)
+            except Exception as error:  # noqa: BLE001  # the append knows what it means
+                self._take(self.steps.throw(error))
+            else:
+                self._take(self.steps.send(result))
+        except StopIteration as end:
+            self.note_result(end.value)
+        except (SealedTopic, Unavailable):
+            self.begin_attempt()
+
+    def _is_append(self) -> bool:
+        return getattr(self.step, "func", None) == self.world.append
+
+    def _take(self, step: Callable[[], Any]) -> None:
+        self.step = step
+        self.step_taken_at = self.world.clock.monotonic()
+        self.append_seconds = self.world.drawn.choice([0.0, 0.0, MAX_APPEND_SECONDS / 2])
+
+    def _append_is_due(self) -> bool:
+        """An append may take long, but the log gives it up at last; then its process is taken for dead."""
+        took = self.world.clock.monotonic() - self.step_taken_at
+        if took > MAX_APPEND_SECONDS:
+            self.begin_attempt()
+        return self.append_seconds <= took <= MAX_APPEND_SECONDS
+
+    def note_result(self, fates: Mapping[int, AppendResult]) -> None:
+        told = list(fates_of_events(self.partition_of, fates))
+        for eid, fate in zip(self.batch, told, strict=True):
+            if fate is None or isinstance(fate, Duplicate):
+                self.world.check_told(eid, self.begun_at)
+        if any(isinstance(fate, Refused) for fate in told):
+            self.begin_attempt()
+        else:
+            self.is_satisfied = True
+
+
+def main(worlds: int = 1000, first: int = 0) -> None:
+    logging.disable()
+    for seed in range(first, first + worlds):
+        try:
+            World(seed).run()
+        except Exception as error:
+            raise SystemExit(f"World {seed}: {error!r}") from error
+    print(f"{worlds} worlds")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

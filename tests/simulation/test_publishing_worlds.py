@@ -1,0 +1,100 @@
+"""Worlds of publishers keep their promises, and break one as soon as a step of the append is wrong."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from nakadi.publishing import claimed_append
+from tests.simulation.publishing import Broken, World
+from tests.support import everything
+
+SOURCE = Path(claimed_append.__file__).read_text()
+MAX_WORLDS = 1500
+"""So many are tried before a mutant counts as not found; most are found among the first fifty."""
+
+MUTANTS = {
+    "claims of others are not in the way": (
+        "index: found[each.key] for index, each in self.wanted.items() if each.key in found",
+        "index: found[each.key] for index, each in self.wanted.items() if False",
+    ),
+    "what is claimed counts as stored": ("if claim.is_stored and now - claim", "if now - claim"),
+    "the log is not asked": ("found = yield from self._find_events(unconfirmed, limit=None)", "found = {}"),
+    "an earlier attempt is not awaited": ("claim.is_stored or now >= claim.settled_at", "True"),
+    "the time is taken after the log was read": (
+        "        free: list[int] = []\n",
+        "        free: list[int] = []\n        now = self.clock.now()\n",
+    ),
+    "a claim that is lost to another is used": (
+        "if self.wanted[index].key not in taken]",
+        "if False]",
+    ),
+    "an append begins however late": ("> CLAIMS_HOLD_FOR.total_seconds()", "> 1e9"),
+    "claims are removed though the outcome is unknown": (
+        "            yield from self._note_end([(each, self._ended(each)) for each in claims])\n",
+        "            yield partial(self.claims.remove, claims)\n",
+    ),
+    "what was refused is over at once": (
+        "self.clock.now() + APPEND_SETTLES_AFTER_ITS_END",
+        "self.clock.now()",
+    ),
+    "refused events are confirmed": (
+        "self._ended(each) if each.partition in refused else self._confirmed(each, now)",
+        "self._confirmed(each, now)",
+    ),
+    "events in front of the claim are taken for its own": (" and event.offset >= start_of[eid]", ""),
+    "a claim begins in front of events of an earlier window": (
+        "            yield from self._renew_starts([index for index in free if self.standing[index].is_stored])\n",
+        "",
+    ),
+    "a claim that was found begins its window anew": (
+        "self._confirmed(self.standing[index], event.stored_at)",
+        "self._confirmed(self.standing[index], now)",
+    ),
+    "repeats within a batch are stored": (
+        "            if first.setdefault(eid, index) != index:",
+        "            if False:",
+    ),
+}
+
+
+def mutated(was: str, becomes: str) -> ModuleType:
+    assert SOURCE.count(was) == 1, f"{was!r} stands {SOURCE.count(was)} times in the source"
+    module = ModuleType("mutated_claimed_append")
+    # Types are looked up in the module that made them.
+    sys.modules[module.__name__] = module
+    exec(compile(SOURCE.replace(was, becomes), module.__name__, "exec"), module.__dict__)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_worlds_keep_their_promises():
+    """Whatever fails and whoever dies, each event is stored once, and who is told that it is there finds it. (P158)"""
+    for seed in range(everything.times(150, 5000)):
+        try:
+            World(seed).run()
+        except Broken as broken:
+            pytest.fail(f"World {seed}: {broken}")
+
+
+@pytest.mark.parametrize("what", MUTANTS)
+def test_a_wrong_step_is_found(what):
+    """Each step of an append is there for a reason: without it, a world breaks a promise."""
+    module = mutated(*MUTANTS[what])
+    for seed in range(MAX_WORLDS):
+        try:
+            World(seed, module).run()
+        except Exception as error:  # noqa: BLE001  # a mutant may fail in any way
+            print(f"{what}: world {seed}, {error!r}")
+            return
+    pytest.fail(f"No world has found it: {what}")
