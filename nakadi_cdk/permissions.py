@@ -9,11 +9,13 @@ from aws_cdk import Aws
 from aws_cdk import aws_iam as iam
 
 from nakadi.engines.dynamodb.log_index_keys import IDENTITY_KEY, SEGMENTS_KEY_PREFIX, claim_key, topic_key
+from nakadi.engines.dynamodb.tables import EID_CLAIM_KEY_PREFIX
 from nakadi.event_types.documents import MEASURED_STATISTICS_KIND as MEASURED_STATISTICS
 from nakadi.event_types.documents import TABLE_STATES_KIND as TABLE_STATES
 from nakadi_cdk import msk
 from nakadi_cdk.data import Data
 
+FIND = ("dynamodb:GetItem",)
 LOOK_UP = ("dynamodb:BatchGetItem", "dynamodb:GetItem", "dynamodb:Query")
 ALTER = (
     "dynamodb:BatchWriteItem",
@@ -103,17 +105,30 @@ TABLE_JOB_ACCESS = Access(
     tables={"documents": LOOK_UP, "log-index": LOOK_UP}, writable_keys={"documents": (TABLE_STATES,)}, archive=FETCH
 )
 
+# Publishers claim the ids of events that are to be stored once.
+EID_CLAIMS: Mapping[str, tuple[str, ...]] = {"coordination": (f"{EID_CLAIM_KEY_PREFIX}*",)}
+
 # Deleting an event type may delete subscriptions together with the state of their streams.
 ALL_TABLES: Mapping[str, tuple[str, ...]] = {"documents": CHANGE, "log-index": CHANGE, "coordination": CHANGE}
 
 # Changes of event types, subscriptions, settings and timelines write to the audit log, and create its event types if
 # they are missing.
 PERMISSIONS: Mapping[str, Access] = {
-    "publish": Access(tables={"documents": LOOK_UP, "log-index": LOOK_UP}, stream=WRITE, topics=msk.WRITE),
+    "publish": Access(
+        tables={"documents": LOOK_UP, "log-index": LOOK_UP, "coordination": FIND},
+        writable_keys=EID_CLAIMS,
+        stream=WRITE,
+        topics=msk.WRITE,
+    ),
     "event_types": Access(tables=ALL_TABLES, stream=WRITE, topics=msk.MANAGE, archive=FETCH),
     "cursors": Access(tables={"documents": LOOK_UP, "log-index": LOOK_UP}, stream=READ, topics=msk.READ, archive=FETCH),
     "subscriptions": Access(tables=ALL_TABLES, stream=WRITE, topics=msk.MANAGE, archive=FETCH),
-    "admin": Access(tables={"documents": CHANGE, "log-index": CHANGE}, stream=WRITE, topics=msk.MANAGE),
+    "admin": Access(
+        tables={"documents": CHANGE, "log-index": CHANGE, "coordination": FIND},
+        writable_keys=EID_CLAIMS,
+        stream=WRITE,
+        topics=msk.MANAGE,
+    ),
     "authorizer": Access(tables={}),
     "housekeeping": Access(tables=ALL_TABLES, stream=WRITE, topics=msk.MANAGE, archive=REARRANGE),
     "log_indexer": Access(tables={"log-index": CHANGE}, stream=FOLLOW, archive=KEEP),

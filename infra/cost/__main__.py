@@ -91,6 +91,7 @@ LOAD = {
     "streams": "streams of each of them",
     "delivered_batch": "events of a delivered batch, and so of a commit",
     "retention_days": "days that events are kept",
+    "deduplicated": "share of events whose event types store them once",
 }
 DEPLOYMENT = {
     "kinesis_streams": "streams of Kinesis; their shards are given together",

@@ -166,6 +166,9 @@ def _dynamodb(flows: Flows) -> Iterator[Usage]:
         batches / SECONDS * partitions * 600 * flows.load.retention_days * 86400 / GB,
         "dynamodb-month",
     )
+    if flows.load.deduplicated:
+        events = flows.load.deduplicated * flows.load.events_per_second * SECONDS
+        yield "eids, claimed and confirmed", 2 * events, "dynamodb-write"
     # The offset, and its change notice.
     yield "commits, written", 2 * flows.commits * SECONDS, "dynamodb-write"
     yield "commits, read", 2 * flows.commits * SECONDS, "dynamodb-read"

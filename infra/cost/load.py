@@ -22,11 +22,14 @@ class Load:
     streams: int = 1
     delivered_batch: float = 100.0
     retention_days: float = 2.0
+    deduplicated: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
             if getattr(self, field.name) < 0:
                 raise BadLoad(f"{field.name} cannot be below 0")
+        if self.deduplicated > 1:
+            raise BadLoad("deduplicated is a share, from 0 to 1")
         if self.batch < 1 or self.delivered_batch < 1 or self.event_types < 1 or self.partitions < 1:
             raise BadLoad("a batch has an event, and an event has its type and partition")
 

@@ -55,7 +55,7 @@ JOB = {
 
 # Every role of every stack, by its place in the code.
 MAY = {
-    "FunctionsRolepublish": LAMBDA | LOOK_UP | WRITE,
+    "FunctionsRolepublish": LAMBDA | CHANGE | WRITE,
     "FunctionsRoleeventtypes": LAMBDA | CHANGE | WRITE | FETCH,
     "FunctionsRolecursors": LAMBDA | LOOK_UP | READ | FETCH,
     "FunctionsRolesubscriptions": LAMBDA | CHANGE | WRITE | FETCH,

@@ -32,7 +32,8 @@ from tests.support.clock import HandMovedClock
 LATE_SECONDS = 12.0
 """How much later an append may come into the log whose answer was lost."""
 
-MAX_APPEND_SECONDS = 55.0
+MAX_APPEND_SECONDS = 69.0
+"""An append comes into the log within this time after it was begun, or never."""
 MAX_CONFIRMATION_DELAY = timedelta(seconds=120)
 """A window is counted from when an event was known to be stored."""
 
@@ -56,7 +57,8 @@ class World:
         self.eids = [uuid.UUID(int=self.drawn.getrandbits(128)) for _ in range(self.drawn.choice([1, 3, 6]))]
         self.topics: list[str] = []
         self.late: list[tuple[float, str, Mapping[int, Sequence[Record]]]] = []
-        self.is_calm = False
+        self.is_calm = self.has_grown = False
+        self.append_deadline = 0.0
         self.begin_timeline()
         self.positions = [module.KnownPositions(self.clock) for _ in range(2)]
         self.publishers = [Publisher(self) for _ in range(self.drawn.choice([1, 2, 4]))]
@@ -74,6 +76,7 @@ class World:
 
     def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
         """Some partitions are refused, and come into the log all the same, now or later, or never."""
+        self.has_grown = True
         refused = {each for each in batches if self.fails()}
         fates = dict(self.log.append(topic, {each: batches[each] for each in batches if each not in refused}))
         for partition in refused:
@@ -83,7 +86,7 @@ class World:
                     self.log.append(topic, {partition: batches[partition]})
                 case 1:
                     due = self.clock.monotonic() + self.drawn.uniform(0, LATE_SECONDS)
-                    self.late.append((due, topic, {partition: batches[partition]}))
+                    self.late.append((min(due, self.append_deadline), topic, {partition: batches[partition]}))
         return fates
 
     def fails(self) -> bool:
@@ -110,6 +113,7 @@ class World:
         now = self.clock.monotonic()
         for each in [each for each in self.late if each[0] <= now]:
             self.late.remove(each)
+            self.has_grown = True
             try:
                 self.log.append(each[1], each[2])
             except SealedTopic:
@@ -154,6 +158,9 @@ class World:
         return found
 
     def check(self) -> None:
+        if not self.has_grown:
+            return
+        self.has_grown = False
         for times in map(sorted, self.stored_times().values()):
             for earlier, later in pairwise(times):
                 if later - earlier < self.window:
@@ -222,6 +229,7 @@ class Publisher:
             if self._is_append() and not self._append_is_due():
                 return
             step, self.step = self.step, None
+            world.append_deadline = self.step_taken_at + MAX_APPEND_SECONDS
             try:
                 result = world.call(step)
             except Exception as error:  # noqa: BLE001  # the append knows what it means
@@ -239,7 +247,7 @@ class Publisher:
     def _take(self, step: Callable[[], Any]) -> None:
         self.step = step
         self.step_taken_at = self.world.clock.monotonic()
-        self.append_seconds = self.world.drawn.choice([0.0, 0.0, MAX_APPEND_SECONDS / 2])
+        self.append_seconds = self.world.drawn.choice([0.0, 0.0, self.world.drawn.uniform(0, MAX_APPEND_SECONDS)])
 
     def _append_is_due(self) -> bool:
         """An append may take long, but the log gives it up at last; then its process is taken for dead."""

@@ -25,10 +25,6 @@ MUTANTS = {
     "what is claimed counts as stored": ("if claim.is_stored and now - claim", "if now - claim"),
     "the log is not asked": ("found = yield from self._find_events(unconfirmed, limit=None)", "found = {}"),
     "an earlier attempt is not awaited": ("claim.is_stored or now >= claim.settled_at", "True"),
-    "the time is taken after the log was read": (
-        "        free: list[int] = []\n",
-        "        free: list[int] = []\n        now = self.clock.now()\n",
-    ),
     "a claim that is lost to another is used": (
         "if self.wanted[index].key not in taken]",
         "if False]",

@@ -69,7 +69,7 @@ LONG = frozenset({"kinesis-local"})
 # The same stores so far; an engine may serve one of the ports alone.
 LOG_INDEXES: Mapping[str, str] = {**REGISTRIES}
 COORDINATIONS: Mapping[str, str] = {**REGISTRIES}
-EID_CLAIMS: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE}
+EID_CLAIMS: Mapping[str, str] = {**REGISTRIES}
 
 
 def event_log_params(*left_out: str) -> Sequence[object]:

@@ -37,6 +37,13 @@ def test_a_million_requests_cost_what_they_cost():
     assert dollars(lines, "DynamoDB", "log index, read") == pytest.approx(3 * 0.125)
 
 
+def test_publishing_once_costs_two_writes_an_event():
+    """A claim and its confirmation are a write unit each; without deduplication there is no such line."""
+    load = flows(events_per_second=MILLION_EVENTS_A_MONTH, deduplicated=0.5)
+    assert dollars(bill(load, PRICES), "DynamoDB", "eids, claimed and confirmed") == pytest.approx(0.625)
+    assert not any(line.what.startswith("eids") for line in bill(flows(), PRICES))
+
+
 def test_nothing_published_costs_what_stands_there():
     """Without events there is no line for them; what is paid by the hour remains."""
     lines = bill(flows(events_per_second=0, consumers=0, event_types=1), PRICES)

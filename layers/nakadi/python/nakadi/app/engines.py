@@ -187,9 +187,17 @@ def _open_sqlite_eid_claims(url: str) -> EidClaims:
     return SqliteEidClaims(path_in_url(url))
 
 
+def _open_dynamodb_eid_claims(url: str) -> EidClaims:
+    from nakadi.engines.dynamodb.client import parse_table_address
+    from nakadi.engines.dynamodb.eid_claims import DynamoDbEidClaims
+
+    return DynamoDbEidClaims(parse_table_address(url))
+
+
 EID_CLAIMS_OPENERS: Mapping[str, Callable[[str], EidClaims]] = {
     "memory": _open_memory_eid_claims,
     "sqlite": _open_sqlite_eid_claims,
+    "dynamodb": _open_dynamodb_eid_claims,
 }
 
 

@@ -46,4 +46,7 @@ COORDINATION_TABLE = Table(
     name_suffix="coordination", partition_key=("place", "S"), sort_key=("item", "S"), expiry_attribute="expires"
 )
 
+EID_CLAIM_KEY_PREFIX = "eid#"
+"""What the partition keys of claims on ids of events begin with, in the coordination's table."""
+
 TABLES = (DOCUMENTS_TABLE, LOG_INDEX_TABLE, COORDINATION_TABLE)

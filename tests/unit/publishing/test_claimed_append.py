@@ -1,0 +1,137 @@
+"""Appends by claims, at the moments that simulated worlds hardly ever meet."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from nakadi.engines.memory.eid_claims import MemoryEidClaims
+from nakadi.engines.memory.event_log import MemoryLog
+from nakadi.model.events import Duplicate, EventPlace, Record, Refused, Stored, StoredExcept
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports.deduplication import EventIds
+from nakadi.publishing.claimed_append import (
+    APPEND_SETTLES_AFTER,
+    CLAIMS_HOLD_FOR,
+    TOO_LATE_MESSAGE,
+    UNDER_WAY_MESSAGE,
+    ClaimedAppend,
+    KnownPositions,
+    run_steps,
+)
+from tests.support.clock import HandMovedClock
+
+EID = uuid.UUID("105a76d8-db49-4144-ace7-e683e8f4ba46")
+RECORD = Record(b'{"metadata":{"eid":"%s"}}' % str(EID).encode())
+
+
+class Here:
+    """A log and claims, in which a process has claimed an event."""
+
+    def __init__(self) -> None:
+        self.clock = HandMovedClock()
+        self.log = MemoryLog(self.clock)
+        self.log.create_topic("t", 1)
+        self.claims = MemoryEidClaims()
+
+    def for_storage(self, _storage_id: str) -> MemoryLog:
+        return self.log
+
+    def attempt(self) -> ClaimedAppend:
+        ids = EventIds(scope="s", timeline=1, window=timedelta(hours=1), eids=[EID.bytes], partitions=[0])
+        return ClaimedAppend(
+            logs=self,
+            claims=self.claims,
+            positions=KnownPositions(self.clock),
+            clock=self.clock,
+            storage_id="default",
+            topic="t",
+            batches={0: [RECORD]},
+            ids=ids,
+        )
+
+    def attempt_until(self, name: str) -> tuple[Any, Any]:
+        """An attempt that has come to this step, and the step."""
+        steps = self.attempt().steps()
+        step = next(steps)
+        while step.func.__name__ != name:
+            step = steps.send(step())
+        return steps, step
+
+    def stored(self) -> int:
+        return self.log.bounds("t", [0])[0].next_offset
+
+
+@pytest.fixture
+def here():
+    return Here()
+
+
+def the_end(steps: Any, result: Any) -> Any:
+    with pytest.raises(StopIteration) as ended:
+        steps.send(result)
+    return ended.value.value
+
+
+def test_what_settles_while_the_log_is_read_is_not_taken_over(here):
+    """An attempt that was under way when the log was read may have stored its event behind that. (P158)"""
+    here.attempt_until("append")
+    here.clock.move(APPEND_SETTLES_AFTER.total_seconds() - 1)
+    steps, read = here.attempt_until("_read_events")
+    found = read()
+    here.log.append("t", {0: [RECORD]})
+    here.clock.move(2)
+    assert the_end(steps, found) == {0: StoredExcept({0: Refused(UNDER_WAY_MESSAGE)})}
+    assert run_steps(here.attempt().steps()) == {0: StoredExcept({0: Duplicate(EventPlace(1, 0, 0))})}
+    assert here.stored() == 1
+
+
+def test_a_dead_attempt_is_taken_over_when_it_is_over(here):
+    """Until then nobody is told that the event is stored; afterwards the next attempt stores it. (P158)"""
+    here.attempt_until("append")
+    assert run_steps(here.attempt().steps()) == {0: StoredExcept({0: Refused(UNDER_WAY_MESSAGE)})}
+    here.clock.move(APPEND_SETTLES_AFTER.total_seconds())
+    assert run_steps(here.attempt().steps()) == {0: Stored()}
+    assert here.stored() == 1
+
+
+def test_an_attempt_that_died_behind_its_append_has_stored_its_event(here):
+    """The log is read at once, whatever the claim says. (P158)"""
+    _, append = here.attempt_until("append")
+    append()
+    assert run_steps(here.attempt().steps()) == {0: StoredExcept({0: Duplicate(EventPlace(1, 0, 0))})}
+    assert here.stored() == 1
+
+
+def test_an_append_is_not_begun_late(here):
+    """Claims that took too long are given back, so that the next attempt need not wait for them."""
+    steps, claim = here.attempt_until("claim")
+    found = claim()
+    here.clock.move(CLAIMS_HOLD_FOR.total_seconds() + 1)
+    steps.send(found)()
+    assert the_end(steps, None) == {0: StoredExcept({0: Refused(TOO_LATE_MESSAGE)})}
+    assert run_steps(here.attempt().steps()) == {0: Stored()}
+
+
+def test_a_confirmation_that_fails_does_no_harm(here):
+    """The event is stored, its publisher is told so, and the next attempt finds it in the log."""
+    steps, append = here.attempt_until("append")
+    steps.send(append())
+    with pytest.raises(StopIteration) as ended:
+        steps.throw(Unavailable("no answer"))
+    assert ended.value.value == {0: Stored()}
+    assert run_steps(here.attempt().steps()) == {0: StoredExcept({0: Duplicate(EventPlace(1, 0, 0))})}
+
+
+def test_a_claim_that_was_confirmed_meanwhile_is_not_taken_over(here):
+    """Two attempts find a dead one: what the first of them found out, the second does not undo. (P158)"""
+    here.attempt_until("append")
+    here.clock.move(APPEND_SETTLES_AFTER.total_seconds())
+    slow, take_over = here.attempt_until("replace")
+    here.log.append("t", {0: [RECORD]})
+    assert run_steps(here.attempt().steps()) == {0: StoredExcept({0: Duplicate(EventPlace(1, 0, 0))})}
+    assert the_end(slow, take_over()) == {0: StoredExcept({0: Refused(UNDER_WAY_MESSAGE)})}
+    assert here.stored() == 1
