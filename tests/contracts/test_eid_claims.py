@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from nakadi.app.engines import open_eid_claims
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.eid_claims import EidClaim, EidClaims
-from tests.support.engines import EID_CLAIMS, surroundings
+from tests.support.engines import EID_CLAIMS, prepare_engine
 from tests.support.patience import run_in_threads
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=UTC)
@@ -20,7 +20,7 @@ NOON = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=UTC)
 
 @pytest.fixture(params=EID_CLAIMS)
 def claims(request, tmp_path):
-    with surroundings(EID_CLAIMS[request.param], tmp_path) as url:
+    with prepare_engine(EID_CLAIMS[request.param], tmp_path) as url:
         opened = open_eid_claims(url)
         assert opened is not None
         with closing(opened):

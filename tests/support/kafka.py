@@ -38,6 +38,7 @@ NOT_IN_EVERY_RUN = pytest.mark.skipif(not ALL, reason="`make test-engines` runs 
 SELECTED_TESTS = frozenset(
     {
         "test_a_batch_follows_a_new_timeline",
+        "test_a_batch_that_is_sent_again_is_stored_once",
         "test_a_client_that_comes_back_misses_nothing",
         "test_a_partition_changes_hands_when_it_is_committed",
         "test_a_second_stream_gets_its_share",

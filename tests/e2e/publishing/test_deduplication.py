@@ -22,7 +22,7 @@ FOUR_PARTITIONS = {
 @pytest.fixture
 def once(api):
     """The name of an event type that deduplicates."""
-    return created(api, a_business_definition(**ONCE))["name"]
+    return create_event_type(api, a_business_definition(**ONCE))["name"]
 
 
 def an_event(eid=None, **members):
