@@ -227,6 +227,15 @@ def test_an_event_that_does_not_fit_is_parked(nakadi, orders):
     assert "int" in parked["error"]["message"]
 
 
+def test_an_event_that_cannot_be_parked_ends_the_consumer(nakadi, orders):
+    """Where nothing can be parked, no event is passed over: the batch is not committed."""
+    publish(nakadi, ["bad"])
+    with pytest.raises(Refused, match="nowhere"):
+        for _ in consume(nakadi.url, orders, model=Order, on_poison=Park("nowhere")):
+            pass
+    assert nakadi.unconsumed(orders) >= 1
+
+
 @pytest.mark.parametrize("policy", ["stop", "skip", "park"])
 def test_an_event_that_the_handler_fails_at_is_treated_as_asked(nakadi, orders, policy):
     """A handler gets some attempts for each event; then the event ends the consumer, is skipped, or is parked."""

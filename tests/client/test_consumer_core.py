@@ -352,6 +352,19 @@ def test_a_stop_lets_the_batch_in_hand_be_finished_committed_and_the_stream_left
     assert core.commit_step(0.0) == End()
 
 
+def test_a_batch_that_nobody_works_on_any_more_is_not_waited_for():
+    """After a loop that was left, the stream is left at once, and its batch is not committed."""
+    core = opened()
+    core.received(line("0", [0]), 0.0)
+    batch = next_batch(core)
+    core.let_go()
+    core.stop()
+    assert core.commit_step(0.0) == Leave("s")
+    core.handled(batch, 0.0)
+    core.left(Answer(204))
+    assert isinstance(core.commit_step(0.0), Wait)
+
+
 def test_a_commit_by_hand_waits_for_done():
     """By hand, the order of marks does not matter: the latest batch of a partition counts."""
     core = opened(BY_HAND)
