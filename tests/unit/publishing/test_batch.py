@@ -424,3 +424,11 @@ def test_what_is_many_times_too_large_is_not_parsed():
     """An event several times as large as any may be is refused with its size, as soon as its end is found. (P38)"""
     with pytest.raises(TooLarge, match="Event too large: 4500008 bytes, max size is 999000 bytes"):
         read_batch(b'[{"a":"' + b"x" * 4_500_000 + b'"}]')
+
+
+def test_a_body_that_is_cut_by_hand_has_only_so_many_objects(monkeypatch):
+    """Looking for events one by one takes too long where there are very many objects. (P40)"""
+    monkeypatch.setattr(validation, "_MAX_OBJECTS", 6)
+    assert len(read_batch(b'[{"a":{}} {"a":{}} {"a":{}}]').events) == 3
+    with pytest.raises(TooLarge, match="more than 6 objects"):
+        read_batch(b'[{"a":{}} {"a":{}} {"a":{}} {}]')

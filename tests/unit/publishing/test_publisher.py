@@ -52,6 +52,19 @@ def test_events_of_a_partition_keep_their_order(house):
     assert sorted(itertools.chain(*found)) == list(range(100))
 
 
+def test_refused_events_are_counted(house):
+    """What a log stores and what it refuses of a batch is counted, and nothing is counted as refused otherwise."""
+    event_type = house.add(an_event_type(partitions=2))
+    refused = house.publisher.metrics.events_refused
+    house.publish(event_type, [{}])
+    assert not refused.rows()
+    house.log.refusing = {1: "timed out"}
+    house.draws = [0.0, 0.9, 0.9]
+    house.publish(event_type, [{}, {}, {}])
+    assert list(refused.rows().values()) == [2]
+    assert sum(house.publisher.metrics.events_published.rows().values()) == 2
+
+
 def test_one_append_for_each_request(house):
     """The log is asked once, with all partitions, so that each partition's part is stored as one. (P115)"""
     event_type = house.add(an_event_type(partitions=2))
