@@ -101,7 +101,7 @@ class Api:
             content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
         head = {"Content-Type": "application/json"} if content is not None else {}
         head |= headers or {}
-        with self._reached():
+        with self._explain_failures():
             answer = self._client.request(
                 method, self.url + where, params=params or None, content=content, headers=head
             )
@@ -116,7 +116,7 @@ class Api:
         self, where: str, *, params: Mapping[str, Any], headers: Mapping[str, str] | None = None
     ) -> Iterator[httpx.Response]:
         """Open a stream of lines."""
-        with self._reached(), ExitStack() as opened:
+        with self._explain_failures(), ExitStack() as opened:
 
             def opening() -> httpx.Response:
                 return opened.enter_context(
@@ -149,7 +149,7 @@ class Api:
         return dict(self._client.headers) != before
 
     @contextmanager
-    def _reached(self) -> Iterator[None]:
+    def _explain_failures(self) -> Iterator[None]:
         import httpx
 
         try:
@@ -162,7 +162,7 @@ class Api:
             raise NotAnswered(f"{self.url} cannot be reached: {gone}") from gone
 
 
-def lines_of(answer: httpx.Response) -> Iterator[str]:
+def read_lines(answer: httpx.Response) -> Iterator[str]:
     """The lines of a stream as they come, without their ends.
 
     Only `\\n` ends a line. `iter_lines` of httpx also splits at U+2028, U+2029 and U+0085, which JSON may contain.

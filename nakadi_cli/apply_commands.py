@@ -14,7 +14,7 @@ from nakadi_cli.applying import Step, execute, plan, plan_deletions
 from nakadi_cli.commands import ask_for, chosen_format, command, connect, note, show
 from nakadi_cli.contexts import config_path, load_contexts
 from nakadi_cli.failures import BadInput, Failed, Found, PartlyDone
-from nakadi_cli.manifests import Chosen, manifests_in
+from nakadi_cli.manifests import Chosen, read_manifests
 from nakadi_cli.output import compact, harmless
 
 _SIGNS = {"create": "+", "change": "~", "keep": "=", "pass over": "!", "delete": "-"}
@@ -97,7 +97,7 @@ def _plan(
     if not place.exists():
         raise BadInput(f"There is no {file}.")
     named = dict(pair.partition("=")[::2] for pair in pairs if "=" in pair)
-    manifests = manifests_in(place, {**os.environ, **named}, Chosen(target, ids))
+    manifests = read_manifests(place, {**os.environ, **named}, Chosen(target, ids))
     is_context = target in load_contexts(config_path()).by_name and not os.environ.get("NAKADI_URL")
     api = connect(target if is_context else None)
     steps = [plan(api, manifest) for manifest in manifests]

@@ -50,10 +50,10 @@ def plan(api: Api, manifest: Manifest) -> Step:
     """Compare a manifest with what the broker has."""
     try:
         if manifest.kind == EVENT_TYPE:
-            return _for_event_type(api, manifest)
+            return _plan_event_type(api, manifest)
         if manifest.kind == SQL_QUERY:
             return Step(manifest.kind, str(manifest.spec.get("name")), "pass over")
-        return _for_subscription(api, manifest)
+        return _plan_subscription(api, manifest)
     except (KeyError, TypeError, AttributeError) as error:
         what = f"`{error.args[0]}` is missing" if isinstance(error, KeyError) else "a value is of another kind"
         raise BadInput(f"{manifest.file}: {what}.") from error
@@ -106,7 +106,7 @@ def _warnings(answer: httpx.Response) -> Sequence[str]:
     return [each for each in text.removesuffix('"').split(". ") if each.startswith("The annotation ")]
 
 
-def _for_event_type(api: Api, manifest: Manifest) -> Step:
+def _plan_event_type(api: Api, manifest: Manifest) -> Step:
     shall_be = _event_type(manifest.spec)
     name = shall_be["name"]
     count = manifest.spec.get("partitioning", {}).get("partitionCount")
@@ -126,7 +126,7 @@ def _for_event_type(api: Api, manifest: Manifest) -> Step:
     return Step(EVENT_TYPE, name, "change", tuple(differences), body, partitions=more)
 
 
-def _for_subscription(api: Api, manifest: Manifest) -> Step:
+def _plan_subscription(api: Api, manifest: Manifest) -> Step:
     shall_be = _subscription(manifest.spec)
     event_types = sorted(set(shall_be["event_types"]))
     name = _subscription_name(shall_be)

@@ -7,7 +7,7 @@ import click
 from nakadi_cli.api import path
 from nakadi_cli.commands import Group, connect, member, note, show
 from nakadi_cli.failures import BadInput
-from nakadi_cli.files import definition_in, document_in
+from nakadi_cli.files import read_definition, read_document
 
 _ROLES = ("admins", "readers", "writers")
 _BLOCKS = ("CONSUMER_APP", "CONSUMER_ET", "PRODUCER_APP", "PRODUCER_ET")
@@ -49,7 +49,7 @@ def create_timeline(event_type: str, storage: str) -> None:
 @click.option("-f", "--file", "file", required=True, help="The timelines of the other broker; - reads standard input.")
 def adopt_timelines(event_type: str, storage: str, file: str) -> None:
     """Take over topics of another broker. The event type must have no events and no subscriptions."""
-    adopted = document_in(file)
+    adopted = read_document(file)
     if not isinstance(adopted, list):
         raise BadInput(f"{file} is not a list of timelines, as `nakadi timelines list -o json` prints it.")
     connect().post(path("event-types", event_type, "timelines"), {"storage_id": storage, "adopt": adopted})
@@ -85,7 +85,7 @@ def get_storage(storage: str) -> None:
 @click.option("-f", "--file", "file", required=True, help="The definition in JSON or YAML; - reads standard input.")
 def create_storage(file: str) -> None:
     """Create a storage."""
-    definition = definition_in(file, "a storage")
+    definition = read_definition(file, "a storage")
     connect().post("/storages", definition)
     note(f"Created storage {definition.get('id')}.")
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import click
 
-from nakadi_cli.api import Api, lines_of, path
+from nakadi_cli.api import Api, path, read_lines
 from nakadi_cli.commands import attentive, calm, command, connect, interrupt, note
 from nakadi_cli.failures import Conflict, Failed, NotAnswered, NotFound, NotPermitted, Refused
-from nakadi_cli.output import counted, harmless, harmless_json
-from nakadi_cli.reading_events import texts_in
+from nakadi_cli.output import format_count, harmless, harmless_json
+from nakadi_cli.reading_events import split_texts
 
 _MOST_BREAKS = 5
 # Partitions of a consumer that broke off are free after its commit timeout, a minute at most.
@@ -72,7 +72,7 @@ def consume(
         with attentive():
             consumer.run(batch_size, limit, commit_timeout, follow=not no_follow)
     if line:
-        note(f"{counted(consumer.committed, 'event')} committed.")
+        note(f"{format_count(consumer.committed, 'event')} committed.")
 
 
 class Stopped(BaseException):
@@ -127,7 +127,7 @@ class Stop:
             self.waiting = False
 
     @contextmanager
-    def hurried(self) -> Iterator[None]:
+    def end_on_second_signal(self) -> Iterator[None]:
         """Let a signal end what waits here if it is not the first. One that came before does not: a commit takes a
         moment, unless the broker does not answer.
         """
@@ -160,7 +160,7 @@ class _Stream:
             self._at_work = False
 
     @contextmanager
-    def extended_every(self, seconds: float) -> Iterator[None]:
+    def extend_every(self, seconds: float) -> Iterator[None]:
         """Ask for more time now and then while a batch is worked on."""
         ended = threading.Event()
 
@@ -225,8 +225,8 @@ class _Consumer:
             answer = opening.__enter__()
         try:
             stream = _Stream(self.api, self.subscription, answer.headers["X-Nakadi-StreamId"])
-            with self._left_when_broken_off(stream), stream.extended_every(commit_timeout / EXTENSIONS_PER_TIMEOUT):
-                self._take_all(lines_of(answer), stream)
+            with self._left_when_broken_off(stream), stream.extend_every(commit_timeout / EXTENSIONS_PER_TIMEOUT):
+                self._take_all(read_lines(answer), stream)
         finally:
             opening.__exit__(None, None, None)
 
@@ -242,7 +242,7 @@ class _Consumer:
             raise
         except (Failed, Stopped):
             if not self.stop.asked_again:
-                with suppress(Failed), self.stop.hurried():
+                with suppress(Failed), self.stop.end_on_second_signal():
                     stream.leave()
             raise
 
@@ -257,7 +257,7 @@ class _Consumer:
                 raise Refused(harmless(f"The stream has ended: {batch.get('detail') or batch.get('title')}"))
             if events := batch.get("events"):
                 with stream.working():
-                    self.take(batch["cursor"], [*texts_in(line, len(events))])
+                    self.take(batch["cursor"], [*split_texts(line, len(events))])
                 self._commit(batch["cursor"], stream.id)
                 self.committed += len(events)
                 self._broken = self._waits = 0
@@ -265,7 +265,7 @@ class _Consumer:
     def _commit(self, cursor: dict[str, Any], stream_id: str) -> None:
         where = path("subscriptions", self.subscription, "cursors")
         try:
-            with self.stop.hurried():
+            with self.stop.end_on_second_signal():
                 self.api.send("POST", where, body={"items": [cursor]}, headers={"X-Nakadi-StreamId": stream_id})
         except (NotFound, NotPermitted):
             raise
@@ -331,7 +331,8 @@ def _to_command(line: str, stop: Stop) -> Taker:
         if child.returncode != 0:
             raise Failed(
                 harmless(
-                    f"The command ended with exit code {child.returncode} at {counted(len(events), 'event')} up to "
+                    f"The command ended with exit code {child.returncode} "
+                    f"at {format_count(len(events), 'event')} up to "
                     f"{cursor['offset']} of partition {cursor['partition']} of {cursor['event_type']}; "
                     "not committed."
                 )

@@ -37,9 +37,9 @@ class Context:
 
     def obtain_token(self) -> str | None:
         if self.token_command:
-            return _output_of(self.token_command)
+            return _run_command(self.token_command)
         if self.token_file:
-            return _content_of(Path(self.token_file).expanduser())
+            return _read_file(Path(self.token_file).expanduser())
         return self.token
 
 
@@ -120,7 +120,7 @@ def connection(*, context: str | None, url: str | None, environ: Mapping[str, st
         chosen = None
 
     def token() -> str | None:
-        return _checked_token(environ.get("NAKADI_TOKEN") or (chosen.obtain_token() if chosen else None))
+        return _check_token(environ.get("NAKADI_TOKEN") or (chosen.obtain_token() if chosen else None))
 
     return Connection(where, token)
 
@@ -139,14 +139,14 @@ def checked_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def _checked_token(token: str | None) -> str | None:
+def _check_token(token: str | None) -> str | None:
     token = (token or "").strip()
     if not all("!" <= character <= "~" for character in token):
         raise BadInput("The token has characters that a header cannot contain.")
     return token or None
 
 
-def _output_of(command: str) -> str:
+def _run_command(command: str) -> str:
     try:
         done = subprocess.run(  # noqa: S602  # the user's own command, written as for a shell
             command,
@@ -163,7 +163,7 @@ def _output_of(command: str) -> str:
     return done.stdout
 
 
-def _content_of(file: Path) -> str:
+def _read_file(file: Path) -> str:
     try:
         return file.read_text()
     except (OSError, ValueError) as error:

@@ -36,9 +36,9 @@ def parse_start(text: str, now: datetime) -> Start:
     if text.lower() == "end":
         return Start()
     if ago := _AGO.fullmatch(text):
-        return Start(_written(now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})))
+        return Start(_format_moment(now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})))
     if _DAY.match(text):
-        return Start(_written(_time(text)))
+        return Start(_format_moment(_time(text)))
     if "=" in text:
         pairs = dict(pair.rpartition("=")[::2] for pair in text.split(","))
         if all(partition and _OFFSET.fullmatch(offset) for partition, offset in pairs.items()):
@@ -51,7 +51,7 @@ def parse_start(text: str, now: datetime) -> Start:
     )
 
 
-def partitions_of(api: Api, event_type: str) -> list[dict[str, Any]]:
+def fetch_partitions(api: Api, event_type: str) -> list[dict[str, Any]]:
     """Return the partitions of an event type in their order, with their oldest and newest offsets."""
     found: list[dict[str, Any]] = api.get(path("event-types", event_type, "partitions"))
     return sorted(found, key=lambda each: (len(each["partition"]), each["partition"]))
@@ -59,7 +59,7 @@ def partitions_of(api: Api, event_type: str) -> list[dict[str, Any]]:
 
 def chosen_partitions(api: Api, event_type: str, only: str | None = None) -> list[str]:
     """Return the partitions of an event type in their order: all, or those that a list with commas names."""
-    found = [each["partition"] for each in partitions_of(api, event_type)]
+    found = [each["partition"] for each in fetch_partitions(api, event_type)]
     if only is None:
         return found
     named = [partition.strip() for partition in only.split(",")]
@@ -82,7 +82,7 @@ def _offsets(api: Api, event_type: str, start: Start, partitions: Sequence[str])
         }
         return {partition: offset for partition, offset in named.items() if offset is not None}
     if start.offset is None:
-        found = partitions_of(api, event_type)
+        found = fetch_partitions(api, event_type)
         return {each["partition"]: each["newest_available_offset"] for each in found}
     if _OFFSET.fullmatch(start.offset) and len(partitions) > 1:
         raise BadInput(
@@ -99,5 +99,5 @@ def _time(text: str) -> datetime:
     return moment if moment.tzinfo else moment.astimezone()
 
 
-def _written(moment: datetime) -> str:
+def _format_moment(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -12,14 +12,14 @@ from typing import Any
 
 import click
 
-from nakadi_cli.api import Api, lines_of, path
+from nakadi_cli.api import Api, path, read_lines
 from nakadi_cli.commands import attentive, chosen_format, command, connect, note, show
 from nakadi_cli.cursors import chosen_partitions, cursors, parse_start
 from nakadi_cli.expressions import condition
 from nakadi_cli.failures import BadInput, Failed, NotAnswered, PartlyDone, Refused
 from nakadi_cli.output import harmless, harmless_json
 from nakadi_cli.publishing import Outcome, Publisher
-from nakadi_cli.reading_events import batches, events_in, kept_in, opened, texts_in
+from nakadi_cli.reading_events import batches, keep_refused, open_input, read_events, split_texts
 
 _MOST_BYTES = 4_000_000
 _MOST_SHOWN = 10
@@ -74,7 +74,7 @@ def publish(
     if tombstones and only_for:
         raise BadInput("Every subscription sees tombstones: --tombstones and --for exclude each other.")
     failure: Failed | None = None
-    with opened(file) as stream, kept_in(refused_file, file) as keep, _progress() as after_each, attentive():
+    with open_input(file) as stream, keep_refused(refused_file, file) as keep, _progress() as after_each, attentive():
         publisher = Publisher(
             connect(),
             event_type,
@@ -85,7 +85,7 @@ def publish(
             tombstones=tombstones,
             only_for=only_for,
         )
-        waiting = batches(events_in(stream, file), batch_size, _MOST_BYTES)
+        waiting = batches(read_events(stream, file), batch_size, _MOST_BYTES)
         try:
             publisher.publish(waiting, after_each)
         except Failed as failed:
@@ -168,11 +168,11 @@ def read(
         parameters = {"batch_limit": min(size, waiting or size), "batch_flush_timeout": 1, "stream_limit": waiting}
         try:
             with api.stream(where, params=parameters, headers={"X-Nakadi-Cursors": json.dumps(now)}) as answer:
-                for line in lines_of(answer):
+                for line in read_lines(answer):
                     batch = _batch(line)
                     cursor = batch["cursor"]
                     events = batch.get("events", ())
-                    for event, text in zip(events, texts_in(line, len(events)), strict=True):
+                    for event, text in zip(events, split_texts(line, len(events)), strict=True):
                         yield cursor, event, text
                     broken = 0
                     at[cursor["partition"]] = cursor["offset"]

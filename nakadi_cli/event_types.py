@@ -6,9 +6,9 @@ import click
 
 from nakadi_cli.api import path
 from nakadi_cli.commands import Group, ask_for, connect, member, note, show
-from nakadi_cli.cursors import partitions_of
+from nakadi_cli.cursors import fetch_partitions
 from nakadi_cli.failures import BadInput
-from nakadi_cli.files import definition_in
+from nakadi_cli.files import read_definition
 from nakadi_cli.schema_commands import with_readable_schema, with_schema_as_text
 
 COLUMNS = {
@@ -59,7 +59,7 @@ def get_event_type(name: str) -> None:
 def list_partitions(name: str) -> None:
     """List the partitions of an event type, with their oldest and newest offsets."""
     show(
-        partitions_of(connect(), name),
+        fetch_partitions(connect(), name),
         {
             "PARTITION": lambda each: each["partition"],
             "OLDEST": lambda each: each["oldest_available_offset"],
@@ -78,7 +78,7 @@ def list_partitions(name: str) -> None:
 @click.option("-f", "--file", "file", required=True, help="The definition in JSON or YAML; - reads standard input.")
 def create_event_type(file: str) -> None:
     """Create an event type. You can write its schema as an object instead of text."""
-    definition = definition_in(file, "an event type")
+    definition = read_definition(file, "an event type")
     connect().post("/event-types", with_schema_as_text(definition))
     note(f"Created event type {definition.get('name')}.")
 
@@ -93,7 +93,7 @@ def create_event_type(file: str) -> None:
 @click.option("-f", "--file", "file", required=True, help="The definition in JSON or YAML; - reads standard input.")
 def update_event_type(file: str) -> None:
     """Change an event type to match a definition, such as the edited output of `get`."""
-    definition = definition_in(file, "an event type")
+    definition = read_definition(file, "an event type")
     if not isinstance(name := definition.get("name"), str):
         raise BadInput(f"{file} does not name an event type.")
     connect().put(path("event-types", name), with_schema_as_text(definition))

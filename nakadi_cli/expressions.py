@@ -106,7 +106,7 @@ class _Parser:
             number = json.loads(self._take().text)
             return lambda _: number
         if token.kind == "text":
-            text = _unquoted(self._take(), self._text)
+            text = _unquote(self._take(), self._text)
             return lambda _: text
         if token.kind == "word" and token.text in _CONSTANTS:
             constant = _CONSTANTS[self._take().text]
@@ -125,12 +125,12 @@ class _Parser:
             else:
                 steps.append(self._index())
                 self._expect("]")
-        return lambda event: _at(event, steps)
+        return lambda event: _find_at(event, steps)
 
     def _index(self) -> str | int:
         token = self._now
         if token.kind == "text":
-            return _unquoted(self._take(), self._text)
+            return _unquote(self._take(), self._text)
         if token.kind == "number" and token.text.lstrip("-").isdigit():
             return int(self._take().text)
         raise self._wrong("a number or a text in quotes")
@@ -176,7 +176,7 @@ def _wrong(text: str, at: int, expected: str) -> BadInput:
     return BadInput(f"The condition is invalid at character {at + 1}: expected {expected}, found {found}.")
 
 
-def _unquoted(token: _Token, text: str) -> str:
+def _unquote(token: _Token, text: str) -> str:
     if token.text.startswith("'"):
         return token.text[1:-1]
     try:
@@ -189,7 +189,7 @@ def _unquoted(token: _Token, text: str) -> str:
 _NOTHING = (_MISSING, None, False)
 
 
-def _at(event: Any, steps: list[str | int]) -> Any:
+def _find_at(event: Any, steps: list[str | int]) -> Any:
     for step in steps:
         try:
             event = event[step]

@@ -10,7 +10,7 @@ from typing import Any
 from nakadi_cli.failures import BadInput
 
 
-def text_in(file: str) -> str:
+def read_text(file: str) -> str:
     """Return what a file holds; `-` is standard input."""
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_text()
@@ -20,28 +20,28 @@ def text_in(file: str) -> str:
         raise BadInput(f"{file} cannot be read: it is not text in UTF-8.") from error
 
 
-def document_in(file: str) -> Any:
+def read_document(file: str) -> Any:
     """Return the document in a file, which is JSON or YAML."""
-    return parsed_document(text_in(file), file)
+    return parse_document(read_text(file), file)
 
 
-def parsed_document(text: str, file: str) -> Any:
+def parse_document(text: str, file: str) -> Any:
     """Parse JSON or YAML; `file` is where the text came from."""
     try:
         return json.loads(text)
     except ValueError:
-        return parsed_yaml(text, file)
+        return parse_yaml(text, file)
 
 
-def definition_in(file: str, what: str) -> dict[str, Any]:
+def read_definition(file: str, what: str) -> dict[str, Any]:
     """Return the definition in a file, an object; `what` says what it should define."""
-    document = document_in(file)
+    document = read_document(file)
     if not isinstance(document, dict):
         raise BadInput(f"{file} is not a definition of {what}.")
     return document
 
 
-def parsed_yaml(text: str, file: str) -> Any:
+def parse_yaml(text: str, file: str) -> Any:
     """Parse YAML. What looks like a date stays the text that JSON would have."""
     import yaml
 

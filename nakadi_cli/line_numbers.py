@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def line_of(text: str, steps: Sequence[str]) -> int:
+def find_line(text: str, steps: Sequence[str]) -> int:
     """Return the line of the member or item at the end of the steps, or of the last one on the way that exists.
 
     A step may be a part of a name with slashes. A text that is neither JSON nor YAML has line 1 alone.

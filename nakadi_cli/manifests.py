@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nakadi_cli.failures import BadInput
-from nakadi_cli.files import parsed_yaml, text_in
+from nakadi_cli.files import parse_yaml, read_text
 
 EVENT_TYPE, SUBSCRIPTION, SQL_QUERY = "event-type", "subscription", "sql-query"
 # In this order: a subscription needs its event types.
@@ -43,15 +43,15 @@ class Chosen:
     ids: Sequence[str] = ()
 
 
-def manifests_in(place: Path, variables: Mapping[str, Any], chosen: Chosen) -> list[Manifest]:
+def read_manifests(place: Path, variables: Mapping[str, Any], chosen: Chosen) -> list[Manifest]:
     """Read the manifests of a file, of a folder, or of a clin file."""
     if place.is_dir():
         clin_files = sorted(file for file in _yaml_files(place) if file.stem.endswith(".clin"))
         if len(clin_files) > 1:
             raise BadInput(f"There are several clin files in {place}; name one of them.")
-        found = _of_clin_file(clin_files[0], variables, chosen) if clin_files else _of_folder(place, variables)
+        found = _read_clin_file(clin_files[0], variables, chosen) if clin_files else _read_folder(place, variables)
     elif "process" in (document := _load(place, variables)):
-        found = _of_processes(document, place, chosen)
+        found = _read_processes(document, place, chosen)
     else:
         found = iter([_manifest(document, place)])
     manifests = list(found)
@@ -64,18 +64,18 @@ def _yaml_files(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if file.suffix in {".yaml", ".yml"})
 
 
-def _of_folder(folder: Path, variables: Mapping[str, Any]) -> Iterator[Manifest]:
+def _read_folder(folder: Path, variables: Mapping[str, Any]) -> Iterator[Manifest]:
     """Read the manifests of a folder; what has no `kind`, such as a schema, is there to be included."""
     for file in _yaml_files(folder):
-        if "kind" in _parsed(file):
+        if "kind" in _parse_file(file):
             yield _manifest(_load(file, variables), file)
 
 
-def _of_clin_file(file: Path, variables: Mapping[str, Any], chosen: Chosen) -> Iterator[Manifest]:
-    return _of_processes(_load(file, variables), file, chosen)
+def _read_clin_file(file: Path, variables: Mapping[str, Any], chosen: Chosen) -> Iterator[Manifest]:
+    return _read_processes(_load(file, variables), file, chosen)
 
 
-def _of_processes(document: Mapping[str, Any], file: Path, chosen: Chosen) -> Iterator[Manifest]:
+def _read_processes(document: Mapping[str, Any], file: Path, chosen: Chosen) -> Iterator[Manifest]:
     processes = document["process"]
     if not isinstance(processes, list) or not all(isinstance(each, dict) and "paths" in each for each in processes):
         raise BadInput(f"{file}: `process` must be a list, and each item needs `id`, `target` and `paths`.")
@@ -93,7 +93,7 @@ def _of_processes(document: Mapping[str, Any], file: Path, chosen: Chosen) -> It
             place = (file.parent / folder).resolve()
             if not place.is_dir():
                 raise BadInput(f"{file}: there is no folder {place}.")
-            yield from _of_folder(place, process.get("env") or {})
+            yield from _read_folder(place, process.get("env") or {})
 
 
 def _manifest(document: Mapping[str, Any], file: Path) -> Manifest:
@@ -104,30 +104,30 @@ def _manifest(document: Mapping[str, Any], file: Path) -> Manifest:
 
 
 def _load(file: Path, variables: Mapping[str, Any]) -> dict[str, Any]:
-    document = _walk(_included(file, ()), lambda text: _resolved(text, variables, file))
+    document = _walk(_read_included(file, ()), lambda text: _resolve_variables(text, variables, file))
     if not isinstance(document, dict):
         raise BadInput(f"{file} is neither a manifest nor a clin file.")
     return document
 
 
-def _included(file: Path, within: tuple[Path, ...]) -> Any:
+def _read_included(file: Path, within: tuple[Path, ...]) -> Any:
     if file in within:
         raise BadInput(f"{file} includes itself.")
 
     def include(text: str) -> Any:
         if not text.startswith(_INCLUDE):
             return text.replace(_INCLUDE, "@@@")
-        return _included((file.parent / text[1:]).resolve(), (*within, file))
+        return _read_included((file.parent / text[1:]).resolve(), (*within, file))
 
-    return _walk(_parsed(file), include)
-
-
-def _parsed(file: Path) -> Any:
-    text = _VARIABLE.sub(rf"{_OPEN}\1{_CLOSE}", text_in(str(file))).replace("@@@", _INCLUDE)
-    return parsed_yaml(text, str(file)) or {}
+    return _walk(_parse_file(file), include)
 
 
-def _resolved(text: str, variables: Mapping[str, Any], file: Path) -> Any:
+def _parse_file(file: Path) -> Any:
+    text = _VARIABLE.sub(rf"{_OPEN}\1{_CLOSE}", read_text(str(file))).replace("@@@", _INCLUDE)
+    return parse_yaml(text, str(file)) or {}
+
+
+def _resolve_variables(text: str, variables: Mapping[str, Any], file: Path) -> Any:
     def value_of(name: str) -> Any:
         if variables.get(name) is None:
             raise BadInput(f"{file}: the variable {name} has no value.")

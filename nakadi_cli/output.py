@@ -45,7 +45,7 @@ def as_yaml(value: Any) -> str:
     return written.removesuffix("...\n")
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Write a number with what it counts."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 

@@ -90,7 +90,7 @@ class Publisher:
                 reason, left, wait = late.message, batch, 0.0
             else:
                 if answer.status_code == 200:
-                    self._stored(batch)
+                    self._count_stored(batch)
                     return True
                 if answer.status_code == 422 and (found := _items(answer, batch)):
                     rest = self._without_refused(batch, found)
@@ -104,7 +104,7 @@ class Publisher:
                     return self._publish(batch[:middle]) and self._publish(batch[middle:])
                 reason, left, wait = self._not_stored(batch, answer)
             left_over = {event.number for event in left}
-            stored = self._stored([event for event in batch if event.number not in left_over])
+            stored = self._count_stored([event for event in batch if event.number not in left_over])
             # Each success begins anew: a batch of many partitions may need one retry for each.
             failures = 0 if stored else failures + 1
             if failures > self._retries:
@@ -115,7 +115,7 @@ class Publisher:
             batch = left
         return True
 
-    def _stored(self, events: Sequence[Event]) -> int:
+    def _count_stored(self, events: Sequence[Event]) -> int:
         self.outcome.published += len(events)
         for event in events:
             del self._left[event.number]

@@ -27,7 +27,7 @@ class Event:
 
 
 @contextmanager
-def opened(file: str) -> Iterator[TextIO]:
+def open_input(file: str) -> Iterator[TextIO]:
     """Open a file to read; `-` is standard input."""
     if file == "-":
         yield sys.stdin
@@ -41,7 +41,7 @@ def opened(file: str) -> Iterator[TextIO]:
 
 
 @contextmanager
-def kept_in(file: str | None, read_from: str) -> Iterator[Callable[[Iterable[Event]], None]]:
+def keep_refused(file: str | None, read_from: str) -> Iterator[Callable[[Iterable[Event]], None]]:
     """Open a file to write events into, one a line; without a file they are dropped."""
     if file is None:
         yield lambda _events: None
@@ -56,7 +56,7 @@ def kept_in(file: str | None, read_from: str) -> Iterator[Callable[[Iterable[Eve
         yield lambda events: stream.writelines(_line(event) for event in events)
 
 
-def events_in(stream: TextIO, file: str) -> Iterator[Event]:
+def read_events(stream: TextIO, file: str) -> Iterator[Event]:
     """Read events as they come, each line one; an array is read as a whole."""
     lines = iter(stream)
     number = 0
@@ -65,7 +65,7 @@ def events_in(stream: TextIO, file: str) -> Iterator[Event]:
             if not line.strip():
                 continue
             if number == 0 and line.lstrip().startswith("["):
-                yield from _in_array("".join([line, *lines]), file)
+                yield from _read_array("".join([line, *lines]), file)
                 return
             number += 1
             try:
@@ -93,7 +93,7 @@ def batches(events: Iterable[Event], most_events: int, most_bytes: int) -> Itera
         yield batch
 
 
-def texts_in(line: str, count: int) -> Iterator[str]:
+def split_texts(line: str, count: int) -> Iterator[str]:
     """Cut a line of a stream into so many events, each as it was stored, so that no number loses a digit."""
     found = _EVENTS.search(line)
     place = found.end() if found else 0
@@ -109,7 +109,7 @@ def _line(event: Event) -> bytes:
     return event.text.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
 
 
-def _in_array(text: str, file: str) -> Iterator[Event]:
+def _read_array(text: str, file: str) -> Iterator[Event]:
     place, number = text.index("[") + 1, 0
     while True:
         place = _after_space(text, place)

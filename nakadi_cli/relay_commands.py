@@ -13,7 +13,7 @@ import click
 
 from nakadi_cli.commands import Group, chosen_connection, member, note, show
 from nakadi_cli.failures import BadInput, Failed, NotFound
-from nakadi_cli.output import counted
+from nakadi_cli.output import format_count
 
 if TYPE_CHECKING:
     from nakadi_relay import Feed, Relay
@@ -90,7 +90,7 @@ def relay_postgres(
             else:
                 _run_until_interrupted(publishing, feed)
             status = publishing.status
-    note(f"Published {counted(status.published, 'event')}, and {status.refused} were refused.")
+    note(f"Published {format_count(status.published, 'event')}, and {status.refused} were refused.")
     if once and status.refused:
         raise Failed("The broker refused events: nakadi relay refused lists them.")
 

@@ -13,8 +13,8 @@ import click
 from nakadi_cli.api import path
 from nakadi_cli.commands import Group, chosen_format, connect, member, show
 from nakadi_cli.failures import BadInput, Found
-from nakadi_cli.files import parsed_document, text_in
-from nakadi_cli.line_numbers import line_of
+from nakadi_cli.files import parse_document, read_text
+from nakadi_cli.line_numbers import find_line
 from nakadi_cli.output import as_json, harmless
 
 ANNOTATION_FORMATS = ("github", "gitlab")
@@ -62,7 +62,7 @@ def check_schema(file: str, event_type: str | None, version: str, annotations: s
     verdict = connect().post(
         path("event-types", source.event_type, "schemas", version, "compatibility-check"), {"schema": source.text}
     )
-    findings = list(findings_in(verdict, source))
+    findings = list(list_findings(verdict, source))
     if annotations == "github":
         click.echo("\n".join(github_command(each, file) for each in findings), nl=bool(findings))
     elif annotations == "gitlab":
@@ -100,8 +100,8 @@ class Finding:
 
 def read_schema(file: str, event_type: str | None) -> SchemaSource:
     """Read a schema, or the definition of an event type; `event_type` goes before the name in a definition."""
-    content = text_in(file)
-    document = parsed_document(content, file)
+    content = read_text(file)
+    document = parse_document(content, file)
     steps: tuple[str, ...] = ()
     if isinstance(document, dict) and "schema" in document and "name" in document:
         event_type, steps = event_type or document["name"], ("schema", "schema")
@@ -112,16 +112,16 @@ def read_schema(file: str, event_type: str | None) -> SchemaSource:
     return SchemaSource(file, content, steps, event_type, text)
 
 
-def findings_in(verdict: Mapping[str, Any], source: SchemaSource) -> Iterator[Finding]:
+def list_findings(verdict: Mapping[str, Any], source: SchemaSource) -> Iterator[Finding]:
     """Give each change that a verdict names its line. A broker that names no changes has one finding at most."""
     if "changes" not in verdict and not verdict["compatible"]:
-        yield Finding("INCOMPATIBLE", "#/", line_of(source.content, source.steps), "major", True, verdict["error"])
+        yield Finding("INCOMPATIBLE", "#/", find_line(source.content, source.steps), "major", True, verdict["error"])
     for change in verdict.get("changes", ()):
         steps = [each for each in change["path"].removeprefix("#/").split("/") if each]
         yield Finding(
             rule=change["rule"],
             path=change["path"],
-            line=line_of(source.content, (*source.steps, *steps)),
+            line=find_line(source.content, (*source.steps, *steps)),
             level=change["level"],
             refused=not change["permitted"],
             explanation=change["explanation"],
@@ -147,8 +147,8 @@ def github_command(finding: Finding, file: str) -> str:
     """Write a workflow command, which GitHub shows beside the line."""
     kind = "error" if finding.refused else "notice"
     properties = {"file": file, "line": str(finding.line), "title": finding.rule}
-    written = ",".join(f"{name}={_escaped(value, for_property=True)}" for name, value in properties.items())
-    return f"::{kind} {written}::{_escaped(finding.explanation, for_property=False)}"
+    written = ",".join(f"{name}={_escape(value, for_property=True)}" for name, value in properties.items())
+    return f"::{kind} {written}::{_escape(finding.explanation, for_property=False)}"
 
 
 def gitlab_issue(finding: Finding, file: str) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def gitlab_issue(finding: Finding, file: str) -> dict[str, Any]:
     }
 
 
-def _escaped(text: str, *, for_property: bool) -> str:
+def _escape(text: str, *, for_property: bool) -> str:
     """Escape what would end a workflow command, or one of its properties."""
     escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return escaped.replace(":", "%3A").replace(",", "%2C") if for_property else escaped

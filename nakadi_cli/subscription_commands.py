@@ -14,8 +14,8 @@ from nakadi_cli.api import Api, path
 from nakadi_cli.commands import Group, ask_for, attentive, chosen_format, connect, member, note, show
 from nakadi_cli.cursors import Start, chosen_partitions, cursors, parse_start
 from nakadi_cli.failures import BadInput
-from nakadi_cli.files import definition_in
-from nakadi_cli.output import counted
+from nakadi_cli.files import read_definition
+from nakadi_cli.output import format_count
 
 LAG_COLUMNS: dict[str, Callable[[Any], object]] = {
     "EVENT TYPE": lambda row: row["event_type"],
@@ -111,7 +111,7 @@ def create_subscription(
     if file is not None:
         if event_types or owner or group:
             raise BadInput("Give the definition in the file or on the command line, not in both.")
-        definition = definition_in(file, "a subscription")
+        definition = read_definition(file, "a subscription")
     elif not event_types or not owner:
         raise BadInput("Give event types and --owner, or -f with a definition.")
     else:
@@ -131,7 +131,7 @@ def create_subscription(
 @click.option("-f", "--file", "file", required=True, help="A whole definition in JSON or YAML; - reads standard input.")
 def update_subscription(subscription: str, file: str) -> None:
     """Change the authorization, labels and annotations of a subscription to match a definition."""
-    connect().put(path("subscriptions", subscription), definition_in(file, "a subscription"))
+    connect().put(path("subscriptions", subscription), read_definition(file, "a subscription"))
     note(f"Changed subscription {subscription}.")
 
 
@@ -177,7 +177,7 @@ def lag(subscription: str, watch: bool, every: int) -> None:
                     if len(known) == len(rows)
                     else " Before its first stream, the broker does not know how many wait."
                 )
-                note(f"{counted(sum(known), 'event')} waiting.{unknown}" if known else unknown.strip())
+                note(f"{format_count(sum(known), 'event')} waiting.{unknown}" if known else unknown.strip())
             if not watch:
                 return
             sleep(every)
@@ -213,7 +213,7 @@ def reset(subscription: str, start: str, dry_run: bool) -> None:
         items = [{"event_type": row["event_type"], "partition": row["partition"], "offset": row["to"]} for row in rows]
         api.patch(path("subscriptions", subscription, "cursors"), {"items": items})
     show(rows, RESET_COLUMNS)
-    note("Nothing was changed." if dry_run else f"{counted(len(rows), 'partition')} reset.")
+    note("Nothing was changed." if dry_run else f"{format_count(len(rows), 'partition')} reset.")
 
 
 def _read_from(api: Api, event_types: tuple[str, ...], start: Start) -> dict[str, Any]:

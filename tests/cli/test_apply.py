@@ -8,7 +8,7 @@ import pytest
 
 from nakadi.local import Broker
 from nakadi_cli.failures import BadInput
-from nakadi_cli.manifests import Chosen, manifests_in
+from nakadi_cli.manifests import Chosen, read_manifests
 from tests.support.builders import a_name
 from tests.support.environment import plain_environment
 
@@ -372,7 +372,7 @@ def test_files_that_cannot_be_used_are_refused_with_their_names(tmp_path, files,
         (tmp_path / name).write_text(text)
 
     with pytest.raises(BadInput, match=said) as refused:
-        manifests_in(tmp_path, {"LIST": [1]}, Chosen())
+        read_manifests(tmp_path, {"LIST": [1]}, Chosen())
     assert str(tmp_path) in refused.value.message
 
 
@@ -391,6 +391,6 @@ def test_what_only_looks_special_stays(tmp_path):
     text = "kind: event-type\nspec: {name: {a: {b: 'x @@@ y'}}, n: '{{ N }}', day: 2020-01-01}\n"
     (tmp_path / "a.yaml").write_text(text)
 
-    [found] = manifests_in(tmp_path / "a.yaml", {"N": 3}, Chosen())
+    [found] = read_manifests(tmp_path / "a.yaml", {"N": 3}, Chosen())
 
     assert found.spec == {"name": {"a": {"b": "x @@@ y"}}, "n": 3, "day": "2020-01-01"}

@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from nakadi_cli.api import lines_of
+from nakadi_cli.api import read_lines
 
 # What `str.splitlines` takes for the end of a line, and JSON does not.
 SEPARATORS = "\u2028 \u2029 \u0085"
@@ -18,4 +18,4 @@ def test_only_a_line_feed_ends_a_line(size):
     content = "\n".join(lines).encode()
     answer = httpx.Response(200, content=(content[at : at + size] for at in range(0, len(content), size)))
 
-    assert list(lines_of(answer)) == [line for line in lines if line]
+    assert list(read_lines(answer)) == [line for line in lines if line]

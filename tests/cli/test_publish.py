@@ -8,7 +8,7 @@ import pytest
 from nakadi.local import Broker
 from nakadi_cli.api import Api
 from nakadi_cli.failures import BadInput
-from nakadi_cli.reading_events import Event, batches, events_in
+from nakadi_cli.reading_events import Event, batches, read_events
 from tests.support.api import create_event_type
 from tests.support.builders import a_name
 
@@ -226,7 +226,7 @@ def test_an_event_type_that_does_not_exist_is_exit_code_5(run):
 def test_input_that_is_no_events_is_refused_with_its_place(text):
     """A mistake in the input names its line or its event."""
     with pytest.raises(BadInput, match=r"line \d|event \d|array"):
-        list(events_in(io.StringIO(text), "it.json"))
+        list(read_events(io.StringIO(text), "it.json"))
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "[]", " [ ] \n"])
@@ -239,8 +239,8 @@ def test_events_are_sent_as_they_are_written():
     """Numbers keep their digits, in lines and in arrays."""
     text = '{"a": 1.10, "b": 12345678901234567890}'
 
-    assert [event.text.decode() for event in events_in(io.StringIO(f"{text}\n{text}"), "-")] == [text, text]
-    assert [event.text.decode() for event in events_in(io.StringIO(f"[\n{text} ,{text}\n]"), "-")] == [text, text]
+    assert [event.text.decode() for event in read_events(io.StringIO(f"{text}\n{text}"), "-")] == [text, text]
+    assert [event.text.decode() for event in read_events(io.StringIO(f"[\n{text} ,{text}\n]"), "-")] == [text, text]
 
 
 def test_batches_stay_within_their_limits():

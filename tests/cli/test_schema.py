@@ -5,7 +5,7 @@ import json
 import jsonpatch
 import pytest
 
-from nakadi_cli.line_numbers import line_of
+from nakadi_cli.line_numbers import find_line
 from tests.support.api import a_definition, create_event_type
 
 SCHEMA = {"type": "object", "properties": {"order": {"type": "string"}}}
@@ -131,4 +131,4 @@ def test_the_lines_are_those_of_a_definition(run, name, tmp_path):
 )
 def test_lines_are_found(text, steps, line):
     """A line is that of the innermost value on the way, in JSON and in YAML."""
-    assert line_of(text, steps) == line
+    assert find_line(text, steps) == line
