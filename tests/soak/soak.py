@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -137,7 +138,9 @@ def create_subscription(host: str) -> str:
     definition = {
         "name": EVENT_TYPE,
         "owning_application": "soak",
-        "category": "undefined",
+        "category": "business",
+        "enrichment_strategies": ["metadata_enrichment"],
+        "deduplication": {"window_seconds": 24 * 3600},
         "partition_strategy": "hash",
         "partition_key_fields": ["key"],
         "schema": {"type": "json_schema", "schema": '{"properties":{"key":{"type":"string"}},"required":["key"]}'},
@@ -153,6 +156,12 @@ def count_uncommitted(host: str, subscription: str) -> int | None:
     [item] = request_json(host, "GET", f"/subscriptions/{subscription}/stats")["items"]
     counts = [each.get("unconsumed_events") for each in item["partitions"]]
     return None if None in counts else sum(counts)
+
+
+def count_stored(host: str) -> int:
+    """How many events were ever stored: offsets are dense."""
+    partitions = request_json(host, "GET", f"/event-types/{EVENT_TYPE}/partitions")
+    return sum(int(each["newest_available_offset"].split("-", 2)[2]) + 1 for each in partitions)
 
 
 # Publishers and consumers --------------------------------------------------------------------------------------------
@@ -174,12 +183,14 @@ class Publisher:
         while not self.stop.is_set():
             batch = []
             for key in chance.sample(range(KEYS), 10):
-                batch.append({"key": f"{self.name}:{key}", "id": f"{self.name}:{key}:{numbers[key]}"})
+                metadata = {"eid": str(uuid.uuid4()), "occurred_at": "2026-11-21T12:00:00Z"}
+                name = f"{self.name}:{key}"
+                batch.append({"metadata": metadata, "key": name, "id": f"{name}:{numbers[key]}"})
                 numbers[key] += 1
             self._publish(batch)
             self.stop.wait(len(batch) / self.rate)
 
-    def _publish(self, batch: list[dict[str, str]]) -> None:
+    def _publish(self, batch: list[dict[str, Any]]) -> None:
         while True:
             try:
                 request_json(self.host, "POST", f"/event-types/{EVENT_TYPE}/events", batch)
@@ -260,9 +271,11 @@ def run_soak(plan: Plan, folder: Path, say: Say = print, new_ground: Callable[[P
         acknowledged = [each for publisher in publishers for each in publisher.acknowledged]
         say(f"published {len(acknowledged):,}, killed {len(consumers.diaries) - plan.consumers} consumers")
         _wait_for_the_rest(server.host, subscription, say)
+        stored = count_stored(server.host)
     judge = Judge()
     judge.read(entry for diary in consumers.diaries for entry in entries(diary))
     judge.verdict.acknowledged = len(acknowledged)
+    judge.verdict.stored_again = stored - len(acknowledged)
     judge.verdict.lost = judge.lost(acknowledged)
     return judge.verdict
 

@@ -13,7 +13,8 @@ Entry = Sequence[Any]
 
 @dataclass(slots=True)
 class Verdict:
-    """`again` counts events that came to a stream although they were committed before it was asked for."""
+    """`again` counts events that came to a stream although they were committed before it was asked for; `stored_again`
+    those that were published until they were acknowledged, and are in the log more than once."""
 
     acknowledged: int = 0
     delivered: int = 0
@@ -21,16 +22,18 @@ class Verdict:
     duplicates: int = 0
     out_of_order: int = 0
     again: int = 0
+    stored_again: int = 0
     sessions: int = 0
 
     @property
     def is_good(self) -> bool:
-        return self.lost == self.out_of_order == self.again == 0
+        return self.lost == self.out_of_order == self.again == self.stored_again == 0
 
     def __str__(self) -> str:
         return (
             f"acknowledged {self.acknowledged:,}, delivered {self.delivered:,}, lost {self.lost}, "
             f"out of order {self.out_of_order}, sent again after a commit {self.again}, "
+            f"stored again {self.stored_again}, "
             f"duplicates {self.duplicates:,}, sessions {self.sessions:,}"
         )
 
