@@ -183,6 +183,7 @@ def test_hostile_requests_are_answered_as_described(target, record_property):
     record_property("figures", describe_statuses(target.statuses))
 
 
+@pytest.mark.long("tests/attacks/test_fuzzed_requests.py::test_hostile_requests_are_answered_as_described")
 @pytest.mark.parametrize("target", ["memory"], indirect=True)
 def test_requests_from_the_description_are_answered_as_described(target, record_property):
     """Requests that schemathesis makes of the description, good and bad ones, get documented answers and no fault."""

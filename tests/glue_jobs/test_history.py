@@ -68,6 +68,7 @@ def live(data):
         yield made
 
 
+@pytest.mark.long
 def test_compaction_leaves_events_alone_until_they_are_in_their_table(jobs, live):
     """A job that runs late, for the first time or after others, finds all that was published; only then the log forgets
     what was replaced. Statistics count every event."""

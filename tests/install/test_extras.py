@@ -31,7 +31,9 @@ def environment(wheel, tmp_path_factory):
     return make
 
 
-@pytest.mark.parametrize("extra", [PLAIN, *EXTRAS])
+@pytest.mark.parametrize(
+    "extra", [pytest.param(each, marks=[] if each in (PLAIN, "cli") else pytest.mark.long) for each in (PLAIN, *EXTRAS)]
+)
 def test_what_an_extra_promises_can_be_imported(environment, extra):
     """Every module of the packages that an extra promises is imported, with what its metadata requires and no more."""
     assert install_probes.failed_imports(environment(extra), extra) == []

@@ -92,6 +92,7 @@ def test_connections_of_the_load_balancer_stay_open_behind_streams(kept, monkeyp
     assert options["closes_after_streams"] is False
 
 
+@pytest.mark.long
 def test_it_ends_cleanly_from_every_moment_of_its_start(kept):
     """Ctrl-C before its first line ends it with 130, SIGTERM and both behind that line with 0, never with a trace."""
     for end in end_at_each_step("services.streaming", "--port=0", environment=variables(kept)):

@@ -24,6 +24,7 @@ def test_nothing_is_lost_in_a_storm(seed, caplog):
     assert figures.documents_acknowledged > 5
 
 
+@pytest.mark.long
 def test_a_storm_comes_again():
     """The same seed is the same storm: what was found can be looked into."""
     assert voyage(3, 25) == voyage(3, 25)
