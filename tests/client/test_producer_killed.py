@@ -60,7 +60,7 @@ class Life:
 def test_nothing_that_was_acknowledged_is_lost(tmp_path, record_property):
     """Every acknowledged event is stored and consumed, in the order of its key; copies are told where they may be."""
     rng = random.Random(SEED)
-    kills = choose_count(3, 100)
+    kills = choose_count(3, 40)
     life = Life(tmp_path)
     httpx.post(f"{life.url}/event-types", json=EVENT_TYPE, timeout=PATIENCE).raise_for_status()
     subscription = httpx.post(
@@ -77,7 +77,7 @@ def test_nothing_that_was_acknowledged_is_lost(tmp_path, record_property):
             for batch in consumer:
                 read.extend((event["key"], event["n"]) for event in batch)
 
-        working = threading.Thread(target=work)
+        working = threading.Thread(target=work, daemon=True)
         working.start()
         limits = Limits(batch_events=20, in_flight=2, linger=0.005)
         with Producer(network.url, "killed", key=key_at("key"), limits=limits, stop_on_signals=False) as producer:
@@ -90,7 +90,7 @@ def test_nothing_that_was_acknowledged_is_lost(tmp_path, record_property):
                     deliveries[n] = producer.send({"key": str(n % 11), "n": n})
                     time.sleep(0.001)
 
-            sending = threading.Thread(target=send)
+            sending = threading.Thread(target=send, daemon=True)
             sending.start()
             for _ in range(kills):
                 count = len(read)
