@@ -172,7 +172,7 @@ def test_no_byte_of_what_was_erased_is_left(place, monkeypatch):
         for _ in range(ROUNDS_WHILE_IT_LIVES):
             publisher.publish_round(api)
         wait_until_archived(data, publisher)
-        assert jobs.compacted().code == 0
+        assert jobs.compact().code == 0
         if place.s3 is None:
             compact_log(place)
         assert jobs.drop_before("--grace-hours", "0", "--merge-below", "100000").code == 0

@@ -367,11 +367,11 @@ def compare_hostile(seed: int, folder: Path, tables: Path) -> int:
         for version in versions:
             event_type = data.new_schema("hostile", version.schema)
             new = [version.value() for _ in range(6)]
-            data.archived(event_type, [text.encode() for text in new])
+            data.archive_events(event_type, [text.encode() for text in new])
             texts += new
             if drawn.random() < 0.5:
-                assert jobs.compacted().code == 0
-        ran = jobs.compacted()
+                assert jobs.compact().code == 0
+        ran = jobs.compact()
         assert ran.code == 0, ran.told
         rows = jobs.table("hostile").orderBy("nakadi_offset").collect()
         for row, text in zip(rows, texts, strict=True):
