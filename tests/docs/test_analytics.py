@@ -33,7 +33,7 @@ def data(tmp_path_factory):
         batch = json.loads((ROOT / "events/batches/order.placed/three-orders.json").read_text())
         schema = json.loads(definition["schema"]["schema"])
         orders = made.event_type("order.placed", schema, category=Category.BUSINESS)
-        made.archived(orders, [*batch, {**batch[0], "note": "by bike"}])
+        made.archive_events(orders, [*batch, {**batch[0], "note": "by bike"}])
     with redirect_stderr(StringIO()) as told:
         assert compaction.main(["--data", str(folder), "--master", "local[2]"]) == 0, told.getvalue()
     return folder
