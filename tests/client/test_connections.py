@@ -15,6 +15,7 @@ from nakadi_client.aio import Producer as AsyncProducer
 from nakadi_client.answers import Answer
 from nakadi_client.connections import Api, AsyncApi, Request, compressor, connection_of
 from nakadi_client.errors import NoAnswer
+from tests.support.environment import plain_environment
 from tests.support.patience import PATIENCE
 
 
@@ -135,7 +136,7 @@ def test_a_certificate_is_checked_against_the_authorities_that_are_given(tmp_pat
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
     names = ["-addext", "subjectAltName=DNS:localhost", "-keyout", tmp_path / "key", "-out", tmp_path / "certificate"]
     try:
-        subprocess.run([*command, *names], check=True, capture_output=True)
+        subprocess.run([*command, *names], check=True, capture_output=True, env=plain_environment())
     except FileNotFoundError:
         pytest.skip("there is no openssl")
     served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

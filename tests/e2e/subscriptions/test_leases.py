@@ -126,13 +126,17 @@ def test_a_session_that_cannot_be_removed_is_removed_later(inside, api, subscrip
     other.consumed(1)
 
 
-def test_a_stream_that_cannot_follow_its_subscription_leaves_no_session(inside, subscription, consumer, monkeypatch):
-    """A stream that has begun and cannot watch its subscription is cut off, and has left. (S223)"""
+def test_a_stream_that_cannot_watch_its_subscription_tries_again(inside, api, subscription, consumer, monkeypatch):
+    """A stream whose watch fails is neither stuck nor cut off: it watches when the store answers again. (S223)"""
+    errors, watch = [Unavailable("not now")] * 2, inside.coordination.add_change_listener
 
-    def out_of_reach(*_):
-        raise Unavailable("not now")
+    def unreliable(*listener):
+        if errors:
+            raise errors.pop()
+        return watch(*listener)
 
-    monkeypatch.setattr(inside.coordination, "add_change_listener", out_of_reach)
-    with pytest.raises(EOFError):
-        consumer(subscription).rest()
-    assert sessions(inside, subscription) == ()
+    monkeypatch.setattr(inside.coordination, "add_change_listener", unreliable)
+    stream = consumer(subscription, batch_flush_timeout=1)
+    publish(api, *subscription["event_types"])
+    stream.consumed(1)
+    assert errors == []
