@@ -2,6 +2,7 @@
 
 import json
 from contextlib import ExitStack
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -22,6 +23,7 @@ from tests.support.parking import (
     publish_events,
 )
 from tests.support.patience import PATIENCE, until
+from tests.support.publishing import metadata
 from tests.support.served import ServedBroker
 from tests.support.subscriptions import create_subscription, publish
 
@@ -120,6 +122,18 @@ def test_refused_events_are_counted_by_their_reason(api, measure_change):
     assert measure_change("nakadi_batches_refused_total", reason="malformed") == 1
     assert measure_change("nakadi_batches_refused_total", reason="not_found") == 1
     assert measure_change("nakadi_events_published_total", event_type=name) == 0
+
+
+def test_duplicates_are_counted(api, measure_change):
+    """Events that are there already count apart from those that are stored."""
+    name = create_event_type(api, a_business_definition(deduplication={"window_seconds": 300}))["name"]
+    target = f"/event-types/{name}/events"
+    first, second = ({"metadata": metadata(eid=str(uuid4()))} for _ in range(2))
+    assert api.post(target, json=[first]).status_code == 200
+    assert api.post(target, json=[first, second, first]).status_code == 200
+
+    assert measure_change("nakadi_event_duplicates_total", event_type=name) == 2
+    assert measure_change("nakadi_events_published_total", event_type=name) == 2
 
 
 def test_deleted_events_are_counted(api, measure_change):

@@ -19,7 +19,7 @@ from nakadi.local.serving import ServerThread
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveObjectGone
 from nakadi_cdk.needs import NEEDS
-from nakadi_jobs import compaction, dead_members, retention, statistics
+from nakadi_jobs import compaction, dead_members, failed_events, old_versions, retention, statistics
 from tests.support.aws import REGION
 from tests.support.http import make_client
 from tests.support.patience import PATIENCE
@@ -242,8 +242,8 @@ JOBS = {
 def test_the_role_of_every_job_is_enough(guarded_broker, part, serving, analytics, tmp_path, monkeypatch):
     """Jobs measure, compact, forget and erase what was archived, and none wants more than its role has."""
     # The emulation is in this process, and Spark's tasks are in others.
-    for module in (retention, dead_members):
-        monkeypatch.setattr(module, "in_tasks", lambda _, parts, job: job(parts))
+    for module in (retention, dead_members, failed_events, old_versions):
+        monkeypatch.setattr(module, "run_in_tasks", lambda _, parts, job: job(parts))
     with part("event_types") as api:
         assert api.post("/event-types", json=EVENT_TYPE).status_code == 201
     with part("publish") as api:

@@ -9,7 +9,6 @@ from nakadi.local import Broker
 from tests.e2e.publishing.test_publishing import events_in, publish, read_delivered_bytes
 from tests.support.api import a_business_definition, a_definition, create_event_type, problem, violations
 from tests.support.http import check_against_description
-from tests.support.metrics import scrape, value
 from tests.support.publishing import metadata
 
 ONCE = {"deduplication": {"window_seconds": 300}}
@@ -191,19 +190,6 @@ def test_events_need_an_eid(api, how):
     """Events of the category undefined have none. (P156)"""
     answer = api.post("/event-types", json=a_definition(**how))
     assert problem(answer, 422) == "deduplication is not available for 'undefined' event type category"
-
-
-def test_duplicates_are_counted(api, once):
-    """Metrics count duplicates, and do not count them as published."""
-
-    def counted(name):
-        return value(scrape(api), name, event_type=once)
-
-    event = an_event()
-    publish(api, once, [event])
-    publish(api, once, [event, an_event(), event])
-    assert counted("nakadi_event_duplicates_total") == 2
-    assert counted("nakadi_events_published_total") == 2
 
 
 class TestFaults:
