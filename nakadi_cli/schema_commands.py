@@ -132,7 +132,9 @@ def report_lines(verdict: Mapping[str, Any], findings: list[Finding], source: Sc
     """Tell a person what was found, each change with its place in the file."""
     after = f"version {verdict['validated_against_version']} of {source.event_type}"
     mode = f"mode {verdict['compatibility_mode']}"
-    if verdict["compatible"]:
+    if verdict["compatible"] and verdict.get("level") == "none":
+        yield f"{source.file}: is the schema of {after}."
+    elif verdict["compatible"]:
         yield f"{source.file}: could follow {after} in {mode}, as a {verdict.get('level', 'new')} version."
     else:
         yield f"{source.file}: cannot follow {after} in {mode}."

@@ -95,12 +95,13 @@ def test_annotations_for_gitlab(run, name, rejected_schema):
 
 
 def test_annotations_of_an_accepted_schema(run, name, tmp_path):
-    """Where nothing changed, there is nothing to annotate."""
+    """Where nothing changed, there is nothing to annotate, and the report says that the schema is the same."""
     (tmp_path / "same.json").write_text(json.dumps(SCHEMA))
     arguments = ("schema", "check", str(tmp_path / "same.json"), "--event-type", name, "--annotations")
 
     assert run(*arguments, "github").out == ""
     assert run(*arguments, "gitlab").json == []
+    assert run(*arguments[:-1]).out == f"{arguments[2]}: is the schema of version 1.0.0 of {name}.\n"
 
 
 def test_the_lines_are_those_of_a_definition(run, name, tmp_path):
