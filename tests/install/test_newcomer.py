@@ -75,6 +75,9 @@ def test_a_broker_starts_anywhere(checkout):
         else:
             pytest.fail("".join(lines))
         assert httpx.get(f"{found[0]}/event-types", timeout=PATIENCE).status_code == 200
+        # Make passes this on to the broker, which would outlive a make that is killed.
+        process.terminate()
+        process.wait(PATIENCE)
     [data] = checkout.glob("data for c/nakadi.db")
     assert data.stat().st_mode & 0o077 == 0
     assert (checkout / ".venv" / "bin" / "nakadi").exists()
