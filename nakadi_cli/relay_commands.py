@@ -222,8 +222,6 @@ def _relay_errors() -> Iterator[None]:
     except ValueError as error:
         raise BadInput(str(error)) from error
     except Exception as error:
-        if type(error).__name__ == "FeedUnusable":
-            raise BadInput(str(error)) from error
         if type(error).__module__.partition(".")[0] != "psycopg":
             raise
         raise Failed(f"The database: {str(error).strip()}") from error

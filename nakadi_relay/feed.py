@@ -34,7 +34,7 @@ MAX_CHANGES = 5_000
 POLL_SECONDS = 0.5
 
 
-class FeedUnusable(Exception):
+class FeedUnusable(ValueError):
     """Raised when a table or the database cannot have a feed; the message says what to change."""
 
 

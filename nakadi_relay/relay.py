@@ -50,6 +50,15 @@ class Status(msgspec.Struct, frozen=True):
     failures: int = 0
 
 
+class _EventType(msgspec.Struct):
+    """What the relay needs to know of an event type."""
+
+    category: str
+
+
+_CATEGORY = msgspec.json.Decoder(_EventType)
+
+
 class RoundOutcome(msgspec.Struct, frozen=True):
     """What a round did. `failures` says for each event type why its rows wait, and for how long at least."""
 
@@ -253,7 +262,10 @@ class Relay:
             return Verdict(failure=str(answer))
         if answer.status != 200:
             return Verdict(failure=str(answer.refusal()), pause=answer.retry_after)
-        has_metadata = bool(msgspec.json.decode(answer.body)["category"] != "undefined")
+        try:
+            has_metadata = _CATEGORY.decode(answer.body).category != "undefined"
+        except msgspec.DecodeError:
+            return Verdict(failure="the answer does not come from a Nakadi broker")
         self._has_metadata[event_type] = (time.monotonic() + CATEGORY_SECONDS, has_metadata)
         return has_metadata
 

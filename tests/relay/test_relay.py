@@ -2,9 +2,11 @@
 
 import threading
 
+import httpx
 import psycopg
 import pytest
 
+from nakadi_client import Connection
 from nakadi_relay import OutboxNames, Relay, outbox_schema
 from nakadi_relay.outbox import Outbox
 from tests.support.patience import until
@@ -124,6 +126,18 @@ def test_an_unknown_event_type_stops_no_other(relay, write, waiting, event_type)
 
     assert (status.published, status.refused) == (1, 0)
     assert waiting() == 2
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize("answer", ["<html>", "[]", "{}", ""])
+def test_what_is_no_broker_gets_no_events(server, table, write, waiting, answer):
+    """Rows wait if something else answers at the broker's address, and the relay goes on."""
+    write("order.placed", [{"n": 1}])
+    transport = httpx.MockTransport(lambda _request: httpx.Response(200, text=answer))
+    with Relay(server.dsn, Connection("http://broker.test", transport=transport), table=table) as relay:
+        status = relay.run_once()
+    assert (status.published, status.refused, status.failures) == (0, 0, 1)
+    assert waiting() == 1
 
 
 def test_events_that_are_too_large_are_found(relay, write, event_type):
