@@ -263,7 +263,7 @@ class Consumer(Generic[Event]):
                 if isinstance(response, Answer):
                     self._refused(response)
                     return None
-                self._opened(response)
+                self._begin_stream(response)
                 is_open = True
                 splitter = LineSplitter()
                 for chunk in response.iter_bytes():
@@ -278,7 +278,7 @@ class Consumer(Generic[Event]):
             return found
         return None
 
-    def _opened(self, response: httpx.Response) -> None:
+    def _begin_stream(self, response: httpx.Response) -> None:
         stream = response.extensions.get("network_stream")
         with self._lock:
             if self._core.is_stopping:
@@ -288,7 +288,7 @@ class Consumer(Generic[Event]):
             self._todo.notify_all()
 
     def _refused(self, answer: Answer | NoAnswer) -> None:
-        LOGGER.info("No stream of subscription %s: %s", self._requests.subscription, _told(answer))
+        LOGGER.info("No stream of subscription %s: %s", self._requests.subscription, _reason_in(answer))
         with self._lock:
             self._core.refused(answer, time.monotonic())
             self._work.notify_all()
@@ -334,7 +334,7 @@ class Consumer(Generic[Event]):
                 stream.shutdown(socket.SHUT_RDWR)
 
 
-def _told(answer: Answer | NoAnswer) -> str:
+def _reason_in(answer: Answer | NoAnswer) -> str:
     return str(answer if isinstance(answer, NoAnswer) else answer.refusal())
 
 

@@ -48,7 +48,7 @@ def ids_for_append(
         scope=event_type.id if directed_to is None else f"{event_type.id}/{directed_to}",
         timeline=event_type.timeline.order,
         window=window,
-        eids=next(iter(eids.values())) if len(eids) == 1 else _in_order_of_batch(eids, partitions),
+        eids=next(iter(eids.values())) if len(eids) == 1 else _sort_by_batch_order(eids, partitions),
         partitions=partitions,
     )
 
@@ -73,6 +73,6 @@ def _eids_of(records: Sequence[Record]) -> list[bytes]:
     return [packed[start : start + EID_BYTES] for start in range(0, len(packed), EID_BYTES)]
 
 
-def _in_order_of_batch(eids: Mapping[int, Sequence[bytes]], partitions: Sequence[int]) -> list[bytes]:
+def _sort_by_batch_order(eids: Mapping[int, Sequence[bytes]], partitions: Sequence[int]) -> list[bytes]:
     left = {partition: iter(each) for partition, each in eids.items()}
     return [next(left[partition]) for partition in partitions]

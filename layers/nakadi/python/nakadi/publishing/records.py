@@ -133,7 +133,7 @@ class Stamps:
         """The lines of each partition with what is added. `first` is the index of the piece's first event."""
         if self._has_free_metadata:
             _require_metadata(piece, first, partitions)
-        said = self._said_in(piece)
+        said = self._parse_own_metadata(piece)
         return {
             partition: (indexes, self._put_into_partition(text, indexes, partition, said))
             for partition, (indexes, text) in lines.items()
@@ -146,16 +146,16 @@ class Stamps:
         each = zip(text.split(b"\n"), indexes, strict=True)
         return b"\n".join([self._put_into_lines(event, 1, partition, said[index]) for event, index in each])
 
-    def _said_in(self, piece: TextPiece) -> Sequence[_Said]:
+    def _parse_own_metadata(self, piece: TextPiece) -> Sequence[_Said]:
         """What each event says; once, if all of them say the same."""
         rows = list(piece.rows_at(_SAID_PATHS))
         if self._has_free_metadata:
             return [_Said(event_type=False, flow_id=bool(row[1]), partition=None, is_overruled=True) for row in rows]
-        found = {row: self._said(row) for row in set(rows)}
+        found = {row: self._parse_row(row) for row in set(rows)}
         return list(found.values()) if len(found) == 1 else [found[row] for row in rows]
 
     @staticmethod
-    def _said(row: Row) -> _Said:
+    def _parse_row(row: Row) -> _Said:
         event_type, flow_id, partition = row
         return _Said(
             event_type=event_type is not UNSET,

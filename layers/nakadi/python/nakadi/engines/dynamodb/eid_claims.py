@@ -42,15 +42,15 @@ class DynamoDbEidClaims:
         self._threads = ThreadPoolExecutor(CLAIM_THREADS, thread_name_prefix="nakadi-claim")
 
     def claim(self, wanted: Sequence[EidClaim]) -> Mapping[bytes, EidClaim]:
-        found = self._for_each([partial(self._claim_one, each) for each in wanted])
+        found = self._call_in_threads([partial(self._claim_one, each) for each in wanted])
         return {each.key: standing for each, standing in zip(wanted, found, strict=True) if standing is not None}
 
     def replace(self, changes: Sequence[tuple[EidClaim, EidClaim]]) -> Collection[bytes]:
-        made = self._for_each([partial(self._replace_one, old, new) for old, new in changes])
+        made = self._call_in_threads([partial(self._replace_one, old, new) for old, new in changes])
         return [new.key for (_, new), is_made in zip(changes, made, strict=True) if is_made]
 
     def remove(self, claims: Sequence[EidClaim]) -> None:
-        self._for_each([partial(self._remove_one, each) for each in claims])
+        self._call_in_threads([partial(self._remove_one, each) for each in claims])
 
     def close(self) -> None:
         # What was begun comes to its end first.
@@ -58,7 +58,7 @@ class DynamoDbEidClaims:
         self._threads.shutdown()
         self._table.close()
 
-    def _for_each(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
+    def _call_in_threads(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
         self._table.check_open()
         if len(calls) == 1:
             return [calls[0]()]
