@@ -50,6 +50,7 @@ Figures = dict[str, float]
 def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
     """A broker, with one route more that archives everything and takes one event type's events out of the hot half."""
     from nakadi.app.broker import open_broker  # noqa: PLC0415  # the load generators do without
+    from nakadi.app.routes import make_application  # noqa: PLC0415
     from nakadi.app.settings import Settings  # noqa: PLC0415
     from nakadi.engines.archive.archiver import trim_hot_log  # noqa: PLC0415
     from nakadi.engines.archive.reading import SegmentCache  # noqa: PLC0415
@@ -82,7 +83,7 @@ def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
             return Response(body=json.dumps(told).encode(), headers={"content-type": "application/json"})
 
         route = Route(method="GET", template="/settle", handler=settle, operation="settle")
-        application = Application([*broker.application.router.routes, route])
+        application = Application([*make_application(broker).router.routes, route])
         tune_interpreter()
         with ServerThread(application) as serving:
             ready.send(serving.url)

@@ -38,6 +38,7 @@ numbers = count()
 def serve(url: str, parent: Any) -> None:
     """A broker, with one route more that stores as many events as are asked for, evenly in all partitions."""
     from nakadi.app.broker import open_broker  # noqa: PLC0415  # the load generators do without
+    from nakadi.app.routes import make_application  # noqa: PLC0415
     from nakadi.app.settings import Settings  # noqa: PLC0415
     from nakadi.http.application import Application, Route  # noqa: PLC0415
     from nakadi.http.message import Request, Response  # noqa: PLC0415
@@ -64,7 +65,7 @@ def serve(url: str, parent: Any) -> None:
     parameters = (event_type, event_count)
     fill_route = Route(method="GET", template="/fill", handler=fill, operation="fill", parameters=parameters)
     tune_interpreter()
-    with ServerThread(Application([*broker.application.router.routes, fill_route])) as serving:
+    with ServerThread(Application([*make_application(broker).router.routes, fill_route])) as serving:
         parent.send(serving.url)
         parent.poll(None)  # until it says anything, or ends
     broker.close()

@@ -31,6 +31,7 @@ from msgspec.structs import replace
 from benchmarks.stream import raise_file_limit
 from infra.cost.prices import HOURS, PRICES
 from nakadi.app.broker import open_broker
+from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.engines.dynamodb.client import TableAddress
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
@@ -183,7 +184,7 @@ def idling(meter: Meter, streams: int, seconds: float, partitions: int = 4) -> M
     broker = open_broker(Settings(registry=f"dynamodb://bench?region={REGION}"))
     with ExitStack() as stack:
         stack.callback(broker.close)
-        serves = stack.enter_context(ServerThread(broker.application, grace_seconds=0))
+        serves = stack.enter_context(ServerThread(make_application(broker), grace_seconds=0))
         api = stack.enter_context(httpx.Client(base_url=serves.url, timeout=60))
         _made(api, partitions)
         for number in range(streams):

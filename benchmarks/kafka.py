@@ -35,6 +35,7 @@ from infra.laptop import kafka_local
 from infra.laptop.processes import stop_process
 from nakadi.app.broker import open_broker
 from nakadi.app.engines import open_event_log
+from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.ports.clock import SystemClock
 
@@ -65,7 +66,7 @@ def serve_broker(log: str, listening: socket.socket, folder: str) -> None:
     registry = f"sqlite:///{folder}/{uuid4().hex}.db"
     broker = open_broker(Settings(registry=registry, event_log=log or registry))
     register(broker, STRATEGY)
-    serve(listening, broker.application)
+    serve(listening, make_application(broker))
 
 
 def an_empty_topic(servers: str) -> str:

@@ -34,6 +34,7 @@ from msgspec.structs import replace
 
 from benchmarks.stream import connected, drain, raise_file_limit
 from nakadi.app.broker import BrokerServices, open_broker
+from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.common.metrics import Metrics
 from nakadi.http.application import Application, Route
@@ -132,7 +133,7 @@ def definition(strategy: str) -> dict[str, Any]:
 def register(broker: BrokerServices, strategy: str) -> None:
     headers = {"content-type": "application/json"}
     body = json.dumps(definition(strategy)).encode()
-    answer = broker.application.answer(
+    answer = make_application(broker).answer(
         Request(method="POST", path="/event-types", target="/event-types", headers=headers, body=body)
     )
     assert answer.status == 201, answer
@@ -245,7 +246,7 @@ def serve_broker(listening: socket.socket, folder: str) -> None:
     broker = open_broker(Settings(registry=url, event_log=url))
     for strategy in PARTITIONS:
         register(broker, strategy)
-    serve(listening, broker.application)
+    serve(listening, make_application(broker))
 
 
 def serve_floor(listening: socket.socket, _folder: str) -> None:

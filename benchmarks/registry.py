@@ -20,6 +20,7 @@ import httpx
 from msgspec.structs import replace
 
 from nakadi.app.broker import BrokerServices, open_broker
+from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.http.application import Application, Route
 from nakadi.http.message import empty_response
@@ -47,7 +48,7 @@ def main() -> None:
 def creating(engine: str, broker: BrokerServices) -> None:
     """Pairs of requests in turn, so that both meet the same machine."""
     floor = Application([Route(method="POST", template="/", handler=_created, operation="floor")])
-    with _client(broker.application) as ours, _client(floor) as theirs:
+    with _client(make_application(broker)) as ours, _client(floor) as theirs:
         took, floor_took = [], []
         for number in range(CREATIONS):
             body = _definition(f"bench.{engine}.{number}")
@@ -67,7 +68,7 @@ def resolving(engine: str, broker: BrokerServices) -> None:
 def listing(engine: str, broker: BrokerServices) -> None:
     medians = {}
     template = replace(an_event_type(), schema=replace(an_event_type().schema, text=json.dumps(SCHEMA)))
-    with _client(broker.application) as client:
+    with _client(make_application(broker)) as client:
         for size in (1_000, 10_000):
             existing = sum(1 for _ in broker.event_types.all())
             for number in range(existing, size):

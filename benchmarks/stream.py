@@ -44,6 +44,7 @@ STAMP = re.compile(rb'"at":([0-9.]+),')
 def serve(engine: str, ready: Any, stop: Any) -> None:
     """A broker, with one route more that writes a stream's bytes from memory."""
     from nakadi.app.broker import open_broker  # noqa: PLC0415  # the load generators do without
+    from nakadi.app.routes import make_application  # noqa: PLC0415
     from nakadi.app.settings import Settings  # noqa: PLC0415
     from nakadi.http.application import Application, Route  # noqa: PLC0415
     from nakadi.http.message import Outlet, Request, Response, StreamingResponse  # noqa: PLC0415
@@ -84,7 +85,7 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
         floor_route = Route(
             method="GET", template="/floor", handler=floor, operation="floor", parameters=(events_parameter,)
         )
-        application = Application([*broker.application.router.routes, floor_route, append_route])
+        application = Application([*make_application(broker).router.routes, floor_route, append_route])
         tune_interpreter()
         with ServerThread(application) as serving:
             ready.send(serving.url)

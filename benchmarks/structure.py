@@ -253,9 +253,11 @@ class WalkedBroker:
 
     def __init__(self) -> None:
         from nakadi.app.broker import open_broker  # noqa: PLC0415  # its threads are to be counted from their start
+        from nakadi.app.routes import make_application  # noqa: PLC0415
         from nakadi.app.settings import Settings  # noqa: PLC0415
 
         self.broker = open_broker(Settings())
+        self.application = make_application(self.broker)
         self.ask("/event-types", EVENT_TYPE)
         self.without_figures()
 
@@ -265,7 +267,7 @@ class WalkedBroker:
 
         sent = {"content-type": "application/json", **headers}
         request = Request(method="POST", path="", target=path, headers=sent, body=json.dumps(body).encode())
-        answer = self.broker.application.answer(request)
+        answer = self.application.answer(request)
         assert isinstance(answer, Response), answer
         assert answer.status < 300, answer
         return json.loads(answer.body or b"null")
@@ -323,7 +325,7 @@ class WalkedStream:
 def _consuming_walks(steps: Steps, walked: WalkedBroker) -> dict[str, Counted]:
     from nakadi.local.serving import ServerThread  # noqa: PLC0415
 
-    with ServerThread(walked.broker.application) as serving, closing(WalkedStream(walked, serving.url)) as stream:
+    with ServerThread(walked.application) as serving, closing(WalkedStream(walked, serving.url)) as stream:
         stream.deliver()
         stream.commit()
         # First the ones and then the others: what a commit leads to in other threads is no part of a delivery.
@@ -348,7 +350,7 @@ def _publishing_over_http(steps: Steps, walked: WalkedBroker) -> Counted:
     from nakadi.local.serving import ServerThread  # noqa: PLC0415
 
     with (
-        ServerThread(walked.broker.application) as serving,
+        ServerThread(walked.application) as serving,
         socket.create_connection(("127.0.0.1", serving.port)) as connection,
     ):
         # The first ones are looked at in threads, where everything is read that the loop finds remembered later.

@@ -19,8 +19,9 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_wafv2 as wafv2
 from constructs import Construct
 
+from nakadi.app.authentication import PUBLIC_PATH_PATTERN
 from nakadi.app.broker import open_broker
-from nakadi.app.routes import PUBLIC_PATH_PATTERN, STREAMING_AREAS, make_routes
+from nakadi.app.routes import STREAMING_AREAS, make_routes
 from nakadi.app.settings import Settings
 from nakadi.openapi import gateway_document
 from nakadi_cdk.console import Console, ConsoleSource

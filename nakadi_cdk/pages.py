@@ -19,6 +19,7 @@ from aws_cdk import aws_s3_assets as s3_assets
 from constructs import Construct
 
 from nakadi.app.broker import open_broker
+from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.http.message import PROBLEM_MEDIA_TYPE, Request, Response
 from nakadi.http.problem import RETRY_AFTER_SECONDS, plain_problem_members
@@ -55,7 +56,7 @@ class Pages(Construct):
         self._host = host or PLACEHOLDER_HOST
         self._role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("apigateway.amazonaws.com"))
         with closing(open_broker(Settings())) as broker:
-            application = broker.make_application(AREA)
+            application = make_application(broker, AREA)
             self._answers = {
                 (path, method): application.answer(self._request(path, method))
                 for path in PAGES.values()

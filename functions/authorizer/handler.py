@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from nakadi.app.authentication import make_token_verifier
 from nakadi.app.functions import FunctionMetrics, HandleInvocation, LambdaFunction, Unauthorized, authorizer_decision
-from nakadi.app.routes import make_token_verifier
 from nakadi.app.settings import read_settings
 
 # Imported here, and not by the first invocation: processor time is plentiful until then.

@@ -15,7 +15,7 @@ from functools import partial
 
 from nakadi.app import logs
 from nakadi.app.broker import open_broker
-from nakadi.app.routes import DIRECT_AREAS, STREAMING_AREAS
+from nakadi.app.routes import DIRECT_AREAS, STREAMING_AREAS, make_application
 from nakadi.app.settings import read_settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
 from nakadi.http.asgi import RequestLimits
@@ -73,7 +73,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
     ):
         broker.prepare_for_requests()
         doorway = Doorway(
-            broker.make_application(*STREAMING_AREAS, *(DIRECT_AREAS if options.direct else ()), "monitoring"),
+            make_application(broker, *STREAMING_AREAS, *(DIRECT_AREAS if options.direct else ()), "monitoring"),
             options.prefix,
         )
         tune_interpreter()

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from nakadi.app.routes import PUBLIC_PATH_PATTERN
+from nakadi.app.authentication import PUBLIC_PATH_PATTERN
 from nakadi.openapi import document, gateway_document, operations
 from nakadi_cdk.api import ANY_METHOD, UnservedOperation, find_backends
 from nakadi_cdk.gateway_responses import GATEWAY_MESSAGE

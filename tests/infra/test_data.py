@@ -7,6 +7,7 @@ import pytest
 from moto.core import DEFAULT_ACCOUNT_ID
 
 from nakadi.app.broker import open_broker
+from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.engines.dynamodb.tables import TABLES
 from tests.support.aws import REGION
@@ -130,7 +131,7 @@ def test_the_engines_run_on_what_is_deployed(serving):
     environment = {**serving.environment("event_types"), "NAKADI_AUTH": "off"}
     broker = open_broker(Settings.from_env(environment))
     try:
-        with make_client(broker.make_application("event_types", "publishing", "cursors")) as api:
+        with make_client(make_application(broker, "event_types", "publishing", "cursors")) as api:
             assert api.post("/event-types", json=EVENT_TYPE).status_code == 201
             assert api.post("/event-types/kept.thing/events", json=[{"n": 1}, {"n": 2}]).status_code == 200
             [partition] = api.get("/event-types/kept.thing/partitions").json()

@@ -7,6 +7,7 @@ import pytest
 
 from nakadi.app import routes
 from nakadi.app.broker import open_broker
+from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi_cdk.functions import NAMESPACE_VARIABLE
 from nakadi_cdk.needs import NEEDS
@@ -131,7 +132,7 @@ def test_the_streaming_service_gets_what_it_reads(serving, tmp_path):
     keys.write_text('{"keys": []}')
     settings = Watched(Settings(auth="jwt", auth_jwks=str(keys)))
     broker = open_broker(settings)
-    broker.make_application(*routes.STREAMING_AREAS, "monitoring")
+    make_application(broker, *routes.STREAMING_AREAS, "monitoring")
     broker.prepare_for_requests()
     broker.close()
 
@@ -147,7 +148,7 @@ def test_the_streaming_service_gets_what_direct_requests_need(tmp_path):
     keys.write_text('{"keys": []}')
     settings = Watched(Settings(auth="jwt", auth_jwks=str(keys)))
     with closing(open_broker(settings)) as broker:
-        broker.make_application(*routes.STREAMING_AREAS, *routes.DIRECT_AREAS, "monitoring")
+        make_application(broker, *routes.STREAMING_AREAS, *routes.DIRECT_AREAS, "monitoring")
         broker.prepare_for_requests()
 
     assert (

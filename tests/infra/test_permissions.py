@@ -12,7 +12,7 @@ import pytest
 
 from nakadi.app import log_indexer
 from nakadi.app.broker import open_broker
-from nakadi.app.routes import STREAMING_AREAS
+from nakadi.app.routes import STREAMING_AREAS, make_application
 from nakadi.app.settings import Settings
 from nakadi.engines.archive.stores import open_archive
 from nakadi.local.serving import ServerThread
@@ -190,7 +190,7 @@ def part(guarded_broker, serving):
         with guarded_broker.assume_role(f"FunctionsRole{name.replace('_', '')}"):
             broker = open_broker(Settings.from_env(environment))
             try:
-                with make_client(broker.make_application(*NEEDS[name].areas)) as api:
+                with make_client(make_application(broker, *NEEDS[name].areas)) as api:
                     yield api
             finally:
                 broker.close()
@@ -340,7 +340,7 @@ def _stream(guarded_broker, serving, subscription):
     with guarded_broker.assume_role("StreamingRole"):
         broker = open_broker(Settings.from_env({**environment, "NAKADI_AUTH": "off"}))
         with (
-            ServerThread(broker.make_application(*STREAMING_AREAS)) as serves,
+            ServerThread(make_application(broker, *STREAMING_AREAS)) as serves,
             httpx.Client(base_url=serves.url, timeout=PATIENCE) as api,
         ):
             begin = {"X-Nakadi-Cursors": '[{"partition":"0","offset":"BEGIN"}]'}

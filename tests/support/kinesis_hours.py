@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
+from nakadi.app.authentication import make_authentication
 from nakadi.app.broker import BrokerServices
-from nakadi.app.routes import make_authentication
 from nakadi.app.settings import Settings
 from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from nakadi.app.broker import open_broker
 from nakadi.app.core import WrapLog
+from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.local.serving import ServerThread
 from nakadi.ports.event_log import EventLog
@@ -18,7 +19,7 @@ class ServedBroker:
     def __init__(self, *, wrap_log: WrapLog = lambda log: log, **settings: Any) -> None:
         self.services = open_broker(Settings(**settings), wrap_log=wrap_log)
         self.services.prepare_for_requests()
-        self._serving = ServerThread(self.services.application, metrics=self.services.metrics)
+        self._serving = ServerThread(make_application(self.services), metrics=self.services.metrics)
         self.url = self._serving.url
 
     @property

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from nakadi.app.broker import open_broker
+from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.model.outcomes import Unavailable
 from tests.support.api import a_business_definition, a_definition, an_authorization, create_event_type, problem
@@ -140,7 +141,7 @@ def test_an_owner_selector_waits_for_its_feature(admin, ann):
 def test_a_registry_that_fails_leaves_things_as_they_were(monkeypatch):
     """When an update or a deletion cannot be stored, the answer is 503 and nothing has changed. (R130, R134)"""
     broker = open_broker(Settings())
-    api = make_client(broker.application)
+    api = make_client(make_application(broker))
     definition = a_definition()
     before = create_event_type(api, definition)
 
@@ -162,7 +163,7 @@ def test_no_warnings_still_have_their_header():
     """With both texts configured empty the header is sent with an empty text. (R95)"""
     broker = open_broker(Settings(data_access_warning="", compaction_warning=""))
 
-    answer = make_client(broker.application).post("/event-types", json=a_definition())
+    answer = make_client(make_application(broker)).post("/event-types", json=a_definition())
 
     assert answer.headers["warning"] == '299 nakadi ""'
     broker.close()
@@ -171,7 +172,7 @@ def test_no_warnings_still_have_their_header():
 def test_a_busy_event_type_answers_try_later(monkeypatch):
     """A client whose changes are always overtaken by others is asked to come back. (R129, R214)"""
     broker = open_broker(Settings())
-    api = make_client(broker.application)
+    api = make_client(make_application(broker))
     definition = a_definition()
     create_event_type(api, definition)
     get = broker.event_types.get

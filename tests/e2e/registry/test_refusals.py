@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from nakadi.app.broker import open_broker
+from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from tests.support.api import a_definition, an_authorization, attributes, create_event_type, problem
 from tests.support.http import make_client
@@ -117,18 +118,18 @@ def broker(issuer):
 
 
 def client(broker, issuer, subject="ann", **claims):
-    return make_client(broker.application, **issuer.bearer(subject, **claims))
+    return make_client(make_application(broker), **issuer.bearer(subject, **claims))
 
 
 def test_no_route_is_forgotten(broker):
     """The table below has every route there is. (R46)"""
-    assert {(route.method, route.template) for route in broker.application.router.routes} == {*SCOPES, *PUBLIC}
+    assert {(route.method, route.template) for route in make_application(broker).router.routes} == {*SCOPES, *PUBLIC}
 
 
 @pytest.mark.parametrize(("method", "template", "scope"), GUARDED)
 def test_nothing_is_reported_without_a_token(broker, method, template, scope):
     """Without a token every operation is 401, in plain JSON with a type of its own. (R23, R43, P13)"""
-    answer = send_request(make_client(broker.application), method, template)
+    answer = send_request(make_client(make_application(broker)), method, template)
 
     assert scope
     assert answer.status_code == 401
@@ -147,7 +148,7 @@ def test_nothing_is_reported_without_a_token(broker, method, template, scope):
 @pytest.mark.parametrize(("method", "template", "scope"), GUARDED)
 def test_nothing_is_reported_for_a_bad_token(broker, method, template, scope):
     """A token that is not one is 401 too, with another detail. (R43, P13)"""
-    answer = send_request(make_client(broker.application, Authorization="Bearer nonsense"), method, template)
+    answer = send_request(make_client(make_application(broker), Authorization="Bearer nonsense"), method, template)
 
     assert scope
     assert answer.status_code == 401
@@ -177,12 +178,12 @@ def test_every_operation_needs_its_scope(broker, issuer, method, template, scope
 @pytest.mark.parametrize(("method", "path"), sorted(PUBLIC))
 def test_some_pages_are_public(broker, method, path):
     """Health and the description of the API need no token. (R42)"""
-    assert make_client(broker.application).request(method, path).status_code == 200
+    assert make_client(make_application(broker)).request(method, path).status_code == 200
 
 
 def test_below_health_is_public_too(broker):
     """Paths below health are not asked for a token, whether or not they exist. (R42)"""
-    problem(make_client(broker.application).get("/health/deep"), 404)
+    problem(make_client(make_application(broker)).get("/health/deep"), 404)
 
 
 def test_a_realm_can_be_asked_for(issuer):
@@ -202,7 +203,7 @@ def test_with_authentication_off_any_token_will_do():
     """While authentication is off, a token may be sent and is not looked at. (R41)"""
     broker = open_broker(Settings())
 
-    assert make_client(broker.application, Authorization="Bearer made-up").get("/event-types").status_code == 200
+    assert make_client(make_application(broker), Authorization="Bearer made-up").get("/event-types").status_code == 200
     broker.close()
 
 
@@ -216,7 +217,7 @@ def test_keys_that_cannot_be_read_are_no_refusal(tmp_path, issuer):
 
 def test_the_url_is_judged_before_the_token(broker):
     """An abnormal URL is 400 for every client. (R31, R48)"""
-    problem(make_client(broker.application).get("/event-types//x"), 400)
+    problem(make_client(make_application(broker)).get("/event-types//x"), 400)
 
 
 def test_the_token_is_judged_before_the_body(broker, issuer):
@@ -224,7 +225,7 @@ def test_the_token_is_judged_before_the_body(broker, issuer):
     packed = {"content-encoding": "gzip"}
     authorized = client(broker, issuer)
 
-    assert make_client(broker.application).put("/event-types/x", headers=packed).status_code == 401
+    assert make_client(make_application(broker)).put("/event-types/x", headers=packed).status_code == 401
     problem(authorized.put("/no/such/route", headers=packed), 406)
     problem(authorized.put("/no/such/route"), 404)
     problem(authorized.put("/event-types"), 405)

@@ -2,9 +2,8 @@
 
 import pytest
 
-from nakadi.app.audit import make_audit
 from nakadi.app.broker import open_broker
-from nakadi.app.routes import CHANGING_AREAS, ROUTE_MAKER_BY_AREA, make_routes
+from nakadi.app.routes import CHANGING_AREAS, ROUTE_MAKER_BY_AREA, make_application, make_routes
 from nakadi.app.settings import Settings
 
 
@@ -21,7 +20,7 @@ def operations(broker, *areas):
 
 def test_areas_make_up_the_whole(broker):
     """Every operation belongs to exactly one area."""
-    whole = [route.operation for route in broker.application.router.routes]
+    whole = [route.operation for route in make_application(broker).router.routes]
 
     assert sorted(operation for area in ROUTE_MAKER_BY_AREA for operation in operations(broker, area)) == sorted(whole)
     assert len(set(whole)) == len(whole)
@@ -31,11 +30,11 @@ def test_what_is_audited_belongs_to_areas_that_change_something(broker):
     """An area that is loaded without the audit log has no operation that it should record."""
     changing = {operation for area in CHANGING_AREAS for operation in operations(broker, area)}
 
-    assert set(make_audit(broker).audited_operations) <= changing
+    assert set(broker.audit.audited_operations) <= changing
 
 
 def test_an_application_of_some_areas_has_their_routes_alone(broker):
     """A process may serve a part of the API."""
-    application = broker.make_application("publishing", "cursors")
+    application = make_application(broker, "publishing", "cursors")
 
     assert [route.operation for route in application.router.routes] == operations(broker, "publishing", "cursors")

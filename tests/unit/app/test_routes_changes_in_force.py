@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from nakadi.app.broker import BrokerServices, open_broker
-from nakadi.app.routes import ROUTE_MAKER_BY_AREA, make_routes
+from nakadi.app.routes import ROUTE_MAKER_BY_AREA, make_application, make_routes
 from nakadi.app.settings import Settings
 from nakadi.http.message import Request, Response
 from nakadi.model.authorization import UNAUTHENTICATED, BlockedKind, Feature
@@ -53,7 +53,7 @@ class Processes:
     clock: HandMovedClock
 
     def ask(self, method: str, path: str, body: object = None, **query: str) -> Response:
-        answer = self.writer.application.answer(
+        answer = make_application(self.writer).answer(
             Request(
                 method=method,
                 path=path,

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.app.broker import open_broker
+from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.common.work import LongWorkQueue
 from nakadi.event_types.schema_versions import MAX_SCHEMA_CHARACTERS_WITHOUT_TURN
@@ -31,7 +32,7 @@ def broker():
 
 @pytest.fixture
 def api(broker):
-    with make_client(broker.application) as client:
+    with make_client(make_application(broker)) as client:
         yield client
 
 
@@ -88,7 +89,7 @@ def test_long_schemas_are_checked_in_turns(broker, api):
     vars(broker)["schema_work_queue"] = Unwilling()
     for each in ("event_type_creation", "event_type_update", "schema_versions"):
         vars(broker).pop(each, None)
-    with make_client(broker.make_application("event_types")) as busy:
+    with make_client(make_application(broker, "event_types")) as busy:
         long = a_definition(schema=long_schema("long"))
         assert problem(busy.post("/event-types", json=long), 503) == "Not now"
         assert problem(busy.put(path, json=long | {"name": definition["name"]}), 503) == "Not now"

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from nakadi.app.broker import open_broker
+from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.common.metrics import Metrics
 from nakadi.common.work import check_may_block
@@ -280,7 +281,7 @@ def test_no_publication_asks_the_registry_on_the_loop(monkeypatch):
     definition = orjson.dumps({"name": "x", "owning_application": "y", "category": "undefined", "schema": schema})
     with (
         closing(open_broker(Settings(cache_seconds=0))) as broker,
-        ServerThread(broker.application) as serving,
+        ServerThread(make_application(broker)) as serving,
         Wire(serving.url) as wire,
     ):
         kind = "Content-Type: application/json"

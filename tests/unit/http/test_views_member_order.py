@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 
 from nakadi.app.broker import open_broker
+from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from tests.support.api import a_business_definition, attributes
 from tests.support.http import make_client
@@ -29,7 +30,7 @@ CURSOR = {"partition": "0", "offset": "BEGIN"}
 
 @pytest.fixture(scope="module")
 def api():
-    with closing(open_broker(Settings())) as broker, make_client(broker.application) as client:
+    with closing(open_broker(Settings())) as broker, make_client(make_application(broker)) as client:
         statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 1, "write_parallelism": 1}
         assert client.post(
             "/event-types", json=a_business_definition(name=NAME, default_statistic=statistic)

@@ -16,7 +16,7 @@ import yaml
 from openapi_spec_validator import validate as validate_document
 
 from nakadi import openapi
-from nakadi.app.routes import PUBLIC_PATH_PATTERN, ScopeTable
+from nakadi.app.authentication import PUBLIC_PATH_PATTERN, ScopeTable
 from nakadi.app.settings import Settings
 from nakadi.http.docs_page import required_scopes
 from nakadi.model.authorization import BlockedKind, Feature

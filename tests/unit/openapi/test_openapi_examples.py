@@ -10,6 +10,7 @@ import pytest
 
 from nakadi import openapi
 from nakadi.app.broker import open_broker
+from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.openapi import example_of_parameter, examples_of_media_type
 from tests.support.http import make_client
@@ -84,7 +85,7 @@ NEED_A_STREAM = {
 @pytest.fixture
 def broker() -> Iterator[httpx.Client]:
     wired = open_broker(Settings())
-    with make_client(wired.application) as client:
+    with make_client(make_application(wired)) as client:
         client.event_hooks = {"response": [hold_against_the_description]}
         yield client
     wired.close()

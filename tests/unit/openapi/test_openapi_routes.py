@@ -11,10 +11,11 @@ import pytest
 import nakadi
 from nakadi import openapi
 from nakadi.app.broker import open_broker
+from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.http.application import Route
-from nakadi.http.message import JSON_MEDIA_TYPE
-from nakadi.http.parameters import FlagParameter, Header, IntegerParameter, ListParameter, Parameter
+from nakadi.http.message import JSON_MEDIA_TYPE, Parameter
+from nakadi.http.parameters import FlagParameter, Header, IntegerParameter, ListParameter
 
 # The application reads it from every request.
 OF_EVERY_REQUEST = ("header", "x-flow-id")
@@ -31,7 +32,7 @@ REFUSE_AVRO = ("publish_events", "delete_events")
 @pytest.fixture(scope="module")
 def routes() -> Iterator[tuple[Route, ...]]:
     broker = open_broker(Settings())
-    yield broker.application.router.routes
+    yield make_application(broker).router.routes
     broker.close()
 
 

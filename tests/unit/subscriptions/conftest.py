@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from nakadi.app.broker import open_broker
+from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.model.subscription import Assignment, EventTypePartition, Session
 from nakadi.subscriptions.api import assignments
@@ -28,7 +29,7 @@ class House:
     def __init__(self, **settings: Any) -> None:
         self.clock = HandMovedClock()
         self.broker = open_broker(Settings(cache_seconds=0, **settings), self.clock)
-        self.api = make_client(self.broker.application)
+        self.api = make_client(make_application(self.broker))
         self.coordination = self.broker.coordination
         self.subscription_services = self.broker.subscription_services
         self.coordination.renew_lease(HOLDER, self.clock.now() + timedelta(days=1))

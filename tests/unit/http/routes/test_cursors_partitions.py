@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nakadi.app.routes import ScopeTable
+from nakadi.app.authentication import ScopeTable
 from nakadi.app.settings import Settings
 from nakadi.model.authorization import Operation
 from tests.support.builders import A_MOMENT

@@ -7,14 +7,16 @@ operations themselves do not know about it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from uuid import uuid4
 
 import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nakadi.auth.permissions import Features
+from nakadi.auth.permissions import Admins, Blacklist, Features
+from nakadi.event_types.repository import EventTypes
+from nakadi.event_types.storages import Storages
 from nakadi.event_types.system_event_types import AUDIT_LOG, EVENT_TYPE_LOG, SUBSCRIPTION_LOG
 from nakadi.http import views
 from nakadi.http.application import Handler, Route
@@ -24,28 +26,27 @@ from nakadi.model.authorization import Feature
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import StillRunning
 from nakadi.model.subscription import Redrive, SetOffsets
-from nakadi.publishing.system_events import BROKER_SUBJECT, SystemEventPublisher, name_hasher
-from nakadi.subscriptions.api.parked_events import event_key
-
-if TYPE_CHECKING:
-    from nakadi.app.broker import BrokerServices
-
-
-def make_audit(broker: BrokerServices) -> Audit:
-    events = SystemEventPublisher(event_types=broker.system_event_types, publisher=broker.publisher, clock=broker.clock)
-    return Audit(
-        broker.features, events, AuditedResources(broker).audited_operations(), name_hasher(broker.settings.hash_salt)
-    )
+from nakadi.ports.coordination import Coordination
+from nakadi.publishing.system_events import BROKER_SUBJECT, SystemEventPublisher
+from nakadi.subscriptions.api.parked_events import ParkedEvents, event_key
+from nakadi.subscriptions.api.repository import Subscriptions
 
 
 def timelines_view(event_type: EventType) -> list[views.View]:
     return [views.timeline_view(each, event_type.name) for each in event_type.timelines]
 
 
-class AuditedResources(Struct, frozen=True):
+class AuditedResources(Struct, frozen=True, kw_only=True):
     """How resources look, None for one that is not there."""
 
-    broker: BrokerServices
+    event_types: EventTypes
+    storages: Storages
+    features: Features
+    admins: Admins
+    blacklist: Blacklist
+    get_subscriptions: Callable[[], Subscriptions]
+    get_parked_events: Callable[[], ParkedEvents]
+    get_coordination: Callable[[], Coordination]
 
     def audited_operations(self) -> Mapping[str, AuditedOperation]:
         """Operation -> what it changes."""
@@ -91,26 +92,26 @@ class AuditedResources(Struct, frozen=True):
         }
 
     def _event_type_state(self, name: str) -> views.View | None:
-        event_type = self.broker.event_types.find(name)
+        event_type = self.event_types.find(name)
         return None if event_type is None else views.event_type_view(event_type)
 
     def _storage_state(self, storage_id: str) -> views.View | None:
-        storage = self.broker.storages.find(storage_id)
+        storage = self.storages.find(storage_id)
         return None if storage is None else views.storage_view(storage)
 
     def _timelines_state(self, name: str) -> list[views.View] | None:
-        event_type = self.broker.event_types.find(name)
+        event_type = self.event_types.find(name)
         return None if event_type is None else timelines_view(event_type)
 
     def _subscription_state(self, subscription_id: str) -> views.View | None:
-        subscription = self.broker.subscription_services.subscriptions.find(subscription_id)
+        subscription = self.get_subscriptions().find(subscription_id)
         return None if subscription is None else subscription_view(subscription)
 
     def _cursors_state(self, subscription_id: str) -> list[views.View]:
         """As they are, or as they will be once the streams have ended that a reset is waiting for."""
         if not subscription_id:
             return []
-        coordination = self.broker.coordination
+        coordination = self.get_coordination()
         # In this order: what is not awaited any more is in the offsets.
         reset = coordination.assignment(subscription_id).reset
         cursors = {
@@ -129,18 +130,18 @@ class AuditedResources(Struct, frozen=True):
 
     def _parked_event_state(self, name: str) -> views.View | None:
         subscription_id, _, parked_id = name.partition("/")
-        found = self.broker.subscription_services.parked_events.find(subscription_id, parked_id)
+        found = self.get_parked_events().find(subscription_id, parked_id)
         return None if found is None else {"subscription_id": subscription_id, "id": parked_id, "key": event_key(found)}
 
     def _feature_state(self, name: str) -> bool:
-        features = self.broker.features
+        features = self.features
         return features.all().get(Feature(name.lower()), False) if name.lower() in set(Feature) else False
 
     def _admins_state(self, _: str) -> views.View:
-        return views.admins_view(self.broker.admins.authorization())
+        return views.admins_view(self.admins.authorization())
 
     def _blacklist_state(self, name: str) -> list[str] | None:
-        return [kind for kind, names in self.broker.blacklist.entries().items() if name in names] or None
+        return [kind for kind, names in self.blacklist.entries().items() if name in names] or None
 
 
 # Publishing the change that an operation makes ------------------------------------------------------------------------

@@ -13,19 +13,19 @@ from functools import cached_property, partial
 from socket import socket
 from typing import TYPE_CHECKING
 
+from nakadi.app.authentication import make_authentication
 from nakadi.app.engines import data_file_paths, open_event_log, open_registry
-from nakadi.app.routes import ROUTE_MAKER_BY_AREA, make_authentication, make_routes
 from nakadi.app.settings import Settings
 from nakadi.auth.permissions import SETTINGS_KIND
 from nakadi.common.caching import ChangeCounter, ChangeCountingRegistry, ChangeWatch, ChangeWatchOfSeveralProcesses
 from nakadi.common.metrics import Metrics
-from nakadi.http.application import Application, ReportAnswer, RequestKpiRecorder
 from nakadi.model.outcomes import NotFound, Unavailable
 from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import DelayedIndexLog, PushConsumerLog
 
 if TYPE_CHECKING:
+    from nakadi.app.audit import Audit
     from nakadi.app.subscriptions import SubscriptionServices
     from nakadi.event_types.deletion import GetDependents, Housekeeping
     from nakadi.event_types.snapshot import CursorResolver
@@ -258,9 +258,9 @@ class BrokerServices(EventTypeServices):
 
     def _report_lost_events(self, before: EventType, after: EventType) -> None:
         """What tells the audit log is loaded when there is something to tell, which is next to never."""
-        from nakadi.app.audit import make_audit, timelines_view
+        from nakadi.app.audit import timelines_view
 
-        make_audit(self).publish_own_change("timeline", before.name, timelines_view(before), timelines_view(after))
+        self.audit.publish_own_change("timeline", before.name, timelines_view(before), timelines_view(after))
 
     def measure_index_lag(self) -> timedelta | None:
         """How late the latest of all log indexers is; None where there is none, or where one cannot be measured."""
@@ -340,6 +340,25 @@ class BrokerServices(EventTypeServices):
             count=count,
             write_interval_seconds=KPI_WRITE_INTERVAL_SECONDS if self._report_dropped_kpis is None else None,
         )
+
+    @cached_property
+    def audit(self) -> Audit:
+        from nakadi.app.audit import Audit, AuditedResources
+        from nakadi.publishing.system_events import SystemEventPublisher, name_hasher
+
+        resources = AuditedResources(
+            event_types=self.event_types,
+            storages=self.storages,
+            features=self.features,
+            admins=self.admins,
+            blacklist=self.blacklist,
+            # Subscriptions are loaded when one of them changes.
+            get_subscriptions=lambda: self.subscription_services.subscriptions,
+            get_parked_events=lambda: self.subscription_services.parked_events,
+            get_coordination=lambda: self.coordination,
+        )
+        events = SystemEventPublisher(event_types=self.system_event_types, publisher=self.publisher, clock=self.clock)
+        return Audit(self.features, events, resources.audited_operations(), name_hasher(self.settings.hash_salt))
 
     def write_kpis_only_when_asked(self, report_dropped: ReportDroppedKpis) -> None:
         """For a process whose threads stand still between requests; to be called before anything is made.
@@ -434,28 +453,3 @@ class BrokerServices(EventTypeServices):
         from nakadi.http.routes.monitoring import ReadinessCheck
 
         return ReadinessCheck(lambda: self.registry.get(SETTINGS_KIND, "features"), self.clock)
-
-    @cached_property
-    def application(self) -> Application:
-        return self.make_application(*ROUTE_MAKER_BY_AREA)
-
-    def make_application(
-        self, *areas: str, report_answer: ReportAnswer | None = None, collects_kpis: bool = True
-    ) -> Application:
-        """An application with the routes of these areas. `report_answer` is called with its answers; `collects_kpis`
-        says that there are figures of its requests."""
-        observe = RequestKpiRecorder(self.kpi_collector) if collects_kpis else None
-        metrics = self.metrics
-
-        def counted(operation: str, status: int, seconds: float, received: int, sent: int) -> None:
-            metrics.answered(operation, status, seconds, received, sent)
-            if report_answer is not None:
-                report_answer(operation, status, seconds, received, sent)
-
-        return Application(
-            make_routes(self, *areas),
-            self.authenticate,
-            metrics.answered if report_answer is None else counted,
-            observe,
-            lambda status: metrics.requests.add(1, "unrouted", str(status)),
-        )

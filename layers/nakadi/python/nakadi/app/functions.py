@@ -140,6 +140,7 @@ def make_http_function(name: str, *areas: str, collects_kpis: bool = True) -> La
     # Other functions do without, and start sooner.
     from nakadi.app.broker import open_broker
     from nakadi.app.engines import load_engines_on_aws
+    from nakadi.app.routes import make_application
     from nakadi.app.settings import read_settings
     from nakadi.openapi.checks import compile_body_schemas
 
@@ -151,7 +152,7 @@ def make_http_function(name: str, *areas: str, collects_kpis: bool = True) -> La
     def opened(counts: FunctionMetrics) -> HandleInvocation:
         broker = open_broker(read_settings(os.environ))
         broker.write_kpis_only_when_asked(partial(counts.count, "FiguresDropped"))
-        application = broker.make_application(*areas, report_answer=counts.count_answer, collects_kpis=collects_kpis)
+        application = make_application(broker, *areas, report_answer=counts.count_answer, collects_kpis=collects_kpis)
 
         def answer(event: Mapping[str, Any], context: object) -> dict[str, Any]:
             broker.watch.forget_snapshot_from_before_pause(broker.settings.cache_seconds)

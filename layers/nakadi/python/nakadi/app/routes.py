@@ -1,27 +1,15 @@
-"""The routes of a process, by areas that load only what they need, and who may use them."""
+"""The application of a process: its routes, by areas that load only what they need."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from msgspec.structs import replace
 
-from nakadi.app.settings import Settings
-from nakadi.http.message import Request
-from nakadi.model.authorization import UNAUTHENTICATED, Subject
-from nakadi.model.outcomes import BadSetting, NotAuthenticated, NotPermitted
-
-if TYPE_CHECKING:
-    from nakadi.app.broker import BrokerServices
-    from nakadi.auth.tokens import TokenVerifier
-    from nakadi.http.application import Authenticate, Handler, Route
-    from nakadi.http.message import Answer
-    from nakadi.ports.clock import Clock
-
-# Routes ---------------------------------------------------------------------------------------------------------------
-
+from nakadi.app.broker import BrokerServices
+from nakadi.http.application import Application, Handler, ReportAnswer, RequestKpiRecorder, Route
+from nakadi.http.message import Answer, Request
 
 # What the streaming service serves, and no function.
 STREAMING_AREAS = ("streams", "subscription_streams")
@@ -30,14 +18,34 @@ STREAMING_AREAS = ("streams", "subscription_streams")
 DIRECT_AREAS = ("publishing", "subscriptions")
 
 
+def make_application(
+    broker: BrokerServices, *areas: str, report_answer: ReportAnswer | None = None, collects_kpis: bool = True
+) -> Application:
+    """An application with the routes of these areas, or with all if none is named.
+
+    `report_answer` is called with its answers. `collects_kpis` says that there are figures of its requests.
+    """
+    metrics = broker.metrics
+
+    def count_and_report(operation: str, status: int, seconds: float, received: int, sent: int) -> None:
+        metrics.answered(operation, status, seconds, received, sent)
+        if report_answer is not None:
+            report_answer(operation, status, seconds, received, sent)
+
+    return Application(
+        make_routes(broker, *(areas or ROUTE_MAKER_BY_AREA)),
+        broker.authenticate,
+        metrics.answered if report_answer is None else count_and_report,
+        RequestKpiRecorder(broker.kpi_collector) if collects_kpis else None,
+        lambda status: metrics.requests.add(1, "unrouted", str(status)),
+    )
+
+
 def make_routes(broker: BrokerServices, *areas: str) -> list[Route]:
     routes = [route for area in areas for route in ROUTE_MAKER_BY_AREA[area](broker)]
     if CHANGING_AREAS.isdisjoint(areas):
         return routes
-    from nakadi.app.audit import make_audit
-
-    audit = make_audit(broker)
-    return [_answered_when_in_force(audit.wrap_route(route), broker) for route in routes]
+    return [_answered_when_in_force(broker.audit.wrap_route(route), broker) for route in routes]
 
 
 def _answered_when_in_force(route: Route, broker: BrokerServices) -> Route:
@@ -48,7 +56,7 @@ def _answered_when_in_force(route: Route, broker: BrokerServices) -> Route:
     """
     if not route.changes_cached_documents or not broker.has_unknown_neighbours:
         return route
-    handle_at_once = cast("Handler", route.handler)
+    handle_at_once = cast(Handler, route.handler)
 
     def handle(request: Request) -> Answer:
         answer = handle_at_once(request)
@@ -165,109 +173,3 @@ ROUTE_MAKER_BY_AREA: Mapping[str, Callable[[BrokerServices], list[Route]]] = {
 
 CHANGING_AREAS = frozenset({"event_types", "subscriptions", "settings"})
 """The areas with operations that the audit log records."""
-
-
-# Who is asking, and which scope a request needs -----------------------------------------------------------------------
-
-
-# What anyone may look at: whether the broker is alive and at work, and how to speak to it.
-PUBLIC_PATH_PATTERN = re.compile(r"/(health(/.*)?|ready|openapi\.json|docs)/?")
-
-READING_PATH_PATTERN = r"/event-types/[^/]+/(partitions|events|cursor-distances|shifted-cursors|cursors-lag)(/.*)?"
-
-
-class ScopeTable:
-    """Method and path -> scope, first match wins."""
-
-    def __init__(self, settings: Settings) -> None:
-        read, write = settings.scope_event_stream_read, settings.scope_event_stream_write
-        self._otherwise = settings.scope_uid
-        self._by_method: dict[str, list[tuple[re.Pattern[str], str]]] = {}
-        # What clients ask for most comes first: each of its requests is matched against one or two patterns.
-        for methods, path, scope in (
-            ("POST", r"/event-types/[^/]+/events(/.*)?", write),
-            ("GET HEAD POST", r"/subscriptions(/.*)?", read),
-            ("GET HEAD", READING_PATH_PATTERN, read),
-            ("DELETE", r"/subscriptions/[^/]+(/.*)?", read),
-            ("POST", r"/event-types/[^/]+/(shifted-cursors|cursors-lag|cursor-distances)", read),
-            ("DELETE", r"/event-types/[^/]+(/.*)?", settings.scope_config_write),
-            ("POST PUT", r"/event-types(/.*)?", settings.scope_event_type_write),
-        ):
-            for method in methods.split():
-                self._by_method.setdefault(method, []).append((re.compile(path), scope))
-
-    def needed_scope(self, method: str, path: str) -> str:
-        path = path.rstrip("/") or "/"
-        for pattern, scope in self._by_method.get(method, ()):
-            if pattern.fullmatch(path):
-                return scope
-        return self._otherwise
-
-
-def make_token_authentication(
-    tokens: TokenVerifier, table: ScopeTable, realms: tuple[str, ...]
-) -> Callable[[Request], Subject]:
-    """Authentication by bearer token, with the scope that the operation needs and one of the realms, if any are set."""
-    return _authentication_by(
-        lambda request: tokens.verified_subject(request.headers.get("authorization")), table, realms
-    )
-
-
-def make_gateway_authentication(table: ScopeTable, realms: tuple[str, ...]) -> Callable[[Request], Subject]:
-    """Behind a gateway whose authorizer has looked at the token: the subject is the one that it found."""
-
-    def subject_of(request: Request) -> Subject:
-        if request.subject == UNAUTHENTICATED:
-            raise NotAuthenticated("Full authentication is required to access this resource")
-        return request.subject
-
-    return _authentication_by(subject_of, table, realms)
-
-
-def _authentication_by(
-    subject_of: Callable[[Request], Subject], table: ScopeTable, realms: tuple[str, ...]
-) -> Callable[[Request], Subject]:
-    def authenticate(request: Request) -> Subject:
-        if PUBLIC_PATH_PATTERN.fullmatch(request.path):
-            return UNAUTHENTICATED
-        subject = subject_of(request)
-        if realms and subject.realm not in realms:
-            raise NotPermitted("Insufficient realms for this resource")
-        scope = table.needed_scope(request.method, request.path)
-        if scope and scope not in subject.scopes:
-            raise NotPermitted("Insufficient scope for this resource")
-        return subject
-
-    return authenticate
-
-
-def make_authentication(settings: Settings, clock: Clock) -> Authenticate | None:
-    match settings.auth:
-        case "off":
-            return None
-        case "jwt":
-            return make_token_authentication(
-                make_token_verifier(settings, clock), ScopeTable(settings), settings.auth_realms
-            )
-        case "gateway":
-            return make_gateway_authentication(ScopeTable(settings), settings.auth_realms)
-        case other:
-            raise BadSetting(f"NAKADI_AUTH is 'off', 'jwt' or 'gateway', not {other!r}")
-
-
-def make_token_verifier(settings: Settings, clock: Clock) -> TokenVerifier:
-    """What tells good tokens from others, by these settings."""
-    from nakadi.auth.tokens import KeySet, TokenRules, TokenVerifier, make_key_fetcher
-
-    if not settings.auth_jwks:
-        raise BadSetting("NAKADI_AUTH=jwt needs NAKADI_AUTH_JWKS: the file or URL of the key set")
-    rules = TokenRules(
-        issuer=settings.auth_issuer,
-        audience=settings.auth_audience,
-        algorithms=settings.auth_algorithms,
-        leeway_seconds=settings.auth_leeway_seconds,
-        subject_claim=settings.auth_subject_claim,
-        attribute_claims=settings.auth_attributes,
-        service_realms=settings.auth_service_realms,
-    )
-    return TokenVerifier(KeySet(make_key_fetcher(settings.auth_jwks), clock), rules, clock)

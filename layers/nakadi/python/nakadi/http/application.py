@@ -26,6 +26,7 @@ from nakadi.http.message import (
     Answer,
     AnswerAwaitingWrite,
     AnswerSteps,
+    Parameter,
     Request,
     Response,
     StreamingResponse,
@@ -33,7 +34,6 @@ from nakadi.http.message import (
     complete_answer,
     is_request_about_kpis,
 )
-from nakadi.http.parameters import Parameter
 from nakadi.http.problem import MethodNotAllowed, make_and_log_problem, problem_of_error, token_problem
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
 from nakadi.model.outcomes import MAX_TEXT_CHARACTERS, NotAuthenticated, NotFound, NotPermitted, Outcome, TooLarge

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     # A function that answers without streams starts sooner without it.
     import asyncio
 
-    from nakadi.http.parameters import Parameter
-
 # Memory ---------------------------------------------------------------------------------------------------------------
 
 
@@ -123,6 +121,12 @@ is_request_about_kpis: ContextVar[bool] = ContextVar("is_request_about_kpis", de
 
 JSON_MEDIA_TYPE = "application/json"
 PROBLEM_MEDIA_TYPE = "application/problem+json"
+
+
+class Parameter(Struct, frozen=True, eq=False):
+    """A query parameter or a header, by its name. Two of them are never equal: a declaration is one object."""
+
+    name: str
 
 
 class Request(Struct, frozen=True, kw_only=True):

@@ -14,14 +14,10 @@ the description of the API with the declarations.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from msgspec import Struct
-
+from nakadi.http.message import Parameter, Request
 from nakadi.model.outcomes import Malformed
-
-if TYPE_CHECKING:
-    from nakadi.http.message import Request
 
 Default = TypeVar("Default")
 
@@ -31,12 +27,6 @@ class UndeclaredParameter(Exception):
 
     def __init__(self, parameter: Parameter) -> None:
         super().__init__(f"the route of this request does not declare {parameter}")
-
-
-class Parameter(Struct, frozen=True, eq=False):
-    """A query parameter or a header, by its name. Two of them are never equal: a declaration is one object."""
-
-    name: str
 
 
 class QueryParameter(Parameter, frozen=True, eq=False):

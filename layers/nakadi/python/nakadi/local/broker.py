@@ -13,6 +13,7 @@ from typing import Any, Self
 from msgspec import Struct
 
 from nakadi.app.broker import open_broker
+from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.engines.common.callbacks import call_and_report
 from nakadi.http.asgi import RequestLimits
@@ -317,7 +318,9 @@ class Broker:
             self._inside.prepare_for_requests()
             limits = RequestLimits(max_memory_bytes=self._inside.settings.max_request_memory_bytes)
             application = with_console(
-                self._inside.application, self._inside.settings.console, dict(self._inside.settings.console_sign_in)
+                make_application(self._inside),
+                self._inside.settings.console,
+                dict(self._inside.settings.console_sign_in),
             )
             self._serving = ServerThread(
                 application,

@@ -17,6 +17,7 @@ from pathlib import Path
 from nakadi.app import logs
 from nakadi.app.broker import open_broker
 from nakadi.app.engines import data_file_paths
+from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings, read_settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
 from nakadi.engines.sqlite.file import SCHEME, BadDataFile
@@ -101,7 +102,7 @@ def _serve(
     ):
         broker.prepare_for_requests()
         server = Server(
-            with_console(broker.application, settings.console, dict(settings.console_sign_in)),
+            with_console(make_application(broker), settings.console, dict(settings.console_sign_in)),
             grace_seconds=DRAIN_TIMEOUT_SECONDS,
             limits=RequestLimits(max_memory_bytes=settings.max_request_memory_bytes),
             metrics=broker.metrics,

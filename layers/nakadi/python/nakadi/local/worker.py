@@ -20,6 +20,7 @@ from pathlib import Path
 
 from nakadi.app import logs
 from nakadi.app.broker import open_broker
+from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, exit_process, serve_until_signalled
 from nakadi.common.caching import ChangeCounter
@@ -201,7 +202,7 @@ def _run_worker(options: argparse.Namespace, signals: SignalHandler) -> None:
         pipes = ChangePipes(options.changes[0], options.changes[1:])
         broker.coordination = WorkerCoordination(coordination_path(settings), pipes, gathered.announce_lease)
         server = Server(
-            with_console(broker.application, settings.console, dict(settings.console_sign_in)),
+            with_console(make_application(broker), settings.console, dict(settings.console_sign_in)),
             grace_seconds=DRAIN_TIMEOUT_SECONDS,
             limits=RequestLimits(max_memory_bytes=settings.max_request_memory_bytes // settings.workers),
             metrics=broker.metrics,

@@ -11,9 +11,9 @@ from msgspec.structs import asdict
 
 from nakadi.auth.permissions import Permissions
 from nakadi.http.application import Lane, Route
-from nakadi.http.message import JSON_MEDIA_TYPE, Request, Response, json_response
+from nakadi.http.message import JSON_MEDIA_TYPE, Parameter, Request, Response, json_response
 from nakadi.http.negotiation import MAX_DECOMPRESSED_BYTES
-from nakadi.http.parameters import Header, Parameter
+from nakadi.http.parameters import Header
 from nakadi.http.problem import UnsupportedMediaType
 from nakadi.http.views import View
 from nakadi.model.event_type import Position

@@ -1,0 +1,52 @@
+"""Which modules of the package import which, by their sources."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+PYTHON = Path(__file__).parents[2] / "layers/nakadi/python"
+
+
+def imports_by_module() -> Mapping[str, set[str]]:
+    """What each module of the package imports of it: at its top, inside of functions, and for types alone."""
+    modules = {_module_name(path): path for path in sorted((PYTHON / "nakadi").rglob("*.py"))}
+    return {
+        name: {each for each in _imported(path, modules) if each != name and each in modules}
+        for name, path in modules.items()
+    }
+
+
+def _module_name(path: Path) -> str:
+    return ".".join(path.relative_to(PYTHON).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _imported(path: Path, modules: Mapping[str, Path]) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for each in node.names:
+                whole = f"{node.module}.{each.name}"
+                yield whole if whole in modules else node.module
+
+
+def circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
+    """A way from each module back to itself, for those that have one."""
+    return [way for module in imports if (way := _way_back(module, imports))]
+
+
+def _way_back(start: str, imports: Mapping[str, set[str]]) -> list[str] | None:
+    came_from: dict[str, str] = {}
+    waiting = [start]
+    while waiting:
+        module = waiting.pop()
+        for imported in sorted(imports[module]):
+            if imported not in came_from:
+                came_from[imported] = module
+                waiting.append(imported)
+    if start not in came_from:
+        return None
+    way = [start, came_from[start]]
+    while way[-1] != start:
+        way.append(came_from[way[-1]])
+    return way[::-1]
