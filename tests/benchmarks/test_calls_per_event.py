@@ -18,7 +18,7 @@ from nakadi.ports.clock import SystemClock
 from nakadi.streaming.chunks import EventChunk
 from nakadi.streaming.formats import batch_line
 from nakadi.streaming.session import LowLevelSession, StreamLimits
-from nakadi.subscriptions.stream.outbox import PartitionProgress, SessionTotals
+from nakadi.subscriptions.stream.partition_progress import PartitionProgress, SessionTotals
 from tests.support.publishing import House, a_business_type, metadata
 
 

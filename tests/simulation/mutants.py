@@ -39,7 +39,7 @@ MUTANTS = (
     Mutant(
         "I1",
         "events are sent of a partition that is being handed over",
-        "subscriptions/stream/outbox.py",
+        "subscriptions/stream/partition_progress.py",
         "return self.state is PartitionState.READING",
         "return self.is_open and not self._parking and self.dropping is None",
     ),
@@ -97,7 +97,7 @@ MUTANTS = (
     Mutant(
         "I5",
         "a partition is let go although events of it are outstanding",
-        "subscriptions/stream/outbox.py",
+        "subscriptions/stream/partition_progress.py",
         "return not self.uncommitted and not self._parking and self.dropping is None",
         "return not self._parking and self.dropping is None",
     ),
@@ -106,7 +106,7 @@ MUTANTS = (
         "commits put off the end of a session that closes",
         "subscriptions/stream/session.py",
         "or now >= self._closed_by:",
-        "or now >= self._outbox.commit_by:",
+        "or now >= self._schedule.commit_by:",
     ),
     Mutant(
         "hand-over",
@@ -189,7 +189,7 @@ MUTANTS = (
     Mutant(
         "at least once",
         "what was passed over is committed before what was sent",
-        "subscriptions/stream/outbox.py",
+        "subscriptions/stream/partition_progress.py",
         "if after > reached or (",
         "if (",
     ),
@@ -210,7 +210,7 @@ MUTANTS = (
     Mutant(
         "order",
         "events that are not for the client end a batch in its middle",
-        "subscriptions/stream/outbox.py",
+        "subscriptions/stream/partition_progress.py",
         "            self.taken = part.end\n",
         "            self.taken = part.end\n"
         "            if disposition is EventDisposition.SKIP:\n                break\n",
@@ -247,8 +247,8 @@ MUTANTS = (
         "extension",
         "an extension promises time to a stream that closes before",
         "subscriptions/stream/session.py",
-        "self._outbox.commit_by if self._is_streaming else self._closed_by)",
-        "self._outbox.commit_by)",
+        "self._schedule.commit_by if self._is_streaming else self._closed_by)",
+        "self._schedule.commit_by)",
     ),
     Mutant(
         "progress",

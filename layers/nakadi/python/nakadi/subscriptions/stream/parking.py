@@ -27,7 +27,7 @@ from nakadi.streaming.chunks import EventChunk, EventRun
 from nakadi.streaming.driver import EventSource
 from nakadi.subscriptions.api.parked_events import ParkedEventStore, event_key, parking_key
 from nakadi.subscriptions.stream.actions import GiveUpOnEvent, ParkEvents
-from nakadi.subscriptions.stream.outbox import PartitionProgress
+from nakadi.subscriptions.stream.partition_progress import PartitionProgress
 
 
 def parking_calls(progress: PartitionProgress, runs: Iterable[EventRun]) -> Iterator[ParkEvents]:

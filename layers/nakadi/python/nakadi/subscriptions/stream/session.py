@@ -38,8 +38,9 @@ from nakadi.subscriptions.stream.actions import (
     SharedState,
     SubscriptionStreamLimits,
 )
-from nakadi.subscriptions.stream.outbox import MAX_BUFFERED_BYTES, Outbox, PartitionProgress, SessionTotals
 from nakadi.subscriptions.stream.parking import parking_calls
+from nakadi.subscriptions.stream.partition_progress import PartitionProgress, SessionTotals
+from nakadi.subscriptions.stream.send_schedule import MAX_BUFFERED_BYTES, SendSchedule
 from nakadi.subscriptions.stream.session_states import OVER, TRANSITIONS, SessionFact, SessionState
 
 AUTO_COMMIT_INTERVAL_SECONDS = 5.0
@@ -69,7 +70,7 @@ class SubscriptionSession:
         self._policy = policy
         self._partitions: dict[EventTypePartition, PartitionProgress] = {}
         self._totals = SessionTotals()
-        self._outbox = Outbox(self._partitions, self._totals, limits, context, now, policy)
+        self._schedule = SendSchedule(self._partitions, self._totals, limits, context, now, policy)
         self._ends_at = now + limits.stream_seconds
         self._closed_by = inf
         self._auto_commit_at = now + AUTO_COMMIT_INTERVAL_SECONDS
@@ -111,7 +112,7 @@ class SubscriptionSession:
         actions += self._reload_parked_keys(shared.assignment.revision)
         self._update_idle_since(shared.assignment, now)
         if self._policy and any(isinstance(each, OpenPartition) for each in actions):
-            self._outbox.pending_info = failed_partitions_text(mine.values())
+            self._schedule.pending_info = failed_partitions_text(mine.values())
         if own.is_leaving:
             # Behind the offsets, so that what was committed before does not count as failed.
             return [*actions, *self._release_now(SessionEnd.LEFT)]
@@ -166,9 +167,9 @@ class SubscriptionSession:
         check_each = context.reading_rules.skips_misplaced_events or partition.event_type == context.attached_event_type
         to_be_parked = progress.receive_run(run, context.is_deliverable, check_each=check_each)
         actions: list[SessionAction] = list(parking_calls(progress, to_be_parked)) if to_be_parked else []
-        actions += self._outbox.due_actions(progress, now)
+        actions += self._schedule.due_actions(progress, now)
         if self._totals.buffered_bytes > MAX_BUFFERED_BYTES:
-            actions += self._outbox.batches_to_free_memory(now)
+            actions += self._schedule.batches_to_free_memory(now)
         return actions
 
     def tick(self, now: float) -> list[SessionAction]:
@@ -214,7 +215,7 @@ class SubscriptionSession:
         progress = self._partitions.get(partition)
         if not self._is_streaming or progress is None or not progress.may_send:
             return False
-        return progress.count < min(self._limits.batch_limit, self._outbox.events_allowed_now())
+        return progress.count < min(self._limits.batch_limit, self._schedule.events_allowed_now())
 
     def next_tick_at(self) -> float:
         """When the next tick has something to do, unless a fact or an event comes before."""
@@ -225,12 +226,12 @@ class SubscriptionSession:
         auto = self._auto_commit_at if any(map(PartitionProgress.committable_position, skipping)) else inf
         if not self._is_streaming:
             return min(self._closed_by, auto)
-        if self._limits.keep_alive_limit and self._outbox.is_keep_alive_limit_reached():
+        if self._limits.keep_alive_limit and self._schedule.is_keep_alive_limit_reached():
             return -inf
-        commit_by = self._outbox.commit_by if self._totals.uncommitted else inf
+        commit_by = self._schedule.commit_by if self._totals.uncommitted else inf
         releases: Iterable[float] = filter(None, map(_RELEASE_BY_OF, partitions))
         idle = inf if self._idle_since is None else self._idle_deadline()
-        return min(commit_by, auto, self._ends_at, idle, self._outbox.next_flush_at(), *releases)
+        return min(commit_by, auto, self._ends_at, idle, self._schedule.next_flush_at(), *releases)
 
     def progress(self) -> SessionProgress:
         """How far the client is. May be called from any thread: it reads a copy of the partitions, and counters."""
@@ -306,7 +307,7 @@ class SubscriptionSession:
     def _advance_committed(self, partition: PartitionProgress, stored: Position, now: float) -> Iterator[SessionAction]:
         dropped = partition.dropping
         self._committed_events += partition.advance_committed(stored, self._context.measure_distance)
-        self._outbox.restart_commit_timeout(now)
+        self._schedule.restart_commit_timeout(now)
         yield from self._finish_replay(partition)
         if (stored > partition.taken or self._has_parked_failed_event(partition, dropped)) and self._is_streaming:
             partition.prepare_reopening()
@@ -342,10 +343,10 @@ class SubscriptionSession:
             return self._begin_closing(self._stop, now, "Consumption is blocked")
         if not self._is_streaming:
             return []
-        if self._totals.uncommitted and now >= self._outbox.commit_by:
+        if self._totals.uncommitted and now >= self._schedule.commit_by:
             return self._begin_closing(SessionEnd.COMMIT_TIMEOUT, now, "Commit timeout reached")
         if now >= self._ends_at:
-            flushed = [each for partition in self._partitions.values() for each in self._outbox.flush(partition, now)]
+            flushed = [each for partition in self._partitions.values() for each in self._schedule.flush(partition, now)]
             return [*flushed, *self._begin_closing(SessionEnd.TIMEOUT, now, "Stream timeout reached")]
         if any(each.release_by is not None and now >= each.release_by for each in self._partitions.values()):
             return self._begin_closing(SessionEnd.RELEASE_TIMEOUT, now)
@@ -377,11 +378,11 @@ class SubscriptionSession:
         actions += self._hand_over_actions()
         if self._is_streaming:
             for partition in self._partitions.values():
-                actions += self._outbox.due_actions(partition, now)
-        if self._is_streaming and self._outbox.is_keep_alive_limit_reached():
+                actions += self._schedule.due_actions(partition, now)
+        if self._is_streaming and self._schedule.is_keep_alive_limit_reached():
             actions += self._begin_closing(SessionEnd.KEEP_ALIVES, now)
         if self._is_streaming and not actions:
-            actions += self._outbox.keep_alive_after_silence(now)
+            actions += self._schedule.keep_alive_after_silence(now)
         if self.state is SessionState.CLOSING:
             self._end_if_committed(now)
         return actions
@@ -402,11 +403,11 @@ class SubscriptionSession:
             return []
         self._enter_state_after(SessionFact.CLOSED, end)
         # From here on no commit postpones the end: other sessions wait for the partitions, or a request for its reset.
-        self._closed_by = self._outbox.commit_by
+        self._closed_by = self._schedule.commit_by
         some = next(iter(self._partitions.values()), None)
         actions: list[SessionAction] = []
         if info and some is not None:
-            actions.append(SendKeepAlive(some.partition, some.sent, self._outbox.take_line_info(info)))
+            actions.append(SendKeepAlive(some.partition, some.sent, self._schedule.take_line_info(info)))
         for each in self._partitions.values():
             each.discard_waiting()
         self._end_if_committed(now)
@@ -421,8 +422,8 @@ class SubscriptionSession:
     def _grant_extension(self, number: int, now: float) -> SessionAction:
         """Give the client its time to commit once more. Others rely on the end of a close, which is not put off."""
         self._extensions_granted = number
-        self._outbox.restart_commit_timeout(now)
-        return GrantExtension(number, self._outbox.commit_by if self._is_streaming else self._closed_by)
+        self._schedule.restart_commit_timeout(now)
+        return GrantExtension(number, self._schedule.commit_by if self._is_streaming else self._closed_by)
 
     def _end_if_committed(self, now: float) -> None:
         if not self._totals.uncommitted or now >= self._closed_by:

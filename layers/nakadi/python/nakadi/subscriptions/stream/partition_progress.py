@@ -1,13 +1,12 @@
-"""The outbox of a session: what of each partition waits, was sent, skipped and committed, and which events go when."""
+"""What a session knows of each of its partitions: what waits, was sent, skipped and committed, and what goes next."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from enum import Enum, auto
 from functools import partial
-from math import inf
 from typing import Any
 
 from msgspec import Struct
@@ -15,19 +14,9 @@ from msgspec import Struct
 from nakadi.common.states import following_states
 from nakadi.model.event_type import Position
 from nakadi.model.events import Record
-from nakadi.model.subscription import EventTypePartition, PartitionAssignment, Replay
+from nakadi.model.subscription import PartitionAssignment, Replay
 from nakadi.streaming.chunks import EventRun
-from nakadi.subscriptions.api.fields import RetryPolicy
-from nakadi.subscriptions.stream.actions import (
-    GiveUpOnEvent,
-    IsDeliverable,
-    MeasureDistance,
-    SendBatch,
-    SendKeepAlive,
-    SessionAction,
-    SessionContext,
-    SubscriptionStreamLimits,
-)
+from nakadi.subscriptions.stream.actions import IsDeliverable, MeasureDistance
 from nakadi.subscriptions.stream.partition_states import TRANSITIONS, PartitionFact, PartitionState
 
 _EMPTY_QUEUE: deque[Any] = deque()
@@ -387,151 +376,3 @@ class PartitionProgress:
             outstanding = measure_distance(self.partition, committed, sent)
         self.totals.uncommitted += outstanding - self.uncommitted
         self.uncommitted = outstanding
-
-
-# The outbox -----------------------------------------------------------------------------------------------------------
-
-
-MAX_BUFFERED_BYTES = 50_000_000
-
-
-class Outbox:
-    """`partitions` and `totals` belong to the session. `commit_by` is when the client's time is over to commit what is
-    outstanding."""
-
-    def __init__(
-        self,
-        partitions: Mapping[EventTypePartition, PartitionProgress],
-        totals: SessionTotals,
-        limits: SubscriptionStreamLimits,
-        context: SessionContext,
-        now: float,
-        policy: RetryPolicy | None,
-    ) -> None:
-        self.commit_by = now + limits.commit_seconds
-        # Debug information that is sent with the next line.
-        self.pending_info = ""
-        self._partitions = partitions
-        self._totals = totals
-        self._limits = limits
-        self._measure_distance = context.measure_distance
-        self._policy = policy
-        self._last_line_at = now
-        self._sent_events = 0
-        self._started = False
-
-    # What the session asks
-
-    def events_allowed_now(self) -> int:
-        """How many events may be sent before the client commits, or before the stream reaches its limit."""
-        room = self._limits.max_uncommitted_events - self._totals.uncommitted
-        if self._limits.stream_limit:
-            room = min(room, self._limits.stream_limit - self._sent_events)
-        return room
-
-    def is_keep_alive_limit_reached(self) -> bool:
-        """Whether as many keep-alives in a row as the client allows have been sent for every partition."""
-        limit = self._limits.keep_alive_limit
-        if not limit:
-            return False
-        opened = [each for each in self._partitions.values() if each.is_open]
-        return bool(opened) and all(each.keep_alives >= limit for each in opened)
-
-    def next_flush_at(self) -> float:
-        flushed_at = inf
-        for each in self._partitions.values():
-            if each.flushed_at < flushed_at and each.may_send:
-                flushed_at = each.flushed_at
-        if flushed_at == inf:
-            return inf
-        return min(self._last_line_at + self._limits.max_seconds_between_lines, flushed_at + self._limits.flush_seconds)
-
-    # Sending
-
-    def restart_commit_timeout(self, now: float) -> None:
-        """The client's time for its next commit begins."""
-        self.commit_by = now + self._limits.commit_seconds
-
-    def due_actions(self, partition: PartitionProgress, now: float) -> list[SessionAction]:
-        """Everything of a partition that has to be sent by now."""
-        actions: list[SessionAction] = []
-        may_send, policy = partition.may_send, self._policy
-        while may_send:
-            # One batch or keep-alive after the other, each of which may make the next one due, until an event is to be
-            # dropped, which everything else waits for.
-            flush = now >= partition.flushed_at + self._limits.flush_seconds
-            count = self._events_due(partition, flush=flush) if partition.count else 0
-            if count and policy and partition.is_searching and partition.failed_streams >= policy.max_failed_streams:
-                event = partition.first_waiting_event()
-                partition.give_up(event)
-                replay = None if partition.replay is None else partition.replay.id
-                actions.append(GiveUpOnEvent(partition.partition, event, partition.failed_streams, replay))
-                may_send = False
-            elif count:
-                actions.append(self._take_batch(partition, count, now))
-            elif flush:
-                self._last_line_at = partition.flushed_at = now
-                partition.keep_alives += 1
-                actions.append(SendKeepAlive(partition.partition, partition.sent, self._take_info_for(partition)))
-            else:
-                break
-        return actions
-
-    def flush(self, partition: PartitionProgress, now: float) -> Iterator[SessionAction]:
-        """Everything of a partition that may be sent before the end."""
-        if partition.may_send and not partition.is_searching:
-            while partition.count and (allowed := self.events_allowed_now()) > 0:
-                yield self._take_batch(partition, min(self._limits.batch_limit, partition.count, allowed), now)
-
-    def batches_to_free_memory(self, now: float) -> Iterator[SessionAction]:
-        """Batches of the largest partitions, sent early while too much is buffered."""
-        while self._totals.buffered_bytes > MAX_BUFFERED_BYTES and self.events_allowed_now() > 0:
-            largest = max(self._partitions.values(), key=lambda each: each.size)
-            if not largest.may_send or largest.is_searching:
-                return
-            count = min(largest.count, self.events_allowed_now())
-            yield self._take_batch(largest, count, now, "Stream parameters are causing overflow")
-
-    def keep_alive_after_silence(self, now: float) -> Iterator[SessionAction]:
-        """A keep-alive beyond what was agreed, after a long silence; it is not counted, and changes no timer."""
-        if now < self._last_line_at + self._limits.max_seconds_between_lines:
-            return
-        some = next((each for each in self._partitions.values() if each.may_send), None)
-        if some is not None:
-            self._last_line_at = now
-            yield SendKeepAlive(some.partition, some.sent, self._take_info_for(some))
-
-    def take_line_info(self, text: str = "") -> str:
-        """Debug information for a line: this, and what was waiting to be sent."""
-        pending, self.pending_info = self.pending_info, ""
-        return f"{text}; {pending}" if text and pending else text or pending
-
-    # Decisions
-
-    def _events_due(self, partition: PartitionProgress, *, flush: bool) -> int:
-        """How many of the events that wait have to be sent now."""
-        limit = min(self._limits.batch_limit, self.events_allowed_now())
-        if partition.search_end is not None:
-            limit = min(limit, 0 if partition.uncommitted else 1)
-        if limit <= 0:
-            return 0
-        if flush or partition.count >= limit:
-            return min(limit, partition.count)
-        return min(limit, partition.events_due_by_timespan(self._limits.batch_timespan_seconds))
-
-    def _take_batch(self, partition: PartitionProgress, count: int, now: float, info: str = "") -> SessionAction:
-        if not self._totals.uncommitted:
-            self.restart_commit_timeout(now)
-        runs = partition.take_runs(count, self._measure_distance)
-        self._sent_events += count
-        self._last_line_at = partition.flushed_at = now
-        return SendBatch(partition.partition, partition.sent, runs, self._take_info_for(partition, info))
-
-    def _take_info_for(self, partition: PartitionProgress, text: str = "") -> str:
-        if self._started:
-            return self.take_line_info(text) if text or self.pending_info else ""
-        self._started = True
-        started = "Stream started"
-        if partition.lost_events:
-            started += f"; skipped events due to retention time passed, count: {partition.lost_events}"
-        return self.take_line_info(f"{started}; {text}" if text else started)
