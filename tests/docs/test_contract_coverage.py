@@ -76,6 +76,37 @@ def test_the_index_has_every_operation_once():
     assert sorted(operation for operation, _ in index() if operation) == sorted(operations)
 
 
+# Every request may have it; R38 to R40 are about all of them.
+FLOW_ID = "X-Flow-Id"
+
+
+def test_every_parameter_is_named_by_a_statement(contract):
+    """A query parameter or header of an operation is in a statement that its row of the index leads to."""
+    rows = dict(index())
+    not_named = [
+        f"{operation}: {each['name']}"
+        for operation, parameters in parameters_by_operation().items()
+        for each in parameters
+        if not any(names(contract[number].text, each["name"]) for number in rows[operation])
+    ]
+    assert not_named == []
+
+
+def parameters_by_operation():
+    """The parameters of each operation that its own statements have to name."""
+    return {
+        f"{each.method} {each.path}": [
+            parameter for parameter in each.parameters if parameter["in"] != "path" and parameter["name"] != FLOW_ID
+        ]
+        for each in openapi.operations().values()
+    }
+
+
+def names(statement, parameter):
+    """Whether a statement names a parameter, in any letter case, as headers are."""
+    return re.search(rf"(?<![\w-]){re.escape(parameter)}(?![\w-])", statement, re.IGNORECASE) is not None
+
+
 def test_the_index_leads_to_every_statement(contract):
     """Each statement of the contract is found by the index, and nothing else."""
     assert {number for _, numbers in index() for number in numbers} == set(contract)

@@ -24,7 +24,8 @@ def test_a_client_that_asks_gets_server_sent_events(stream, accept):
 
 
 def test_every_batch_is_an_event_with_its_cursor_as_id(stream, publish):
-    """First comes where the stream begins, then one event a batch; all partitions' places are in the id."""
+    """First comes where the stream begins, then one event a batch; all partitions' places are in the id.
+    (L77)"""
     publish("0", "a")
     start = cursors(_0="BEGIN", _1="BEGIN")
     with stream("stream_limit=1", start, headers=SERVER_SENT) as open_low_level_stream:
@@ -36,7 +37,7 @@ def test_every_batch_is_an_event_with_its_cursor_as_id(stream, publish):
 
 
 def test_a_browser_that_comes_back_goes_on_where_it_was(stream, publish):
-    """`Last-Event-ID` resumes behind the last event, in every partition, and beats the cursors header."""
+    """`Last-Event-ID` resumes behind the last event, in every partition, and beats the cursors header. (L77)"""
     publish("0", *"ab")
     publish("1", *"cd")
     start = cursors(_0="BEGIN", _1="BEGIN")
@@ -60,7 +61,7 @@ def test_nothing_is_lost_between_the_first_moment_and_the_first_event(stream, pu
 
 
 def test_a_keep_alive_is_an_id_without_data(stream):
-    """An idle stream sends ids alone, which pages do not see."""
+    """An idle stream sends ids alone, which pages do not see. (L77)"""
     limits = "batch_flush_timeout=1&stream_keep_alive_limit=1"
     with stream(limits, cursors(_0="BEGIN"), headers=SERVER_SENT) as open_low_level_stream:
         _, keep_alive = blocks(open_low_level_stream.rest())
@@ -78,12 +79,12 @@ def test_a_problem_has_its_own_event(api, stream, event_type):
 
 
 def test_a_last_event_id_means_nothing_to_other_streams(stream, publish):
-    """Without server-sent events the header is not looked at."""
+    """Without server-sent events the header is not looked at. (L77)"""
     publish("0", "a")
     with stream("stream_limit=1", cursors(_0="BEGIN"), headers={"Last-Event-ID": "garbage"}) as open_low_level_stream:
         assert open_low_level_stream.rest() == batch("0", 0, "a")
 
 
 def test_a_last_event_id_is_checked_like_cursors(stream):
-    """An id that cannot be read is refused before the stream begins."""
+    """An id that cannot be read is refused before the stream begins. (L77)"""
     assert stream(headers=SERVER_SENT | {"Last-Event-ID": "garbage"}).status == 400

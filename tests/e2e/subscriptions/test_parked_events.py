@@ -67,7 +67,8 @@ def test_a_key_is_parked_and_others_flow(api, consumer, subscription):
 
 
 def test_parked_events_are_listed_page_by_page(api, parked_subscription):
-    """Pages of parked events follow each other by links, and may be of one event type, partition or key."""
+    """Pages of parked events follow each other by links, and may be of one event type, partition or key. (S334,
+    S335)"""
     [name] = parked_subscription["event_types"]
     target = f"/subscriptions/{parked_subscription['id']}/parked-events"
     first = api.get(target, params={"limit": 2, "event_type": name, "partition": "0", "key": "a"}).json()
@@ -80,13 +81,13 @@ def test_parked_events_are_listed_page_by_page(api, parked_subscription):
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "after=nonsense"])
 def test_odd_pages_are_refused(api, query):
-    """A page that cannot be is malformed."""
+    """A page that cannot be is malformed. (S335)"""
     target = f"/subscriptions/{create_subscription(api)['id']}/parked-events?{query}"
     assert problem(api.get(target), 400)
 
 
 def test_a_parked_event_can_be_looked_at(api, parked_subscription):
-    """A parked event is returned as it was published."""
+    """A parked event is returned as it was published. (S336)"""
     found = api.get(
         f"/subscriptions/{parked_subscription['id']}/parked-events/{parked_ids(api, parked_subscription)[0]}"
     ).json()
@@ -95,7 +96,7 @@ def test_a_parked_event_can_be_looked_at(api, parked_subscription):
 
 @pytest.mark.parametrize("parked_id", ["nonsense", "order:0:001-0001-000000000000000012", "a:b:001-0001--1"])
 def test_what_is_not_parked_is_not_found(api, parked_id):
-    """What is not parked can neither be read nor skipped nor redriven."""
+    """What is not parked can neither be read nor skipped nor redriven. (S336)"""
     subscription = create_subscription(api)
     target = f"/subscriptions/{subscription['id']}/parked-events/{parked_id}"
     for answer in (api.get(target), api.delete(target), api.post(f"{target}/redrive")):
@@ -103,7 +104,7 @@ def test_what_is_not_parked_is_not_found(api, parked_id):
 
 
 def test_a_skipped_key_flows_again(api, consumer, subscription):
-    """When the last parked event of a key is removed, later ones are sent again, within the same stream."""
+    """When the last parked event of a key is removed, later ones are sent again, within the same stream. (S337)"""
     [name] = subscription["event_types"]
     stream = consumer(subscription, batch_flush_timeout=1)
     assert receive_and_commit(stream, 2) == ["b1", "b2"]
@@ -118,7 +119,7 @@ def test_a_skipped_key_flows_again(api, consumer, subscription):
 
 @pytest.mark.parametrize("everything", [False, True])
 def test_a_redriven_key_comes_before_what_follows_it(api, consumer, parked_subscription, everything):
-    """Redriven events come again in their order, before later ones of their key, and others come once."""
+    """Redriven events come again in their order, before later ones of their key, and others come once. (S338)"""
     [name] = parked_subscription["event_types"]
     target = f"/subscriptions/{parked_subscription['id']}/parked-events"
     first, second, third = parked_ids(api, parked_subscription)
@@ -175,7 +176,8 @@ def test_events_without_a_key_are_parked_alone(api, running, consumer):
 
 
 def test_who_may_see_and_who_may_change(broker_with_tokens, ann):
-    """Readers see parked events, admins skip and redrive; only those learn whether an event is there."""
+    """Readers see parked events, admins skip and redrive; only those learn whether an event is there.
+    (S338, S339)"""
     subscription = create_subscription(
         ann, annotations=PARKING, authorization=a_subscription_authorization("ann", "ann bob")
     )
@@ -194,7 +196,7 @@ def test_who_may_see_and_who_may_change(broker_with_tokens, ann):
 
 
 def test_a_subscription_has_to_be_there(api):
-    """Parked events of a subscription that does not exist are not found."""
+    """Parked events of a subscription that does not exist are not found. (S339)"""
     for answer in (api.get("/subscriptions/x/parked-events"), api.post("/subscriptions/x/parked-events/redrive")):
         assert problem(answer, 404) == 'Subscription with id "x" does not exist'
 

@@ -15,7 +15,7 @@ from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.http.application import Route
 from nakadi.http.message import JSON_MEDIA_TYPE, Parameter
-from nakadi.http.parameters import FlagParameter, Header, IntegerParameter, ListParameter
+from nakadi.http.parameters import ChoiceParameter, FlagParameter, Header, IntegerParameter, ListParameter
 
 # The application reads it from every request.
 OF_EVERY_REQUEST = ("header", "x-flow-id")
@@ -43,7 +43,7 @@ def test_routes_and_operations_are_the_same(routes: tuple[Route, ...]) -> None:
 
 
 def test_parameters_are_described_as_declared(routes: tuple[Route, ...]) -> None:
-    """What a route declares is described, with its type and its default, and nothing else is. (R15)"""
+    """What a route declares is described, with its type, its default and its choices, and nothing else is. (R15)"""
     for route in routes:
         described = {
             (each["in"], each["name"].lower()): each["schema"]
@@ -73,8 +73,10 @@ def _assert_described_as_declared(parameter: Parameter, schema: openapi.Node, wh
             assert (schema["type"], schema["default"]) == ("boolean", False), what
         case ListParameter():
             assert (schema["type"], schema["items"]["type"]) == ("array", "string"), what
+        case ChoiceParameter():
+            assert (schema["type"], tuple(schema["enum"])) == ("string", parameter.choices), what
         case _:
-            assert schema["type"] == "string", what
+            assert (schema["type"], "enum" in schema) == ("string", False), what
 
 
 @pytest.mark.parametrize(

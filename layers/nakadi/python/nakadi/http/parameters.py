@@ -52,6 +52,12 @@ class TextParameter(QueryParameter, frozen=True, eq=False):
         return self.first_text(request)
 
 
+class ChoiceParameter(TextParameter, frozen=True, eq=False):
+    """A text out of `choices`, which the description lists. Its reader refuses any other, with its own status."""
+
+    choices: tuple[str, ...]
+
+
 class ListParameter(QueryParameter, frozen=True, eq=False):
     """Texts: a parameter that may be given several times, or once with commas between its values."""
 

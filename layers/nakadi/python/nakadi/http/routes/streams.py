@@ -12,7 +12,7 @@ from nakadi.http.application import Lane, Route
 from nakadi.http.bodies import ObjectReader, object_body
 from nakadi.http.message import Outlet, Request, Response, StreamingResponse, empty_response, is_request_about_kpis
 from nakadi.http.negotiation import preferred_media_type
-from nakadi.http.parameters import Header, IntegerParameter, TextParameter
+from nakadi.http.parameters import ChoiceParameter, Header, IntegerParameter
 from nakadi.http.problem import make_and_log_problem
 from nakadi.model.outcomes import Violations
 from nakadi.model.subscription import EventTypePartition
@@ -21,7 +21,7 @@ from nakadi.publishing.system_events import StreamKpis
 from nakadi.streaming.formats import EventStreamFormat, JsonStreamFormat
 from nakadi.streaming.session import StreamParameters
 from nakadi.streaming.streams import EventStreams
-from nakadi.subscriptions.stream.actions import SubscriptionStreamParameters
+from nakadi.subscriptions.stream.actions import DISCONNECT_CHOICES, SubscriptionStreamParameters
 from nakadi.subscriptions.stream.driver import EventSubscriptionFormat, JsonSubscriptionFormat, SubscriptionFormat
 from nakadi.subscriptions.stream.streams import JoinedStream, SubscriptionStreams
 
@@ -119,7 +119,7 @@ SUBSCRIPTION_STREAM_PARAMETERS = (
 )
 """Numbers that are given in a query or as members of a body."""
 
-ON_DISCONNECT = TextParameter("on_disconnect")
+ON_DISCONNECT = ChoiceParameter("on_disconnect", DISCONNECT_CHOICES)
 """The same, as a text."""
 
 NewSubscriptionStreamKpis = Callable[[Request, str], StreamKpis]

@@ -30,7 +30,7 @@ DEFAULT_MAX_UNCOMMITTED_EVENTS = 10
 MAX_SECONDS_BETWEEN_LINES = 25.0
 
 # What becomes of events that are not committed when the connection is gone: the session waits for commits, or not.
-ON_DISCONNECT = WAIT_ON_DISCONNECT, RELEASE_ON_DISCONNECT = "wait", "release"
+DISCONNECT_CHOICES = WAIT_ON_DISCONNECT, RELEASE_ON_DISCONNECT = "wait", "release"
 
 
 class SubscriptionStreamParameters(Struct, frozen=True, kw_only=True):
@@ -86,7 +86,8 @@ def stream_limits(
         _check_not_negative(name, getattr(asked, name))
     _check_not_negative("stream_keep_alive_limit", asked.stream_keep_alive_limit)
     _refuse_unless(
-        asked.on_disconnect in (None, *ON_DISCONNECT), f"on_disconnect has to be one of: {', '.join(ON_DISCONNECT)}"
+        asked.on_disconnect in (None, *DISCONNECT_CHOICES),
+        f"on_disconnect has to be one of: {', '.join(DISCONNECT_CHOICES)}",
     )
     seconds = _stream_seconds(asked.stream_timeout, pick_seconds)
     return SubscriptionStreamLimits(
