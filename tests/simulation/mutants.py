@@ -116,6 +116,13 @@ MUTANTS = (
         "if False:",
     ),
     Mutant(
+        "time to commit",
+        "a session closes for others before its client's time to commit is over",
+        "subscriptions/stream/session.py",
+        "partition.see_that_it_is_wanted(now + self._limits.commit_seconds)",
+        "partition.see_that_it_is_wanted(now + 0.9 * self._limits.commit_seconds)",
+    ),
+    Mutant(
         "progress",
         "commits hide a change that was not told",
         "subscriptions/stream/members.py",

@@ -26,6 +26,7 @@ from nakadi.subscriptions.stream.actions import (
     SessionAction,
     SessionCall,
     SessionContext,
+    SessionEnd,
     SharedState,
     SubscriptionStreamLimits,
 )
@@ -90,7 +91,10 @@ class Stream:
             if run is not None:
                 self._carry_out_actions(self.session.handle_events(place, run, now))
         if now >= self.session.next_tick_at():
+            was_closing = self.session.reason
             self._carry_out_actions(self.session.tick(now))
+            if was_closing is None and self.session.reason is SessionEnd.RELEASE_TIMEOUT:
+                self._check_time_to_commit(now)
         self._check_hand_overs(now)
         if self.session.end and self.session.departure_record().has_timed_out:
             early = self.granted_until - now
@@ -104,6 +108,12 @@ class Stream:
                 late = self.late.setdefault(place, now)
                 over = self.session.end is not None or now < late + patience
                 promise("hand-over", over, f"{self.session.id} keeps {place.partition}, wanted for {now - since:.1f} s")
+
+    def _check_time_to_commit(self, now: float) -> None:
+        """A session closes for others only when its client had a whole commit timeout for what they wait for."""
+        since = min(self.wanted.values(), default=inf)
+        had = f"its client had {now - since:.1f} s to commit what others wait for"
+        promise("time to commit", now >= since + self.limits.commit_seconds, f"{self.session.id} closes; {had}")
 
     def call(self) -> None:
         """One call of the clerk; without an answer, it is tried again the next time."""
