@@ -5,6 +5,7 @@ import signal
 import sys
 
 import httpx
+import pytest
 
 from nakadi.local import Broker
 from tests.e2e.test_local_program import Program
@@ -34,6 +35,7 @@ class Publisher:
         return self.publish().status_code == 200
 
 
+@pytest.mark.long("tests/e2e/test_faults.py::test_a_log_that_is_stopped_is_reported_as_such")
 def test_publishers_are_refused_and_streams_go_on(tmp_path, record_property):
     """While it is away publishing fails item by item and what asks is 503, both in bounded time. Streams stay open, and
     have what was acknowledged, once and in order, when it is back. (C29, P111)"""

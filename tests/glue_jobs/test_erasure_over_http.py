@@ -157,6 +157,10 @@ def compact_log(place):
         log.compact(topic, partition, stored_before=now, tombstones_before=now)
 
 
+@pytest.mark.long(
+    "tests/glue_jobs/test_erasure_bytes_left.py::test_nothing_on_disk_has_what_was_erased",
+    "tests/glue_jobs/test_erasure_bytes_left.py::test_the_data_file_of_a_running_broker_keeps_nothing",
+)
 def test_no_byte_of_what_was_erased_is_left(place, monkeypatch):
     """Whatever was killed meanwhile: the broker while it archives, and the erasure at its steps."""
     data, jobs, publisher = place.data, place.jobs, Publisher()

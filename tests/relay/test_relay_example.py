@@ -99,6 +99,7 @@ def answers(url: str) -> bool:
         return False
 
 
+@pytest.mark.long("tests/relay/test_relay_kills.py::test_nothing_is_lost_when_relays_are_killed")
 def test_the_books_balance_whatever_is_killed(database, start, tmp_path):
     """Each order is in the log once and in the books once, in the order of its customer."""
     with psycopg.connect(database.dsn, autocommit=True) as connection:

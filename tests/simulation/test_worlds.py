@@ -45,6 +45,7 @@ def test_worlds_on_a_file_go_the_same_way(tmp_path):
         assert kept.trail == remembered.trail
 
 
+@pytest.mark.long("tests/simulation/test_worlds.py::test_worlds_on_a_file_go_the_same_way")
 def test_worlds_in_dynamodb_keep_their_promises(tmp_path):
     """Conditional writes and transactions hold what the locks of the other engines do. (S312, S313, S314, S317)"""
     with a_coordination(COORDINATIONS["dynamodb"], tmp_path) as store:
