@@ -3,8 +3,22 @@
 import httpx
 import pytest
 
-from benchmarks.compare import HIGHER, LOWER, PARTS, Broker, Figure, compare, compared, is_loopback
+from benchmarks.compare import Row, compare, is_loopback, row, summary
+from benchmarks.compare_rows import HIGHER, LOADS, LOWER, PARTS, Figure
+from benchmarks.compared_broker import Broker
 from nakadi import local
+
+ROWS = {name: measure for rows in PARTS.values() for name, measure in rows.items()}
+A_FEW_ROWS = (
+    "publish plain, 1 a batch, 64 clients",
+    "publish hash, 100 a batch, 4 clients",
+    "publish 200 KB, 5 a batch, 8 clients",
+    "publish plain, 100 a batch, gzip, 8 clients",
+    "one low-level stream",
+    "four low-level streams",
+    "subscription, a commit a batch",
+    "idle streams",
+)
 
 
 @pytest.fixture
@@ -13,22 +27,57 @@ def brokers():
         yield Broker(first.url), Broker(second.url)
 
 
-def test_every_part_is_measured_and_nothing_is_left(brokers):
-    """Each part gives figures of both brokers, and the event types and subscriptions made for it are removed."""
-    rows = list(compare(*brokers, list(PARTS), rounds=1, seconds=0.02))
+def check_rows(brokers, names):
+    rows = list(compare(*brokers, {name: ROWS[name] for name in names}, rounds=1, seconds=0.02))
 
-    assert {row.name.partition(":")[0].partition(",")[0] for row in rows} == {
-        "publish",
-        "one low-level stream",
-        "subscription",
-        "200 idle streams",
-        "delivery at 50/s",
-    }
-    assert all(row.first > 0 and row.second > 0 for row in rows)
+    assert all(each.first > 0 and each.second > 0 and each.fdatasync_ms > 0 for each in rows)
     for each in brokers:
-        names = [found["name"] for found in httpx.get(f"{each.url}/event-types").json()]
-        assert not [name for name in names if name.startswith("compare.")]
+        found = [event_type["name"] for event_type in httpx.get(f"{each.url}/event-types").json()]
+        assert not [name for name in found if name.startswith("compare.")]
         assert httpx.get(f"{each.url}/subscriptions").json()["items"] == []
+    return {each.name for each in rows}
+
+
+def test_rows_are_measured_and_nothing_is_left(brokers):
+    """A row gives figures of both brokers, and the event types and subscriptions made for it are removed."""
+    figures = check_rows(brokers, A_FEW_ROWS)
+
+    assert {name for name in figures if name.endswith(": events/s")} == {
+        "publish plain, 1 a batch, 64 clients: events/s",
+        "publish hash, 100 a batch, 4 clients: events/s",
+        "publish 200 KB, 5 a batch, 8 clients: events/s",
+        "publish plain, 100 a batch, gzip, 8 clients: events/s",
+        "one low-level stream: events/s",
+        "4 low-level streams: events/s",
+        "subscription, a commit a batch: events/s",
+    }
+    assert "200 idle streams, head of the answer: p99, ms" in figures
+
+
+@pytest.mark.long
+def test_every_row_is_measured(brokers):
+    """No row is refused by this broker, whatever the shape of its events."""
+    figures = check_rows(brokers, ROWS)
+
+    loads = [load.name for loads in LOADS.values() for load in loads]
+    assert {f"{name}: events/s" for name in loads} <= figures
+    assert {f"delivery at {rate}/s: p50, ms" for rate in (10, 50, 100, 1000)} <= figures
+
+
+def test_a_row_that_a_broker_refuses_is_reported_and_the_others_are_measured(brokers, capsys):
+    """A refusal says why."""
+
+    async def refused(broker, _seconds):
+        async with httpx.AsyncClient() as client:
+            (await client.get(f"{broker.url}/event-types/unknown")).raise_for_status()
+
+    async def measured(_broker, _seconds):
+        return {"measured": Figure(1, HIGHER)}
+
+    rows = list(compare(*brokers, {"refused": refused, "measured": measured}, rounds=1, seconds=0))
+
+    assert [each.name for each in rows] == ["measured"]
+    assert "refused: " in capsys.readouterr().err
 
 
 def test_above_one_the_first_broker_is_better():
@@ -36,8 +85,17 @@ def test_above_one_the_first_broker_is_better():
     rates = [(Figure(200, HIGHER), Figure(100, HIGHER)), (Figure(30, HIGHER), Figure(10, HIGHER))]
     delays = [(Figure(1, LOWER), Figure(4, LOWER))]
 
-    assert compared("rate", rates).ratios == (2.5, 2, 3)
-    assert compared("delay", delays).ratios == (4, 4, 4)
+    assert row("rate", rates, 0.1) == Row("rate", 115, 55, 2.5, 2, 3, 0.1)
+    assert row("delay", delays, 0.1) == Row("delay", 1, 4, 4, 4, 4, 0.1)
+
+
+def test_the_summary_names_the_least_rate():
+    """Latencies and CPU do not count among the rates."""
+    rows = [Row(f"{name}: events/s", 1, 1, ratio, 0, 9, 0.1) for name, ratio in (("a", 2), ("b", 1), ("c", 4))]
+
+    assert summary([*rows, Row("a: p50, ms", 1, 1, 0.1, 0, 9, 0.1)]) == (
+        "\nOf 3 rates: median 2.00, least 1.00 (b: events/s)"
+    )
 
 
 @pytest.mark.parametrize(
