@@ -77,24 +77,34 @@ def compare(
     first: Broker, second: Broker, measures: Mapping[str, Measure], rounds: int, seconds: float
 ) -> Iterator[Row]:
     """The rows of the table, as they are found."""
-    for name, measure in measures.items():
-        figures: dict[Broker, list[Figures]] = {first: [], second: []}
-        syncs: list[float] = []
-        try:
-            for number in range(rounds):
-                for broker in (first, second) if number % 2 == 0 else (second, first):
-                    figures[broker].append(measured(broker, name, measure, seconds))
-                syncs.append(fdatasync_ms())
-        except FAILURES:
-            continue  # it was said, and the other rows can be measured
-        finally:
-            for broker in (first, second):
-                broker.delete_all()
-        pairs = list(zip(figures[first], figures[second], strict=True))
-        for figure in pairs[0][0]:
-            seen = [(ours[figure], theirs[figure]) for ours, theirs in pairs if figure in ours and figure in theirs]
-            if seen:
-                yield row(figure, seen, statistics.median(syncs))
+    try:
+        for name, measure in measures.items():
+            try:
+                pairs = [measured_pair(first, second, number, name, measure, seconds) for number in range(rounds)]
+            except FAILURES:
+                continue  # it was said, and the other rows can be measured
+            sync = statistics.median(each for _, _, each in pairs)
+            for figure in pairs[0][0]:
+                seen = [
+                    (ours[figure], theirs[figure]) for ours, theirs, _ in pairs if figure in ours and figure in theirs
+                ]
+                if seen:
+                    yield row(figure, seen, sync)
+    finally:
+        # Not earlier: a Kafka producer that remembers topics which are gone looks for them again and again.
+        for broker in (first, second):
+            broker.delete_all()
+
+
+def measured_pair(
+    first: Broker, second: Broker, number: int, name: str, measure: Measure, seconds: float
+) -> tuple[Figures, Figures, float]:
+    """The figures of both brokers in a round, and the `fdatasync` after it. Each is the first in every other round."""
+    figures = {
+        broker: measured(broker, name, measure, seconds)
+        for broker in ((first, second) if number % 2 == 0 else (second, first))
+    }
+    return figures[first], figures[second], fdatasync_ms()
 
 
 def measured(broker: Broker, name: str, measure: Measure, seconds: float) -> Figures:
@@ -126,7 +136,6 @@ def warm_up(brokers: Sequence[Broker], seconds: float) -> None:
     for broker in brokers:
         for load in (Load(), Load(events=1)):
             asyncio.run(publish(load, broker, seconds / 2))
-        broker.delete_all()
 
 
 def is_loopback(url: str) -> bool:
