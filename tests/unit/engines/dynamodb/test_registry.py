@@ -69,6 +69,24 @@ WRITES = {
 }
 
 
+# Each fault meets each kind of call; which change the call makes, no fault can see.
+FAULTED_WRITES = [
+    pytest.param(
+        WRITES[write],
+        fault,
+        id=f"{write}-{name}",
+        marks=()
+        if write in ("a put", "several")
+        else pytest.mark.long(
+            "tests/unit/engines/dynamodb/test_registry.py::TestFaultsThatPass::test_change_nothing_about_a_write",
+            "tests/unit/engines/dynamodb/test_registry.py::TestFaultsThatLast::test_are_reported_after_a_few_attempts",
+        ),
+    )
+    for write in WRITES
+    for name, fault in PASSING.items()
+]
+
+
 @pytest.fixture
 def pauses():
     return []
@@ -129,8 +147,7 @@ class TestWritersThatMeet:
 
 
 class TestFaultsThatPass:
-    @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
-    @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+    @pytest.mark.parametrize(("write", "fault"), FAULTED_WRITES)
     def test_change_nothing_about_a_write(self, aws, registry, pauses, write, fault):
         """A write that meets faults is made once, whether they came before its effect or after it."""
         operation, changes, expected = write
@@ -163,8 +180,7 @@ class TestFaultsThatPass:
 
 
 class TestFaultsThatLast:
-    @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
-    @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+    @pytest.mark.parametrize(("write", "fault"), FAULTED_WRITES)
     def test_are_reported_after_a_few_attempts(self, aws, registry, pauses, write, fault):
         """A write that never succeeds is given up; by then it was made once or not at all."""
         operation, changes, expected = write
