@@ -82,7 +82,7 @@ published: $(VENV)/.test
 	@$(BIN)/python -m tests.support.published $(or $(WORLDS),20) $(SEED)
 
 # All that `make check` and `make test` need, and nothing else reaches a registry of packages.
-setup: $(VENV)/.test $(NODE)/.test $(CONSOLE)/.test $(if $(KAFKA),,$(KAFKA_JARS)/.test)
+setup: $(VENV)/.test $(NODE)/.test $(NODE)/.cdk $(CONSOLE)/.test $(if $(KAFKA),,$(KAFKA_JARS)/.test)
 
 # Tests wait for half of their time: four processes keep two processors busy.
 test: setup
@@ -257,6 +257,11 @@ $(BIN)/nakadi: scripts/console-script $(VENV)/.run
 # A local Kinesis, for the event log's tests.
 $(NODE)/.test: tests/support/node/package-lock.json tests/support/node/setup.sh | $(VENV)/.venv
 	@tests/support/node/setup.sh $(BIN)/python $(NODE)
+	@touch $@
+
+# The CDK unpacks 200 MB below the home when it is first used; where it cannot, each of its tests' processes does.
+$(NODE)/.cdk: $(VENV)/.test $(NODE)/.test
+	@PATH="$$PATH:$(CURDIR)/$(NODE)/bin" $(BIN)/python -c 'import aws_cdk' >/dev/null 2>&1 || true
 	@touch $@
 
 # The console. A broker does without it where it cannot be built, and its tests are skipped.

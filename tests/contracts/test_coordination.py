@@ -351,12 +351,12 @@ class TestCommitSoon:
         begin_assignment(coordination, *["a"] * 20)
         outcomes = [
             commit_async(coordination, "a", {a_place(number % 20): at(number), a_place(7): at(number)})
-            for number in range(200)
+            for number in range(100)
         ]
         found = [result for each in outcomes for result in each.result(PATIENCE).values()]
         assert set(found) <= {CommitResult.COMMITTED, CommitResult.OUTDATED}
-        expected = [at(180 + each) for each in range(20)]
-        expected[7] = at(199)
+        expected = [at(80 + each) for each in range(20)]
+        expected[7] = at(99)
         assert [position(coordination, each) for each in range(20)] == expected
 
     def test_what_was_begun_is_made_before_closing(self, coordination: Coordination):

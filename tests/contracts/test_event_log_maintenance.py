@@ -169,7 +169,7 @@ class TestCompact:
     def test_beside_appends_and_reads_loses_nothing(self, log: LogUnderTest):
         """While events arrive and are compacted, a reader meets the newest of every key, and offsets only grow."""
         topic = log.a_topic()
-        total = 200
+        total = 80
         with ThreadPoolExecutor(2) as others:
             storing = others.submit(
                 lambda: [log.store(topic, a_record(f"{number}", f"k{number % 7}")) for number in range(total)]

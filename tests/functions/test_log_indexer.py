@@ -126,15 +126,18 @@ def test_a_batch_is_counted_and_archived(functions, shards):
     assert len(shards.objects("log/")) == 1
 
 
+ORDERS_ARE_LONG = pytest.mark.long("tests/functions/test_log_indexer.py::test_the_same_comes_of_every_order")
+
+
 @pytest.mark.parametrize(
     "cuts",
     [
-        pytest.param([(0, 12), (0, 12)], id="redelivered"),
+        pytest.param([(0, 12), (0, 12)], id="redelivered", marks=ORDERS_ARE_LONG),
         pytest.param([(0, 12), (0, 6), (6, 12)], id="redelivered in halves"),
-        pytest.param([(0, 3), (3, 6), (6, 9), (9, 12)], id="bisected"),
-        pytest.param([(6, 12), (0, 6)], id="the second half first"),
+        pytest.param([(0, 3), (3, 6), (6, 9), (9, 12)], id="bisected", marks=ORDERS_ARE_LONG),
+        pytest.param([(6, 12), (0, 6)], id="the second half first", marks=ORDERS_ARE_LONG),
         pytest.param([(0, 4), (8, 12), (4, 8)], id="the middle last"),
-        pytest.param([(11, 12)], id="the last record alone"),
+        pytest.param([(11, 12)], id="the last record alone", marks=ORDERS_ARE_LONG),
         pytest.param([(0, 8), (4, 12)], id="overlapping"),
     ],
 )
@@ -202,15 +205,18 @@ def test_what_cannot_be_read_is_set_aside_and_reported(functions, shards, capsys
     assert shards.read_progress()[0][0] == 9
 
 
+FAULTS_ARE_LONG = pytest.mark.long("tests/functions/test_log_indexer.py::test_a_fault_in_between_changes_nothing")
+
+
 @pytest.mark.parametrize(
     ("operation", "fault"),
     [
-        ("TransactWriteItems", error_before_effect),
         ("TransactWriteItems", timeout_after_effect),
-        ("PutItem", timeout_after_effect),
-        ("BatchGetItem", timeout_before_effect),
         ("GetRecords", error_before_effect),
-        ("GetShardIterator", timeout_before_effect),
+        pytest.param("TransactWriteItems", error_before_effect, marks=FAULTS_ARE_LONG),
+        pytest.param("PutItem", timeout_after_effect, marks=FAULTS_ARE_LONG),
+        pytest.param("BatchGetItem", timeout_before_effect, marks=FAULTS_ARE_LONG),
+        pytest.param("GetShardIterator", timeout_before_effect, marks=FAULTS_ARE_LONG),
     ],
 )
 def test_a_fault_in_between_changes_nothing(functions, shards, operation, fault):

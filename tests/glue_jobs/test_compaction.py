@@ -145,6 +145,7 @@ def test_compacted_event_types_have_a_second_table(jobs, data):
     assert jobs.rows("customer_changed", "nakadi_tombstone")[4] == (True,)
 
 
+@pytest.mark.long("tests/glue_jobs/test_compaction.py::test_compacted_event_types_have_a_second_table")
 def test_data_changes_have_a_current_state(jobs, data):
     """Of data changes the second table has what there is now; the first has all of them, deletions too."""
     things = data.event_type(

@@ -83,6 +83,7 @@ def test_worlds_keep_their_promises():
             pytest.fail(f"World {seed}: {broken}")
 
 
+@pytest.mark.long("tests/simulation/test_publishing_worlds.py::test_worlds_keep_their_promises")
 @pytest.mark.parametrize("what", MUTANTS)
 def test_a_wrong_step_is_found(what):
     """Each step of an append is there for a reason: without it, a world breaks a promise."""

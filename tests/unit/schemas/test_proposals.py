@@ -148,7 +148,7 @@ def is_sound(schema, mode):
 
 
 @pytest.mark.parametrize("mode", [FORWARD, COMPATIBLE])
-@settings(max_examples=choose_count(150, 10_000), derandomize=True, deadline=None, database=None)
+@settings(max_examples=choose_count(50, 10_000), derandomize=True, deadline=None, database=None)
 @given(old=SCHEMAS, new=SCHEMAS)
 def test_a_proposal_is_accepted(mode, old, new):
     """Whatever two sound schemas differ in, there is a proposal, and it is accepted. (R297)"""
