@@ -103,8 +103,31 @@ def parameters_by_operation():
 
 
 def names(statement, parameter):
-    """Whether a statement names a parameter, in any letter case, as headers are."""
-    return re.search(rf"(?<![\w-]){re.escape(parameter)}(?![\w-])", statement, re.IGNORECASE) is not None
+    """Whether a statement is about a parameter: as `name=value`, or by its name if it speaks of parameters or headers;
+    members of bodies have the same names."""
+    name = re.escape(parameter)
+    if re.search(rf"[`?&]{name}=", statement):
+        return True
+    return bool(
+        re.search(r"\b(parameter|header)s?\b", statement, re.IGNORECASE)
+        and re.search(rf"`{name}[`:]", statement, re.IGNORECASE)
+    )
+
+
+@pytest.mark.parametrize(
+    ("statement", "is_named"),
+    [
+        ("`category={x}`: exact match.", True),
+        ("`GET /things?limit=5&category=x` → 200", True),
+        ("Query parameters: `category`, `limit`.", True),
+        ("The header `Category: x` is optional.", True),
+        ("Full objects have `category` and `name`.", False),
+        ("`subcategory={x}` is a parameter.", False),
+    ],
+)
+def test_a_parameter_is_no_member_of_a_body(statement, is_named):
+    """A statement about a member of the same name does not stand for the parameter."""
+    assert names(statement, "category") is is_named
 
 
 def test_the_index_leads_to_every_statement(contract):

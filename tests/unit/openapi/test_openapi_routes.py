@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +91,21 @@ def test_handlers_read_through_declarations_alone(path: Path) -> None:
         if isinstance(node, ast.Attribute) and node.attr in ("query", "headers", "target")
     ]
     assert raw == []
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("http/routes/*.py")), ids=lambda path: path.stem)
+def test_what_is_declared_is_read(path: Path) -> None:
+    """A module of routes uses each of its declarations elsewhere than where a route declares it."""
+    tree = ast.parse(path.read_text())
+    routes = [node for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "parameters"]
+    declared = Counter(name for node in routes for name in _constants_read(node.value))
+    read = Counter(_constants_read(tree))
+    assert sorted(name for name in declared if read[name] == declared[name]) == []
+
+
+def _constants_read(tree: ast.AST) -> Iterator[str]:
+    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+    return (node.id for node in names if node.id.isupper())
 
 
 def test_media_types_are_refused_as_described(routes: tuple[Route, ...]) -> None:
