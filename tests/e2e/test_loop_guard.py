@@ -78,13 +78,6 @@ def a_violation_is_explained(stage: Stage) -> Scene:
     stage.publish(name, '[{"n":"one"}]', 422)
 
 
-def a_member_is_not_named(stage: Stage) -> Scene:
-    name = create_event_type(stage.api, schema=SCHEMA)["name"]
-    stage.publish(name)
-    yield
-    stage.publish(name, '[{"n":1,"other":2}]')
-
-
 def a_log_is_opened(stage: Stage) -> Scene:
     storage = {"id": "other", "storage_type": "embedded", "embedded_configuration": {}}
     assert stage.api.post("/storages", json=storage).status_code == 201
@@ -166,7 +159,6 @@ SCENES: tuple[tuple[Callable[[Stage], Scene], str], ...] = (
     (keys_are_fetched, "auth.tokens"),
     (a_replaced_key_is_fetched, "auth.tokens"),
     (a_violation_is_explained, "schemas.validation"),
-    (a_member_is_not_named, "schemas.batch_decoder"),
     (a_log_is_opened, "app.engines"),
     (a_cache_looks_for_changes, "common.caching"),
     (a_subscription_is_looked_up, "common.caching"),

@@ -24,7 +24,7 @@ from nakadi.auth.tokens import KeySet
 from nakadi.common.work import LongWorkQueue, is_blocking_forbidden
 from nakadi.publishing import publisher
 from nakadi.publishing import validation as publishing_validation
-from nakadi.schemas import batch_decoder, validation
+from nakadi.schemas import validation
 
 SERVER_THREAD = "nakadi-server"
 
@@ -34,9 +34,8 @@ BLOCKING = (
     (builtins, "open"),
     (KeySet, "_refresh"),
     (publisher, "compile_validator"),
-    (publisher, "make_batch_decoder"),
+    (publisher, "make_batch_check"),
     (publishing_validation, "_split_strictly"),
-    (batch_decoder, "_make_batch_type"),
     (validation, "explain_violations"),
 )
 """Modules and classes, and what blocks or takes long in them."""

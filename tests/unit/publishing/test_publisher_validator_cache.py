@@ -2,13 +2,16 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, Version
 from nakadi.model.outcomes import Invalid
 from nakadi.publishing.publisher import ValidatorCache
+from nakadi.publishing.validation import effective_schema_of
 from tests.support.builders import a_schema, an_event_type
+from tests.support.publishing import a_business_type
 
 
 def test_validators_are_made_once():
@@ -38,10 +41,11 @@ def test_validators_are_made_once():
 def test_validators_of_different_types(changes):
     """Whatever makes another effective schema makes another validator. (P56)"""
     validators, kept = ValidatorCache(), {"id": "one", "name": "order"}
-    first = validators.get_or_compile(an_event_type(**kept), dict)
+    schema = partial(effective_schema_of, a_business_type())
+    first = validators.get_or_compile(an_event_type(**kept), schema)
 
-    assert validators.get_or_compile(an_event_type(**kept), dict) is first
-    assert validators.get_or_compile(an_event_type(**(kept | changes)), dict) is not first
+    assert validators.get_or_compile(an_event_type(**kept), schema) is first
+    assert validators.get_or_compile(an_event_type(**(kept | changes)), schema) is not first
 
 
 def test_validators_that_were_not_asked_for_longest_go():

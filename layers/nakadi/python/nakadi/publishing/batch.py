@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from enum import Enum, StrEnum, auto
-from itertools import islice
+from itertools import chain, islice
+from operator import itemgetter
 from typing import Any, Protocol, overload
 
 import msgspec
@@ -94,35 +95,19 @@ Row = tuple[Any, ...]
 
 
 class Batch(Protocol):
-    """The events of a request in their order, each an object."""
+    """The events of a request in their order."""
 
     def __len__(self) -> int: ...
-
-    def rows_at(self, paths: Sequence[Path]) -> Iterable[Row]:
-        """What each event has at these paths. Objects are dicts, or structs with the same members."""
-
-    def in_pieces(self) -> Iterable[TextPiece]:
-        """All of them, some at a time."""
-
-
-class TextPiece(Batch, Protocol):
-    """Events that follow each other, and `text`, the array of them as it came, less the blanks."""
-
-    @property
-    def text(self) -> bytes: ...
-
-
-class ParsedBatch(Batch, Protocol):
-    """A batch whose events can be looked at as dicts."""
 
     @property
     def events(self) -> Sequence[Event]:
         """All of them."""
 
-    def in_pieces(self) -> Iterable[BatchPiece]: ...
+    def rows_at(self, paths: Sequence[Path]) -> Iterable[Row]:
+        """What each event has at these paths."""
 
-    def oversized_event_sizes(self, limit: int) -> Mapping[int, int]:
-        """The sizes, as received, of the events that are larger than this."""
+    def in_pieces(self) -> Iterable[BatchPiece]:
+        """All of them, some at a time."""
 
 
 def row_of_event(batch: Batch, index: int, paths: Sequence[Path]) -> Row:
@@ -130,23 +115,23 @@ def row_of_event(batch: Batch, index: int, paths: Sequence[Path]) -> Row:
     return next(islice(iter(batch.rows_at(paths)), index, None))
 
 
-def is_object(value: Any) -> bool:
-    return isinstance(value, dict | Struct)
+def _rows_of_events(events: Sequence[Event], paths: Sequence[Path]) -> Iterable[Row]:
+    columns: dict[Path, Sequence[Any]] = {(): events}
+    return zip(*[_column_at(tuple(path), columns) for path in paths], strict=True)
 
 
-def value_text(value: Any) -> str:
-    """A value of a row as text."""
-    return value if type(value) is str else java_text(msgspec.to_builtins(value))
+def _column_at(path: Path, columns: dict[Path, Sequence[Any]]) -> Sequence[Any]:
+    """The values at a path; `columns` has those at some paths, and gets those on the way to this one."""
+    if path not in columns:
+        columns[path] = _members_named(path[-1], _column_at(path[:-1], columns))
+    return columns[path]
 
 
-def _row_of_dict(event: Event, paths: Sequence[Path]) -> Row:
-    row: list[Any] = []
-    for path in paths:
-        value: Any = event
-        for name in path:
-            value = value.get(name, UNSET) if type(value) is dict else UNSET
-        row.append(value)
-    return tuple(row)
+def _members_named(name: str, values: Sequence[Any]) -> Sequence[Any]:
+    try:
+        return list(map(itemgetter(name), values))
+    except (KeyError, TypeError):  # one of them has no such member, or is no object
+        return [value.get(name, UNSET) if type(value) is dict else UNSET for value in values]
 
 
 class BatchPiece(Struct, frozen=True):
@@ -163,13 +148,17 @@ class BatchPiece(Struct, frozen=True):
         return len(self.events)
 
     def rows_at(self, paths: Sequence[Path]) -> Iterable[Row]:
-        return (_row_of_dict(event, paths) for event in self.events)
+        return _rows_of_events(self.events, paths)
 
     def in_pieces(self) -> Iterable[BatchPiece]:
         return (self,)
 
     def oversized_event_sizes(self, limit: int) -> Mapping[int, int]:
-        return oversized_event_sizes(self.received, limit)
+        """The sizes, as received, of the events that are larger than this."""
+        if len(self.received) <= limit:
+            return {}
+        sizes = (memoryview(raw).nbytes for raw in ARRAY_DECODER.decode(self.received))
+        return {index: size for index, size in enumerate(sizes) if size > limit}
 
 
 class LongBatch:
@@ -192,16 +181,13 @@ class LongBatch:
         return len(self.received)
 
     def rows_at(self, paths: Sequence[Path]) -> Iterable[Row]:
-        return (_row_of_dict(event, paths) for event in self.events)
+        return chain.from_iterable(_rows_of_events(orjson.loads(array), paths) for array in self.piece_texts())
 
     def in_pieces(self) -> Iterable[BatchPiece]:
         return map(parse_piece, self.piece_texts())
 
     def piece_texts(self) -> Iterator[bytes]:
         return (json_array_of(self.received[first:last]) for first, last in self._piece_bounds)
-
-    def oversized_event_sizes(self, limit: int) -> Mapping[int, int]:
-        return _oversized_sizes(limit, self.received)
 
 
 class _EventsOfLongBatch(Sequence[Event]):
@@ -244,11 +230,15 @@ def _piece_bounds(texts: Sequence[JsonText], limits: BatchLimits) -> Iterator[tu
 def estimate_event_memory(index: int, text: JsonText, limits: BatchLimits) -> int:
     """About how much memory an event takes once it is parsed; raises `TooLarge` if it may not be parsed at all."""
     if len(text) > max(MAX_PARSED_EVENT_BYTES, limits.max_event_bytes):
-        raise TooLarge(f"Event too large: {len(text)} bytes, max size is {limits.max_event_bytes} bytes")
+        raise TooLarge(event_too_large_message(len(text), limits.max_event_bytes))
     needed = estimate_parsed_memory(text)
     if needed > MAX_EVENT_MEMORY_BYTES and parsed_memory_exceeds(text, MAX_EVENT_MEMORY_BYTES):
         raise too_many_values_error(index)
     return needed
+
+
+def event_too_large_message(size: int, limit: int) -> str:
+    return f"Event too large: {size} bytes, max size is {limit} bytes"
 
 
 def too_many_values_error(index: int) -> TooLarge:
@@ -271,8 +261,9 @@ def parse_piece(body: bytes) -> BatchPiece:
     if written == body and small:
         return BatchPiece(events, body, body)
     packed = msgspec.json.format(body, indent=-1)
-    if packed != written or not small:
-        _check_strict_json(events, packed)
+    # With each repeated key, the parser has lost a colon at least.
+    if (packed != written and count_colons(packed) != written.count(b":")) or holds_too_long_integer(packed):
+        raise NotStrictJson
     return BatchPiece(events, packed, body)
 
 
@@ -289,24 +280,6 @@ def _serialize_events(events: list[Event], body: bytes) -> tuple[bytes, bool]:
     except orjson.JSONEncodeError:
         text, small = orjson.dumps(nested), False
     return text[spare : len(text) - spare], small
-
-
-def _check_strict_json(events: list[Event], packed: bytes) -> None:
-    """Raise `NotStrictJson` if an event, whose text has no blanks, has a repeated key or an integer beyond 64 bits."""
-    for event, raw in zip(events, ARRAY_DECODER.decode(packed), strict=True):
-        text = bytes(raw)
-        if count_colons(text) != orjson.dumps(event).count(b":") or holds_too_long_integer(text):
-            raise NotStrictJson
-
-
-def oversized_event_sizes(body: bytes, limit: int) -> Mapping[int, int]:
-    """The sizes, as received, of the events of an array that are larger than this."""
-    return _oversized_sizes(limit, ARRAY_DECODER.decode(body)) if len(body) > limit else {}
-
-
-def _oversized_sizes(limit: int, texts: Iterable[JsonText | msgspec.Raw]) -> Mapping[int, int]:
-    sizes = (memoryview(text).nbytes for text in texts)
-    return {index: size for index, size in enumerate(sizes) if size > limit}
 
 
 class WorkBudget:

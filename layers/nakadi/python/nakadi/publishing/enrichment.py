@@ -18,11 +18,9 @@ from nakadi.publishing.batch import (
     Path,
     PublishingStep,
     WorkBudget,
-    is_object,
     row_of_event,
-    value_text,
 )
-from nakadi.schemas.values import NoValueAtPath, StepsExhausted, path_segments
+from nakadi.schemas.values import NoValueAtPath, StepsExhausted, java_text, path_segments
 
 # Partitions -----------------------------------------------------------------------------------------------------------
 
@@ -102,7 +100,7 @@ def _partitions_by_hash(event_type: EventType, batch: Batch, budget: WorkBudget)
                 raise _partitioning_rejection(
                     _missing_member_message(batch, len(partitions), path), partitions
                 ) from None
-            texts = tuple(map(value_text, row))
+            texts = tuple(map(java_text, row))
             key = ",".join(texts)
             work += _STEPS_TO_WRITE_CHARACTER * len(key)
         # A key may be as long as an event, and its hash takes a step for each character.
@@ -221,7 +219,7 @@ def compaction_keys(batch: Batch) -> list[str]:
 def _no_compaction_key_error(metadata: Any, key: Any) -> Malformed:
     if metadata is UNSET:
         return _malformed_event("metadata", "not found.")
-    if not is_object(metadata):
+    if type(metadata) is not dict:
         return _malformed_event("metadata", "is not a JSONObject.")
     return _malformed_event(COMPACTION_KEY, "not found." if key is UNSET else "not a string.")
 

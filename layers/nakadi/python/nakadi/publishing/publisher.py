@@ -12,8 +12,8 @@ import random
 import threading
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, suppress
 from functools import partial
 from itertools import repeat
 from typing import Any, TypeVar
@@ -37,7 +37,7 @@ from nakadi.model.event_type import (
     Version,
 )
 from nakadi.model.events import Record, Refused, Stored
-from nakadi.model.outcomes import Fault, Malformed, NotPermitted, Outcome, TryLater, Unavailable
+from nakadi.model.outcomes import Fault, Malformed, NotPermitted, Outcome, TooLarge, TryLater, Unavailable
 from nakadi.ports.clock import Clock
 from nakadi.ports.deduplication import DeduplicatingLog, DeduplicatingLogs, EventIds
 from nakadi.ports.event_log import (
@@ -56,13 +56,11 @@ from nakadi.publishing.batch import (
     BatchRejected,
     BatchStatus,
     LongBatch,
-    ParsedBatch,
     PublishingStatus,
     PublishingStep,
     WorkBudget,
     outcome_of_partial_append,
     outcome_of_rejection,
-    oversized_event_sizes,
 )
 from nakadi.publishing.deduplication import ids_for_append
 from nakadi.publishing.enrichment import (
@@ -84,7 +82,7 @@ from nakadi.publishing.validation import (
     read_batch,
     validate_events,
 )
-from nakadi.schemas.batch_decoder import BatchDecoder, make_batch_decoder
+from nakadi.schemas.batch_check import make_batch_check
 from nakadi.schemas.validation import Validator, compile_validator
 
 log = logging.getLogger(__name__)
@@ -141,16 +139,17 @@ class BatchSender(Struct, frozen=True, kw_only=True):
 
 
 class RequestBody(Struct, kw_only=True):
-    """The body of a request, and the batch in it once it was read."""
+    """The body of a request, whether it is parsed at once, and the batch in it once it was read."""
 
     body: bytes
+    at_once: bool
     limits: BatchLimits
     enter_long_work: EnterLongWork
-    batch: ParsedBatch | None = None
+    batch: Batch | None = None
 
-    def read_batch(self) -> ParsedBatch:
+    def read_batch(self) -> Batch:
         if self.batch is None:
-            self.batch = read_batch(self.body, self.limits, self.enter_long_work)
+            self.batch = read_batch(self.body, self.limits, self.enter_long_work, at_once=self.at_once)
         return self.batch
 
 
@@ -227,7 +226,10 @@ class Publisher(Struct, frozen=True, kw_only=True):
         """
         sender = BatchSender(subject=subject, flow_id=flow_id, directed_to=directed_to, is_client_gone=is_client_gone)
         sent = RequestBody(
-            body=body, limits=self.limits, enter_long_work=partial(self.long_work_queue.wait_for_turn, is_client_gone)
+            body=body,
+            at_once=is_parsed_at_once(body),
+            limits=self.limits,
+            enter_long_work=partial(self.long_work_queue.wait_for_turn, is_client_gone),
         )
         prepare, count = prepare or self._make_records, count or self.metrics.stored
         try:
@@ -301,74 +303,45 @@ class Publisher(Struct, frozen=True, kw_only=True):
     # What is made of a batch
 
     def _make_records(self, event_type: EventType, sent: RequestBody, sender: BatchSender) -> PartitionedRecords:
-        prepared = self._decode_and_make_records(event_type, sent.body, sender)
-        if prepared is not None:
+        made = None if sent.at_once else self._make_records_by_pieces(event_type, sent.body, sender)
+        if made is not None:
             self._check_permission(event_type, sender)
-            return prepared
-        try:
-            return self._parse_and_make_records(event_type, sent, sender)
-        except (BatchRejected, Malformed):
-            decoder = self._decoder_or_none(event_type)
-            if decoder is not None:
-                decoder.end_pause()
-            raise
-
-    def _parse_and_make_records(
-        self, event_type: EventType, sent: RequestBody, sender: BatchSender
-    ) -> PartitionedRecords:
+            return made
         batch = sent.read_batch()
         self._check_permission(event_type, sender)
         with self._open_budget(sender) as budget:
-            if isinstance(batch, LongBatch):
-                budget.wait_for_turn()  # it is parsed again by each step
-            owners, reached = self._find_permitted_owners(event_type, batch, sender.subject)
-            if event_type.schema.type is not SchemaType.JSON:
-                event_type = self._with_json_schema(event_type, reached)
-            limit, validator = self.limits.max_event_bytes, self._validator(event_type)
-            validate_events(event_type, batch, validator, budget, max_event_bytes=limit, prior_step=reached)
-            return self._make_records_of_valid(event_type, batch, owners, sender, budget)
+            return self._make_records_of(event_type, batch, sender, budget)
 
-    def _decode_and_make_records(
+    def _make_records_by_pieces(
         self, event_type: EventType, body: bytes, sender: BatchSender
     ) -> PartitionedRecords | None:
-        """The same for a body whose events are decoded a piece at a time; None if one of them is not valid for certain.
+        """The same for a long body: all steps take one of its pieces after the other, so that each is parsed once.
 
-        None as well if a step refuses an event: the steps before it have not seen all events, and might refuse others.
+        None if something is wrong with one of them. A step before might find a fault in a later one, which is then the
+        first that has to be told.
         """
-        decoder = self._decoder_or_none(event_type)
-        if decoder is None:
-            return None
         partitions: list[int] = []
         pieces: list[Mapping[int, Sequence[Record]]] = []
-        with self._open_budget(sender) as budget:
-            for text in self._cut_to_pieces(body, budget):
-                batch = decoder.decode(text)
-                if batch is None or not 0 < len(batch) <= self.limits.max_events:
-                    return None
-                try:
-                    owners, _ = self._find_permitted_owners(event_type, batch, sender.subject)
-                    chosen, records = self._make_records_of_valid(event_type, batch, owners, sender, budget)
-                except BatchRejected:
-                    return None
+        with suppress(BatchRejected, Malformed, TooLarge, *PARSE_ERRORS), self._open_budget(sender) as budget:
+            budget.wait_for_turn()
+            for piece in cut_long_body(body, self.limits).in_pieces():
+                chosen, records = self._make_records_of(event_type, piece, sender, budget)
                 partitions += chosen
                 pieces.append(records)
-        return (partitions, join_records(pieces)) if pieces else None
+            return (partitions, join_records(pieces)) if pieces else None
+        return None
 
-    def _cut_to_pieces(self, body: bytes, budget: WorkBudget) -> Iterable[bytes]:
-        """The arrays of events that a body is decoded in; none if it has to be read in another way."""
-        limit = self.limits.max_event_bytes
-        try:
-            if is_parsed_at_once(body):
-                return () if oversized_event_sizes(body, limit) else (body,)
-            budget.wait_for_turn()
-            batch = cut_long_body(body, self.limits)
-        except PARSE_ERRORS:
-            return ()
-        return () if batch.oversized_event_sizes(limit) else batch.piece_texts()
-
-    def _make_records_of_valid(
-        self, event_type: EventType, batch: Batch, owners: Owners | None, sender: BatchSender, budget: WorkBudget
+    def _make_records_of(
+        self, event_type: EventType, batch: Batch, sender: BatchSender, budget: WorkBudget
     ) -> PartitionedRecords:
+        """Each step takes all events, so that the first one that finds an event at fault is the one that is told."""
+        if isinstance(batch, LongBatch):
+            budget.wait_for_turn()
+        owners, reached = self._find_permitted_owners(event_type, batch, sender.subject)
+        if event_type.schema.type is not SchemaType.JSON:
+            event_type = self._with_json_schema(event_type, reached)
+        limit, validator = self.limits.max_event_bytes, self._validator(event_type)
+        validate_events(event_type, batch, validator, budget, max_event_bytes=limit, prior_step=reached)
         partitions, keys = choose_partitions(event_type, batch, self.draw_random_number, budget)
         if event_type.cleanup_policy.compacts:
             keys = compaction_keys(batch)
@@ -383,9 +356,6 @@ class Publisher(Struct, frozen=True, kw_only=True):
 
     def _open_budget(self, sender: BatchSender) -> closing[WorkBudget]:
         return closing(WorkBudget(self.limits.max_steps, self.long_work_queue, sender.is_client_gone))
-
-    def _decoder_or_none(self, event_type: EventType) -> BatchDecoder | None:
-        return self._validator(event_type).batch_decoder if event_type.schema.type is SchemaType.JSON else None
 
     def _validator(self, event_type: EventType) -> Validator:
         return self.validators.get_or_compile(event_type, partial(effective_schema_of, event_type))
@@ -536,6 +506,6 @@ class _CachedValidator:
         with self._lock:
             if self.made is None:
                 made = compile_validator(load_schema())
-                made.batch_decoder = make_batch_decoder(made.document, made.compile_parts, has_metadata=has_metadata)
+                made.batch_check = make_batch_check(made.document, made.compile_parts, has_metadata=has_metadata)
                 self.made = made
             return self.made

@@ -17,7 +17,7 @@ from msgspec import UNSET, Struct
 from nakadi.model.authorization import Attribute
 from nakadi.model.event_type import Category, EventType
 from nakadi.model.events import Record, RecordLines
-from nakadi.publishing.batch import ARRAY_DECODER, Batch, BatchRejected, PublishingStep, Row, TextPiece, is_object
+from nakadi.publishing.batch import ARRAY_DECODER, Batch, BatchPiece, BatchRejected, PublishingStep, Row
 from nakadi.publishing.enrichment import BatchOrigin, metadata_stamp
 from nakadi.schemas.strict_json import JSON_STRING_PATTERN
 
@@ -54,7 +54,7 @@ class RecordMaker(Struct, frozen=True, kw_only=True):
             first += len(piece)
         return join_records(made)
 
-    def _records_of_piece(self, piece: TextPiece, first: int) -> Mapping[int, Sequence[Record]]:
+    def _records_of_piece(self, piece: BatchPiece, first: int) -> Mapping[int, Sequence[Record]]:
         lines = _split_piece(piece, self.partitions[first : first + len(piece)])
         if self.stamps is not None:
             lines = self.stamps.put_into(lines, piece, first, self.partitions)
@@ -90,7 +90,7 @@ def join_records(pieces: list[Mapping[int, Sequence[Record]]]) -> Mapping[int, S
     return found
 
 
-def _split_piece(piece: TextPiece, partitions: Sequence[int]) -> Mapping[int, _Lines]:
+def _split_piece(piece: BatchPiece, partitions: Sequence[int]) -> Mapping[int, _Lines]:
     """The events of each partition."""
     if not partitions:
         return {}
@@ -128,7 +128,7 @@ class Stamps:
         self._has_free_metadata = event_type.category is Category.UNDEFINED
 
     def put_into(
-        self, lines: Mapping[int, _Lines], piece: TextPiece, first: int, partitions: Sequence[int]
+        self, lines: Mapping[int, _Lines], piece: BatchPiece, first: int, partitions: Sequence[int]
     ) -> Mapping[int, _Lines]:
         """The lines of each partition with what is added. `first` is the index of the piece's first event."""
         if self._has_free_metadata:
@@ -146,7 +146,7 @@ class Stamps:
         each = zip(text.split(b"\n"), indexes, strict=True)
         return b"\n".join([self._put_into_lines(event, 1, partition, said[index]) for event, index in each])
 
-    def _parse_own_metadata(self, piece: TextPiece) -> Sequence[_Said]:
+    def _parse_own_metadata(self, piece: BatchPiece) -> Sequence[_Said]:
         """What each event says; once, if all of them say the same."""
         rows = list(piece.rows_at(_SAID_PATHS))
         if self._has_free_metadata:
@@ -184,9 +184,9 @@ class Stamps:
         return b"\n".join([_put_at_beginning(event, beginning) for event in lines.split(b"\n")])
 
 
-def _require_metadata(piece: TextPiece, first: int, partitions: Sequence[int]) -> None:
+def _require_metadata(piece: BatchPiece, first: int, partitions: Sequence[int]) -> None:
     for index, (metadata,) in enumerate(piece.rows_at((("metadata",),)), first):
-        if not is_object(metadata):
+        if type(metadata) is not dict:
             detail = "enrichment error"
             raise BatchRejected(
                 PublishingStep.ENRICHING, index, detail, prior_step=PublishingStep.PARTITIONING, partitions=partitions

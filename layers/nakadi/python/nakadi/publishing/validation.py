@@ -34,15 +34,14 @@ from nakadi.publishing.batch import (
     Event,
     LongBatch,
     NotStrictJson,
-    ParsedBatch,
     PublishingStep,
     WorkBudget,
     estimate_event_memory,
+    event_too_large_message,
     json_array_of,
     parse_piece,
     row_of_event,
     too_many_values_error,
-    value_text,
 )
 from nakadi.publishing.memory import SHORT_BODY_BYTES, is_parsed_at_once
 from nakadi.schemas import strict_json
@@ -50,7 +49,7 @@ from nakadi.schemas.document import effective_schema
 from nakadi.schemas.formats import timestamp_problem
 from nakadi.schemas.strict_json import OBJECT_MEMORY_BYTES, JsonText
 from nakadi.schemas.validation import Validator
-from nakadi.schemas.values import StepsExhausted, path_segments
+from nakadi.schemas.values import StepsExhausted, java_text, path_segments
 
 EnterLongWork = Callable[[], AbstractContextManager[None]]
 """The context for work that may take a second."""
@@ -81,17 +80,23 @@ _UP_TO_THREE_BYTES = bytes(range(0xF0))
 
 
 def read_batch(
-    body: bytes, limits: BatchLimits = DEFAULT_LIMITS, enter_long_work: EnterLongWork = nullcontext
-) -> ParsedBatch:
+    body: bytes,
+    limits: BatchLimits = DEFAULT_LIMITS,
+    enter_long_work: EnterLongWork = nullcontext,
+    *,
+    at_once: bool | None = None,
+) -> Batch:
     """The events that a body holds; raises `Malformed` or `TooLarge`.
 
-    Work that may take a second is done in a context that `enter_long_work` gives.
+    Work that may take a second is done in a context that `enter_long_work` gives. `at_once` is whether the body is
+    parsed at once, if that is known.
     """
+    at_once = is_parsed_at_once(body) if at_once is None else at_once
     if len(body) > LONG_BODY_BYTES:
         with enter_long_work():
-            return _read_long_body(body, limits, nullcontext)
+            return _read_long_body(body, limits, nullcontext, at_once)
     if len(body) > SHORT_BODY_BYTES:
-        return _read_long_body(body, limits, enter_long_work)
+        return _read_long_body(body, limits, enter_long_work, at_once)
     try:
         piece = parse_piece(body)
     except PARSE_ERRORS:
@@ -101,15 +106,15 @@ def read_batch(
     return piece
 
 
-def _read_long_body(body: bytes, limits: BatchLimits, enter_long_work: EnterLongWork) -> ParsedBatch:
+def _read_long_body(body: bytes, limits: BatchLimits, enter_long_work: EnterLongWork, at_once: bool) -> Batch:
     try:
-        return _read_fast(body, limits)
+        return _read_fast(body, limits, at_once)
     except PARSE_ERRORS:
         with enter_long_work():
             return _read_strictly(body, limits)
 
 
-def _read_strictly(body: bytes, limits: BatchLimits) -> ParsedBatch:
+def _read_strictly(body: bytes, limits: BatchLimits) -> Batch:
     check_may_block()
     texts = list(_split_strictly(body, limits))
     try:
@@ -118,9 +123,9 @@ def _read_strictly(body: bytes, limits: BatchLimits) -> ParsedBatch:
         raise _malformed_body(str(error)) from error
 
 
-def _read_fast(body: bytes, limits: BatchLimits) -> ParsedBatch:
+def _read_fast(body: bytes, limits: BatchLimits, at_once: bool) -> Batch:
     """The events of a body that is not cut by hand; raises one of `PARSE_ERRORS` if it has to be."""
-    if is_parsed_at_once(body):
+    if at_once:
         piece = parse_piece(body)
         limits.check_event_count(len(piece.events))
         return piece
@@ -140,7 +145,7 @@ def cut_long_body(body: bytes, limits: BatchLimits) -> LongBatch:
     return LongBatch(texts, limits)
 
 
-def _parse_all(batch: LongBatch) -> ParsedBatch:
+def _parse_all(batch: LongBatch) -> Batch:
     """The same batch; raises one of `PARSE_ERRORS` if its events are not all strict JSON."""
     if batch.is_one_piece:
         return parse_piece(json_array_of(batch.received))
@@ -272,7 +277,7 @@ def effective_schema_of(event_type: EventType) -> dict[str, Any]:
 
 def validate_events(
     event_type: EventType,
-    batch: ParsedBatch,
+    batch: Batch,
     validator: Validator,
     budget: WorkBudget,
     *,
@@ -280,32 +285,37 @@ def validate_events(
     prior_step: PublishingStep,
 ) -> None:
     """Raise `BatchRejected` at the first event that is not as it should be, or at which the work becomes too much."""
-    too_large = batch.oversized_event_sizes(max_event_bytes)
     has_metadata = event_type.category is not Category.UNDEFINED
-    for index, event in enumerate(batch.events):
-        try:
-            valid: bool | None = validator.check(event, budget.steps)
-        except RecursionError:
-            valid = False
-        except StepsExhausted:
-            valid = _accepts_with_more_steps(event, validator, budget)
-        if valid is None:
-            raise BatchRejected(
-                PublishingStep.VALIDATING,
-                index,
-                VALIDATION_TOO_LONG_MESSAGE.format(budget.max_steps),
-                prior_step=prior_step,
-            )
-        if not valid:
-            raise BatchRejected(
-                PublishingStep.VALIDATING, index, validator.explain(event, budget.wait_for_turn), prior_step=prior_step
-            )
-        if has_metadata and (problem := timestamp_problem(event["metadata"]["occurred_at"])) is not None:
-            raise BatchRejected(
-                PublishingStep.VALIDATING, index, f"#/metadata/occurred_at:{problem}", prior_step=prior_step
-            )
-        if index in too_large:
-            raise _event_too_large(index, too_large[index], max_event_bytes, prior_step)
+    first = 0
+    for piece in batch.in_pieces():
+        too_large = piece.oversized_event_sizes(max_event_bytes)
+        are_certainly_valid = validator.quick_check(piece.text)
+        if too_large or not are_certainly_valid(piece.events):
+            for index, event in enumerate(piece.events):
+                problem = (
+                    None if are_certainly_valid([event]) else _find_problem(event, validator, budget, has_metadata)
+                )
+                if problem is None and index in too_large:
+                    problem = event_too_large_message(too_large[index], max_event_bytes)
+                if problem is not None:
+                    raise BatchRejected(PublishingStep.VALIDATING, first + index, problem, prior_step=prior_step)
+        first += len(piece)
+
+
+def _find_problem(event: Event, validator: Validator, budget: WorkBudget, has_metadata: bool) -> str | None:
+    """What is wrong with an event, or too much of it."""
+    try:
+        valid: bool | None = validator.check(event, budget.steps)
+    except RecursionError:
+        valid = False
+    except StepsExhausted:
+        valid = _accepts_with_more_steps(event, validator, budget)
+    if valid is None:
+        return VALIDATION_TOO_LONG_MESSAGE.format(budget.max_steps)
+    if not valid:
+        return validator.explain(event, budget.wait_for_turn)
+    problem = timestamp_problem(event["metadata"]["occurred_at"]) if has_metadata else None
+    return None if problem is None else f"#/metadata/occurred_at:{problem}"
 
 
 def _accepts_with_more_steps(event: Event, validator: Validator, budget: WorkBudget) -> bool | None:
@@ -327,18 +337,17 @@ def _accepts_with_more_steps(event: Event, validator: Validator, budget: WorkBud
 
 
 def check_delete_batch(
-    event_type: EventType, batch: ParsedBatch, *, max_event_bytes: int, prior_step: PublishingStep
+    event_type: EventType, batch: Batch, *, max_event_bytes: int, prior_step: PublishingStep
 ) -> None:
     """Raise `BatchRejected` if events of this type are not deleted, or at the first event that is too large."""
     if not event_type.cleanup_policy.compacts:
         raise BatchRejected(PublishingStep.VALIDATING)
-    for index, size in batch.oversized_event_sizes(max_event_bytes).items():
-        raise _event_too_large(index, size, max_event_bytes, prior_step)
-
-
-def _event_too_large(index: int, size: int, max_event_bytes: int, prior_step: PublishingStep) -> BatchRejected:
-    detail = f"Event too large: {size} bytes, max size is {max_event_bytes} bytes"
-    return BatchRejected(PublishingStep.VALIDATING, index, detail, prior_step=prior_step)
+    first = 0
+    for piece in batch.in_pieces():
+        for index, size in piece.oversized_event_sizes(max_event_bytes).items():
+            problem = event_too_large_message(size, max_event_bytes)
+            raise BatchRejected(PublishingStep.VALIDATING, first + index, problem, prior_step=prior_step)
+        first += len(piece)
 
 
 # Owners ---------------------------------------------------------------------------------------------------------------
@@ -373,7 +382,7 @@ def check_owners(batch: Batch, owners: Owners, subject: Subject, permissions: Pe
     index = next((index for index, owner in enumerate(owners) if owner in refused), None)
     if index is not None:
         [eid] = row_of_event(batch, index, (EID_PATH,))
-        event = Resource(ResourceType.EVENT, "" if eid is UNSET or eid is None else value_text(eid))
+        event = Resource(ResourceType.EVENT, "" if eid is UNSET or eid is None else java_text(eid))
         raise BatchRejected(PublishingStep.VALIDATING, index, permission_denied_error(Operation.WRITE, event).detail)
 
 
@@ -383,4 +392,4 @@ def _may_write_for_owner(owner: Attribute, subject: Subject, permissions: Permis
 
 
 def _owner_attribute(name: str, value: Any) -> Attribute | None:
-    return None if value is None or value is UNSET else Attribute(name, value_text(value))
+    return None if value is None or value is UNSET else Attribute(name, java_text(value))

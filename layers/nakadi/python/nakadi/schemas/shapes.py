@@ -1,43 +1,26 @@
-"""A first look at events: much of what schemas say can be said by a type of msgspec.
+"""Types of msgspec that say what a schema does, of objects, lists, texts and numbers as most schemas have them.
 
-Such a type is made of objects, lists, texts and numbers as most schemas have them. Converting an event to it takes a
-third of the time of the code that is made of a schema, and succeeds for valid events alone. What it fails for may be
-valid all the same: then that code decides.
-
-A look goes through a value once, and is taken only where a value is held to one schema. So its time is bounded by the
-size of the event, and it takes no steps.
-
-A whole batch is decoded to such a type, from its bytes, in `batch_decoder`. There, what a type cannot say of a part of
-the schema is checked for that part alone: it is one of the `untyped_parts` of the type.
+What is parsed is converted to such a type in `batch_check`, which succeeds for valid values alone. A part of the schema
+that no type can say is checked for itself: it is one of the `untyped_parts` of the type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert, defstruct
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 from msgspec.structs import replace
 
 from nakadi.schemas.document import EID_PATTERN, RawSchema, SchemaDocument
 from nakadi.schemas.formats import FORMAT_CHECKS, USUAL_TIMESTAMP_PATTERN
 from nakadi.schemas.untyped_parts import KEYWORDS_ABOUT_FURTHER_MEMBERS, Elements, PathStep, UntypedPart
 
-NO_NAMES: Mapping[int, Iterable[str]] = {}
-
-QuickCheck = Callable[[Any], bool]
-"""Whether a value is certainly valid."""
-
-# Looking at less than this takes longer than the code.
-_MIN_PARTS_FOR_QUICK_CHECK = 4
 # A type takes three kilobytes, and a twentieth of a millisecond to make.
 _MAX_STRUCTS_PER_SCHEMA = 30
 # Up to this, integers and floats are compared alike.
 _MAX_EXACT_FLOAT_INTEGER = 2**53
-# Beyond this, an integer is no strict JSON.
-_MAX_INTEGER = 2**63 - 1
-
 # What may be said of each type of value. `_SUPPORTED_KEYWORDS` is what a type of msgspec can say of it.
 _KEYWORDS_FOR_ANYTHING = {"$ref", "allOf", "anyOf", "oneOf", "not", "if", "const", "enum"}
 _KEYWORDS_FOR_NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
@@ -72,74 +55,19 @@ class _NoMsgspecType(Exception):
 
 
 class _MsgspecType(Struct, frozen=True):
-    """A type of msgspec, of how many parts it consists, and what it does not say."""
+    """A type of msgspec, and what it does not say."""
 
     type: Any
-    part_count: int = 1
     untyped_parts: tuple[UntypedPart, ...] = ()
 
 
-def make_quick_checks(root: RawSchema, referenced_ids: frozenset[int]) -> Mapping[int, QuickCheck]:
-    """The looks that are worth taking, by the ids of the schemas of objects that they stand for.
-
-    `referenced_ids` are the ids of schemas that references point at: a value may be held to one of them many times.
-    """
-    shapes = MsgspecTypes()
-    looks: dict[int, QuickCheck] = {}
-    waiting = [root]
-    while waiting:
-        schema = waiting.pop()
-        if isinstance(schema, bool) or "$ref" in schema or id(schema) in referenced_ids:
-            continue
-        shape = shapes.find_or_make_type(schema)
-        look = (
-            _make_quick_check(shape.type)
-            if shape and shape.part_count >= _MIN_PARTS_FOR_QUICK_CHECK and "properties" in schema
-            else None
-        )
-        if look is not None:
-            looks[id(schema)] = look
-        else:
-            items = schema.get("items")
-            waiting += schema.get("properties", {}).values()
-            waiting += [items] if isinstance(items, dict) else []
-    return looks
-
-
-def _make_quick_check(shape: Any) -> QuickCheck | None:
-    def is_valid(value: Any) -> bool:
-        try:
-            convert(value, shape)
-        except ValidationError:
-            return False
-        return True
-
-    try:
-        is_valid({})
-    except (TypeError, ValueError):  # it says so with the first value
-        return None
-    return is_valid
-
-
 class MsgspecTypes:
-    """The shapes of the schemas of a document, each made once.
+    """The types for the schemas of a document, each made once. What no type can say is left untyped."""
 
-    `anything` is the type of values that may be anything. `undeclared_names` are of members that the schema of an
-    object does not name, by its id. With a `document`, references in it are followed, and parts of a schema that no
-    type can say are left untyped; without one, there is no type for a schema that has such a part.
-    """
-
-    def __init__(
-        self,
-        anything: Any = Any,
-        undeclared_names: Mapping[int, Iterable[str]] = NO_NAMES,
-        document: SchemaDocument | None = None,
-    ) -> None:
+    def __init__(self, document: SchemaDocument) -> None:
+        self._document = document
         self._type_by_schema_id: dict[int, _MsgspecType | None] = {}
         self._struct_count = 0
-        self._type_of_anything = anything
-        self._undeclared_names = undeclared_names
-        self._document = document
         # The most members of an object that was met so far.
         self.max_members = 0
 
@@ -147,7 +75,16 @@ class MsgspecTypes:
         """Use this type for a schema, whatever it says besides."""
         self._type_by_schema_id[id(schema)] = _MsgspecType(kind)
 
-    def find_or_make_type(self, schema: RawSchema) -> _MsgspecType | None:
+    def type_of_part(self, schema: RawSchema) -> _MsgspecType:
+        """The type for a schema; one of anything, beside the whole schema as an untyped part, if no type can say it."""
+        made = self._find_or_make_type(schema)
+        if made is not None:
+            return made
+        if isinstance(schema, bool):
+            raise _NoMsgspecType
+        return _MsgspecType(Any, (UntypedPart((), schema),))
+
+    def _find_or_make_type(self, schema: RawSchema) -> _MsgspecType | None:
         if id(schema) not in self._type_by_schema_id:
             # What refers to itself finds no type for itself.
             self._type_by_schema_id[id(schema)] = None
@@ -157,25 +94,13 @@ class MsgspecTypes:
                 self._type_by_schema_id[id(schema)] = None
         return self._type_by_schema_id[id(schema)]
 
-    def _type_of_part(self, schema: RawSchema) -> _MsgspecType:
-        shape = self.find_or_make_type(schema)
-        if shape is not None:
-            return shape
-        if self._document is None or not isinstance(schema, Mapping):
-            raise _NoMsgspecType
-        # A type for objects and lists of anything is long: it is not made for what says that it is neither.
-        types = schema.get("type", "object")
-        is_scalar = _SCALAR_TYPES.issuperset([types] if isinstance(types, str) else types)
-        kind = any_scalar_type() if is_scalar else self._type_of_anything
-        return _MsgspecType(kind, untyped_parts=(UntypedPart((), schema),))
-
     def _make_type(self, schema: RawSchema) -> _MsgspecType:
         if schema is True:
-            return _MsgspecType(self._type_of_anything)
+            return _MsgspecType(Any)
         if not isinstance(schema, dict):
             raise _NoMsgspecType
-        if self._document is not None and "$ref" in schema:
-            return self._type_of_part(self._document.find_target(schema["$ref"]) or False)
+        if "$ref" in schema:
+            return self.type_of_part(self._document.find_target(schema["$ref"]) or False)
         types = schema.get("type", [])
         names = [types] if isinstance(types, str) else types
         kinds = [each for each in names if each != "null"]
@@ -185,7 +110,7 @@ class MsgspecTypes:
             _KEYWORDS_FOR_ANYTHING | (_KEYWORDS_BY_TYPE.get(kinds[0], set()) if kinds else _KEYWORDS_OF_ALL_TYPES)
         )
         separate: AbstractSet[str] = frozenset()
-        if self._document is not None and names == ["object"]:
+        if names == ["object"]:
             separate = said & (_SEPARABLE_KEYWORDS | _keywords_about_further_members(schema))
         if not said - separate <= _SUPPORTED_KEYWORDS or (not kinds and said):
             raise _NoMsgspecType
@@ -193,7 +118,7 @@ class MsgspecTypes:
         if "enum" in schema and not (names == ["string"] and all(type(each) is str for each in schema["enum"])):
             raise _NoMsgspecType
         if not kinds:
-            return _MsgspecType(None if names else self._type_of_anything)
+            return _MsgspecType(None if names else Any)
         shape = self._make_type_of_kind(kinds[0], schema)
         if separate:
             further = _KEYWORDS_BESIDE_IF & schema.keys() if "if" in separate else frozenset()
@@ -217,29 +142,28 @@ class MsgspecTypes:
                 return self._make_object_type(schema)
 
     def _make_list_type(self, schema: Mapping[str, Any]) -> _MsgspecType:
-        items = self._type_of_part(schema.get("items", True))
+        items = self.type_of_part(schema.get("items", True))
         limits = Meta(min_length=schema.get("minItems"), max_length=schema.get("maxItems"))
         list_type = Annotated[list[items.type], limits]  # type: ignore[name-defined]  # made here
-        return _MsgspecType(list_type, items.part_count + 1, _parts_below(Elements.OF_LIST, items))
+        return _MsgspecType(list_type, _parts_below(Elements.OF_LIST, items))
 
     def _make_object_type(self, schema: Mapping[str, Any]) -> _MsgspecType:
         properties, required = schema.get("properties", {}), set(schema.get("required", ()))
         additional = schema.get("additionalProperties", True)
-        if self._document is not None and _keywords_about_further_members(schema):
+        if _keywords_about_further_members(schema):
             additional = True
         if isinstance(additional, dict):
             if properties or required:
                 raise _NoMsgspecType
-            values = self._type_of_part(additional)
+            values = self.type_of_part(additional)
             mapping = dict[str, values.type]  # type: ignore[name-defined]  # made here
-            return _MsgspecType(mapping, values.part_count + 1, _parts_below(Elements.OF_OBJECT, values))
+            return _MsgspecType(mapping, _parts_below(Elements.OF_OBJECT, values))
         if self._struct_count >= _MAX_STRUCTS_PER_SCHEMA or not (additional or required <= properties.keys()):
             raise _NoMsgspecType
-        further = self._undeclared_names.get(id(schema), ())
-        names = list(dict.fromkeys((*properties, *schema.get("required", ()), *further)))
-        if not names and additional and self._type_of_anything is not Any:
-            return _MsgspecType(dict[str, self._type_of_anything])  # type: ignore[name-defined]  # made here
-        parts = [self._type_of_part(properties.get(name, True)) for name in names]
+        names = list(dict.fromkeys((*properties, *schema.get("required", ()))))
+        if not names and additional:
+            return _MsgspecType(dict[str, Any])
+        parts = [self.type_of_part(properties.get(name, True)) for name in names]
         fields = [
             (f"f{number}", part.type) if name in required else (f"f{number}", part.type | UnsetType, UNSET)
             for number, (name, part) in enumerate(zip(names, parts, strict=True))
@@ -255,8 +179,8 @@ class MsgspecTypes:
             forbid_unknown_fields=not additional,
             rename={f"f{number}": name for number, name in enumerate(names)},
         )
-        untyped = [each for (field, *_), part in zip(fields, parts, strict=True) for each in _parts_below(field, part)]
-        return _MsgspecType(made, 1 + sum(each.part_count for each in parts), tuple(untyped))
+        untyped = [each for name, part in zip(names, parts, strict=True) for each in _parts_below(name, part)]
+        return _MsgspecType(made, tuple(untyped))
 
 
 def _keywords_about_further_members(schema: Mapping[str, Any]) -> AbstractSet[str]:
@@ -286,17 +210,9 @@ def _msgspec_string_type(schema: Mapping[str, Any]) -> Any:
     return Annotated[str, Meta(min_length=schema.get("minLength"), max_length=schema.get("maxLength"), pattern=ours)]
 
 
-def any_scalar_type() -> Any:
-    """Values that may be anything but objects and lists, as strict JSON has them."""
-    return str | bool | None | msgspec_number_type(int, {}) | float
-
-
 def msgspec_number_type(kind: type[int | float], schema: Mapping[str, Any]) -> Any:
     bounds = {"ge": schema.get("minimum"), "le": schema.get("maximum")}
     for bound in bounds.values():
         if bound is not None and not (type(bound) is int and abs(bound) <= _MAX_EXACT_FLOAT_INTEGER):
             raise _NoMsgspecType
-    if kind is int:
-        widest = {"ge": -_MAX_INTEGER - 1, "le": _MAX_INTEGER}
-        bounds = {name: widest[name] if bound is None else bound for name, bound in bounds.items()}
     return Annotated[kind, Meta(**bounds)]

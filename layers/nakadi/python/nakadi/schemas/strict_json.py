@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
+from itertools import repeat
 from typing import Any
 
 # Two frames of Python a level, which leaves most of the interpreter's own limit to the callers.
@@ -243,6 +245,7 @@ _ESCAPED_COLON_PATTERN = re.compile(rb"(?<!\\)(?:\\\\)*+\\u003[aA]")
 # An integer of 19 digits may or may not fit 64 bits. In a text without blanks, these symbols stand around a number.
 _NINETEEN_ZEROS = b"0" * 19
 _DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
+_DIGITS_PATTERN = re.compile(rb"[0-9]+")
 _LONG_INTEGER_PATTERN = re.compile(rb"[:\[,](-?)([0-9]{19,})(?=[,\]}])")
 _MAX_INTEGER_BY_SIGN = {b"": b"9223372036854775807", b"-": b"9223372036854775808"}
 
@@ -255,10 +258,26 @@ def count_colons(text: bytes) -> int:
 
 
 def holds_too_long_integer(text: bytes) -> bool:
-    if _NINETEEN_ZEROS not in text.translate(_DIGITS_TO_ZERO):
+    """Whether a text without blanks has an integer beyond 64 bits."""
+    if not any(map(_exceeds_64_bits, repeat(b""), _long_digits(text))):
         return False
     found = _LONG_INTEGER_PATTERN.findall(JSON_STRING_PATTERN.sub(b'""', text))
-    return any(len(digits) > 19 or digits > _MAX_INTEGER_BY_SIGN[sign] for sign, digits in found)
+    return any(_exceeds_64_bits(sign, digits) for sign, digits in found)
+
+
+def _exceeds_64_bits(sign: bytes, digits: bytes) -> bool:
+    return len(digits) > 19 or digits > _MAX_INTEGER_BY_SIGN[sign]
+
+
+def _long_digits(text: bytes) -> Iterator[bytes]:
+    """All runs of 19 digits and more, whatever they are a part of."""
+    zeros = text.translate(_DIGITS_TO_ZERO)
+    at = zeros.find(_NINETEEN_ZEROS)
+    while at >= 0:
+        found = _DIGITS_PATTERN.match(text, at)
+        assert found is not None
+        yield found.group()
+        at = zeros.find(_NINETEEN_ZEROS, found.end())
 
 
 # Memory ---------------------------------------------------------------------------------------------------------------

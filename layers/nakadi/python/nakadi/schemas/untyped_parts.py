@@ -1,29 +1,21 @@
 """Parts of a schema that no type can say: patterns, formats, alternatives, and whatever else is left.
 
-A batch is decoded to a type that says the rest of the schema. The values in the places of these parts are decoded
-without a type, and each is held to the code that is made of its part alone. So a schema is not slower for what it says,
-but for what its parts cost.
+The values in the places of these parts are each held to the code that is made of its part alone. So a schema is not
+slower for what it says, but for what its parts cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
-from itertools import repeat
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any
 
-from msgspec import UNSET, Struct, to_builtins
+from msgspec import UNSET, Struct
 
-from nakadi.schemas.values import RemainingSteps, StepsExhausted
+from nakadi.schemas.values import RemainingSteps
 
 AcceptsValue = Callable[[Any, RemainingSteps], bool]
-
-CompileParts = Callable[[Sequence[Mapping[str, Any]]], Sequence[AcceptsValue]]
-"""Makes functions of parts of one schema, which refer to it."""
-
-# A hundredth of a second at worst. What takes longer is left to those who wait for their turn.
-MAX_STEPS = 200_000
 
 
 class Elements(Enum):
@@ -34,7 +26,7 @@ class Elements(Enum):
 
 
 PathStep = str | Elements
-"""A field of a struct, or all elements."""
+"""The name of a member, or all elements."""
 
 
 NO_KEYWORDS: frozenset[str] = frozenset()
@@ -43,9 +35,9 @@ PartKey = tuple[int, frozenset[str]]
 
 
 class UntypedPart(Struct, frozen=True):
-    """A schema, and the path from a decoded value to the values that are held to it.
+    """A schema, and the path from an event to the values that are held to it.
 
-    With `keywords`, only these of the schema are meant: the values are structs of a type that says the others.
+    With `keywords`, only these of the schema are meant: the type says the others.
     """
 
     path: tuple[PathStep, ...]
@@ -70,34 +62,7 @@ class UntypedPart(Struct, frozen=True):
         return checked
 
 
-class UntypedPartCheck:
-    """Holds events to the untyped parts of their schema. `compile_parts` is called once for each part of the schema."""
-
-    def __init__(self, compile_parts: CompileParts) -> None:
-        self._compile_parts = compile_parts
-        self._check_by_part: dict[PartKey, AcceptsValue] = {}
-
-    def prepare(self, parts: Iterable[UntypedPart]) -> None:
-        """Compile what these parts need. Takes long."""
-        missing = {part.key: part.schema_to_check() for part in parts if part.key not in self._check_by_part}
-        if missing:
-            self._check_by_part |= zip(missing, self._compile_parts(list(missing.values())), strict=True)
-
-    def accepts(self, events: Sequence[Any], parts: Iterable[UntypedPart]) -> bool:
-        """Whether all values in the places of these parts are certainly valid."""
-        steps = [MAX_STEPS]
-        try:
-            for part in parts:
-                accepts = self._check_by_part[part.key]
-                values = _values_at(part.path, events)
-                if not all(map(accepts, to_builtins(values) if part.keywords else values, repeat(steps))):
-                    return False
-        except (StepsExhausted, RecursionError):
-            return False
-        return True
-
-
-def _values_at(path: Sequence[PathStep], values: Sequence[Any]) -> Sequence[Any]:
+def values_at(path: Sequence[PathStep], values: Sequence[Any]) -> Sequence[Any]:
     """The values that a path leads to from all of these. What is missing or null on the way has none behind it."""
     for step in path:
         if step is Elements.OF_LIST:
@@ -105,6 +70,9 @@ def _values_at(path: Sequence[PathStep], values: Sequence[Any]) -> Sequence[Any]
         elif step is Elements.OF_OBJECT:
             values = [element for value in values if value is not None for element in value.values()]
         else:
-            get = attrgetter(step)
-            values = [found for value in values if value is not None and (found := get(value)) is not UNSET]
+            try:
+                values = list(map(itemgetter(step), values))
+            except (KeyError, TypeError):
+                found = (value.get(step, UNSET) for value in values if value is not None)
+                values = [each for each in found if each is not UNSET]
     return values

@@ -8,7 +8,7 @@ from typing import Any
 
 from nakadi.common.work import check_may_block
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.batch_decoder import BatchDecoder
+from nakadi.schemas.batch_check import BatchCheck
 from nakadi.schemas.document import Draft, RawSchema, SchemaDocument, reachable_schemas
 from nakadi.schemas.explanation import LONG_EXPLANATION_MAX_STEPS, SHORT_EXPLANATION_MAX_STEPS, explain_violations
 from nakadi.schemas.formats import BadPattern, SchemaPatterns
@@ -22,7 +22,6 @@ from nakadi.schemas.keywords import (
     scalar_check,
 )
 from nakadi.schemas.limits import check_schema_size
-from nakadi.schemas.shapes import make_quick_checks
 from nakadi.schemas.submission import check_loadable, check_references_are_local
 from nakadi.schemas.untyped_parts import AcceptsValue
 from nakadi.schemas.values import MAX_EVENT_STEPS, RemainingSteps, StepsExhausted, all_differ
@@ -36,15 +35,15 @@ class Validator:
     """A schema compiled to a function, for any number of threads.
 
     `check` is that function: it says whether an event is valid, raises `RecursionError` for one that is too deep, and
-    `StepsExhausted` for one that takes too many steps. `batch_decoder`, if there is one, decodes valid batches at once.
+    `StepsExhausted` for one that takes too many steps. `batch_check`, if there is one, knows most valid ones at once.
     """
 
-    __slots__ = ("_patterns", "batch_decoder", "check", "document")
+    __slots__ = ("_patterns", "batch_check", "check", "document")
 
     def __init__(self, document: SchemaDocument, check: AcceptsValue, patterns: SchemaPatterns) -> None:
         self.document = document
         self.check = check
-        self.batch_decoder: BatchDecoder | None = None
+        self.batch_check: BatchCheck | None = None
         self._patterns = patterns
 
     def accepts(self, event: Any, steps: RemainingSteps | None = None) -> bool:
@@ -53,6 +52,10 @@ class Validator:
             return self.check(event, [MAX_EVENT_STEPS] if steps is None else steps)
         except RecursionError:
             return False
+
+    def quick_check(self, text: bytes) -> Callable[[Sequence[Any]], bool]:
+        """Whether events are certainly valid, of a batch of this text."""
+        return self.batch_check.accepts if self.batch_check and self.batch_check.fits(text) else _knows_of_no_event
 
     def explain(self, event: Any, before_long_work: Callable[[], None] = lambda: None) -> str:
         check_may_block()
@@ -67,6 +70,10 @@ class Validator:
     def compile_parts(self, parts: Sequence[Mapping[str, Any]]) -> Sequence[AcceptsValue]:
         """Functions that hold a value to a part of the schema each."""
         return compile_validation_functions(self.document, parts)[0]
+
+
+def _knows_of_no_event(_events: Sequence[Any]) -> bool:
+    return False
 
 
 def compile_validator(effective: Mapping[str, Any]) -> Validator:
@@ -172,7 +179,6 @@ class _CodeGenerator:
         self._constants = constants
         self._function_sources: list[str] = []
         self._reference_target_ids = _find_reference_target_ids(document)
-        self._quick_checks = make_quick_checks(document.root, self._reference_target_ids)
         self._functions_by_schema: dict[int, str] = {}
         self._scalar_checks: dict[tuple[int, str], CodeCheck] = {}
         self._functions_to_write: list[tuple[str, Schema]] = []
@@ -254,8 +260,6 @@ class _CodeGenerator:
         if "$ref" in schema:
             return lines.add_refusal_unless(self._make_reference_check(schema["$ref"], "value"))
         keywords = self._applicable_keywords(schema)
-        if id(schema) in self._quick_checks:
-            lines.add(f"if {self._constants.add_constant(self._quick_checks[id(schema)])}(value): return True")
         cost = lines.add_refusal_unless(self._cached_scalar_check(schema, "value"))
         cost += self._write_combinators(schema, lines)
         if "if" in keywords:

@@ -1,7 +1,6 @@
-"""A batch of usual events is decoded, checked and enriched as a whole, and what comes of it is the same."""
+"""A batch is checked and enriched as a whole, and what comes of it is the same."""
 
 import json
-from contextlib import suppress
 
 import orjson
 import pytest
@@ -13,10 +12,9 @@ from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import Category, PartitionStrategy
 from nakadi.model.events import RecordLines
 from nakadi.model.outcomes import Malformed, NotFound
-from nakadi.publishing import publisher
 from nakadi.publishing.batch import BatchStatus
 from nakadi.publishing.enrichment import as_signed_32_bit, java_string_hash
-from nakadi.schemas import batch_decoder
+from nakadi.schemas.validation import Validator
 from tests.support.builders import an_event_type
 from tests.support.everything import choose_count
 from tests.support.publishing import EID, House, a_business_type, metadata
@@ -104,10 +102,11 @@ SPELLINGS = [
 
 @pytest.fixture(scope="module")
 def pair():
-    """They try every batch, however many of the form were declined before."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_decoder, "_MAX_PAUSE_DOUBLINGS", 1)
-        yield houses()
+    return houses()
+
+
+def check_each_event_alone(patch):
+    patch.setattr(Validator, "quick_check", lambda *_: lambda _: False)
 
 
 @settings(max_examples=choose_count(80, 200), deadline=None)
@@ -131,7 +130,7 @@ def test_what_comes_of_a_batch_is_the_same(pair, name, events, alike, spelled):
         house.log.appends.clear()
         with pytest.MonkeyPatch.context() as patch:
             if not at_once:
-                patch.setattr(publisher, "is_parsed_at_once", lambda _: False)
+                check_each_event_alone(patch)
             try:
                 outcome = house.publisher.publish(name, body, UNAUTHENTICATED, "the-flow")
             except Malformed as refusal:
@@ -168,11 +167,7 @@ def test_events_are_spread_by_hash_at_once():
     """Each goes where the hash of its keys says, texts and numbers, with its keys beside it."""
     [house, _] = houses()
     events = [{"n": number, "who": {"id": f"é{number}"}, "metadata": metadata()} for number in range(20)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            publisher.RequestBody, "read_batch", lambda _: pytest.fail("the events were looked at one by one")
-        )
-        assert house.publish(house.event_types.get("hashes"), events).status is BatchStatus.STORED
+    assert house.publish(house.event_types.get("hashes"), events).status is BatchStatus.STORED
     [(_, batches)] = house.log.appends
     for partition, records in batches.items():
         for record in records:
@@ -198,37 +193,15 @@ def test_long_keys_are_hashed_in_a_turn():
     assert [each.key for each in records] == ["x" * 100_000] * 3
 
 
-def test_members_that_the_schema_does_not_name_are_stored(monkeypatch):
-    """From the second batch on that has them they are decoded, and they are stored as they came."""
+def test_members_that_the_schema_does_not_name_are_stored():
+    """They are stored as they came."""
     [house, _] = houses()
-    read, parsed = publisher.RequestBody.read_batch, []
-    monkeypatch.setattr(publisher.RequestBody, "read_batch", lambda sent: parsed.append(sent) or read(sent))
     more = b'"x":[1.50,{"y":"\\u00e9"}],"z":1E2'
     body = b'[{"n":1,%b,"metadata":%b}]' % (more, orjson.dumps(metadata()))
-    for is_parsed in (True, False):
-        house.log.appends.clear()
-        parsed.clear()
-        assert house.publish(a_business_type(name="one"), body).status is BatchStatus.STORED
-        [(_, batches)] = house.log.appends
-        [records] = batches.values()
-        assert bool(parsed) == is_parsed
-        assert more in records[0].value
-
-
-@pytest.mark.parametrize("refused", [b'[{"n":1,}]', b'[{"n":"no number","metadata":{}}]'])
-def test_a_refused_batch_costs_the_next_ones_nothing(monkeypatch, refused):
-    """However often batches are malformed or not valid, those that are valid are decoded."""
-    house = House()
-    event_type = house.add(a_business_type(schema=SCHEMA))
-    valid = orjson.dumps([{"n": 1, "metadata": metadata()}])
-    read, parsed = publisher.RequestBody.read_batch, []
-    monkeypatch.setattr(publisher.RequestBody, "read_batch", lambda sent: parsed.append(sent.body) or read(sent))
-    for _ in range(3):
-        for _ in range(5):
-            with suppress(Malformed):
-                assert house.publish(event_type, refused).status is BatchStatus.REJECTED
-        assert house.publish(event_type, valid).status is BatchStatus.STORED
-    assert valid not in parsed
+    assert house.publish(a_business_type(name="one"), body).status is BatchStatus.STORED
+    [(_, batches)] = house.log.appends
+    [records] = batches.values()
+    assert more in records[0].value
 
 
 def test_partitions_of_a_batch_that_is_taken_at_once_are_refused_one_by_one():
