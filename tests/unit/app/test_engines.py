@@ -1,7 +1,9 @@
 """Which URL leads to which engine."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +12,7 @@ from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.model.outcomes import BadSetting
 from tests.support.clock import HandMovedClock
-from tests.support.engines import COORDINATIONS, EVENT_LOGS, LOG_INDEXES, REGISTRIES
+from tests.support.engines import COORDINATIONS, EID_CLAIMS, EVENT_LOGS, LOG_INDEXES, REGISTRIES
 from tests.support.environment import plain_environment
 
 
@@ -59,10 +61,19 @@ def test_every_event_log_has_a_type_of_storage():
         (engines.REGISTRY_OPENERS, REGISTRIES),
         (engines.LOG_INDEX_OPENERS, LOG_INDEXES),
         (engines.COORDINATION_OPENERS, COORDINATIONS),
+        (engines.EID_CLAIMS_OPENERS, EID_CLAIMS),
         (engines.EVENT_LOG_OPENERS, EVENT_LOGS),
     ],
-    ids=["registry", "log index", "coordination", "event log"],
+    ids=["registry", "log index", "coordination", "claims", "event log"],
 )
 def test_every_engine_is_in_the_tables_of_the_contract_suites(openers, tested):
     """An engine that a URL can name passes the suite of its port: tests/support/engines.py has a line for it."""
     assert set(openers) <= {url.partition(":")[0] for url in tested.values()}
+
+
+def test_every_folder_of_engines_is_opened():
+    """An engine without an entry in a table of openers could not be named in a setting."""
+    source = Path(engines.__file__)
+    folders = {each.parent.name for each in source.parents[1].glob("engines/*/__init__.py")}
+    opened = set(re.findall(r"from nakadi\.engines\.(\w+)", source.read_text()))
+    assert folders - {"archive", "common"} == opened - {"archive", "common"}
