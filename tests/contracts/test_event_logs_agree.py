@@ -13,6 +13,7 @@ from nakadi.model.events import Record
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support.clock import HandMovedClock
 from tests.support.engines import HOUR
+from tests.support.everything import choose_count
 
 PARTITIONS = 2
 
@@ -136,4 +137,6 @@ def everything(log, topic, partition):
 
 
 TestAgreement = Agreement.TestCase
-TestAgreement.settings = settings(max_examples=40, stateful_step_count=25, suppress_health_check=list(HealthCheck))
+TestAgreement.settings = settings(
+    max_examples=choose_count(20, 40), stateful_step_count=25, suppress_health_check=list(HealthCheck)
+)

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 SUITE = "tests/contracts/test_registry.py"
 
 
@@ -21,6 +23,7 @@ def test_a_new_engine_that_keeps_the_promises_passes():
     assert " passed" in result.stdout
 
 
+@pytest.mark.long("tests/contracts/test_new_engine.py::test_a_new_engine_that_keeps_the_promises_passes")
 def test_the_suite_objects_to_an_engine_that_breaks_a_promise():
     """A registry that keeps what it was told to remove fails, by the name of the promise."""
     result = run_suite_on_new_engine("forgetful")

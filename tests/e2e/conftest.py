@@ -32,6 +32,7 @@ from tests.support.storages import STORAGES
 from tests.support.tokens import Issuer
 
 ENGINES = ("memory", "sqlite", "aws-local", "two-workers", "kafka", "kafka-two-workers")
+ENGINES_WITH_TOKENS = ("memory", "aws-local", "two-workers")
 
 Running = Broker | LaptopBroker | workers.BrokerProgram
 
@@ -50,7 +51,7 @@ def nothing_blocks_a_loop(guard: LoopGuard) -> Iterator[None]:
     assert not calls, "\n".join(calls)
 
 
-@pytest.fixture(scope="session", params=ENGINES)
+@pytest.fixture(scope="session")
 def running(request, tmp_path_factory) -> Iterator[Running]:
     """A broker behind a socket. Tests share it, and use names of their own."""
     if request.param == "aws-local":
@@ -103,11 +104,21 @@ def open_laptop_broker(laptop, **options) -> Iterator[LaptopBroker]:
         yield broker
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Try a test on the engines that are chosen for it; a module with brokers of its own has engines of its own."""
+    name = metafunc.function.__name__
+    if "running" in metafunc.fixturenames and not hasattr(metafunc.module, "running"):
+        engines = [each for each in ENGINES if is_chosen(name, each)]
+        metafunc.parametrize("running", engines, indirect=True, scope="session")
+    if "broker_with_tokens" in metafunc.fixturenames:
+        with_tokens = [each for each in ENGINES_WITH_TOKENS if each != "two-workers" or is_chosen(name, each)]
+        metafunc.parametrize("broker_with_tokens", with_tokens, indirect=True, scope="session")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items) -> None:
     """Choose among the tests of the engine on which each takes longest."""
-    names = ((item.nodeid.partition("[")[0], item.nodeid) for item in items)
-    keep = [one and other for one, other in zip(select_tests(names), map(is_chosen, items), strict=True)]
+    keep = list(select_tests((item.nodeid.partition("[")[0], item.nodeid) for item in items))
     config.hook.pytest_deselected(items=[item for item, kept in zip(items, keep, strict=True) if not kept])
     items[:] = [item for item, kept in zip(items, keep, strict=True) if kept]
     for item in filter(is_long, items):
@@ -122,18 +133,17 @@ def is_long(item: pytest.Item) -> bool:
     return engine == "memory" or (runs_here(item.nodeid) and not ALL and name not in SELECTED_TESTS)
 
 
-def is_chosen(item: pytest.Item) -> bool:
+def is_chosen(name: str, engine: str) -> bool:
     """Whether a test is tried with several workers, with its events in Kafka, or in memory.
 
     Every test runs on SQLite. In memory the same code runs but for the engine, which has its contracts: what a log or
     stores may do differently is enough.
     """
-    name, engine = item.function.__name__, item.callspec.params.get("running", "") if hasattr(item, "callspec") else ""
     if engine.startswith("kafka") and not kafka.ALL:
         return engine == "kafka" and name in kafka.SELECTED_TESTS
     if engine == "memory" and not everything.WANTED:
         return name in kafka.SELECTED_TESTS | workers.SELECTED_TESTS
-    return workers.ALL or "two-workers" not in item.nodeid or name in workers.SELECTED_TESTS
+    return workers.ALL or engine != "two-workers" or name in workers.SELECTED_TESTS
 
 
 def engine_settings(engine, folder):
@@ -152,7 +162,7 @@ class Guarded:
         return check_against_description(client_of(self.broker, headers=self.issuer.bearer(subject, **claims)))
 
 
-@pytest.fixture(scope="session", params=("memory", "aws-local", "two-workers"))
+@pytest.fixture(scope="session")
 def broker_with_tokens(request, tmp_path_factory) -> Iterator[Guarded]:
     issuer = Issuer(tmp_path_factory.mktemp("issuer"))
     settings = {**issuer.settings, "all_data_access": (("user", "the-archiver"),)}

@@ -58,6 +58,7 @@ def test_a_commit_is_at_most_one_job_of_spark_which_copies_lines_twice(jobs, dat
     assert jobs.spark_jobs(jobs.compact) == 1
 
 
+@pytest.mark.long("tests/glue_jobs/test_compaction.py::test_events_become_rows")
 def test_nothing_that_was_said_is_dropped(jobs, data):
     """What the columns do not hold is in the text of the event: other names, types, nulls."""
     events = [

@@ -264,6 +264,7 @@ def versioned(bucket):
     return s3, data, jobs, others
 
 
+@pytest.mark.long("tests/glue_jobs/test_erasure_bytes_left.py::test_nothing_on_disk_has_what_was_erased")
 def test_nothing_is_left_in_a_bucket_that_keeps_versions(versioned):
     """What was removed and replaced is gone from every version, and other events keep theirs."""
     s3, data, jobs, others = versioned
@@ -275,7 +276,7 @@ def test_nothing_is_left_in_a_bucket_that_keeps_versions(versioned):
     assert jobs.rows("order_placed") == [(0, 0), (0, 2)]
 
 
-@pytest.mark.long("tests/glue_jobs/test_erasure_bytes_left.py::test_nothing_is_left_in_a_bucket_that_keeps_versions")
+@pytest.mark.long
 @pytest.mark.parametrize("refused", ["list_old_versions", "remove_old_versions"])
 def test_old_versions_that_stay_are_named(versioned, monkeypatch, tmp_path, refused):
     """Where a role may not list or remove versions, nothing is called gone, and a later run that may finds them."""

@@ -108,6 +108,7 @@ def test_what_deleted_event_types_had_is_forgotten(jobs, data):
     assert data.event_types.measured_statistics(pages) is None
 
 
+@pytest.mark.long("tests/glue_jobs/test_statistics.py::test_windows_are_measured")
 def test_the_table_is_counted(jobs, data, orders):
     """What is in the table is counted there, what came later in the archive, and the figures are those of all lines."""
     lines = jobs.measured(*UNTIL)

@@ -57,6 +57,7 @@ def test_the_command_says_its_version_or_what_it_needs(environment):
     assert "pip install 'nakadi-serverless[cli]'" in told
 
 
+@pytest.mark.long
 def test_types_are_known_to_mypy(environment):
     """mypy reads the annotations of an installed package."""
     told = install_probes.report_types(sys.executable, environment(PLAIN))
