@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from nakadi.event_types import timeline_states
 from nakadi.subscriptions.stream import partition_states, session_states
 from tests.support.state_diagrams import state_diagram
 
@@ -54,5 +55,6 @@ def test_the_diagrams_are_the_tables_of_the_states():
             "at work",
             partition_states.AT_WORK,
         ),
+        state_diagram(timeline_states.TRANSITIONS, timeline_states.TimelineState.ANNOUNCED),
     ]
     assert re.findall(r"```mermaid\n(stateDiagram.*?)\n```", PAGE, re.DOTALL) == drawn, "\n\n".join(drawn)

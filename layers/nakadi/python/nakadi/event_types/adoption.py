@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from nakadi.event_types.deduplication import check_storage_deduplicates
 from nakadi.event_types.deletion import DeletedEventTypeCleanup, GetDependents
 from nakadi.event_types.repository import EventTypes, cleanup_note
+from nakadi.event_types.timeline_states import TimelineFact, timeline_after
 from nakadi.event_types.timelines import Timelines
 from nakadi.model.authorization import Subject
 from nakadi.model.event_type import CleanupPolicy, EventType, Timeline
@@ -141,14 +142,17 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
         self, event_type: EventType, log: EventLog, timeline: Timeline, last_offsets: Sequence[int]
     ) -> Timeline:
         """A closed timeline. The other broker may have deleted the topic when its retention time was over."""
-        closed = replace(timeline, latest_positions=dict(enumerate(last_offsets)))
-        if event_type.cleanup_policy is not CleanupPolicy.COMPACT:
-            kept_until = timeline.created_at + timedelta(milliseconds=event_type.retention_time)
-            closed = replace(closed, cleaned_up_at=kept_until)
+        kept_until = timeline.created_at + timedelta(milliseconds=event_type.retention_time)
+        closed = timeline_after(
+            timeline,
+            TimelineFact.ENDED,
+            latest_positions=dict(enumerate(last_offsets)),
+            cleaned_up_at=None if event_type.cleanup_policy is CleanupPolicy.COMPACT else kept_until,
+        )
         try:
             bounds = log.bounds(closed.topic, range(closed.partitions))
         except UnknownTopic:
-            return replace(closed, deleted=True)
+            return timeline_after(closed, TimelineFact.MISSED, deleted=True)
         short = [number for number, each in bounds.items() if each.next_offset <= last_offsets[number]]
         if short:
             raise Invalid(f"Partition {short[0]} of the topic {closed.topic} ends before {last_offsets[short[0]]}")

@@ -25,6 +25,7 @@ from nakadi.common.metrics import Metrics
 from nakadi.common.work import ChoreStopped, run_and_log_failure
 from nakadi.event_types.repository import CLEANUP_NOTES_KIND, SCHEMAS_KIND, EventTypes, cleanup_note
 from nakadi.event_types.tables import CompactionGuard
+from nakadi.event_types.timeline_states import TimelineFact, TimelineState, timeline_after, timeline_state
 from nakadi.event_types.timelines import Timelines
 from nakadi.model.authorization import Feature, Operation, Subject
 from nakadi.model.event_type import CleanupPolicy, EventType, Timeline
@@ -252,7 +253,10 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
 
     def _remove_expired_timelines(self, event_type: EventType, expired: tuple[Timeline, ...]) -> None:
         """Mark the timelines as deleted before their events are removed, so that no reader finds one without events."""
-        marked = tuple(replace(each, deleted=True) if each in expired else each for each in event_type.timelines)
+        marked = tuple(
+            timeline_after(each, TimelineFact.EXPIRED, deleted=True) if each in expired else each
+            for each in event_type.timelines
+        )
         note = cleanup_note(expired[-1].id, expired)
         self.event_types.replace(event_type, replace(event_type, timelines=marked), note)
         self.deleted_event_type_cleanup.clean_up(note.key)
@@ -262,5 +266,5 @@ def expired_timelines(event_type: EventType, now: datetime) -> tuple[Timeline, .
     return tuple(
         each
         for each in event_type.timelines
-        if not each.deleted and each.cleaned_up_at is not None and each.cleaned_up_at <= now
+        if timeline_state(each) is TimelineState.CLOSED and each.cleaned_up_at is not None and each.cleaned_up_at <= now
     )

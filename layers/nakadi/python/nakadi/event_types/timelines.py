@@ -22,6 +22,7 @@ from nakadi.common.work import run_and_log_failure
 from nakadi.event_types.deduplication import check_storage_deduplicates
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.storages import Storages
+from nakadi.event_types.timeline_states import TimelineFact, timeline_after
 from nakadi.model.authorization import Operation, Resource, ResourceType, Subject
 from nakadi.model.event_type import CleanupPolicy, EventType, Timeline
 from nakadi.model.events import TopicContinuation
@@ -140,7 +141,7 @@ def is_switch_abandoned(event_type: EventType, now: datetime) -> bool:
 
 
 def first_timeline(storage_id: str, partitions: int, now: datetime) -> Timeline:
-    return replace(_new_timeline(1, storage_id, partitions, now), switched_at=now)
+    return timeline_after(_new_timeline(1, storage_id, partitions, now), TimelineFact.SWITCHED, switched_at=now)
 
 
 def next_timeline(event_type: EventType, storage_id: str, now: datetime) -> Timeline:
@@ -152,8 +153,8 @@ def with_completed_switch(event_type: EventType, positions: Mapping[int, int], n
     *closed, current = event_type.timelines
     assert event_type.switching_to is not None
     kept_until = now + timedelta(milliseconds=event_type.retention_time)
-    ended = replace(current, latest_positions=dict(positions), cleaned_up_at=kept_until)
-    begun = replace(event_type.switching_to, switched_at=now)
+    ended = timeline_after(current, TimelineFact.ENDED, latest_positions=dict(positions), cleaned_up_at=kept_until)
+    begun = timeline_after(event_type.switching_to, TimelineFact.SWITCHED, switched_at=now)
     return replace(event_type, timelines=(*closed, ended, begun), switching_to=None)
 
 
@@ -170,9 +171,11 @@ def with_timelines_after_loss(
     cleaned_up_at = None if event_type.cleanup_policy is CleanupPolicy.COMPACT else kept_until
     for each in continuations:
         positions = {partition: offset - 1 for partition, offset in each.end_offsets.items()}
-        closed.append(replace(current, latest_positions=positions, cleaned_up_at=cleaned_up_at))
+        closed.append(
+            timeline_after(current, TimelineFact.LOST, latest_positions=positions, cleaned_up_at=cleaned_up_at)
+        )
         begun = _new_timeline(current.order + 1, current.storage_id, current.partitions, now)
-        current = replace(begun, topic=each.topic, switched_at=now, after_loss=True)
+        current = timeline_after(begun, TimelineFact.SWITCHED, topic=each.topic, switched_at=now, after_loss=True)
     switching = event_type.switching_to and replace(event_type.switching_to, order=current.order + 1)
     return replace(event_type, timelines=(*closed, current), switching_to=switching)
 

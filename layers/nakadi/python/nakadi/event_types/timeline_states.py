@@ -1,0 +1,59 @@
+"""The states of a timeline, and which one follows from which fact: `TRANSITIONS` is all there is.
+
+A timeline is stored with what is known of it, from which `timeline_state` reads its state. What happens to a timeline
+happens through `timeline_after`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from msgspec.structs import replace
+
+from nakadi.common.states import Transitions, following_state
+from nakadi.model.event_type import Timeline
+
+
+class TimelineState(Enum):
+    ANNOUNCED = "announced"
+    """Its topic is there, and no other switch can begin. Events still go to the timeline before it."""
+    OPEN = "open"
+    """Events go to it."""
+    CLOSED = "closed"
+    """It takes no more events, and its last offsets are known. What it has can be read."""
+    DELETED = "deleted"
+    """Its events are gone, or are about to go."""
+
+
+class TimelineFact(Enum):
+    SWITCHED = "the one before is closed"
+    ENDED = "its topic is sealed"
+    LOST = "events were lost behind it"
+    EXPIRED = "its retention time is over"
+    MISSED = "its topic is gone"
+
+
+TRANSITIONS: Transitions[TimelineState, TimelineFact] = {
+    (TimelineState.ANNOUNCED, TimelineFact.SWITCHED): (TimelineState.OPEN,),
+    (TimelineState.OPEN, TimelineFact.ENDED): (TimelineState.CLOSED,),
+    (TimelineState.OPEN, TimelineFact.LOST): (TimelineState.CLOSED,),
+    (TimelineState.CLOSED, TimelineFact.EXPIRED): (TimelineState.DELETED,),
+    (TimelineState.CLOSED, TimelineFact.MISSED): (TimelineState.DELETED,),
+}
+
+
+def timeline_state(timeline: Timeline) -> TimelineState:
+    if timeline.deleted:
+        return TimelineState.DELETED
+    if timeline.closed:
+        return TimelineState.CLOSED
+    return TimelineState.ANNOUNCED if timeline.switched_at is None else TimelineState.OPEN
+
+
+def timeline_after(timeline: Timeline, fact: TimelineFact, **known: Any) -> Timeline:
+    """The timeline with what is known of it now. Raises `UnexpectedFact` for what cannot happen to it."""
+    following = following_state(TRANSITIONS, timeline_state(timeline), fact)
+    changed = replace(timeline, **known)
+    assert timeline_state(changed) is following, f"{known} does not make a timeline {following.value}"
+    return changed
