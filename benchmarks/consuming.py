@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from benchmarks.stream import an_event, connected, raise_file_limit
+from nakadi.common.waiting import run_blocking
 
 NAME = "bench.subscriptions"
 PARTITIONS = 8
@@ -57,8 +58,10 @@ def serve(url: str, parent: Any) -> None:
         events = event_count.read(request)
         for first in range(0, events, 1000):
             records = [Record(an_event(number).encode()) for number in range(first, min(first + 1000, events))]
-            broker.logs.for_storage(timeline.storage_id).append(
-                timeline.topic, dict.fromkeys(range(PARTITIONS), records)
+            run_blocking(
+                broker.logs.for_storage(timeline.storage_id).append(
+                    timeline.topic, dict.fromkeys(range(PARTITIONS), records)
+                )
             )
         return Response()
 

@@ -33,6 +33,7 @@ from infra.cost.prices import HOURS, PRICES
 from nakadi.app.broker import open_broker
 from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.dynamodb.client import TableAddress
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
 from nakadi.local.serving import ServerThread
@@ -128,16 +129,20 @@ def commits(meter: Meter) -> Iterator[tuple[str, float, float]]:
         meter.clear()
         for number in range(20):
             moment = BEGUN + timedelta(seconds=number)
-            coordination.commit(f"slow {partitions}", STREAM, dict.fromkeys(places, at(number)), moment)
+            run_blocking(coordination.commit(f"slow {partitions}", STREAM, dict.fromkeys(places, at(number)), moment))
         yield f"commit of {partitions} partition{'s' * (partitions > 1)}, one a second", *per(meter, 20)
     places = begun(coordination, "fast", 1)
     meter.clear()
     for number in range(200):
-        coordination.commit("fast", STREAM, {places[0]: at(number)}, BEGUN + timedelta(seconds=number / 20))
+        run_blocking(
+            coordination.commit("fast", STREAM, {places[0]: at(number)}, BEGUN + timedelta(seconds=number / 20))
+        )
     yield "commit of 1 partition, twenty a second", *per(meter, 200)
     meter.clear()
     for number in range(20):
-        coordination.commit("fast", STREAM, {places[0]: at(0)}, BEGUN + timedelta(minutes=1, seconds=number))
+        run_blocking(
+            coordination.commit("fast", STREAM, {places[0]: at(0)}, BEGUN + timedelta(minutes=1, seconds=number))
+        )
     yield "commit of what is committed already", *per(meter, 20)
     for partitions in (8, 99):
         meter.clear()

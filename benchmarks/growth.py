@@ -23,6 +23,7 @@ from pathlib import Path
 
 import orjson
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.model.events import Record
 from nakadi.ports.clock import SystemClock
@@ -101,7 +102,7 @@ def appends(log: SqliteLog, events: list[Record], threads: int, seconds: float =
 
     def publish(thread: int) -> None:
         while (begun := time.perf_counter()) < end:
-            log.append(TOPIC, {thread % 8: [events[len(delays[thread]) % len(events)]]})
+            run_blocking(log.append(TOPIC, {thread % 8: [events[len(delays[thread]) % len(events)]]}))
             delays[thread].append(time.perf_counter() - begun)
 
     took = in_threads(publish, threads)
@@ -146,7 +147,7 @@ def fill(log: SqliteLog, events: list[Record], size: int, end: float) -> None:
             if turn is None:
                 return
             place = turn % (len(events) - BATCH)
-            log.append(TOPIC, {0: events[place : place + BATCH]})
+            run_blocking(log.append(TOPIC, {0: events[place : place + BATCH]}))
 
     in_threads(publish, 8)
 
@@ -160,8 +161,11 @@ def costs_now(folder: Path, log: SqliteLog, events: list[Record], began: float) 
     moments = [now - timedelta(seconds=random.random() * span) for _ in range(300)]
     return {
         "bare insert and commit": 1 / bare_inserts(folder / "bare.db", events, seconds=0.5),
-        "append one event": typical(lambda index: log.append(TOPIC, {0: [events[index]]}), 500),
-        "append 100, per event": typical(lambda index: log.append(TOPIC, {0: events[index : index + 100]}), 300) / 100,
+        "append one event": typical(lambda index: run_blocking(log.append(TOPIC, {0: [events[index]]})), 500),
+        "append 100, per event": typical(
+            lambda index: run_blocking(log.append(TOPIC, {0: events[index : index + 100]})), 300
+        )
+        / 100,
         "read 100 somewhere, per event": typical(lambda i: log.read(TOPIC, 0, starts[i], limit=100), 300) / 100,
         "read 500 somewhere, per event": typical(lambda i: log.read(TOPIC, 0, starts[i], limit=500), 300) / 500,
         "find a moment": typical(lambda index: log.offset_at(TOPIC, 0, moments[index]), 300),

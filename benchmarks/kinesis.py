@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.archive.objects import new_compressor
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.common import frames
@@ -119,7 +120,7 @@ def stored(batch: int, partitions: int) -> dict[str, float]:
         batches: dict[int, list[Record]] = {}
         for at, record in enumerate(records[start : start + batch]):
             batches.setdefault(at % partitions, []).append(record)
-        log.append("t", batches)
+        run_blocking(log.append("t", batches))
     cpu = time.process_time() - began
     sizes = [len(each["Data"]) + len(each["PartitionKey"]) for each in client.records]
     plain = sum(len(record.value or b"") for record in records)
@@ -154,7 +155,7 @@ def indexer() -> dict[str, float]:
     while plain < INDEXED_BYTES:
         records = [an_event() for _ in range(100)]
         plain += sum(len(record.value or b"") for record in records)
-        log.append("t", {random.randrange(10): records})
+        run_blocking(log.append("t", {random.randrange(10): records}))
     archive = MemoryStore()
     floor = plain / floor_of(client.records) / 1e6
     working = Indexer(stream, ShardTreeCache(stream), index, archive)

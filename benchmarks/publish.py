@@ -152,7 +152,7 @@ class Nowhere:
     def for_storage(self, _storage_id: str) -> Any:
         return self
 
-    def append(self, _topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
+    async def append(self, _topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
         return dict.fromkeys(batches, Stored())
 
 

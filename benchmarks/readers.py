@@ -21,6 +21,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.kinesis.event_log import KinesisLog
 from nakadi.engines.kinesis.fan_out import FanOut, StreamConsumer, StreamConsumerApi
 from nakadi.engines.kinesis.stream import RecordPage, Stream, parse_record
@@ -162,7 +163,7 @@ def measured(readers: int, seconds: float, *, pushed: bool) -> tuple[list[float]
     for number in range(round(seconds * EVENTS_A_SECOND)):
         time.sleep(max(0.0, began + number / EVENTS_A_SECOND - time.monotonic()))
         stored[number] = time.monotonic()
-        writer.append("t", {0: [Record(b"1")]})
+        run_blocking(writer.append("t", {0: [Record(b"1")]}))
     refused = shard.refused / (time.monotonic() - began)
     time.sleep(5)
     ended.set()

@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from benchmarks.asking import Figures, answer
+from nakadi.common.waiting import run_blocking
 
 EVENT_BYTES = 700
 BATCH = 100
@@ -76,7 +77,7 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
             """Store events at a steady rate right in the log, which leaves only streaming to be measured."""
             timeline = broker.event_types.get(NAME).timeline
             for event in steadily(rate.read(request), seconds.read(request)):
-                broker.logs.for_storage(timeline.storage_id).append(timeline.topic, {0: [Record(event)]})
+                run_blocking(broker.logs.for_storage(timeline.storage_id).append(timeline.topic, {0: [Record(event)]}))
             return Response()
 
         append_route = Route(

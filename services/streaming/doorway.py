@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from nakadi.common.metrics import Metrics
 from nakadi.http.application import AdmittedRequest, Application, Lane
-from nakadi.http.message import Answer, AnswerAwaitingWrite, Request
+from nakadi.http.message import Answer, Request, UnfinishedAnswer
 from nakadi.model.outcomes import Outcome
 
 NAMESPACE = "Nakadi"
@@ -32,13 +32,13 @@ class Doorway:
     def is_quick(self, method: str, target: str) -> bool:
         return self._application.is_quick(method, target)
 
-    def admit_and_begin(self, request: Request) -> Answer | AnswerAwaitingWrite:
+    def admit_and_begin(self, request: Request) -> Answer | UnfinishedAnswer:
         return self._application.admit_and_begin(self._as_sent(request))
 
     def admit(self, request: Request) -> AdmittedRequest | Answer:
         return self._application.admit(self._as_sent(request))
 
-    def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | AnswerAwaitingWrite:
+    def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
         return self._application.begin_admitted(admitted, body)
 
     def lane_of(self, request: Request) -> Lane:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import orjson
 import pytest
 
+from nakadi.common.waiting import LEAVE_LOOP, run_blocking
 from nakadi.engines.archive.objects import pack_member, parse_partition_member
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.model.authorization import UNAUTHENTICATED
@@ -44,7 +45,7 @@ def test_a_stream_of_old_events_takes_no_call_for_each(tmp_path, size):
     """Reading a thousand events from the data file and putting them into ten lines takes a few calls for each line."""
     log = SqliteLog(tmp_path / "nakadi.db", SystemClock())
     log.create_topic("t", 1)
-    log.append("t", {0: [Record(b'"%d"' % number + b" " * size) for number in range(1000)]})
+    run_blocking(log.append("t", {0: [Record(b'"%d"' % number + b" " * size) for number in range(1000)]}))
     session = LowLevelSession(StreamLimits(batch_limit=100), {"0": Position(1, -1)}, 0.0)
 
     with CallCounter() as counted:
@@ -96,22 +97,37 @@ def an_order(number):
 def test_a_batch_takes_no_call_and_little_memory_for_each_event():
     """From the body to the records, a hundred events take the calls of one, and little more memory than their dicts."""
     house, text = House(), {"type": "string"}
+
+    appended = []
+
+    async def append(_topic, batches):
+        appended.append(len(batches[0]))
+        await LEAVE_LOOP
+
     line = {"sku": text, "price": {"type": "number"}, "tags": {"type": "array", "items": text}}
     lines = {"type": "array", "items": {"type": "object", "properties": line}}
     orders = house.add(a_business_type(schema={"type": "object", "properties": {"order": text, "lines": lines}}))
     house.publish(orders, [an_order(0)])
+    house.log.append = append
+
+    def run_to_append(body):
+        task = house.publisher.publishing_task(orders.name, body, UNAUTHENTICATED, "the-flow")
+        task.send(None)
+        return task
+
     calls, bodies = {}, {count: orjson.dumps([an_order(number) for number in range(count)]) for count in (2, 100)}
     for count, body in bodies.items():
         with CallCounter() as counted:
-            append = next(house.publisher.publishing_task(orders.name, body, UNAUTHENTICATED, "the-flow"))
-        assert len(append.batches[0]) == count
+            run_to_append(body).close()
+        assert appended == [count]
+        appended.clear()
         calls[count] = counted.calls
     assert calls[100] == calls[2]
 
     peaks = []
     for work in (
         lambda: orjson.loads(bodies[100]),
-        lambda: next(house.publisher.publishing_task(orders.name, bodies[100], UNAUTHENTICATED, "the-flow")),
+        lambda: run_to_append(bodies[100]),
     ):
         tracemalloc.start()
         kept = work()

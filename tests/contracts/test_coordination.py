@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
+from nakadi.common.waiting import run_blocking
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import (
@@ -262,7 +263,7 @@ class TestCommit:
         """One commit of several partitions moves each for itself. (S119, S120)"""
         begin_assignment(coordination, "a", "b", "a")
         commit(coordination, "a", 5, partition=2)
-        found = coordination.commit(SUBSCRIPTION, "a", {a_place(n): at(3) for n in range(4)}, LATER)
+        found = run_blocking(coordination.commit(SUBSCRIPTION, "a", {a_place(n): at(3) for n in range(4)}, LATER))
         assert found == {
             a_place(0): CommitResult.COMMITTED,
             a_place(1): CommitResult.NOT_OWNED,
@@ -434,7 +435,6 @@ class TestClose:
             "replace_assignment": lambda: begin_assignment(coordination, ""),
             "committed_offsets": lambda: coordination.committed_offsets(SUBSCRIPTION),
             "commit": lambda: commit(coordination, "a", 1),
-            "begin_commit": lambda: commit_async(coordination, "a", {a_place(): at(1)}).result(PATIENCE),
             "park_events": lambda: park_events(coordination, "a", a_parked_event(1)),
             "list_parked_events": lambda: coordination.list_parked_events(SUBSCRIPTION),
             "parked_event_value": lambda: coordination.parked_event_value(SUBSCRIPTION, a_place(), at(1)),
@@ -446,5 +446,7 @@ class TestClose:
             "add_change_listener": lambda: coordination.add_change_listener(SUBSCRIPTION, heard.append),
         }
         assert_everything_is_refused(Coordination, attempts)
+        begun = commit_async(coordination, "a", {a_place(): at(1)})
+        assert isinstance(begun.exception(PATIENCE), Unavailable)
         assert heard == []
         end()

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from datetime import UTC, datetime
 from nakadi.ports.clock import SystemClock
 from nakadi.app.engines import open_coordination
+from nakadi.common.waiting import run_blocking
 from nakadi.model.event_type import Position
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports.coordination import AssignmentChanged
@@ -34,7 +35,7 @@ for line in sys.stdin:
     words = line.split()
     if words[0] == "commit":
         place = EventTypePartition("order", "0")
-        found = coordination.commit("1b6c", words[1], {place: Position(1, int(words[2]))}, now)
+        found = run_blocking(coordination.commit("1b6c", words[1], {place: Position(1, int(words[2]))}, now))
         print(found[place].value, flush=True)
     else:
         for _ in range(int(words[1])):

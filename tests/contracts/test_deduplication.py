@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import pytest
 
+from nakadi.common.waiting import begin_task, run_blocking
 from nakadi.model.events import Duplicate, EventPlace, OffsetBounds, Record, RecordLines, Stored, StoredExcept
 from nakadi.ports.deduplication import EventIds
 from nakadi.ports.event_log import AppendResultByPartition, SealedTopic, UnknownTopic
@@ -56,7 +57,7 @@ def once(
 ) -> AppendResultByPartition:
     """Append events whose texts are the names of their ids."""
     ids = ids_of(*names, **how)  # type: ignore[arg-type]
-    return log.once.append_once(topic, records_of(names, ids.partitions, only), ids)
+    return run_blocking(log.once.append_once(topic, records_of(names, ids.partitions, only), ids))
 
 
 def records_of(
@@ -176,8 +177,10 @@ def test_takes_lines_of_text(log):
     """Records that were never made one by one lose their duplicates as well."""
     topic = log.a_topic()
     once(log, topic, "b")
-    fates = log.once.append_once(
-        topic, {0: RecordLines(b"\n".join(an_event(name).value or b"" for name in "abc"), 3)}, ids_of("a", "b", "c")
+    fates = run_blocking(
+        log.once.append_once(
+            topic, {0: RecordLines(b"\n".join(an_event(name).value or b"" for name in "abc"), 3)}, ids_of("a", "b", "c")
+        )
     )
     assert fates == {0: duplicates(_1=(1, 0, 0))}
     assert names_in(log, topic) == ["b", "a", "c"]
@@ -189,7 +192,7 @@ def test_takes_long_records(log):
     names = [f"{number:05}" for number in range(40)]
     once(log, topic, names[3], names[30])
     records = [an_event(name, "x" * 5_000) for name in names]
-    fates = log.once.append_once(topic, {0: records}, ids_of(*names))
+    fates = run_blocking(log.once.append_once(topic, {0: records}, ids_of(*names)))
     assert fates == {0: duplicates(_3=(1, 0, 0), _30=(1, 0, 1))}
     assert names_in(log, topic) == [
         names[3],
@@ -262,5 +265,5 @@ def begun(log: LogUnderTest, topic: str, *names: str) -> Future[AppendResultByPa
         else:
             outcome.set_result(found)
 
-    log.once.begin_append_once(topic, {0: [an_event(name) for name in names]}, ids_of(*names), done)
+    begin_task(log.once.append_once(topic, {0: [an_event(name) for name in names]}, ids_of(*names)), done)
     return outcome

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from nakadi.common.waiting import run_blocking
 from nakadi.model.authorization import Attribute
 from nakadi.model.events import OffsetBounds, Record, Stored
 from nakadi.model.outcomes import Unavailable
@@ -30,7 +31,7 @@ class TestAppend:
             Record(None),
         ]
         topic = log.a_topic()
-        log.log.append(topic, {0: records})
+        run_blocking(log.log.append(topic, {0: records}))
         assert [event.record for event in read_everything(log.log, topic, 0, 0)] == records
 
     @pytest.mark.parametrize("size", [1, 100, 5_000, 70_000, 1_000_000])
@@ -38,7 +39,7 @@ class TestAppend:
         """Small and large events come back to the byte."""
         topic = log.a_topic()
         values = [b'"%s"' % (bytes([97 + number]) * size) for number in range(3)]
-        log.log.append(topic, {0: [Record(value) for value in values]})
+        run_blocking(log.log.append(topic, {0: [Record(value) for value in values]}))
         assert [event.record.value for event in read_everything(log.log, topic, 0, 0)] == values
 
     def test_numbers_events_from_zero_in_their_order(self, log: LogUnderTest):
@@ -51,24 +52,24 @@ class TestAppend:
     def test_reports_the_fate_of_each_partition(self, log: LogUnderTest):
         """Every partition of an append has its own fate, and its own numbers."""
         topic = log.a_topic(partitions=3)
-        fates = log.log.append(topic, {2: [a_record("x")], 0: [a_record("y"), a_record("z")]})
+        fates = run_blocking(log.log.append(topic, {2: [a_record("x")], 0: [a_record("y"), a_record("z")]}))
         assert fates == {2: Stored(), 0: Stored()}
         assert [log.values(topic, partition) for partition in range(3)] == [["y", "z"], [], ["x"]]
 
     def test_of_nothing_stores_nothing(self, log: LogUnderTest):
         """An append without records changes nothing."""
         topic = log.a_topic()
-        assert log.log.append(topic, {}) == {}
-        assert log.log.append(topic, {0: []}) == {0: Stored()}
+        assert run_blocking(log.log.append(topic, {})) == {}
+        assert run_blocking(log.log.append(topic, {0: []})) == {0: Stored()}
         assert log.log.bounds(topic, [0]) == {0: OffsetBounds(0, 0)}
 
     def test_to_an_unknown_place_stores_nothing(self, log: LogUnderTest):
         """A topic that was never created is unknown, and so is a partition it does not have."""
         with pytest.raises(UnknownTopic):
-            log.log.append("nowhere", {0: [a_record("a")]})
+            run_blocking(log.log.append("nowhere", {0: [a_record("a")]}))
         topic = log.a_topic(partitions=2)
         with pytest.raises(UnknownTopic):
-            log.log.append(topic, {0: [a_record("a")], 2: [a_record("b")]})
+            run_blocking(log.log.append(topic, {0: [a_record("a")], 2: [a_record("b")]}))
         assert log.values(topic) == []
 
     def test_keeps_together_what_was_appended_together(self, log: LogUnderTest):
@@ -78,7 +79,9 @@ class TestAppend:
         def publish(writer: int) -> None:
             for number in range(20):
                 names = [f"{writer}/{number}/{index}" for index in range(3)]
-                log.log.append(topic, {partition: [a_record(name) for name in names] for partition in range(2)})
+                run_blocking(
+                    log.log.append(topic, {partition: [a_record(name) for name in names] for partition in range(2)})
+                )
 
         run_in_threads(publish, 8)
         for partition in range(2):
@@ -382,7 +385,7 @@ class TestWatch:
         end = log.log.add_change_listener(lambda *place: told.append(place))
         log.store(topic, "a", partition=1)
         until(lambda: (topic, 1) in told)
-        log.log.append(topic, {0: [a_record("b")]})
+        run_blocking(log.log.append(topic, {0: [a_record("b")]}))
         until(lambda: (topic, 0) in told)
         end()
 
@@ -449,6 +452,8 @@ class TestClose:
         log.log.close()
         log.log.close()
         assert_everything_is_refused(EventLog, everything_one_can_do_with(log, topic))
+        begun = append_async(log.log, topic, {0: [a_record("a")]})
+        assert isinstance(begun.exception(PATIENCE), Unavailable)
         assert told == []
         end()
 
@@ -486,8 +491,7 @@ def calls_needing_a_topic(log: LogUnderTest, topic: str):
     return {
         "add_partitions": lambda: log.log.add_partitions(topic, 2),
         "seal_topic": lambda: log.log.seal_topic(topic),
-        "append": lambda: log.log.append(topic, {0: [a_record("a")]}),
-        "begin_append": lambda: append_async(log.log, topic, {0: [a_record("a")]}).result(PATIENCE),
+        "append": lambda: run_blocking(log.log.append(topic, {0: [a_record("a")]})),
         "read": lambda: log.log.read(topic, 0, 0, wait=1),
         "bounds": lambda: log.log.bounds(topic, [0]),
         "offset_at": lambda: log.log.offset_at(topic, 0, now),

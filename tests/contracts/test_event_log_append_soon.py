@@ -1,4 +1,4 @@
-"""What every event log promises of appends that are not waited for: `begin_append` of the port `EventLog`."""
+"""What every event log promises of appends that no thread waits for: `append` of the port `EventLog`, begun."""
 
 import threading
 from collections import Counter
@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 
+from nakadi.common.waiting import begin_task, run_blocking
 from nakadi.model.events import Record, RecordLines, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
@@ -61,7 +62,7 @@ def test_done_is_called_once_for_each(log: LogUnderTest):
                 if isinstance(outcome, Exception) or len(calls) == 20:
                     submitted.set()
 
-            log.log.begin_append(topic, {number % 2: [a_record(name), a_record(name)]}, done)
+            begin_task(log.log.append(topic, {number % 2: [a_record(name), a_record(name)]}), done)
 
     run_in_threads(publish, 4)
     assert submitted.wait(PATIENCE)
@@ -100,8 +101,8 @@ def test_lines_are_records(log: LogUnderTest):
     topic = log.a_topic(partitions=2)
     few = [b'{"n":%d}' % number for number in range(3)]
     many = [b'{"n":%d,"x":"%b"}' % (number, b"x" * 700) for number in range(300)]
-    log.log.append(topic, {0: RecordLines(b"\n".join(few), 3), 1: RecordLines(few[0], 1)})
-    log.log.append(topic, {0: RecordLines(b"\n".join(many), 300), 1: [Record(few[1], "a key")]})
+    run_blocking(log.log.append(topic, {0: RecordLines(b"\n".join(few), 3), 1: RecordLines(few[0], 1)}))
+    run_blocking(log.log.append(topic, {0: RecordLines(b"\n".join(many), 300), 1: [Record(few[1], "a key")]}))
     waiting = [append_async(log.log, topic, {1: RecordLines(few[2], 1)}) for _ in range(5)]
     assert [each.result(PATIENCE) for each in waiting] == [{1: Stored()}] * 5
 

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from nakadi.app.engines import open_event_log
+from nakadi.common.waiting import run_blocking
 from nakadi.model.authorization import Attribute
 from nakadi.model.events import Record
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
@@ -62,7 +63,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(topic=topics, batches=st.dictionaries(partitions, st.lists(records, max_size=6), min_size=1))
     def append(self, topic, batches):
-        self.both(lambda log: log.append(topic, batches))
+        self.both(lambda log: run_blocking(log.append(topic, batches)))
 
     @rule(moved=st.integers(0, 3))
     def time_passes(self, moved):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nakadi.app.engines import open_event_log
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.archiver import ArchivePolicy, EmptyTopicCatalog
 from nakadi.engines.archive.objects import archived_segments_from
@@ -120,7 +121,7 @@ class Walk:
     def append(self) -> None:
         topic, partition = self.place()
         batch = [self.record() for _ in range(self.dice.randint(1, 4))]
-        self.both(lambda log: log.append(topic, {partition: batch}))
+        self.both(lambda log: run_blocking(log.append(topic, {partition: batch})))
 
     def time_passes(self) -> None:
         self.clock.move(3600 * self.dice.choice([1, 1, 1, 2, -1]))

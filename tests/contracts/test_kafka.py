@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from nakadi.app.engines import LogDependencies, open_event_log, open_log_index
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.archive.archiver import ArchivePolicy
 from nakadi.engines.archive.objects import archived_segments_from
 from nakadi.engines.archive.stores import open_archive
@@ -58,9 +59,9 @@ class TestArchive:
         with closing(first), closing(second):
             first.create_topic("t", 1)
             names = [f"{number}" for number in range(500)]
-            first.append("t", {0: [a_record(name) for name in names[:400]]})
+            run_blocking(first.append("t", {0: [a_record(name) for name in names[:400]]}))
             first.archive_topic("t", [0])
-            second.append("t", {0: [a_record(name) for name in names[400:]]})
+            run_blocking(second.append("t", {0: [a_record(name) for name in names[400:]]}))
 
             assert first._hot.bounds("t", [0]) == {0: OffsetBounds(0, 500)}
             first._hot.trim("t", 0, first._hot.read("t", 0, 300).events[0].stored_at + timedelta(milliseconds=1))
@@ -85,7 +86,9 @@ class TestArchive:
             archiving = [workers.submit(archive_again_and_again, each) for each in (first, second)]
             try:
                 for number in range(60):
-                    (first, second)[number % 2].append("t", {0: [a_record(f"{number}/{n}") for n in range(10)]})
+                    run_blocking(
+                        (first, second)[number % 2].append("t", {0: [a_record(f"{number}/{n}") for n in range(10)]})
+                    )
             finally:
                 appended.set()
             for each in archiving:
@@ -116,7 +119,7 @@ class TestTwoProcesses:
             mine = (log, another)[writer % 2]
             for number in range(25):
                 names = [f"{writer}/{number}/{index}" for index in range(40)]
-                mine.append("t", {0: [a_record(name) for name in names]})
+                run_blocking(mine.append("t", {0: [a_record(name) for name in names]}))
 
         with ThreadPoolExecutor(6) as threads:
             list(threads.map(publish, range(6)))
@@ -129,7 +132,7 @@ class TestTwoProcesses:
     def test_show_each_other_at_once_what_they_stored(self, log, another):
         """A read sees what another process stored before it began, at the end of a partition and behind it."""
         for number in range(20):
-            another.append("t", {0: [a_record(f"{number}")]})
+            run_blocking(another.append("t", {0: [a_record(f"{number}")]}))
             assert log.bounds("t", [0])[0].next_offset == number + 1
             assert record_text(log.read("t", 0, number).events[0].record) == f"{number}"
             assert log.read("t", 0, number + 1) == EventSlice((), number + 1)
@@ -141,7 +144,7 @@ class TestTwoProcesses:
         end = log.add_change_listener(lambda *place: told.set() if place == ("t", 1) else None)
         for number in range(5):
             told.clear()
-            another.append("t", {1: [a_record(f"{number}")]})
+            run_blocking(another.append("t", {1: [a_record(f"{number}")]}))
             assert told.wait(PATIENCE)
             assert len(log.read("t", 1, number).events) == 1
         end()
@@ -159,7 +162,7 @@ class TestTwoProcesses:
         log.read("t", 0, 0)
         monkeypatch.setattr(reading, "event_from_message", event_from_message)
         for number in range(20):
-            another.append("t", {0: [a_record(f"{number}")]})
+            run_blocking(another.append("t", {0: [a_record(f"{number}")]}))
             assert log.read("t", 0, number, wait=PATIENCE).events[0].offset == number
         assert values(log, "t") == [f"{number}" for number in range(20)]
 
@@ -168,7 +171,7 @@ class TestTwoProcesses:
         with ThreadPoolExecutor(1) as reader:
             for number in range(5):
                 reading = reader.submit(log.read, "t", 0, number, wait=10 * PATIENCE)
-                another.append("t", {0: [a_record(f"{number}")]})
+                run_blocking(another.append("t", {0: [a_record(f"{number}")]}))
                 assert len(reading.result(PATIENCE).events) == 1
 
     def test_take_nothing_once_one_of_them_has_sealed(self, log, another):
@@ -178,7 +181,7 @@ class TestTwoProcesses:
             stored = 0
             while True:
                 try:
-                    fates = another.append("t", {writer % 2: [a_record("a")]})
+                    fates = run_blocking(another.append("t", {writer % 2: [a_record("a")]}))
                 except SealedTopic:
                     return stored
                 stored += not isinstance(fates[writer % 2], Refused)
@@ -194,11 +197,11 @@ class TestTwoProcesses:
 
     def test_learn_that_a_topic_was_deleted(self, log, another):
         """What another process deleted is unknown, also to a process that has used it."""
-        another.append("t", {0: [a_record("a")]})
+        run_blocking(another.append("t", {0: [a_record("a")]}))
         assert len(log.read("t", 0, 0).events) == 1
         another.delete_topic("t")
         for attempt in (
-            lambda: log.append("t", {0: [a_record("a")]}),
+            lambda: run_blocking(log.append("t", {0: [a_record("a")]})),
             lambda: log.bounds("t", [0]),
             lambda: log.offset_at("t", 0, SystemClock().now()),
             lambda: log.read("t", 0, 1),
@@ -208,13 +211,13 @@ class TestTwoProcesses:
 
     def test_keep_what_comes_while_they_trim(self, url, log, monkeypatch):
         """An event that another process appends while the end of the old ones is looked for is not among them."""
-        log.append("t", {0: [a_record("old")]})
+        run_blocking(log.append("t", {0: [a_record("old")]}))
         before = SystemClock().now() + timedelta(hours=1)
         ends = log._cluster.read_partition_bounds
         with closing(open_event_log(url, HandMovedClock(before + timedelta(hours=1)))) as another:
 
             def end_after_another_append(*wanted):
-                another.append("t", {0: [a_record("late")]})
+                run_blocking(another.append("t", {0: [a_record("late")]}))
                 return ends(*wanted)
 
             monkeypatch.setattr(log._cluster, "read_partition_bounds", end_after_another_append)
@@ -223,7 +226,7 @@ class TestTwoProcesses:
 
     def test_learn_of_events_that_are_removed_while_they_read(self, log, another, monkeypatch):
         """A read whose events another process removes at that moment says so: an archive may have them."""
-        another.append("t", {0: [a_record("a")]})
+        run_blocking(another.append("t", {0: [a_record("a")]}))
         ask = log._cluster.read_partition_bounds
 
         def removed_afterwards(*place):
@@ -239,7 +242,7 @@ class TestTwoProcesses:
         """Partitions that another process added can be written and read."""
         assert another.bounds("t", [0]) == {0: OffsetBounds(0, 0)}
         log.add_partitions("t", 4)
-        another.append("t", {3: [a_record("a")]})
+        run_blocking(another.append("t", {3: [a_record("a")]}))
         assert values(log, "t", 3) == ["a"]
 
 
@@ -247,7 +250,7 @@ class TestAppend:
     def test_that_is_larger_than_a_batch_keeps_its_order(self, log):
         """An append of more than the largest batch is stored in parts, all of it in its order."""
         records = [Record(b'"%07d%s"' % (number, b"x" * 50_000)) for number in range(400)]
-        log.append("t", {0: records})
+        run_blocking(log.append("t", {0: records}))
         found = []
         while len(found) < 400:
             found += [event.record for event in log.read("t", 0, len(found), limit=100, max_bytes=10_000_000).events]
@@ -255,8 +258,10 @@ class TestAppend:
 
     def test_of_what_is_larger_than_kafka_takes_is_refused(self, log):
         """A single event that no batch can hold is refused, and the topic is not taken for a sealed one."""
-        assert log.append("t", {0: [Record(b'"%s"' % (b"x" * 9_000_000))]}) == {0: Refused("internal error")}
-        log.append("t", {0: [a_record("a")]})
+        assert run_blocking(log.append("t", {0: [Record(b'"%s"' % (b"x" * 9_000_000))]})) == {
+            0: Refused("internal error")
+        }
+        run_blocking(log.append("t", {0: [a_record("a")]}))
         assert values(log, "t") == ["a"]
 
 
@@ -287,13 +292,13 @@ class TestTopics:
             producer.flush(PATIENCE)
             end(PATIENCE)
         assert values(log, "t") == ["a"]
-        log.append("t", {0: [a_record("c")]})
+        run_blocking(log.append("t", {0: [a_record("c")]}))
         assert values(log, "t") == ["a", "c"]
 
     def test_are_compacted_by_kafka(self, url, log):
         """Events that newer ones replaced go in Kafka's own time; the newest ones and all offsets stay."""
         now = SystemClock().now()
-        log.append("t", {0: [a_record("0", "k0")]})
+        run_blocking(log.append("t", {0: [a_record("0", "k0")]}))
         log.compact("t", 0, stored_before=now + timedelta(minutes=1), tombstones_before=now - timedelta(days=1))
         with the_cluster(url) as cluster:
             cluster.configure_topic("t", {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"})
@@ -301,7 +306,9 @@ class TestTopics:
 
         def has_holes() -> bool:
             nonlocal stored
-            log.append("t", {0: [a_record(f"{number}", f"k{number % 3}") for number in range(stored, stored + 10)]})
+            run_blocking(
+                log.append("t", {0: [a_record(f"{number}", f"k{number % 3}") for number in range(stored, stored + 10)]})
+            )
             stored += 10
             return len(values(log, "t")) < stored / 2
 
@@ -313,7 +320,7 @@ class TestTopics:
 
     def test_stay_where_the_cluster_takes_no_settings_of_compaction(self, log, caplog):
         """A cluster that lets few settings be changed is asked once, and the log says that nothing is compacted."""
-        log.append("t", {0: [a_record("a", "k"), a_record("b", "k")]})
+        run_blocking(log.append("t", {0: [a_record("a", "k"), a_record("b", "k")]}))
         now = SystemClock().now()
         refused = KafkaException(KafkaError(KafkaError.INVALID_CONFIG))
         asked = []
@@ -332,7 +339,7 @@ class TestTopics:
     def test_have_a_latest_time_in_clusters_that_do_not_know_it(self, log):
         """A cluster older than Kafka 3.0 is searched for the latest time of a partition."""
         assert log._cluster._search_latest_record_time_ms("t", 0) == 0
-        log.append("t", {0: [a_record("a"), a_record("b")]})
+        run_blocking(log.append("t", {0: [a_record("a"), a_record("b")]}))
 
         assert (
             log._cluster._search_latest_record_time_ms("t", 0) == log._cluster.fetch_latest_record_time_ms("t", 0) > 0
@@ -341,11 +348,11 @@ class TestTopics:
     def test_with_events_without_a_key_are_not_compacted(self, url, log):
         """Kafka would remove events without a key, so it does not begin as long as the oldest events have none."""
         now = SystemClock().now()
-        log.append("t", {0: [a_record("a"), a_record("b", "k")]})
+        run_blocking(log.append("t", {0: [a_record("a"), a_record("b", "k")]}))
         log.compact("t", 0, stored_before=now, tombstones_before=now)
         assert setting(url, "cleanup.policy") == "delete"
         log.trim("t", 0, now + timedelta(hours=1))
-        log.append("t", {0: [a_record("c", "k")]})
+        run_blocking(log.append("t", {0: [a_record("c", "k")]}))
         log.compact("t", 0, stored_before=now, tombstones_before=now)
         assert setting(url, "cleanup.policy") == "compact"
 
@@ -356,15 +363,15 @@ class TestFaults:
         with kafka.a_server(tmp_path) as server:
             log = open_event_log(f"kafka://{server.address}", SystemClock())
             log.create_topic("t", 1)
-            log.append("t", {0: [a_record("a")]})
+            run_blocking(log.append("t", {0: [a_record("a")]}))
             server.kill()
             begun = time.monotonic()
-            assert isinstance(log.append("t", {0: [a_record("b")]})[0], Refused)
+            assert isinstance(run_blocking(log.append("t", {0: [a_record("b")]}))[0], Refused)
             with pytest.raises(Unavailable):
                 log.bounds("t", [0])
             assert time.monotonic() - begun < PATIENCE
             server.start()
-            until(lambda: not isinstance(log.append("t", {0: [a_record("c")]})[0], Refused))
+            until(lambda: not isinstance(run_blocking(log.append("t", {0: [a_record("c")]}))[0], Refused))
             assert "b" not in values(log, "t")
             log.close()
 

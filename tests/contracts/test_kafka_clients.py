@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from nakadi.app.engines import open_event_log
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.kafka import client, reading, writing
 from nakadi.engines.kafka.client import ClusterAddress, new_admin_client, new_consumer
 from nakadi.model.events import OffsetBounds, Refused, Stored
@@ -31,7 +32,7 @@ def url():
 def log(url):
     with closing(open_event_log(url, SystemClock())) as opened:
         opened.create_topic("t", 1)
-        opened.append("t", {0: [a_record("a")]})
+        run_blocking(opened.append("t", {0: [a_record("a")]}))
         yield opened
 
 
@@ -57,9 +58,9 @@ def test_an_append_that_a_producer_cannot_send_is_the_last_one_that_it_refuses(a
     """It is refused when its time is over; the next one is stored, once."""
     made = lost(client.new_producer, writing, "new_producer", monkeypatch)
     with closing(open_event_log(url, SystemClock())) as log:
-        assert log.append("t", {0: [a_record("b")]}) == {0: Refused("timed out")}
-        assert log.append("t", {0: [a_record("c")]}) == {0: Stored()}
-        assert log.append("t", {0: [a_record("d")]}) == {0: Stored()}
+        assert run_blocking(log.append("t", {0: [a_record("b")]})) == {0: Refused("timed out")}
+        assert run_blocking(log.append("t", {0: [a_record("c")]})) == {0: Stored()}
+        assert run_blocking(log.append("t", {0: [a_record("d")]})) == {0: Stored()}
         assert [record_text(event.record) for event in another.read("t", 0, 0).events] == ["a", "c", "d"]
         assert len(made) == 2
 
@@ -79,7 +80,7 @@ def test_a_tail_that_stays_behind_is_followed_by_another_consumer(log, another, 
     def tail_has_the_next_event():
         nonlocal place
         assert log.read("t", 0, place).events == ()
-        another.append("t", {0: [a_record("b")]})
+        run_blocking(another.append("t", {0: [a_record("b")]}))
         assert len(log.read("t", 0, place).events) == 1
         place += 1
         return log._tail.slice(("t", 0), place - 1, 1, 1000) is not None

@@ -10,13 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.kafka.client import ClusterAddress
 from nakadi.engines.kafka.cluster import Cluster
 from nakadi.model.events import Record, Refused, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import UnknownTopic
 from tests.support import kafka
-from tests.support.engines import a_record
+from tests.support.engines import a_record, append_and_wait
 from tests.support.kafka_load import WRITERS, Load, open_log, outcome, until_available
 from tests.support.patience import PATIENCE, until
 
@@ -72,10 +73,10 @@ class TestOneServer:
             ThreadPoolExecutor(40) as threads,
         ):
             log.create_topic("t", 1)
-            log.append("t", {0: [a_record("a")]})
+            run_blocking(log.append("t", {0: [a_record("a")]}))
             server.pause()
             try:
-                appends = [threads.submit(log.append, "t", {0: [big]}) for _ in range(40)]
+                appends = [threads.submit(append_and_wait, log, "t", {0: [big]}) for _ in range(40)]
                 # Sixteen of them fill the queue, and a few are on their way.
                 until(lambda: sum(each.done() for each in appends) >= 20)
             finally:
@@ -93,18 +94,18 @@ class TestOneServer:
             ThreadPoolExecutor(12) as threads,
         ):
             log.create_topic("t", 1)
-            log.append("t", {0: [a_record("a")]})
+            run_blocking(log.append("t", {0: [a_record("a")]}))
             server.pause()
             try:
                 # Each needs a batch of its own. One after the other, they would take longer than this test waits.
                 big = Record(b'"%s"' % (b"x" * 5_000_000))
-                appends = [threads.submit(log.append, "t", {0: [big]}) for _ in range(12)]
+                appends = [threads.submit(append_and_wait, log, "t", {0: [big]}) for _ in range(12)]
                 fates = [each.result(PATIENCE)[0] for each in appends]
             finally:
                 server.go_on()
             assert fates == [Refused("timed out")] * 12
             until_available(lambda: log.bounds("t", [0]))
-            until(lambda: not isinstance(log.append("t", {0: [a_record("b")]})[0], Refused))
+            until(lambda: not isinstance(run_blocking(log.append("t", {0: [a_record("b")]}))[0], Refused))
             assert log.bounds("t", [0])[0].next_offset <= 2 + 2
 
     def test_has_no_room_left(self, tmp_path, record_property):
@@ -116,7 +117,10 @@ class TestOneServer:
             with Load(log, record_property) as load:
                 filling = Record(b'"%s"' % random.Random(1).randbytes(500_000).hex().encode())
                 until(
-                    lambda: server.has_ended() or outcome(lambda: log.append("filled", {0: [filling]})) != {0: Stored()}
+                    lambda: (
+                        server.has_ended()
+                        or outcome(lambda: run_blocking(log.append("filled", {0: [filling]}))) != {0: Stored()}
+                    )
                 )
                 load.is_refused()
                 until(server.has_ended)
@@ -132,7 +136,7 @@ class TestOneServer:
 
         def delete_and_find_unknown(topic):
             log.create_topic(topic, 1)
-            log.append(topic, {0: [a_record("a")]})
+            run_blocking(log.append(topic, {0: [a_record("a")]}))
             log.read(topic, 0, 1)
             cluster = Cluster(ClusterAddress.parse(f"kafka://{server.address}"))
             cluster.delete_topic(topic)
@@ -140,7 +144,7 @@ class TestOneServer:
             begun, answers = time.monotonic(), []
 
             def append_is_unknown():
-                answers.append(outcome(lambda: log.append(topic, {0: [a_record("b")]})))
+                answers.append(outcome(lambda: run_blocking(log.append(topic, {0: [a_record("b")]}))))
                 return answers[-1] is UnknownTopic
 
             until(append_is_unknown)
@@ -148,7 +152,7 @@ class TestOneServer:
             until(lambda: outcome(lambda: log.read(topic, 0, 1, wait=0.1)) is UnknownTopic)
             assert all(isinstance(answer[0], Refused) for answer in answers[:-1])
             for _ in range(20):
-                assert outcome(lambda: log.append(topic, {0: [a_record("c")]})) is UnknownTopic
+                assert outcome(lambda: run_blocking(log.append(topic, {0: [a_record("c")]}))) is UnknownTopic
             record_property("figures", f"{topic}: refused {len(answers) - 1}, unknown after {known:.1f} s")
 
         with kafka.a_server(tmp_path) as server, open_log([server], timeout) as log:
@@ -166,7 +170,7 @@ class TestOneServer:
         """While appends time out, one question is under way about their topic, however many there are."""
         with kafka.a_server(tmp_path) as server, open_log([server]) as log, ThreadPoolExecutor(30) as threads:
             log.create_topic("t", 1)
-            log.append("t", {0: [a_record("a")]})
+            run_blocking(log.append("t", {0: [a_record("a")]}))
             asking, asked, count = [], [], log._cluster._count_partitions
 
             def count_records(topic):
@@ -181,11 +185,11 @@ class TestOneServer:
             server.pause()
             try:
                 for _ in range(2):
-                    appends = [threads.submit(log.append, "t", {0: [a_record("b")]}) for _ in range(30)]
+                    appends = [threads.submit(append_and_wait, log, "t", {0: [a_record("b")]}) for _ in range(30)]
                     assert all(isinstance(each.result(PATIENCE)[0], Refused) for each in appends)
             finally:
                 server.go_on()
-            until(lambda: outcome(lambda: log.append("t", {0: [a_record("c")]})) == {0: Stored()})
+            until(lambda: outcome(lambda: run_blocking(log.append("t", {0: [a_record("c")]}))) == {0: Stored()})
             assert set(asked) == {1}
 
 
@@ -202,7 +206,9 @@ class TestThreeServers:
                 servers[3].kill()
                 load.is_refused()
                 load.is_refused()
-                assert all(isinstance(log.append("t", {n: [a_record("x")]})[n], Refused) for n in range(3))
+                assert all(
+                    isinstance(run_blocking(log.append("t", {n: [a_record("x")]}))[n], Refused) for n in range(3)
+                )
                 servers[3].start()
                 load.goes_on()
                 servers[2].start()

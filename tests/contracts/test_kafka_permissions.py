@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
 
 from infra.laptop.kinesis_local import free_port
 from nakadi.app.engines import open_event_log
+from nakadi.common.waiting import run_blocking
 from nakadi.model.events import Refused
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
@@ -115,7 +116,7 @@ def topic(secured_server):
     name = f"t{next(names)}"
     with closing(open_event_log(f"kafka://{secured_server.open}?prefix={STAGE}", SystemClock())) as log:
         log.create_topic(name, 1)
-        log.append(name, {0: [a_record("a", key="k")]})
+        run_blocking(log.append(name, {0: [a_record("a", key="k")]}))
     return name
 
 
@@ -132,7 +133,7 @@ def removes(log, topic):
 
 
 def publishes(log, topic):
-    if isinstance(log.append(topic, {0: [a_record("b", key="k")]})[0], Refused):
+    if isinstance(run_blocking(log.append(topic, {0: [a_record("b", key="k")]}))[0], Refused):
         raise Unavailable("refused")
 
 
@@ -158,7 +159,7 @@ def compacts(log, topic):
 def seals(log, topic):
     log.seal_topic(topic)
     with pytest.raises(SealedTopic):
-        log.append(topic, {0: [a_record("c")]})
+        run_blocking(log.append(topic, {0: [a_record("c")]}))
 
 
 def deletes(log, topic):

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from nakadi.app.engines import open_event_log, open_registry
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.sqlite.changes import APPEND_CHECK_INTERVAL_SECONDS
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic
@@ -162,14 +163,14 @@ class TestRegistry:
 
 def append(log, name: str, count: int) -> None:
     for number in range(count):
-        log.append("t", {0: [a_record(f"{name}/{number}")]})
+        run_blocking(log.append("t", {0: [a_record(f"{name}/{number}")]}))
 
 
 def append_until_sealed(log) -> int:
     acknowledged = 0
     while True:
         try:
-            log.append("t", {0: [a_record("x")]})
+            run_blocking(log.append("t", {0: [a_record("x")]}))
             acknowledged += 1
         except SealedTopic:
             return acknowledged

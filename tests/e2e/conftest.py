@@ -26,7 +26,7 @@ from tests.support.laptop import (
     select_tests,
     variables,
 )
-from tests.support.loop_guard import LoopGuard, guarded_loops
+from tests.support.loop_guard import BlockingCalls, guarded_loops
 from tests.support.patience import PATIENCE
 from tests.support.storages import STORAGES
 from tests.support.tokens import Issuer
@@ -38,16 +38,16 @@ Running = Broker | LaptopBroker | workers.BrokerProgram
 
 
 @pytest.fixture(scope="session", autouse=True)
-def guard() -> Iterator[LoopGuard]:
+def guard() -> Iterator[BlockingCalls]:
     """Calls that block raise on the event loops of brokers in this process."""
-    with guarded_loops() as guard:
-        yield guard
+    with guarded_loops() as calls:
+        yield calls
 
 
 @pytest.fixture(autouse=True)
-def nothing_blocks_a_loop(guard: LoopGuard) -> Iterator[None]:
+def nothing_blocks_a_loop(guard: BlockingCalls) -> Iterator[None]:
     yield
-    calls = guard.take_calls()
+    calls = guard.take()
     assert not calls, "\n".join(calls)
 
 

@@ -1,7 +1,8 @@
-"""What would block the event loop goes to a thread; where `check_may_block` is forgotten, tests notice."""
+"""What would block the event loop goes to a thread; where that is forgotten, tests notice."""
 
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -10,12 +11,18 @@ import httpx
 import pytest
 
 from nakadi.auth import tokens
+from nakadi.common.waiting import Callback
+from nakadi.engines.sqlite.event_log import SqliteLog
+from nakadi.model.event_type import EventType
+from nakadi.ports.event_log import SealedTopic
 from nakadi.publishing import batch
+from nakadi.publishing.publisher import Publisher
 from tests.support.api import create_event_type
 from tests.support.patience import PATIENCE
 from tests.support.served import ServedBroker
 from tests.support.subscriptions import a_cursor, create_subscription
 from tests.support.tokens import Issuer
+from tests.support.workers import start_broker
 
 TWO_PARTITIONS = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 2, "write_parallelism": 2}
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
@@ -154,19 +161,52 @@ def commit(stage: Stage, name: str, *cursors: dict[str, Any], subscription: str 
     return subscription
 
 
-# Each with the module that sends it to a thread.
+def a_refused_commit_is_explained(stage: Stage) -> Scene:
+    name = create_event_type(stage.api)["name"]
+    subscription = commit(stage, name, a_cursor(name))
+    yield
+    commit(stage, name, a_cursor(name), subscription=subscription)
+
+
+def a_timeline_is_switched(stage: Stage) -> Scene:
+    name = create_event_type(stage.api)["name"]
+    stage.publish(name)
+    yield
+
+    async def is_sealed(*_: Any) -> None:
+        await Callback(lambda done: threading.Thread(target=done, args=(SealedTopic(),)).start())
+
+    def look_again(publisher: Publisher, event_type: EventType, _: float) -> EventType:
+        sealing.close()
+        return publisher.event_types.get(event_type.name)
+
+    with ExitStack() as sealing, patch.object(Publisher, "_await_next_timeline", look_again):
+        sealing.enter_context(patch.object(SqliteLog, "append", is_sealed))
+        stage.publish(name)
+
+
+class Staying:
+    """Awaited in the place of `LEAVE_LOOP` by who forgets it."""
+
+    def __await__(self) -> Iterator[None]:
+        return iter(())
+
+
+# Each with what sends it to a thread.
 SCENES: tuple[tuple[Callable[[Stage], Scene], str], ...] = (
-    (keys_are_fetched, "auth.tokens"),
-    (a_replaced_key_is_fetched, "auth.tokens"),
-    (a_violation_is_explained, "schemas.validation"),
-    (a_log_is_opened, "app.engines"),
-    (a_cache_looks_for_changes, "common.caching"),
-    (a_subscription_is_looked_up, "common.caching"),
-    (a_rejected_batch_may_fit_a_newer_event_type, "event_types.repository"),
-    (a_schema_is_compiled, "publishing.publisher"),
-    (a_body_is_cut_by_hand, "publishing.validation"),
-    (several_partitions_are_committed, "subscriptions.api.cursors"),
-    (a_turn_is_waited_for, "common.work"),
+    (keys_are_fetched, "auth.tokens.check_may_block"),
+    (a_replaced_key_is_fetched, "auth.tokens.check_may_block"),
+    (a_violation_is_explained, "schemas.validation.check_may_block"),
+    (a_log_is_opened, "app.engines.check_may_block"),
+    (a_cache_looks_for_changes, "common.caching.check_may_block"),
+    (a_subscription_is_looked_up, "common.caching.check_may_block"),
+    (a_rejected_batch_may_fit_a_newer_event_type, "event_types.repository.check_may_block"),
+    (a_schema_is_compiled, "publishing.publisher.check_may_block"),
+    (a_body_is_cut_by_hand, "publishing.validation.check_may_block"),
+    (several_partitions_are_committed, "subscriptions.api.cursors.LEAVE_LOOP"),
+    (a_refused_commit_is_explained, "subscriptions.api.cursors.LEAVE_LOOP"),
+    (a_timeline_is_switched, "publishing.publisher.LEAVE_LOOP"),
+    (a_turn_is_waited_for, "common.work.check_may_block"),
 )
 IDS = [scene.__name__ for scene, _ in SCENES]
 
@@ -183,13 +223,32 @@ def test_it_goes_to_a_thread(stage, scene):
     list(scene(stage))
 
 
-@pytest.mark.parametrize(("scene", "module"), SCENES, ids=IDS)
-def test_what_forgets_to_go_to_a_thread_is_noticed(stage, guard, scene, module):
-    """Without the checks of this module, the guard notices the call."""
+@pytest.mark.parametrize(("scene", "what_sends"), SCENES, ids=IDS)
+def test_what_forgets_to_go_to_a_thread_is_noticed(stage, guard, scene, what_sends):
+    """Without it, the guard notices the call."""
     steps = scene(stage)
     next(steps)
+    forgotten = Staying() if what_sends.endswith("LEAVE_LOOP") else lambda: None
     # What raises on the loop is answered as a fault of the broker's.
-    with patch(f"nakadi.{module}.check_may_block", lambda: None), suppress(AssertionError):
+    with patch(f"nakadi.{what_sends}", forgotten), suppress(AssertionError):
         next(steps, None)
     steps.close()
-    assert guard.take_calls()
+    assert guard.take()
+
+
+def test_a_worker_that_forgets_to_go_to_a_thread_is_noticed(tmp_path):
+    """The processes of a broker that has several are guarded too, in every test that starts them."""
+    forgets = {"LOOP_GUARD_FORGETS": "nakadi.common.caching"}
+    log = tmp_path / "log"
+
+    def publish() -> None:
+        with (
+            log.open("w") as said,
+            start_broker(tmp_path / "data", forgets, said) as program,
+            httpx.Client(base_url=program.url, timeout=PATIENCE) as api,
+        ):
+            name = create_event_type(api)["name"]
+            api.post(f"/event-types/{name}/events", json=[{"n": 1}])
+
+    with pytest.raises(AssertionError, match="SQLite on the event loop"):
+        publish()

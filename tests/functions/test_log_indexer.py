@@ -11,6 +11,7 @@ import pytest
 
 from nakadi.app.engines import LogDependencies, open_event_log, open_log_index
 from nakadi.app.log_indexer import index_batch
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.kinesis import envelopes
@@ -50,7 +51,11 @@ class Shards:
     def publish(self, count: int) -> None:
         log = self.a_log()
         for number in range(count):
-            log.append(TOPIC, {number % PARTITIONS: [Record(b'{"n":%d,"m":%d}' % (number, more)) for more in range(2)]})
+            run_blocking(
+                log.append(
+                    TOPIC, {number % PARTITIONS: [Record(b'{"n":%d,"m":%d}' % (number, more)) for more in range(2)]}
+                )
+            )
         log.close()
 
     def put(self, data: bytes, key: str = f"{TOPIC}/0") -> None:
@@ -281,7 +286,7 @@ def test_a_long_frame_that_came_in_several_batches_is_one(functions, shards):
         SystemClock(),
         LogDependencies(open_index=lambda: open_log_index(INDEX), open_archive=lambda: open_archive(ARCHIVE)),
     )
-    log.append(TOPIC, {0: [Record(json.dumps(stored).encode())]})
+    run_blocking(log.append(TOPIC, {0: [Record(json.dumps(stored).encode())]}))
     log.close()
     records = len(shards.event()["Records"])
     assert records > 2

@@ -10,6 +10,7 @@ import pytest
 from nakadi.app.broker import open_broker
 from nakadi.app.log_indexer import ArchivingFailed, TopicArchiver
 from nakadi.app.settings import Settings
+from nakadi.common.waiting import run_blocking
 from nakadi.model.event_type import DEFAULT_STORAGE_ID
 from nakadi.model.events import OffsetBounds, Record
 from nakadi.model.outcomes import BadSetting, Unavailable
@@ -45,7 +46,7 @@ def publish(broker, name, count, **timeline):
     log.create_topic(f"topic-of-{name}", event_type.timeline.partitions)
     broker.event_types.add(event_type)
     for number in range(count):
-        log.append(f"topic-of-{name}", {0: [Record(b"%d" % number)]})
+        run_blocking(log.append(f"topic-of-{name}", {0: [Record(b"%d" % number)]}))
 
 
 def read(broker, name):

@@ -7,6 +7,7 @@ import pytest
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
+from nakadi.common.waiting import run_blocking
 from nakadi.model.annotations import MATERIALIZE_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy, EnrichmentStrategy
 from nakadi.model.events import Record
@@ -46,7 +47,7 @@ class LiveBroker:
         """All under one key: of a log that is compacted one of them is left."""
         for _ in range(count):
             text = b'{"metadata":{"eid":"e","published_by":"shop"},"name":"%d"}' % self.published
-            self.log.append("customers", {0: [Record(text, key="k")]})
+            run_blocking(self.log.append("customers", {0: [Record(text, key="k")]}))
             self.published += 1
             self.clock.move(1)
 

@@ -20,6 +20,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.memory.eid_claims import MemoryEidClaims
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.model.events import AppendResult, Duplicate, Record, Refused, fates_of_events
@@ -74,16 +75,16 @@ class World:
     def read(self, topic: str, partition: int, offset: int) -> Any:
         return self.log.read(topic, partition, offset, limit=self.drawn.choice([1, 1000]))
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
+    async def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
         """Some partitions are refused, and come into the log all the same, now or later, or never."""
         self.has_grown = True
         refused = {each for each in batches if self.fails()}
-        fates = dict(self.log.append(topic, {each: batches[each] for each in batches if each not in refused}))
+        fates = dict(await self.log.append(topic, {each: batches[each] for each in batches if each not in refused}))
         for partition in refused:
             fates[partition] = Refused("timed out")
             match self.drawn.randrange(3):
                 case 0:
-                    self.log.append(topic, {partition: batches[partition]})
+                    await self.log.append(topic, {partition: batches[partition]})
                 case 1:
                     due = self.clock.monotonic() + self.drawn.uniform(0, LATE_SECONDS)
                     self.late.append((min(due, self.append_deadline), topic, {partition: batches[partition]}))
@@ -115,7 +116,7 @@ class World:
             self.late.remove(each)
             self.has_grown = True
             try:
-                self.log.append(each[1], each[2])
+                run_blocking(self.log.append(each[1], each[2]))
             except SealedTopic:
                 continue
 

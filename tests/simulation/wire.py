@@ -10,6 +10,7 @@ from datetime import datetime
 from random import Random
 from typing import Any, TypeVar
 
+from nakadi.common.waiting import run_blocking
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import (
@@ -89,11 +90,11 @@ class Wire:
     def committed_offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
         return self._call(lambda: self._store.committed_offsets(subscription))
 
-    def commit(
+    async def commit(
         self, subscription: str, session: str, positions: Mapping[EventTypePartition, Position], now: datetime
     ) -> Mapping[EventTypePartition, CommitResult]:
         def list_committed() -> Mapping[EventTypePartition, CommitResult]:
-            verdicts = self._store.commit(subscription, session, positions, now)
+            verdicts = run_blocking(self._store.commit(subscription, session, positions, now))
             offsets = self._store.committed_offsets(subscription)
             for place, verdict in verdicts.items():
                 if verdict is CommitResult.COMMITTED:

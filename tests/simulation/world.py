@@ -14,6 +14,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.memory.stores import MemoryCoordination
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import TryLater, Unavailable
@@ -342,7 +343,9 @@ class World:
 
     def _commit_upto(self, stream: Stream, place: Place, offset: int) -> None:
         with contextlib.suppress(Unavailable):
-            verdicts = self.clients.commit(SUBSCRIPTION, stream.session.id, {place: Position(1, offset)}, self._now())
+            verdicts = run_blocking(
+                self.clients.commit(SUBSCRIPTION, stream.session.id, {place: Position(1, offset)}, self._now())
+            )
             if verdicts[place] is CommitResult.COMMITTED:
                 self._note(f"{stream.session.id} commits {place.partition}:{offset}")
 

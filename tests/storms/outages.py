@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import patch
 from uuid import UUID
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.common import frames
 from nakadi.engines.kinesis.envelopes import WHOLE_FRAME, parse_envelope
 from nakadi.engines.kinesis.event_log import KinesisLog
@@ -167,7 +168,7 @@ class Outages:
         # Values are compared in the order in which they were published: one publisher at a time.
         self._publishing = True
         try:
-            fates = self._publisher.append(event_type.timeline.topic, batches)
+            fates = run_blocking(self._publisher.append(event_type.timeline.topic, batches))
         except (SealedTopic, UnknownTopic):
             self._cached.pop(name, None)
             return

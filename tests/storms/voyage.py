@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.dynamodb.client import parse_table_address
@@ -136,7 +137,7 @@ class Voyage:
         batches = {place: [self._a_record() for _ in range(self.chance.randint(1, 3))] for place in places}
         fates = dict.fromkeys(places, None)
         try:
-            fates = self._logs[0].append(TOPIC, batches)
+            fates = run_blocking(self._logs[0].append(TOPIC, batches))
         finally:
             for place, fate in fates.items():
                 values = [record.value or b"" for record in batches[place]]

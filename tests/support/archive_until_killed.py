@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 
 from nakadi.app.engines import open_event_log, open_log_index
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.archive.archiver import ArchivePolicy
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.archive.tiered_log import TieredLog
@@ -45,7 +46,7 @@ def main(folder: str, run: str) -> None:
         for number in itertools.count():
             names = [f"{run}.{thread}.{number}.{index}" for index in range(1 + number % 3)]
             partition = (thread + number) % PARTITIONS
-            fates = log.append(TOPIC, {partition: [Record(f'"{name}"'.encode()) for name in names]})
+            fates = run_blocking(log.append(TOPIC, {partition: [Record(f'"{name}"'.encode()) for name in names]}))
             if fates[partition] == Stored():
                 os.write(1, f"{partition} {' '.join(names)}\n".encode())
 

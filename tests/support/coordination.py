@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
 
+from nakadi.common.waiting import begin_task, run_blocking
 from nakadi.model.event_type import Position
 from nakadi.model.subscription import (
     EMPTY_ASSIGNMENT,
@@ -95,7 +96,7 @@ def commit(
     coordination: Coordination, session: str, offset: int, partition: int = 0, timeline: int = 1
 ) -> CommitResult:
     place = a_place(partition)
-    return coordination.commit(SUBSCRIPTION, session, {place: at(offset, timeline)}, LATER)[place]
+    return run_blocking(coordination.commit(SUBSCRIPTION, session, {place: at(offset, timeline)}, LATER))[place]
 
 
 def commit_async(
@@ -110,7 +111,7 @@ def commit_async(
         else:
             outcome.set_result(found)
 
-    coordination.begin_commit(SUBSCRIPTION, session, positions, LATER, done)
+    begin_task(coordination.commit(SUBSCRIPTION, session, positions, LATER), done)
     return outcome
 
 

@@ -16,7 +16,7 @@ from nakadi.app.engines import (
     open_log_index,
     open_registry,
 )
-from nakadi.engines.common.callbacks import CallThreads
+from nakadi.common.waiting import CallThreads, begin_task, run_blocking
 from nakadi.engines.memory.eid_claims import MemoryEidClaims
 from nakadi.model.events import Record, StoredEvent
 from nakadi.ports.clock import Clock
@@ -177,7 +177,7 @@ class LogUnderTest:
 
     def store(self, topic: str, *values: str | Record, partition: int = 0) -> None:
         records = [value if isinstance(value, Record) else a_record(value) for value in values]
-        self.log.append(topic, {partition: records})
+        run_blocking(self.log.append(topic, {partition: records}))
 
     def values(self, topic: str, partition: int = 0) -> list[str | None]:
         return [text for _, text in self.events(topic, partition)]
@@ -208,6 +208,10 @@ def read_everything(log: EventLog, topic: str, partition: int, start: int, **how
     return found
 
 
+def append_and_wait(log: EventLog, topic: str, batches: Mapping[int, Sequence[Record]]) -> AppendResultByPartition:
+    return run_blocking(log.append(topic, batches))
+
+
 def append_async(log: EventLog, topic: str, batches: Mapping[int, Sequence[Record]]) -> Future[AppendResultByPartition]:
     """The outcome of an append that is not waited for; a second one would be an error."""
     outcome: Future[AppendResultByPartition] = Future()
@@ -218,7 +222,7 @@ def append_async(log: EventLog, topic: str, batches: Mapping[int, Sequence[Recor
         else:
             outcome.set_result(found)
 
-    log.begin_append(topic, batches, done)
+    begin_task(log.append(topic, batches), done)
     return outcome
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 
 from nakadi.app.engines import open_event_log
+from nakadi.common.waiting import run_blocking
 from nakadi.model.events import Refused
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
@@ -58,7 +59,7 @@ class Load:
         while not self._writing.is_set():
             name, number = f"{writer}/{number}", number + 1
             try:
-                fate = self.log.append("t", {partition: [a_record(name)]})[partition]
+                fate = run_blocking(self.log.append("t", {partition: [a_record(name)]}))[partition]
             except Unavailable:
                 fate = Refused("unavailable")
             (self.refused if isinstance(fate, Refused) else self.acknowledged).append(name)

@@ -1,4 +1,7 @@
-"""Makes calls that block raise on the event loop of a broker in this process, where all else would wait for them.
+"""Makes calls that block raise on the event loop of a broker, where all else would wait for them.
+
+Brokers in the process of the tests are guarded by `guarded_loops`, those in processes of their own by
+`guarded_variables`.
 
 Guarded are statements of SQLite, sockets that block, files that are opened, `time.sleep`, and work of ours that takes
 long: compiling schemas, explaining violations, cutting a body by hand, fetching keys, and a turn at long work. Locks
@@ -7,8 +10,10 @@ are not: one that is held for a moment may be contended anywhere.
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import io
+import os
 import socket
 import sqlite3
 import threading
@@ -17,6 +22,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -49,21 +56,17 @@ class LoopBlockedError(AssertionError):
 
 
 class LoopGuard:
-    """What was called on an event loop so far, with the stack of each call."""
+    """`report` is called for each call on an event loop, with its stack."""
 
-    def __init__(self) -> None:
-        self._calls: list[str] = []
+    def __init__(self, is_on_loop: Callable[[], bool], report: Callable[[str], object]) -> None:
+        self._is_on_loop = is_on_loop
+        self._report = report
 
     def check(self, what: str) -> None:
         """Raise if this is work on the event loop of a broker."""
-        if is_blocking_forbidden.get() or threading.current_thread().name == SERVER_THREAD:
-            self._calls.append(f"{what} on the event loop\n{''.join(traceback.format_stack(limit=25))}")
+        if is_blocking_forbidden.get() or self._is_on_loop():
+            self._report(f"{what} on the event loop\n{''.join(traceback.format_stack(limit=25))}")
             raise LoopBlockedError(what)
-
-    def take_calls(self) -> list[str]:
-        """The calls since this was done last."""
-        calls, self._calls = self._calls, []
-        return calls
 
     def guarded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
@@ -78,7 +81,7 @@ class LoopGuard:
         function = getattr(socket.socket, name)
 
         def call(connection: socket.socket, *arguments: Any) -> Any:
-            if connection.gettimeout() != 0:
+            if connection.gettimeout() != 0 and socket.MSG_DONTWAIT not in arguments[1:]:
                 self.check(f"socket.{name}")
             return function(connection, *arguments)
 
@@ -102,15 +105,65 @@ class LoopGuard:
         return wait_guarded
 
 
+class BlockingCalls:
+    """What was called on an event loop so far, with the stack of each call."""
+
+    def __init__(self) -> None:
+        self._calls: list[str] = []
+
+    def add(self, call: str) -> None:
+        self._calls.append(call)
+
+    def take(self) -> list[str]:
+        """The calls since this was done last."""
+        calls, self._calls = self._calls, []
+        return calls
+
+
 @contextmanager
-def guarded_loops() -> Iterator[LoopGuard]:
+def guarded_loops() -> Iterator[BlockingCalls]:
     """Inside, calls that block raise on the event loops of brokers that are made inside."""
-    guard = LoopGuard()
+    calls = BlockingCalls()
+    guard = LoopGuard(lambda: threading.current_thread().name == SERVER_THREAD, calls.add)
     with ExitStack() as stack:
-        for owner, name in BLOCKING:
-            stack.enter_context(patch.object(owner, name, guard.guarded(name, getattr(owner, name))))
-        for name in OF_SOCKETS:
-            stack.enter_context(patch.object(socket.socket, name, guard.guarded_if_blocking(name)))
-        stack.enter_context(patch.object(sqlite3, "connect", guard.guarded_connect()))
-        stack.enter_context(patch.object(LongWorkQueue, "wait_for_turn", guard.guarded_turn()))
-        yield guard
+        for owner, name, guarded in guarded_attributes(guard):
+            stack.enter_context(patch.object(owner, name, guarded))
+        yield calls
+
+
+def guarded_attributes(guard: LoopGuard) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    """Modules and classes, a name of each, and what is to be called by it."""
+    for owner, name in BLOCKING:
+        yield owner, name, guard.guarded(name, getattr(owner, name))
+    for name in OF_SOCKETS:
+        yield socket.socket, name, guard.guarded_if_blocking(name)
+    yield sqlite3, "connect", guard.guarded_connect()
+    yield LongWorkQueue, "wait_for_turn", guard.guarded_turn()
+
+
+# Brokers in processes of their own ------------------------------------------------------------------------------------
+
+
+def guarded_variables(report: Path, path: str, *, forgets: str | None = None) -> dict[str, str]:
+    """Variables with which Python guards the event loop of a broker, and writes to this file what would block it.
+
+    `path` is where the process finds its modules. One that `forgets` to ask whether it may block can be named.
+    """
+    folders = (Path(__file__).parent / "guarded", Path(__file__).parents[2], path)
+    variables = {"PYTHONPATH": os.pathsep.join(map(str, folders)), "LOOP_GUARD_REPORT": str(report)}
+    return variables if forgets is None else {**variables, "LOOP_GUARD_FORGETS": forgets}
+
+
+def guard_this_process(report: str, forgets: str | None) -> None:
+    """Guard the loop of this process to its end."""
+    file = os.open(report, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    # The processes of a broker may write at once: each call is one write at the end of the file.
+    guard = LoopGuard(is_loop_running, lambda call: os.write(file, call.encode()))
+    for owner, name, guarded in guarded_attributes(guard):
+        setattr(owner, name, guarded)
+    if forgets is not None:
+        import_module(forgets).check_may_block = lambda: None
+
+
+def is_loop_running() -> bool:
+    return asyncio.events._get_running_loop() is not None

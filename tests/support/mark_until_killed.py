@@ -5,6 +5,7 @@ import sys
 import threading
 from pathlib import Path
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.engines.sqlite.mark import Marker
 from nakadi.model.events import Record
@@ -18,7 +19,7 @@ def main(path: Path) -> None:
 
     def publish() -> None:
         while True:
-            log.append("killed", {0: [Record(b"{}")]})
+            run_blocking(log.append("killed", {0: [Record(b"{}")]}))
 
     threading.Thread(target=publish, daemon=True).start()
     os.write(1, b"ready\n")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nakadi.app.engines import open_event_log, open_registry
+from nakadi.common.waiting import run_blocking
 from nakadi.model.events import Record
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.registry import ChangedMeanwhile, PutDocument
@@ -70,7 +71,7 @@ class Commands:
 
     def append(self, topic: str, name: str, count: int) -> None:
         for number in range(count):
-            self._log.append(topic, {0: [Record(f'"{name}/{number}"'.encode())]})
+            run_blocking(self._log.append(topic, {0: [Record(f'"{name}/{number}"'.encode())]}))
 
     def append_in_threads(self, topic: str, name: str, threads: int, count: int) -> None:
         with ThreadPoolExecutor(threads) as publishers:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.memory.stores import MemoryCoordination
 from nakadi.model.event_type import Position
 from nakadi.model.events import Record
@@ -218,7 +219,7 @@ class ParkingSimulation:
             return
         self.check_order(events)
         commit = {PLACE: batch.position}
-        found = self.coordination.commit(SUBSCRIPTION, consumer.session.id, commit, self.clock.now())
+        found = run_blocking(self.coordination.commit(SUBSCRIPTION, consumer.session.id, commit, self.clock.now()))
         if found[PLACE] is not CommitResult.NOT_OWNED:
             self.done |= set(events)
 

@@ -12,6 +12,7 @@ import sys
 import threading
 
 from nakadi.app.engines import open_event_log
+from nakadi.common.waiting import run_blocking
 from nakadi.model.events import Record, Stored
 from nakadi.ports.clock import SystemClock
 
@@ -30,7 +31,7 @@ def main(url: str, run: str) -> None:
             names = [f"{run}.{thread}.{number}.{index}" for index in range(1 + number % 3)]
             partitions = {thread % PARTITIONS, number % PARTITIONS}
             batches = {partition: [Record(f'"{name}"'.encode()) for name in names] for partition in partitions}
-            fates = log.append(TOPIC, batches)
+            fates = run_blocking(log.append(TOPIC, batches))
             stored = [partition for partition, fate in fates.items() if fate == Stored()]
             os.write(1, "".join(f"{partition} {' '.join(names)}\n" for partition in stored).encode())
 

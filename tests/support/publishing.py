@@ -9,7 +9,7 @@ from typing import Any
 
 from nakadi.auth.permissions import Admins, Blacklist, Features, Permissions
 from nakadi.common.caching import Cache
-from nakadi.engines.common.callbacks import call_and_report
+from nakadi.common.waiting import Task, run_blocking
 from nakadi.engines.memory.eid_claims import MemoryEidClaims
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.engines.memory.stores import MemoryRegistry
@@ -18,10 +18,10 @@ from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
 from nakadi.model.event_type import Category, EnrichmentStrategy, EventType, Version
 from nakadi.model.events import AppendResult, Record, Refused
 from nakadi.ports.deduplication import DeduplicatingLog, EventIds
-from nakadi.ports.event_log import AppendCallback, EventLog
+from nakadi.ports.event_log import EventLog
 from nakadi.publishing.batch import BatchLimits, BatchOutcome, BatchStatus
 from nakadi.publishing.claimed_append import LogDeduplication
-from nakadi.publishing.publisher import Publisher, ValidatorCache, run_appends
+from nakadi.publishing.publisher import Publisher, ValidatorCache
 from nakadi.publishing.system_events import KpiCollector, name_hasher
 from tests.support.builders import a_schema, an_event_type
 from tests.support.clock import HandMovedClock
@@ -55,32 +55,27 @@ class UnreliableLog:
         self.troubles: list[Exception] = []
         self.appends: list[tuple[str, Mapping[int, Sequence[Record]]]] = []
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
-        return self._append(topic, batches, self._log.append)
+    async def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
+        return await self._append(topic, batches, self._log.append)
 
-    def append_once(
+    async def append_once(
         self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds
     ) -> Mapping[int, AppendResult]:
         assert isinstance(self._log, DeduplicatingLog)
-        return self._append(topic, batches, partial(self._log.append_once, ids=ids))
+        return await self._append(topic, batches, partial(self._log.append_once, ids=ids))
 
-    def begin_append_once(
-        self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds, done: AppendCallback
-    ) -> None:
-        call_and_report(partial(self.append_once, topic, batches, ids), done)
-
-    def _append(
+    async def _append(
         self,
         topic: str,
         batches: Mapping[int, Sequence[Record]],
-        append: Callable[[str, Mapping[int, Sequence[Record]]], Mapping[int, AppendResult]],
+        append: Callable[[str, Mapping[int, Sequence[Record]]], Task[Mapping[int, AppendResult]]],
     ) -> Mapping[int, AppendResult]:
         if self.troubles:
             raise self.troubles.pop(0)
         self.appends.append((topic, batches))
         accepted = {partition: each for partition, each in batches.items() if partition not in self.refusing}
         refused = {partition: Refused(self.refusing[partition]) for partition in batches if partition in self.refusing}
-        return {**append(topic, accepted), **refused}
+        return {**await append(topic, accepted), **refused}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
@@ -145,7 +140,7 @@ class House:
         return self.publisher.publish(event_type.name, as_body(body), subject, "the-flow", **more)
 
     def delete(self, event_type: EventType, body: Any, subject: Subject = UNAUTHENTICATED) -> BatchOutcome:
-        return run_appends(self.publisher.deletion_task(event_type.name, as_body(body), subject, "the-flow"))
+        return run_blocking(self.publisher.deletion_task(event_type.name, as_body(body), subject, "the-flow"))
 
     def records(self, event_type: EventType, partition: int = 0) -> list[Record]:
         found = self.log.read(event_type.timeline.topic, partition, 0)

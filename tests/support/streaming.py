@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.http.message import ClientGone
 from nakadi.model.events import EventSlice, Record
@@ -33,7 +34,7 @@ class ObservedLog:
         return self
 
     def publish(self, topic: str, *values: str, partition: int = 0) -> None:
-        self._log.append(topic, {partition: [Record(f'"{value}"'.encode()) for value in values]})
+        run_blocking(self._log.append(topic, {partition: [Record(f'"{value}"'.encode()) for value in values]}))
 
     def read(self, topic: str, partition: int, start: int, *, limit: int = 1000, max_bytes: int = 10**6) -> EventSlice:
         self.reads.append(start)

@@ -2,6 +2,7 @@
 
 from math import inf
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.archiver import ArchivePolicy
 from nakadi.engines.archive.objects import archived_segments_from
@@ -60,7 +61,7 @@ class TieredLogFixture:
     def store_hours(self, count: int, *records: Record, partition: int = 0) -> None:
         """An event an hour, of no key, unless others are given."""
         for number in range(count):
-            self.log.append("t", {partition: records or [Record(b"%d" % number)]})
+            run_blocking(self.log.append("t", {partition: records or [Record(b"%d" % number)]}))
             self.clock.move(3600)
 
     def segments(self, partition: int = 0):

@@ -64,8 +64,8 @@ class ColdLog:
     def __init__(self, log: TieredLog) -> None:
         self._log = log
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
-        fates = self._log.append(topic, batches)
+    async def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
+        fates = await self._log.append(topic, batches)
         self._log.archive()
         return fates
 

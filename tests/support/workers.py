@@ -15,6 +15,7 @@ from typing import IO
 
 import httpx
 
+from tests.support.loop_guard import guarded_variables
 from tests.support.patience import PATIENCE
 from tests.support.processes import ENVIRONMENT, run_process
 
@@ -92,7 +93,9 @@ def start_broker(
     data: Path, variables: Mapping[str, str] | None = None, log: IO[str] | int = subprocess.PIPE
 ) -> Iterator[BrokerProgram]:
     command = [*COMMAND, "--data", str(data)]
-    with run_process(command, {**ENVIRONMENT, **(variables or {})}, log=log) as process:
+    report = data.with_name(f"{data.name}-blocking-calls")
+    guarded = guarded_variables(report, ENVIRONMENT["PYTHONPATH"])
+    with run_process(command, {**ENVIRONMENT, **guarded, **(variables or {})}, log=log) as process:
         program = BrokerProgram(process)
         try:
             yield program
@@ -101,6 +104,8 @@ def start_broker(
             with suppress(OSError):
                 for each in program.workers:
                     os.kill(each, signal.SIGKILL)
+    calls = report.read_text()
+    assert not calls, calls
 
 
 @contextmanager

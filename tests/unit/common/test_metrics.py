@@ -14,6 +14,7 @@ from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
 from nakadi.common.counting import OTHER_LABEL_VALUE
 from nakadi.common.metrics import Metrics
+from nakadi.common.waiting import run_blocking
 from nakadi.common.work import LongWorkQueue, run_and_log_failure
 from nakadi.engines.archive.archiver import ArchivePolicy
 from nakadi.engines.archive.reading import SegmentCache, UnreadableSegment
@@ -39,6 +40,7 @@ from nakadi.subscriptions.stream.leases import LeaseKeeper
 from nakadi.subscriptions.stream.members import SubscriptionSessions
 from tests.support.clock import HandMovedClock
 from tests.support.coordination import a_session, an_assignment
+from tests.support.engines import append_and_wait
 from tests.support.metrics import collect_samples, value
 from tests.support.patience import PATIENCE, until
 
@@ -171,7 +173,7 @@ def test_a_commit_that_fails_is_counted(metrics, tmp_path):
         with closing(sqlite3.connect(tmp_path / "nakadi.db")) as other:
             other.execute("BEGIN IMMEDIATE")
             with pytest.raises(Unavailable):
-                log.append("t", {0: []})
+                run_blocking(log.append("t", {0: []}))
 
     assert read_sample(metrics, "nakadi_sqlite_commit_failures_total") == 1
     assert read_sample(metrics, "nakadi_sqlite_appends_waiting") == 0
@@ -191,7 +193,7 @@ def test_appends_that_wait_are_reported(metrics, tmp_path):
 
     with closing(SqliteLog(tmp_path / "nakadi.db", Held(), metrics)) as log:
         log.create_topic("t", 1)
-        threads = [threading.Thread(target=log.append, args=("t", {0: []})) for _ in range(2)]
+        threads = [threading.Thread(target=append_and_wait, args=(log, "t", {0: []})) for _ in range(2)]
         threads[0].start()
         assert busy.wait(PATIENCE)
         threads[1].start()
@@ -224,7 +226,7 @@ def test_work_on_the_archive_that_fails_is_counted(metrics):
         ArchivePolicy(hot_retention=0, unreferenced_grace=0),
         metrics,
     )
-    hot.append("t", {0: [Record(b"{}")]})
+    run_blocking(hot.append("t", {0: [Record(b"{}")]}))
     worker.schedule_archiving("t", [0])
     with pytest.raises(Unavailable):
         worker.archive_all()

@@ -3,6 +3,7 @@ from msgspec.structs import replace
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.event_types.adoption import TimelineToAdopt
 from nakadi.event_types.timelines import next_timeline
@@ -31,9 +32,9 @@ def broker():
     log = broker.logs.for_storage("default")
     for topic in ("first", "second", "avro", "sealed"):
         log.create_topic(topic, 1)
-    log.append("first", {0: [Record(b'{"n":1}'), Record(b'{"n":2}')]})
-    log.append("second", {0: [Record(b'{"n":3}')]})
-    log.append("avro", {0: [Record(b'{"n":4}'), Record(b"\x00\x01")]})
+    run_blocking(log.append("first", {0: [Record(b'{"n":1}'), Record(b'{"n":2}')]}))
+    run_blocking(log.append("second", {0: [Record(b'{"n":3}')]}))
+    run_blocking(log.append("avro", {0: [Record(b'{"n":4}'), Record(b"\x00\x01")]}))
     yield broker
     broker.close()
 
@@ -140,7 +141,7 @@ def assert_unchanged(broker, name):
     event_type = broker.event_types.get(name)
     assert not any(each.adopted for each in event_type.timelines)
     assert event_type.switching_to is None
-    broker.logs.for_storage("default").append(event_type.timeline.topic, {0: [Record(b"{}")]})
+    run_blocking(broker.logs.for_storage("default").append(event_type.timeline.topic, {0: [Record(b"{}")]}))
 
 
 def test_another_storage_has_no_topics_of_others(broker, name):
@@ -160,7 +161,9 @@ def test_another_storage_has_no_topics_of_others(broker, name):
 
 def test_an_event_type_with_events_cannot_adopt(broker, name):
     """Its own events would be lost. (R281)"""
-    broker.logs.for_storage("default").append(broker.event_types.get(name).timeline.topic, {1: [Record(b"{}")]})
+    run_blocking(
+        broker.logs.for_storage("default").append(broker.event_types.get(name).timeline.topic, {1: [Record(b"{}")]})
+    )
 
     with pytest.raises(Conflict, match=f"The event type {name} has events of its own"):
         adopt(broker, name, the_open())
@@ -185,7 +188,7 @@ def test_an_event_that_comes_meanwhile_is_kept(broker, name):
 
     def seal_late(topic):
         if topic == own and not log.bounds(own, [0])[0].next_offset:
-            log.append(own, {0: [Record(b'{"late":1}')]})
+            run_blocking(log.append(own, {0: [Record(b'{"late":1}')]}))
         seal(topic)
 
     log.seal_topic = seal_late

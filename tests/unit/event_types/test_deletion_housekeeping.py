@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
+from nakadi.common.waiting import run_blocking
 from nakadi.common.work import failed_chore_counts
 from nakadi.event_types.deletion import COMPACTION_LAG, expired_timelines
 from nakadi.http.routes.monitoring import metrics_view
@@ -42,7 +43,7 @@ def register(broker, **changes):
 
 
 def append(broker, event_type, *records):
-    broker.logs.for_storage("default").append(event_type.timeline.topic, {0: records})
+    run_blocking(broker.logs.for_storage("default").append(event_type.timeline.topic, {0: records}))
 
 
 def values(broker, event_type):
@@ -201,7 +202,7 @@ def test_a_failure_is_logged_with_operation_thing_and_cause(broker, clock, monke
     event_type = register(broker, name="a.broken", partitions=2)
     event_log = broker.logs.for_storage("default")
     for partition in range(2):
-        event_log.append(event_type.timeline.topic, {partition: [Record(b"old")]})
+        run_blocking(event_log.append(event_type.timeline.topic, {partition: [Record(b"old")]}))
     clock.move(4 * HOUR)
     trim = event_log.trim
 

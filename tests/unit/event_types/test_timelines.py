@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
+from nakadi.common.waiting import run_blocking
 from nakadi.event_types.timelines import (
     SWITCH_ABANDONED_AFTER,
     is_switch_abandoned,
@@ -40,7 +41,9 @@ def event_type(broker):
     event_type = an_event_type(partitions=2)
     broker.logs.for_storage("default").create_topic(event_type.timeline.topic, 2)
     broker.event_types.add(event_type)
-    broker.logs.for_storage("default").append(event_type.timeline.topic, {0: [Record(b"1"), Record(b"2")]})
+    run_blocking(
+        broker.logs.for_storage("default").append(event_type.timeline.topic, {0: [Record(b"1"), Record(b"2")]})
+    )
     return broker.event_types.get(event_type.name)
 
 
@@ -72,8 +75,8 @@ def test_after_a_switch_the_old_topic_is_closed(broker, event_type):
 
     old, new = broker.event_types.get(event_type.name).timelines
     with pytest.raises(SealedTopic):
-        broker.logs.for_storage("default").append(old.topic, {0: [Record(b"3")]})
-    broker.logs.for_storage("default").append(new.topic, {0: [Record(b"3")]})
+        run_blocking(broker.logs.for_storage("default").append(old.topic, {0: [Record(b"3")]}))
+    run_blocking(broker.logs.for_storage("default").append(new.topic, {0: [Record(b"3")]}))
     assert old.latest_positions == {0: 1, 1: -1}
 
 
@@ -127,7 +130,7 @@ def test_a_storage_out_of_reach_changes_nothing(broker, event_type):
 
     topic = broker.event_types.get(event_type.name).timeline.topic
     assert topic == event_type.timeline.topic
-    broker.logs.for_storage("default").append(topic, {0: [Record(b"3")]})
+    run_blocking(broker.logs.for_storage("default").append(topic, {0: [Record(b"3")]}))
     assert broker.event_types.get(event_type.name).switching_to is None
 
 

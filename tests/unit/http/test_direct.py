@@ -12,6 +12,7 @@ from nakadi.app.broker import open_broker
 from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.common.metrics import Metrics
+from nakadi.common.waiting import LEAVE_LOOP, Callback
 from nakadi.common.work import check_may_block
 from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.http import direct
@@ -22,7 +23,6 @@ from nakadi.local.serving import ServerThread
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.events import Refused, Stored
 from nakadi.model.outcomes import NotAuthenticated, Unavailable
-from nakadi.publishing.publisher import Append
 from tests.support.patience import PATIENCE, until
 from tests.support.wire import Wire
 
@@ -35,8 +35,8 @@ class HeldLog:
     def __init__(self):
         self.waiting = deque()
 
-    def begin_append(self, _topic, _batches, done):
-        self.waiting.append(done)
+    async def append(self):
+        return await Callback(self.waiting.append)
 
     def end(self, outcome=STORED, number=1):
         """Give appends their outcome, in a thread of its own as a log does."""
@@ -55,17 +55,19 @@ class Handlers:
         self.waits = False
         self.threads = []
 
-    def publish(self, request):
+    async def publish(self, request):
         self.threads.append(threading.current_thread().name.rpartition("_")[0] or "loop")
         request.memory.take(1000)
         if self.waits:
             check_may_block()
         try:
-            fates = yield Append(self.log, "topic", {0: [request.body]})
+            fates = await self.log.append()
         except Unavailable as error:
+            await LEAVE_LOOP
             self.threads.append(threading.current_thread().name.rpartition("_")[0] or "loop")
             return json_response(str(error), 500)
         if isinstance(fates[0], Refused):
+            await LEAVE_LOOP
             self.threads.append(threading.current_thread().name.rpartition("_")[0] or "loop")
             return json_response([fates[0].reason] * 5000, 207)
         return Response(200, {"x-length": str(len(request.body))})

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.local.broker import Faults, FaultyLog
 from nakadi.model.events import Refused, Stored
@@ -30,7 +31,7 @@ def log(faults):
 
 
 def append(log, *names, topic="orders"):
-    return log.append(topic, {partition: [a_record(name)] for partition, name in enumerate(names)})
+    return run_blocking(log.append(topic, {partition: [a_record(name)] for partition, name in enumerate(names)}))
 
 
 def values(log, partition=0, topic="orders", start=0):

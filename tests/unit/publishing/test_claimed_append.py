@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.memory.eid_claims import MemoryEidClaims
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.model.events import Duplicate, EventPlace, Record, Refused, Stored, StoredExcept
@@ -78,11 +79,11 @@ def the_end(steps: Any, result: Any) -> Any:
 
 def test_what_settles_while_the_log_is_read_is_not_taken_over(here):
     """An attempt that was under way when the log was read may have stored its event behind that. (P158)"""
-    here.attempt_until("append")
+    here.attempt_until("_append_to")
     here.clock.move(APPEND_SETTLES_AFTER.total_seconds() - 1)
     steps, read = here.attempt_until("_read_events")
     found = read()
-    here.log.append("t", {0: [RECORD]})
+    run_blocking(here.log.append("t", {0: [RECORD]}))
     here.clock.move(2)
     assert the_end(steps, found) == {0: StoredExcept({0: Refused(UNDER_WAY_MESSAGE)})}
     assert run_steps(here.attempt().steps()) == {0: StoredExcept({0: Duplicate(EventPlace(1, 0, 0))})}
@@ -91,7 +92,7 @@ def test_what_settles_while_the_log_is_read_is_not_taken_over(here):
 
 def test_a_dead_attempt_is_taken_over_when_it_is_over(here):
     """Until then nobody is told that the event is stored; afterwards the next attempt stores it. (P158)"""
-    here.attempt_until("append")
+    here.attempt_until("_append_to")
     assert run_steps(here.attempt().steps()) == {0: StoredExcept({0: Refused(UNDER_WAY_MESSAGE)})}
     here.clock.move(APPEND_SETTLES_AFTER.total_seconds())
     assert run_steps(here.attempt().steps()) == {0: Stored()}
@@ -100,7 +101,7 @@ def test_a_dead_attempt_is_taken_over_when_it_is_over(here):
 
 def test_an_attempt_that_died_behind_its_append_has_stored_its_event(here):
     """The log is read at once, whatever the claim says. (P158)"""
-    _, append = here.attempt_until("append")
+    _, append = here.attempt_until("_append_to")
     append()
     assert run_steps(here.attempt().steps()) == {0: StoredExcept({0: Duplicate(EventPlace(1, 0, 0))})}
     assert here.stored() == 1
@@ -118,7 +119,7 @@ def test_an_append_is_not_begun_late(here):
 
 def test_a_confirmation_that_fails_does_no_harm(here):
     """The event is stored, its publisher is told so, and the next attempt finds it in the log."""
-    steps, append = here.attempt_until("append")
+    steps, append = here.attempt_until("_append_to")
     steps.send(append())
     with pytest.raises(StopIteration) as ended:
         steps.throw(Unavailable("no answer"))
@@ -128,10 +129,10 @@ def test_a_confirmation_that_fails_does_no_harm(here):
 
 def test_a_claim_that_was_confirmed_meanwhile_is_not_taken_over(here):
     """Two attempts find a dead one: what the first of them found out, the second does not undo. (P158)"""
-    here.attempt_until("append")
+    here.attempt_until("_append_to")
     here.clock.move(APPEND_SETTLES_AFTER.total_seconds())
     slow, take_over = here.attempt_until("replace")
-    here.log.append("t", {0: [RECORD]})
+    run_blocking(here.log.append("t", {0: [RECORD]}))
     assert run_steps(here.attempt().steps()) == {0: StoredExcept({0: Duplicate(EventPlace(1, 0, 0))})}
     assert the_end(slow, take_over()) == {0: StoredExcept({0: Refused(UNDER_WAY_MESSAGE)})}
     assert here.stored() == 1

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec.structs import replace
 
+from nakadi.common.waiting import run_blocking
 from nakadi.event_types.snapshot import CursorResolver
 from nakadi.http.message import ClientGone
 from nakadi.model.event_type import EventType, Position
@@ -270,7 +271,7 @@ def test_events_that_are_not_delivered_do_not_move_the_cursor():
     async def scenario(stage: Stage) -> None:
         outlet = RecordingOutlet()
         stage.publish("a")
-        stage.log.append(stage.event_type.timeline.topic, {0: [Record(None, key="k")] * 3})
+        run_blocking(stage.log.append(stage.event_type.timeline.topic, {0: [Record(None, key="k")] * 3}))
         stage.stream(outlet, flush_seconds=0.05)
         lines = (await outlet.until(lambda text: f"{line(0, 'a')}\n{{" in text and text.endswith("}\n"))).splitlines()
         assert lines[lines.index(line(0, "a")) + 1] == f'{{"cursor":{{"partition":"0","offset":"{Position(1, 0)}"}}}}'

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from nakadi.auth.permissions import Admins, Blacklist, Features, Permissions
 from nakadi.common.caching import Cache
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import CursorResolver
@@ -78,7 +79,7 @@ class Stage:
 
     def publish(self, event_type: EventType, *records: Record | str) -> None:
         made = [each if isinstance(each, Record) else Record(f'"{each}"'.encode()) for each in records]
-        self.log.append(event_type.timeline.topic, {0: made})
+        run_blocking(self.log.append(event_type.timeline.topic, {0: made}))
 
     def serve(self, event_type: EventType, outlet: RecordingOutlet, subject: Subject = ANN, **asked: int) -> None:
         opening = self.streams.open(event_type.name, StreamParameters(**asked), BEGIN, subject)

@@ -8,6 +8,7 @@ from math import inf
 
 import pytest
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.archive import archiver as archiver_module
 from nakadi.engines.archive.archiver import ArchivePolicy, Archiver
 from nakadi.engines.memory.event_log import MemoryLog
@@ -61,8 +62,8 @@ class TestCompaction:
             tiered.store_hours(1, Record(b"1", f"k{number}"))
         tiered.log.archive()
         compact(tiered)  # the first time is always due
-        tiered.log.append("t", {0: [Record(None, "k3")]})
-        tiered.log.append("t", {0: [Record(b"end")]})
+        run_blocking(tiered.log.append("t", {0: [Record(None, "k3")]}))
+        run_blocking(tiered.log.append("t", {0: [Record(b"end")]}))
         tiered.clock.move(3600)
         compact(tiered)
         found = {event.record.key: event.record.value for event in tiered.log.read("t", 0, 0).events}

@@ -8,6 +8,7 @@ from math import inf
 
 import pytest
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.archive.archiver import ArchivePolicy, Archiver
 from nakadi.engines.archive.objects import archived_segments_from
 from nakadi.engines.archive.stores import MemoryStore
@@ -98,7 +99,7 @@ class TestSeam:
             monkeypatch.setattr(tiered.index, name, refuse)
         tiers = ArchivePolicy(archive_after=0, another_process_archives=True)
         log = TieredLog(tiered.hot, tiered.index, tiered.store, tiered.clock, TopicNames(), tiers)
-        log.append("t", {0: [Record(b"3")]})
+        run_blocking(log.append("t", {0: [Record(b"3")]}))
         archived = log.read("t", 0, 0)
         assert [event.offset for event in archived.events] == [0, 1, 2]
         assert [event.offset for event in log.read("t", 0, archived.next_offset).events] == [3]
@@ -278,7 +279,7 @@ class TestChores:
     def broken(self, tiered: TieredLogFixture, monkeypatch):
         """Another topic, of which nothing can be archived, cooled or merged; it comes first."""
         tiered.log.create_topic("a.broken", 1)
-        tiered.log.append("a.broken", {0: [Record(b"1")]})
+        run_blocking(tiered.log.append("a.broken", {0: [Record(b"1")]}))
         bounds, topic = tiered.hot.bounds, tiered.index.topic
 
         def unless_broken(call):
@@ -345,7 +346,7 @@ class TestArchiving:
         monkeypatch.setattr("nakadi.engines.archive.archiver.TARGET_MEMBER_BYTES", 1000)
         monkeypatch.setattr("nakadi.engines.archive.archiver.BYTES_PER_HOT_READ", 500)
         monkeypatch.setattr("nakadi.engines.archive.archiver.TARGET_OBJECT_BYTES", 3500)
-        tiered.log.append("t", {0: [Record(b'"%s"' % (b"x" * 98)) for _ in range(100)]})
+        run_blocking(tiered.log.append("t", {0: [Record(b'"%s"' % (b"x" * 98)) for _ in range(100)]}))
         tiered.log.archive()
         assert len(tiered.segments()) == 10
         assert len(tiered.objects()) == 3
@@ -377,7 +378,7 @@ class TestArchiving:
         clock, index, store = HandMovedClock(), MemoryLogIndex(), MemoryStore()
         hot = MemoryLog(clock)
         hot.create_topic("t", 2)
-        hot.append("t", {1: [Record(b"1"), Record(b"2")]})
+        run_blocking(hot.append("t", {1: [Record(b"1"), Record(b"2")]}))
         log = TieredLog(
             hot,
             index,

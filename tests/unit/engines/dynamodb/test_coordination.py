@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.app.engines import open_coordination
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.dynamodb.client import RETRY_PAUSES_SECONDS, CallRetryPolicy, TableAddress
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
 from nakadi.engines.dynamodb.coordination_table import LEASES_KEY, CoordinationTable
@@ -63,7 +64,9 @@ def at(offset: int, timeline: int = 1) -> Position:
 
 
 def commit(coordination, session, offset, partition=0) -> CommitResult:
-    return coordination.commit(SUBSCRIPTION, session, {a_place(partition): at(offset)}, LATER)[a_place(partition)]
+    return run_blocking(coordination.commit(SUBSCRIPTION, session, {a_place(partition): at(offset)}, LATER))[
+        a_place(partition)
+    ]
 
 
 def position(coordination, partition=0) -> int:
@@ -153,9 +156,9 @@ class TestFaultsThatLast:
         aws.goes_wrong("UpdateItem", *[refusal_fault("AccessDeniedException")])
         aws.calls.clear()
         with pytest.raises(Unavailable):
-            coordination.commit(SUBSCRIPTION, "a", wanted, LATER)
+            run_blocking(coordination.commit(SUBSCRIPTION, "a", wanted, LATER))
         assert aws.calls["PutItem"] == 1, "others are told of what was committed"
-        again = coordination.commit(SUBSCRIPTION, "a", wanted, LATER)
+        again = run_blocking(coordination.commit(SUBSCRIPTION, "a", wanted, LATER))
         assert sorted(again.values()) == [CommitResult.COMMITTED, CommitResult.OUTDATED]
         assert [position(coordination, each) for each in (0, 1)] == [7, 7]
 
@@ -386,7 +389,7 @@ def test_after_closing_nothing_is_asked_and_no_listener_is_called(aws, coordinat
     aws.calls.clear()
     for attempt in (
         lambda: coordination.park_events(SUBSCRIPTION, "a", [a_parked_event(1)], LATER),
-        lambda: coordination.commit(SUBSCRIPTION, "a", {a_place(): Position(1, 5)}, LATER),
+        lambda: run_blocking(coordination.commit(SUBSCRIPTION, "a", {a_place(): Position(1, 5)}, LATER)),
         lambda: coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("b", "b")), LATER),
         lambda: coordination.remove_subscription_state(SUBSCRIPTION),
     ):

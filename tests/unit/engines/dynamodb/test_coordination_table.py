@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.dynamodb import coordination_table
 from nakadi.engines.dynamodb.client import CallRetryPolicy, TableAddress
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
@@ -49,7 +50,7 @@ def there(here):  # noqa: ARG001  # after it
 
 def commit(coordination, offset, seconds=0.0):
     now = A_MOMENT + timedelta(seconds=10 + seconds)
-    found = coordination.commit(SUBSCRIPTION, "a", {a_place(): Position(1, offset)}, now)
+    found = run_blocking(coordination.commit(SUBSCRIPTION, "a", {a_place(): Position(1, offset)}, now))
     assert found == {a_place(): CommitResult.COMMITTED}
 
 

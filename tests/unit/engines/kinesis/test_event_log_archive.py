@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.archive import maintenance
 from nakadi.engines.archive.maintenance import MIN_SEGMENTS_TO_MERGE, ArchiveSweep, SegmentMerger
 from nakadi.engines.archive.objects import archived_segments_from
@@ -27,7 +28,7 @@ def newest(faulty_kinesis: FaultyKinesis) -> int:
 
 def publish(faulty_kinesis: FaultyKinesis, log, *numbers: int) -> None:
     for number in numbers:
-        log.append("t", {0: [Record(b"%d" % number)]})
+        run_blocking(log.append("t", {0: [Record(b"%d" % number)]}))
     faulty_kinesis.index_all()
 
 
@@ -73,7 +74,7 @@ def test_small_windows_can_be_merged(faulty_kinesis: FaultyKinesis, log):
     for number in range(2 * MIN_SEGMENTS_TO_MERGE):
         faulty_kinesis.clock.move(60)
         moments.append(faulty_kinesis.clock.now())
-        log.append("t", {0: [Record(b"%d" % number, f"key-{number % 5}")]})
+        run_blocking(log.append("t", {0: [Record(b"%d" % number, f"key-{number % 5}")]}))
         faulty_kinesis.index_all()
     merger = SegmentMerger(index=faulty_kinesis.index, store=faulty_kinesis.archive, event_type_name_of=lambda _: None)
     [piece] = merger.plan_merges("t", 0)
@@ -85,7 +86,7 @@ def test_small_windows_can_be_merged(faulty_kinesis: FaultyKinesis, log):
     assert [reader.offset_at("t", 0, moment) for moment in moments] == list(range(2 * MIN_SEGMENTS_TO_MERGE))
 
     faulty_kinesis.index_all()
-    log.append("t", {0: [Record(b"behind", "key-0")]})
+    run_blocking(log.append("t", {0: [Record(b"behind", "key-0")]}))
     faulty_kinesis.index_all()
     assert reader.read("t", 0, 2 * MIN_SEGMENTS_TO_MERGE).events[0].record.value == b"behind"
 
@@ -100,7 +101,7 @@ def test_small_windows_can_be_merged(faulty_kinesis: FaultyKinesis, log):
 def test_compaction_that_was_asleep_changes_nothing(faulty_kinesis: FaultyKinesis, log, monkeypatch):
     """A compaction whose claim ran out while it wrote leaves the partition to the process that has the claim now."""
     for number in range(4):
-        log.append("t", {0: [Record(b"%d" % number, "key")]})
+        run_blocking(log.append("t", {0: [Record(b"%d" % number, "key")]}))
     faulty_kinesis.index_all()
     put = faulty_kinesis.archive.put
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.kinesis import continuity, indexing, maintenance, reading, scanning, tails
 from nakadi.model.events import Record, Refused, Stored
 from nakadi.model.log_index import ArchiveLocation
@@ -69,7 +70,7 @@ class TestPublishing:
     def test_goes_on_when_nothing_was_done(self, faulty_kinesis: FaultyKinesis, log, fault):
         """What was throttled, or never arrived, is sent again, and stored once."""
         faulty_kinesis.faults.goes_wrong("PutRecords", fault, fault)
-        assert log.append("t", {0: [Record(b"1")]}) == {0: Stored()}
+        assert run_blocking(log.append("t", {0: [Record(b"1")]})) == {0: Stored()}
         assert values(log) == [b"1"]
 
     @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ class TestPublishing:
         """What may have been stored is not sent again, and its publisher learns that the outcome is unknown."""
         calls = faulty_kinesis.counting("PutRecords")
         faulty_kinesis.faults.goes_wrong("PutRecords", fault)
-        assert log.append("t", {0: [Record(b"1"), Record(b"2")]}) == {0: TIMED_OUT}
+        assert run_blocking(log.append("t", {0: [Record(b"1"), Record(b"2")]})) == {0: TIMED_OUT}
         assert calls() == 1
         assert values(log) == ([b"1", b"2"] if stored else [])
 
@@ -95,14 +96,14 @@ class TestPublishing:
         """A publisher who tries again what was stored after all has it there twice, each time whole and in order."""
         faulty_kinesis.faults.goes_wrong("PutRecords", timeout_after_effect)
         batch = {0: [Record(b"1"), Record(b"2")]}
-        assert log.append("t", batch) == {0: TIMED_OUT}
-        assert log.append("t", batch) == {0: Stored()}
+        assert run_blocking(log.append("t", batch)) == {0: TIMED_OUT}
+        assert run_blocking(log.append("t", batch)) == {0: Stored()}
         assert values(log) == [b"1", b"2", b"1", b"2"]
 
     def test_ends_when_no_one_lets_it_in(self, faulty_kinesis: FaultyKinesis, log):
         """Throttled for too long, it is refused, and nothing was stored."""
         faulty_kinesis.faults.goes_wrong("PutRecords", *[THROTTLED] * 50)
-        assert log.append("t", {0: [Record(b"1")]}) == {0: TIMED_OUT}
+        assert run_blocking(log.append("t", {0: [Record(b"1")]})) == {0: TIMED_OUT}
         faulty_kinesis.faults.goes_right()
         assert values(log) == []
 
@@ -110,13 +111,13 @@ class TestPublishing:
         """What no further attempt can change is not tried again."""
         calls = faulty_kinesis.counting("PutRecords")
         faulty_kinesis.faults.goes_wrong("PutRecords", EXPIRED)
-        assert log.append("t", {0: [Record(b"1")]}) == {0: FAILED}
+        assert run_blocking(log.append("t", {0: [Record(b"1")]})) == {0: FAILED}
         assert calls() == 1
 
     def test_fails_for_those_partitions_whose_records_failed(self, faulty_kinesis: FaultyKinesis, log):
         """Of a call with several partitions, those that were refused are refused, and no other. (P111)"""
         faulty_kinesis.client.refuses({1: "InternalFailure"})
-        fates = log.append("t", {partition: [Record(b"%d" % partition)] for partition in range(3)})
+        fates = run_blocking(log.append("t", {partition: [Record(b"%d" % partition)] for partition in range(3)}))
         assert fates == {0: Stored(), 1: FAILED, 2: Stored()}
         assert [values(log, partition) for partition in range(3)] == [[b"0"], [], [b"2"]]
 
@@ -124,7 +125,7 @@ class TestPublishing:
         """Of a call with several partitions, those that were throttled are sent again, and the others are not."""
         throttled = "ProvisionedThroughputExceededException"
         faulty_kinesis.client.refuses({0: throttled, 2: throttled}, {1: throttled})
-        fates = log.append("t", {partition: [Record(b"%d" % partition)] for partition in range(3)})
+        fates = run_blocking(log.append("t", {partition: [Record(b"%d" % partition)] for partition in range(3)}))
         assert fates == dict.fromkeys(range(3), Stored())
         assert [values(log, partition) for partition in range(3)] == [[b"0"], [b"1"], [b"2"]]
         assert [len(call) for call in faulty_kinesis.client.put] == [3, 2, 1]
@@ -134,10 +135,10 @@ class TestPublishing:
         """When one record of several fails, none of the events is there, and the numbers of others have no gap."""
         log = faulty_kinesis.a_log(small_records())
         log.create_topic("t", 1)
-        log.append("t", {0: [Record(b"before")]})
+        run_blocking(log.append("t", {0: [Record(b"before")]}))
         faulty_kinesis.client.refuses(*[{}] * failing, {0: "InternalFailure"})
-        assert log.append("t", {0: long_batch()}) == {0: FAILED}
-        log.append("t", {0: [Record(b"after")]})
+        assert run_blocking(log.append("t", {0: long_batch()})) == {0: FAILED}
+        run_blocking(log.append("t", {0: [Record(b"after")]}))
         assert values(log) == [b"before", b"after"]
         assert [event.offset for event in log.read("t", 0, 0).events] == [0, 1]
 
@@ -148,7 +149,7 @@ class TestPublishing:
         batch = long_batch()
         throttled = {0: "ProvisionedThroughputExceededException"}
         faulty_kinesis.client.refuses({}, throttled, throttled)
-        assert log.append("t", {0: batch}) == {0: Stored()}
+        assert run_blocking(log.append("t", {0: batch})) == {0: Stored()}
         assert [event.record for event in log.read("t", 0, 0).events] == batch
         assert all(len(call) == 1 for call in faulty_kinesis.client.put)
 
@@ -169,27 +170,27 @@ class TestReading:
     )
     def test_waits_until_it_is_answered(self, faulty_kinesis: FaultyKinesis, log, operation, fault):
         """A throttled or failed call is made again; no caller gets a smaller number meanwhile."""
-        log.append("t", {0: [Record(b"1")]})
+        run_blocking(log.append("t", {0: [Record(b"1")]}))
         reader = faulty_kinesis.a_log()
         faulty_kinesis.faults.goes_wrong(operation, fault, fault)
         assert reader.bounds("t", [0])[0].next_offset == 1
         faulty_kinesis.faults.goes_wrong("GetRecords", fault)
-        log.append("t", {0: [Record(b"2")]})
+        run_blocking(log.append("t", {0: [Record(b"2")]}))
         assert reader.bounds("t", [0])[0].next_offset == 2
 
     def test_goes_on_behind_an_expired_iterator(self, faulty_kinesis: FaultyKinesis, log):
         """An iterator that is too old is replaced by one for the same place: nothing is missed or read twice."""
-        log.append("t", {0: [Record(b"1")]})
+        run_blocking(log.append("t", {0: [Record(b"1")]}))
         assert values(log) == [b"1"]
-        log.append("t", {0: [Record(b"2")]})
+        run_blocking(log.append("t", {0: [Record(b"2")]}))
         faulty_kinesis.faults.goes_wrong("GetRecords", ITERATOR_EXPIRED)
         assert values(log) == [b"1", b"2"]
 
     def test_begins_with_what_is_left_when_its_place_is_too_old(self, faulty_kinesis: FaultyKinesis, log):
         """When the stream no longer knows the place where the index ends, reading begins with the oldest it has."""
-        log.append("t", {0: [Record(b"1")]})
+        run_blocking(log.append("t", {0: [Record(b"1")]}))
         faulty_kinesis.index_all()
-        log.append("t", {0: [Record(b"2")]})
+        run_blocking(log.append("t", {0: [Record(b"2")]}))
         reader = faulty_kinesis.a_log()
         faulty_kinesis.faults.goes_wrong("GetShardIterator", TOO_OLD)
         assert reader.bounds("t", [0])[0].next_offset == 2
@@ -199,7 +200,7 @@ class TestReading:
     def test_is_unavailable_rather_than_wrong(self, faulty_kinesis: FaultyKinesis, log, fault, monkeypatch):
         """When no answer comes in time, none is given."""
         monkeypatch.setattr(tails, "RETRY_AFTER_REFUSAL_SECONDS", 0.0)  # each of these asks Kinesis itself
-        log.append("t", {0: [Record(b"1")]})
+        run_blocking(log.append("t", {0: [Record(b"1")]}))
         faulty_kinesis.faults.goes_wrong("GetRecords", *[fault] * 100)
         for attempt in (
             lambda: log.bounds("t", [0]),
@@ -213,14 +214,14 @@ class TestReading:
 
     def test_of_the_archive_falls_back_on_the_stream(self, faulty_kinesis: FaultyKinesis, log):
         """While the archive object of a segment is not there, its events are read from the stream."""
-        log.append("t", {0: [Record(b"1")]})
+        run_blocking(log.append("t", {0: [Record(b"1")]}))
         faulty_kinesis.index_all()
         faulty_kinesis.archive.remove(faulty_kinesis.archive.all_keys())
         assert values(faulty_kinesis.a_log()) == [b"1"]
 
     def test_of_a_damaged_archive_falls_back_on_the_stream(self, faulty_kinesis: FaultyKinesis, log):
         """An archive object that cannot be read is as good as none."""
-        log.append("t", {0: [Record(b"1")]})
+        run_blocking(log.append("t", {0: [Record(b"1")]}))
         faulty_kinesis.index_all()
         [key] = faulty_kinesis.archive.all_keys()
         faulty_kinesis.archive.put(key, b"what is this?" * 20)
@@ -228,14 +229,14 @@ class TestReading:
 
     def test_of_an_archive_that_does_not_answer_is_unavailable(self, faulty_kinesis: FaultyKinesis, log):
         """A slow or broken archive gives no empty answer."""
-        log.append("t", {0: [Record(b"1")]})
+        run_blocking(log.append("t", {0: [Record(b"1")]}))
         faulty_kinesis.index_all()
         with pytest.raises(Unavailable):
             faulty_kinesis.a_log(archive=Broken()).read("t", 0, 0)
 
     def test_of_what_was_compacted_never_goes_back_to_the_stream(self, faulty_kinesis: FaultyKinesis, log):
         """What compaction took away does not come back when an archive object is missing."""
-        log.append("t", {0: [Record(b"1", "k"), Record(b"2", "k"), Record(b"3")]})
+        run_blocking(log.append("t", {0: [Record(b"1", "k"), Record(b"2", "k"), Record(b"3")]}))
         faulty_kinesis.clock.move(3600)
         log.compact(
             "t",
@@ -265,7 +266,7 @@ class Cut:
 class TestCompaction:
     def test_that_was_cut_short_is_completed(self, faulty_kinesis: FaultyKinesis, log):
         """When a process ends after it wrote compacted segments, the next one says what is to be read from them."""
-        log.append("t", {0: [Record(b"1", "k"), Record(b"2", "k"), Record(b"3")]})
+        run_blocking(log.append("t", {0: [Record(b"1", "k"), Record(b"2", "k"), Record(b"3")]}))
         faulty_kinesis.clock.move(3600)
         now = faulty_kinesis.clock.now()
         with pytest.raises(Unavailable):
@@ -292,7 +293,7 @@ class TestWatching:
             told.clear()
             faulty_kinesis.faults.goes_wrong("GetRecords", fault)
             until(lambda: not faulty_kinesis.faults.awaits_fault("GetRecords"))
-            log.append("t", {0: [Record(b"1")]})
+            run_blocking(log.append("t", {0: [Record(b"1")]}))
             assert told.wait(PATIENCE)
         end()
 
@@ -308,7 +309,7 @@ class Broken:
 class TestSealing:
     def test_that_failed_is_reported_and_can_be_repeated(self, faulty_kinesis: FaultyKinesis, log):
         """A seal that is not known to be in the log is not reported as done; sealing again completes it."""
-        log.append("t", {0: [Record(b"1")]})
+        run_blocking(log.append("t", {0: [Record(b"1")]}))
         faulty_kinesis.faults.goes_wrong("PutRecords", error_before_effect)
         with pytest.raises(Unavailable):
             log.seal_topic("t")

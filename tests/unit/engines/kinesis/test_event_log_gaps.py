@@ -5,6 +5,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
+from nakadi.common.waiting import run_blocking
 from nakadi.event_types.cursors import count_events_between, next_event_location
 from nakadi.event_types.system_event_types import AUDIT_LOG
 from nakadi.event_types.timelines import next_timeline
@@ -31,7 +32,9 @@ def name(kinesis_hours: Hours) -> str:
 def publish(kinesis_hours: Hours, name: str, *values: int, partition: int = 0) -> None:
     topic = kinesis_hours.broker.event_types.get(name).timeline.topic
     for value in values:
-        kinesis_hours.broker.logs.for_storage("default").append(topic, {partition: [Record(b"%d" % value)]})
+        run_blocking(
+            kinesis_hours.broker.logs.for_storage("default").append(topic, {partition: [Record(b"%d" % value)]})
+        )
 
 
 def follow(kinesis_hours: Hours, name: str, log, after: Position, partition: int = 0) -> list[tuple[Position, int]]:
@@ -132,10 +135,10 @@ def test_publishers_that_know_of_no_new_timeline_lose_nothing(kinesis_hours: Hou
     old = kinesis_hours.broker.event_types.get(name).timeline.topic
     lose_some(kinesis_hours, name)
     log = kinesis_hours.broker.logs.for_storage("default")
-    log.append(old, {0: [Record(b"10")]})
+    run_blocking(log.append(old, {0: [Record(b"10")]}))
     log.delete_topic(old)
     kinesis_hours.pass_by(0.1)
-    log.append(old, {0: [Record(b"11")]})
+    run_blocking(log.append(old, {0: [Record(b"11")]}))
     kinesis_hours.index_all()
 
     assert values(follow(kinesis_hours, name, kinesis_hours.a_log(), Position(1, 9)))[-2:] == [10, 11]

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from nakadi.common.waiting import run_blocking
 from nakadi.model.events import Record, datetime_from_microseconds
 from tests.support.kinesis_faults import FaultyKinesis
 
@@ -30,7 +31,7 @@ def test_nothing_waits_where_nothing_was_stored(log):
 def test_the_lag_is_the_age_of_the_oldest_event_that_is_not_indexed(faulty_kinesis: FaultyKinesis, log):
     """It begins with the first event behind what is indexed, and ends when the indexer has come to the tip."""
     for number in range(3):
-        log.append("t", {0: [Record(b"%d" % number)]})
+        run_blocking(log.append("t", {0: [Record(b"%d" % number)]}))
     indexer = faulty_kinesis.an_indexer()
     first = datetime_from_microseconds(arrival_of(faulty_kinesis, 0) * 1000)
     assert indexer.survey_backlog().lag(first + timedelta(hours=2)) == timedelta(hours=2)
@@ -38,14 +39,14 @@ def test_the_lag_is_the_age_of_the_oldest_event_that_is_not_indexed(faulty_kines
     faulty_kinesis.index_all()
     assert indexer.survey_backlog().lag(first + timedelta(hours=2)) == timedelta(0)
 
-    log.append("t", {0: [Record(b"3")]})
+    run_blocking(log.append("t", {0: [Record(b"3")]}))
     fourth = datetime_from_microseconds(arrival_of(faulty_kinesis, 3) * 1000)
     assert indexer.survey_backlog().lag(fourth + timedelta(minutes=7)) == timedelta(minutes=7)
 
 
 def test_a_round_of_housekeeping_reads_the_stream_once(faulty_kinesis: FaultyKinesis, log):
     """A search for gaps measures the lag as well, for the next question; the one after it looks again."""
-    log.append("t", {0: [Record(b"0")]})
+    run_blocking(log.append("t", {0: [Record(b"0")]}))
     faulty_kinesis.clock.move(
         -(faulty_kinesis.clock.now() - datetime_from_microseconds(arrival_of(faulty_kinesis, 0) * 1000)).total_seconds()
         + 60
@@ -62,7 +63,7 @@ def test_a_round_of_housekeeping_reads_the_stream_once(faulty_kinesis: FaultyKin
 
 def test_clocks_that_disagree_make_no_negative_lag(faulty_kinesis: FaultyKinesis, log):
     """An event that came later than this process says that it is has not waited at all."""
-    log.append("t", {0: [Record(b"0")]})
+    run_blocking(log.append("t", {0: [Record(b"0")]}))
     arrived = datetime_from_microseconds(arrival_of(faulty_kinesis, 0) * 1000)
 
     assert faulty_kinesis.an_indexer().survey_backlog().lag(arrived - timedelta(minutes=1)) == timedelta(0)

@@ -12,6 +12,7 @@ import boto3
 import pytest
 
 from nakadi.common.caching import ChangeWatch
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.archive.reading import SegmentCache
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.kinesis.continuity import ShardTreeCache
@@ -134,7 +135,7 @@ def publish_until(over: threading.Event, log: KinesisLog, writer: int) -> list[t
     while not over.is_set():
         partitions = random.sample(range(PARTITIONS), 3)
         values = {partition: b"%d" % (writer * 1_000_000 + number + at) for at, partition in enumerate(partitions)}
-        fates = log.append(TOPIC, {partition: [Record(value)] for partition, value in values.items()})
+        fates = run_blocking(log.append(TOPIC, {partition: [Record(value)] for partition, value in values.items()}))
         stored += [(partition, value) for partition, value in values.items() if fates[partition] == Stored()]
         number += 3
     return stored
@@ -203,7 +204,7 @@ class TestWhileShardsSplitAndMerge:
             expected = dict.fromkeys(range(PARTITIONS), 0)
             for how in ("split", "merge", "split", "merge"):
                 for partition in range(PARTITIONS):
-                    log.append(TOPIC, {partition: [Record(b"1"), Record(b"2")]})
+                    run_blocking(log.append(TOPIC, {partition: [Record(b"1"), Record(b"2")]}))
                     expected[partition] += 2
                 surroundings.reshard(how)
             for leaf in surroundings.shard_tree().leaves():
@@ -218,7 +219,7 @@ class TestWhileShardsSplitAndMerge:
         """A seal written before a shard split is known to those who only look at what came after."""
         with surroundings.a_log() as log:
             log.create_topic(TOPIC, PARTITIONS)
-            log.append(TOPIC, {partition: [Record(b"1")] for partition in range(PARTITIONS)})
+            run_blocking(log.append(TOPIC, {partition: [Record(b"1")] for partition in range(PARTITIONS)}))
             log.seal_topic(TOPIC)
             ends = log.bounds(TOPIC, range(PARTITIONS))
             surroundings.reshard("split")
@@ -250,7 +251,7 @@ class TestProcessesThatAreBehind:
         with surroundings.a_log() as log:
             log.create_topic(TOPIC, PARTITIONS)
             for partition in range(PARTITIONS):
-                log.append(TOPIC, {partition: [Record(b"1")]})
+                run_blocking(log.append(TOPIC, {partition: [Record(b"1")]}))
             shard_trees = ShardTreeCache(surroundings.a_stream())
             old = shard_trees.current.leaves()
             index = Before(surroundings.index, surroundings.stream)
@@ -258,7 +259,7 @@ class TestProcessesThatAreBehind:
             surroundings.reshard("split")
             surroundings.reshard("merge")
             for partition in range(PARTITIONS):
-                log.append(TOPIC, {partition: [Record(b"2")]})
+                run_blocking(log.append(TOPIC, {partition: [Record(b"2")]}))
             for leaf in surroundings.shard_tree().leaves():
                 surroundings.an_indexer().catch_up(leaf)
             places = [(TOPIC, partition) for partition in range(PARTITIONS)]
@@ -276,7 +277,7 @@ class TestProcessesThatAreBehind:
         with surroundings.a_log() as log, closing(segment_cache):
             log.create_topic(TOPIC, PARTITIONS)
             for partition in range(PARTITIONS):
-                log.append(TOPIC, {partition: [Record(b"1")]})
+                run_blocking(log.append(TOPIC, {partition: [Record(b"1")]}))
             reader = StreamReader(
                 shard_trees,
                 surroundings.index,
@@ -293,7 +294,7 @@ class TestProcessesThatAreBehind:
             surroundings.reshard("split")
             surroundings.reshard("merge")
             for partition in range(PARTITIONS):
-                log.append(TOPIC, {partition: [Record(b"2")]})
+                run_blocking(log.append(TOPIC, {partition: [Record(b"2")]}))
             for leaf in surroundings.shard_tree().leaves():
                 surroundings.an_indexer().catch_up(leaf)
             for partition in range(PARTITIONS):

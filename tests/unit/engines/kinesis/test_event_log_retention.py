@@ -5,6 +5,7 @@ import time
 import pytest
 from msgspec.structs import replace
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.common import frames
 from nakadi.engines.kinesis import envelopes, tails
 from nakadi.model.events import OffsetBounds, Record
@@ -27,7 +28,7 @@ def log(faulty_kinesis: FaultyKinesis):
 
 def publish(log, *numbers: int, partition: int = 0) -> None:
     for number in numbers:
-        log.append("t", {partition: [Record(b"%d" % number)]})
+        run_blocking(log.append("t", {partition: [Record(b"%d" % number)]}))
 
 
 def newest(faulty_kinesis: FaultyKinesis) -> int:

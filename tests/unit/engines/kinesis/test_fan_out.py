@@ -8,6 +8,7 @@ from datetime import timedelta
 import boto3
 import pytest
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.kinesis import fan_out, opening
 from nakadi.engines.kinesis.continuity import ShardCursor
@@ -81,7 +82,7 @@ def wait_until_subscribed(kinesis: PushingKinesis, times: int = 1) -> None:
 def publish(faulty_kinesis: FaultyKinesis, count: int = 1) -> None:
     log = faulty_kinesis.a_log()
     for _ in range(count):
-        log.append("t", {0: [Record(b"1")]})
+        run_blocking(log.append("t", {0: [Record(b"1")]}))
 
 
 def test_what_is_pushed_is_not_asked_for(faulty_kinesis, kinesis, monkeypatch):
@@ -242,7 +243,7 @@ def test_a_shard_that_ends_is_followed_by_its_children():
             until(lambda: {shard for _, shard in kinesis.streaming} >= {f"shardId-00000000000{n}" for n in (1, 2)})
             before = kinesis.records
             for partition in range(4):
-                writer.append("t", {partition: [Record(b"1")]})
+                run_blocking(writer.append("t", {partition: [Record(b"1")]}))
             until(lambda: kinesis.records >= before + 4)
             assert [log.bounds("t", [number])[number].next_offset for number in range(4)] == [1, 1, 1, 1]
             end()

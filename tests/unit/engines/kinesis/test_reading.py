@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.common.caching import ChangeWatch
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.reading import RestartingReader, StreamReader
@@ -34,7 +35,7 @@ def log(faulty_kinesis: FaultyKinesis):
 
 def publish(log, numbers, partition: int = 0) -> None:
     for number in numbers:
-        log.append("t", {partition: [Record(b"%d" % number), Record(b"%d.5" % number)]})
+        run_blocking(log.append("t", {partition: [Record(b"%d" % number), Record(b"%d.5" % number)]}))
 
 
 def events(log, start: int = 0, partition: int = 0, limit: int = 7) -> list[bytes]:
@@ -192,7 +193,7 @@ def test_streams_cost_a_shard_the_same(faulty_kinesis: FaultyKinesis, log, strea
     calls = faulty_kinesis.counting("GetRecords")
     for topic in topics:
         assert reader.read(topic, 0, 0).events == ()
-    log.append(topics[-1], {0: [Record(b"1")]})
+    run_blocking(log.append(topics[-1], {0: [Record(b"1")]}))
     assert told.wait(PATIENCE)
     assert len(reader.read(topics[-1], 0, 0).events) == 1
     asked = calls()
@@ -262,14 +263,14 @@ def test_compaction_is_seen_by_others_and_by_those_who_come_later(faulty_kinesis
     """What compaction left is what every process reads; replaced archive objects are removed."""
     reader = faulty_kinesis.a_log()
     for number in range(10):
-        log.append("t", {0: [Record(b"%d" % number, f"k{number % 3}")]})
+        run_blocking(log.append("t", {0: [Record(b"%d" % number, f"k{number % 3}")]}))
     assert len(reader.read("t", 0, 0).events) == 10
     kept = []
     for _ in range(3):
         faulty_kinesis.clock.move(3600)
         log.compact("t", 0, stored_before=faulty_kinesis.clock.now(), tombstones_before=faulty_kinesis.clock.now())
         kept.append([key for key in faulty_kinesis.archive.all_keys() if key.startswith("compacted/")])
-        log.append("t", {0: [Record(b'"again"', "k0")]})
+        run_blocking(log.append("t", {0: [Record(b'"again"', "k0")]}))
     time.sleep(FAST_OPTIONS.lease)
     expected = [7, 8, 11, 12]
     for each in (log, reader, faulty_kinesis.a_log()):
@@ -289,7 +290,7 @@ def test_nothing_new_is_not_compacted_again(faulty_kinesis: FaultyKinesis, log):
 
 def test_two_do_not_compact_at_once(faulty_kinesis: FaultyKinesis, log):
     """While one process compacts a partition, another one leaves it alone."""
-    log.append("t", {0: [Record(b"1", "k"), Record(b"2", "k"), Record(b"3")]})
+    run_blocking(log.append("t", {0: [Record(b"1", "k"), Record(b"2", "k"), Record(b"3")]}))
     faulty_kinesis.clock.move(3600)
     now = faulty_kinesis.clock.now()
     assert faulty_kinesis.index.claim("compaction/t/0", "somebody", 60)
@@ -320,7 +321,7 @@ def test_a_batch_may_touch_many_partitions(faulty_kinesis: FaultyKinesis, log):
     """However many partitions a batch of the indexer touches, each is counted."""
     log.create_topic("wide", 40)
     for _ in range(2):
-        log.append("wide", {partition: [Record(b"%d" % partition)] for partition in range(40)})
+        run_blocking(log.append("wide", {partition: [Record(b"%d" % partition)] for partition in range(40)}))
     faulty_kinesis.index_all()
     heads = faulty_kinesis.index.index_heads([("wide", partition) for partition in range(40)])
     assert {head.state.next_offset for head in heads.values()} == {2}

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.kinesis import event_log as event_log_module
 from nakadi.engines.kinesis import stream as stream_module
 from nakadi.engines.kinesis import tails as tails_module
@@ -115,7 +116,7 @@ class CountedLock:
 def a_log(faulty_kinesis: FaultyKinesis, client: Any = None) -> KinesisLog:
     log = faulty_kinesis.a_log(client=client)
     log.create_topic("t", 1)
-    log.append("t", {0: [Record(b"1")]})
+    run_blocking(log.append("t", {0: [Record(b"1")]}))
     return log
 
 

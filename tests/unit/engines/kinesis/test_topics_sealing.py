@@ -5,6 +5,7 @@ import time
 import pytest
 
 from nakadi.common import caching
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.kinesis import envelopes, topics
 from nakadi.engines.kinesis.event_log import KinesisOptions
 from nakadi.model.events import Record, Refused, Stored
@@ -49,7 +50,7 @@ def test_a_publisher_does_not_ask_about_every_append(faulty_kinesis: FaultyKines
     index = Asked(faulty_kinesis.index)
     log = faulty_kinesis.a_log(lease_options(60), index=index)
     for _ in range(20):
-        log.append(topic, {0: [Record(b"1")]})
+        run_blocking(log.append(topic, {0: [Record(b"1")]}))
     assert index.times == 1
 
 
@@ -88,7 +89,7 @@ def test_one_question_renews_all_leases(faulty_kinesis: FaultyKinesis, machine):
     for _ in range(4):
         for name in names:
             faulty_kinesis.index.create_topic(name, 1)
-            log.append(name, {0: [Record(b"1")]})
+            run_blocking(log.append(name, {0: [Record(b"1")]}))
         machine.move(2)
     assert index.changes_asked == 4
     assert index.times == len(names)
@@ -100,11 +101,11 @@ def test_a_lease_is_not_renewed_after_a_seal(faulty_kinesis: FaultyKinesis, topi
     index = Asked(faulty_kinesis.index)
     log = faulty_kinesis.a_log(lease_options(2), index=index)
     for _ in range(3):
-        log.append(topic, {0: [Record(b"1")]})
+        run_blocking(log.append(topic, {0: [Record(b"1")]}))
         machine.move(3)
     other.seal_topic(topic)
     with pytest.raises(SealedTopic):
-        log.append(topic, {0: [Record(b"2")]})
+        run_blocking(log.append(topic, {0: [Record(b"2")]}))
     assert other.bounds(topic, [0])[0].next_offset == 3
 
 
@@ -113,11 +114,11 @@ def test_a_renewed_lease_begins_with_the_question(faulty_kinesis: FaultyKinesis,
     other = faulty_kinesis.a_log(lease_options(2))
     index = SlowChanges(faulty_kinesis.index)
     log = faulty_kinesis.a_log(lease_options(2), index=index)
-    log.append(topic, {0: [Record(b"1")]})
+    run_blocking(log.append(topic, {0: [Record(b"1")]}))
     machine.move(3)
     index.meanwhile.append(lambda: other.seal_topic(topic))
     with pytest.raises(SealedTopic):
-        log.append(topic, {0: [Record(b"2")]})
+        run_blocking(log.append(topic, {0: [Record(b"2")]}))
     assert other.bounds(topic, [0])[0].next_offset == 1
 
 
@@ -138,10 +139,10 @@ class SlowChanges(Asked):
 def test_other_processes_learn_of_a_seal_in_time(faulty_kinesis: FaultyKinesis, topic):
     """Once sealing returned in one process, no other takes anything in."""
     sealing, publishing = faulty_kinesis.a_log(lease_options(0.2)), faulty_kinesis.a_log(lease_options(0.2))
-    publishing.append(topic, {0: [Record(b"1")]})
+    run_blocking(publishing.append(topic, {0: [Record(b"1")]}))
     sealing.seal_topic(topic)
     with pytest.raises(SealedTopic):
-        publishing.append(topic, {0: [Record(b"2")]})
+        run_blocking(publishing.append(topic, {0: [Record(b"2")]}))
     assert sealing.bounds(topic, [0])[0].next_offset == 1
 
 
@@ -170,7 +171,7 @@ def test_what_comes_behind_the_seal_is_not_acknowledged(faulty_kinesis: FaultyKi
     other = faulty_kinesis.a_log(lease_options(0.05))
     log = publishing_while(faulty_kinesis, lambda: other.seal_topic(topic))
     with pytest.raises(SealedTopic):
-        log.append(topic, {0: [Record(b"late")], 1: [Record(b"late")]})
+        run_blocking(log.append(topic, {0: [Record(b"late")], 1: [Record(b"late")]}))
     assert {number: each.next_offset for number, each in other.bounds(topic, [0, 1]).items()} == {0: 0, 1: 0}
 
 
@@ -182,7 +183,7 @@ def test_what_comes_before_the_seal_is_acknowledged(faulty_kinesis: FaultyKinesi
         time.sleep(0.1)
 
     log = publishing_while(faulty_kinesis, note_and_wait)
-    assert log.append(topic, {0: [Record(b"1")]}) == {0: Stored()}
+    assert run_blocking(log.append(topic, {0: [Record(b"1")]})) == {0: Stored()}
     assert faulty_kinesis.a_log().bounds(topic, [0])[0].next_offset == 1
 
 
@@ -199,7 +200,7 @@ def test_of_an_append_around_a_seal_each_partition_has_its_fate(faulty_kinesis: 
         time.sleep(0.1)
 
     log = publishing_while(faulty_kinesis, seal_one)
-    fates = log.append(topic, {0: [Record(b"1")], 1: [Record(b"2")]})
+    fates = run_blocking(log.append(topic, {0: [Record(b"1")], 1: [Record(b"2")]}))
     assert fates == {0: Stored(), 1: Refused("timed out")}
 
 
@@ -207,17 +208,17 @@ def test_what_is_lost_with_its_topic_is_reported(faulty_kinesis: FaultyKinesis, 
     """An append during which its topic was deleted finds no topic."""
     log = publishing_while(faulty_kinesis, lambda: (faulty_kinesis.index.delete_topic(topic), time.sleep(0.1)))
     with pytest.raises(UnknownTopic):
-        log.append(topic, {0: [Record(b"1")]})
+        run_blocking(log.append(topic, {0: [Record(b"1")]}))
 
 
 def test_a_frozen_process_does_not_trust_its_old_lease(faulty_kinesis: FaultyKinesis, topic, monkeypatch):
     """A process whose machine stood still for a while asks again, even if its steady clock stood still as well."""
     index = Asked(faulty_kinesis.index)
     log = faulty_kinesis.a_log(lease_options(60), index=index)
-    log.append(topic, {0: [Record(b"1")]})
+    run_blocking(log.append(topic, {0: [Record(b"1")]}))
     now = time.time
     monkeypatch.setattr(time, "time", lambda: now() + 3600)
-    log.append(topic, {0: [Record(b"2")]})
+    run_blocking(log.append(topic, {0: [Record(b"2")]}))
     assert index.times > 1
 
 
@@ -233,10 +234,10 @@ def test_other_processes_learn_of_a_deletion_in_time(faulty_kinesis: FaultyKines
     """Once a topic is deleted by one process, no other acknowledges what is lost with it, though it remembers the
     topic."""
     deleting, publishing = faulty_kinesis.a_log(lease_options(0.2)), faulty_kinesis.a_log(lease_options(0.2))
-    publishing.append(topic, {0: [Record(b"1")]})
+    run_blocking(publishing.append(topic, {0: [Record(b"1")]}))
     deleting.delete_topic(topic)
     with pytest.raises(UnknownTopic):
-        publishing.append(topic, {0: [Record(b"2")]})
+        run_blocking(publishing.append(topic, {0: [Record(b"2")]}))
 
 
 def test_what_is_deleted_again_is_not_waited_for(faulty_kinesis: FaultyKinesis, topic, monkeypatch):

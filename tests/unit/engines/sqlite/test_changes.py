@@ -6,6 +6,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.sqlite import changes
 from nakadi.engines.sqlite.changes import (
     SELECT_APPENDED_PARTITIONS,
@@ -97,7 +98,7 @@ def test_events_are_heard_after_a_look_that_failed(tmp_path, caplog, heard_chang
     appends.add_watcher()
     with closing(SqliteLog(path, SystemClock())) as there:
         there.create_topic("t", 1)
-        there.append("t", {0: [Record(b"1")]})
+        run_blocking(there.append("t", {0: [Record(b"1")]}))
         assert heard_changes.wait(PATIENCE)
     appends.close()
     assert "Looking for events of other processes failed" in caplog.text
@@ -143,7 +144,7 @@ def test_own_commits_are_reported_once(tmp_path, monkeypatch):
         ours.add_change_listener(SUBSCRIPTION, reports.append)
         assert looks.acquire(timeout=PATIENCE)
         for offset in (5, 6):
-            ours.commit(SUBSCRIPTION, "a", {a_place(number): at(offset) for number in range(3)}, A_MOMENT)
+            run_blocking(ours.commit(SUBSCRIPTION, "a", {a_place(number): at(offset) for number in range(3)}, A_MOMENT))
         # This one shows a later change of the file to the poller.
         begin_assignment(ours, "a", subscription="other")
         assert looks.acquire(timeout=PATIENCE)

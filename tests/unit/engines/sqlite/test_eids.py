@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.sqlite import eids
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.model.events import Duplicate, EventPlace, StoredExcept
@@ -43,7 +44,7 @@ def once(log: SqliteLog, *numbers: int, window: timedelta = WINDOW) -> dict[int,
     ids = EventIds(
         scope="a type", timeline=1, window=window, eids=[n.to_bytes(16) for n in numbers], partitions=[0] * len(numbers)
     )
-    fate = log.append_once("t", {0: [a_record(str(number)) for number in numbers]}, ids)[0]
+    fate = run_blocking(log.append_once("t", {0: [a_record(str(number)) for number in numbers]}, ids))[0]
     exceptions = fate.exceptions if isinstance(fate, StoredExcept) else {}
     return {index: each.first for index, each in exceptions.items() if isinstance(each, Duplicate)}
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nakadi.common.metrics import Metrics
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.sqlite import event_log, writing
 from nakadi.engines.sqlite.changes import AppendPoller
 from nakadi.engines.sqlite.event_log import LogCleaner, PartitionCompaction, SqliteLog
@@ -23,7 +24,7 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.event_log import UnknownTopic
 from tests.support.clock import HandMovedClock
-from tests.support.engines import a_record, record_text
+from tests.support.engines import a_record, append_and_wait, record_text
 from tests.support.patience import PATIENCE, started_threads, until
 from tests.support.sqlite import TracedFile
 
@@ -54,25 +55,27 @@ def log(path, clock, metrics):
 class TestWriting:
     def test_what_was_stored_is_there_after_a_restart(self, path, clock, log):
         """Topics, events, seals, trims and numbers outlive the process."""
-        log.append("t", {0: [a_record("a"), a_record("b")]})
+        run_blocking(log.append("t", {0: [a_record("a"), a_record("b")]}))
         clock.move(60)
         log.trim("t", 0, clock.now())
         log.create_topic("sealed", 1)
         log.seal_topic("sealed")
         log.close()
         again = SqliteLog(path, clock)
-        again.append("t", {0: [a_record("c")]})
+        run_blocking(again.append("t", {0: [a_record("c")]}))
         assert again.bounds("t", [0]) == {0: OffsetBounds(2, 3)}
         assert record_text(again.read("t", 0, 2).events[0].record) == "c"
         with pytest.raises(Exception, match="sealed"):
-            again.append("sealed", {0: [a_record("d")]})
+            run_blocking(again.append("sealed", {0: [a_record("d")]}))
         again.close()
 
     def test_appends_that_wait_together_share_a_commit_and_a_row(self, path, log, clock, metrics):
         """During one commit, single events of many threads gather; they become one commit, and one row."""
         with ThreadPoolExecutor(21) as threads:
             with held_commit(threads, log, clock) as waiting:
-                waiting += [threads.submit(log.append, "t", {0: [a_record(f"{number}")]}) for number in range(20)]
+                waiting += [
+                    threads.submit(append_and_wait, log, "t", {0: [a_record(f"{number}")]}) for number in range(20)
+                ]
                 until(lambda: appends_waiting(metrics) == 20)
             for each in waiting:
                 each.result(PATIENCE)
@@ -84,8 +87,8 @@ class TestWriting:
         """Of appends that share a commit each has its own outcome."""
         with ThreadPoolExecutor(10) as threads:
             with held_commit(threads, log, clock) as waiting:
-                waiting += [threads.submit(log.append, "t", {0: [a_record("fine")]}) for _ in range(8)]
-                lost = threads.submit(log.append, "nowhere", {0: [a_record("lost")]})
+                waiting += [threads.submit(append_and_wait, log, "t", {0: [a_record("fine")]}) for _ in range(8)]
+                lost = threads.submit(append_and_wait, log, "nowhere", {0: [a_record("lost")]})
                 until(lambda: appends_waiting(metrics) == 9)
             with pytest.raises(UnknownTopic):
                 lost.result(PATIENCE)
@@ -97,8 +100,8 @@ class TestWriting:
     def test_a_record_that_cannot_be_kept_is_its_publishers_mistake(self, log, value):
         """A value with a line break is refused before anything waits for it."""
         with pytest.raises(ValueError, match="line break"):
-            log.append("t", {0: [Record(value)]})
-        log.append("t", {0: [a_record("fine")]})
+            run_blocking(log.append("t", {0: [Record(value)]}))
+        run_blocking(log.append("t", {0: [a_record("fine")]}))
         assert len(log.read("t", 0, 0).events) == 1
 
     def test_too_many_waiting_appends_are_refused(self, log, clock, metrics, monkeypatch):
@@ -106,13 +109,13 @@ class TestWriting:
         monkeypatch.setattr(writing, "MAX_WAITING_APPENDS", 5)
         with ThreadPoolExecutor(20) as threads:
             with held_commit(threads, log, clock) as waiting:
-                waiting += [threads.submit(log.append, "t", {0: [a_record("x")]}) for _ in range(5)]
+                waiting += [threads.submit(append_and_wait, log, "t", {0: [a_record("x")]}) for _ in range(5)]
                 until(lambda: appends_waiting(metrics) == 5)
                 with pytest.raises(Unavailable, match="Too many"):
-                    log.append("t", {0: [a_record("y")]})
+                    run_blocking(log.append("t", {0: [a_record("y")]}))
             for each in waiting:
                 each.result(PATIENCE)
-        log.append("t", {0: [a_record("z")]})
+        run_blocking(log.append("t", {0: [a_record("z")]}))
         assert len(log.read("t", 0, 0).events) == 7
 
     def test_a_file_that_stays_locked_is_reported(self, path, clock):
@@ -120,20 +123,20 @@ class TestWriting:
         log = SqliteLog(path, clock, patience=0.05)
         log.create_topic("t", 1)
         with locked_file(path), pytest.raises(Unavailable, match="locked"):
-            log.append("t", {0: [a_record("x")]})
-        log.append("t", {0: [a_record("y")]})
+            run_blocking(log.append("t", {0: [a_record("x")]}))
+        run_blocking(log.append("t", {0: [a_record("y")]}))
         assert [record_text(event.record) for event in log.read("t", 0, 0).events] == ["y"]
         log.close()
 
     def test_large_appends_are_kept_in_rows_of_moderate_size(self, path, log):
         """Readers need not fetch a huge append to get at one event of it."""
-        log.append("t", {0: [Record(b'"%s"' % (b"%06d" % number * 200)) for number in range(500)]})
+        run_blocking(log.append("t", {0: [Record(b'"%s"' % (b"%06d" % number * 200)) for number in range(500)]}))
         assert rows_in(path) > 5
         assert [event.offset for event in log.read("t", 0, 250, limit=3).events] == [250, 251, 252]
 
     def test_readers_do_not_wait_for_a_writer(self, path, log):
         """While a transaction holds the file, everything that was stored before is read."""
-        log.append("t", {0: [a_record("a")]})
+        run_blocking(log.append("t", {0: [a_record("a")]}))
         with locked_file(path):
             assert len(log.read("t", 0, 0).events) == 1
             assert log.bounds("t", [0]) == {0: OffsetBounds(0, 1)}
@@ -158,7 +161,7 @@ class TestCleaning:
         with ThreadPoolExecutor(1) as cleaner:
             trimming = cleaner.submit(log.trim, "t", 0, clock.now())
             while not trimming.done():
-                log.append("t", {1: [a_record("x")]})
+                run_blocking(log.append("t", {1: [a_record("x")]}))
                 stored += 1
             trimming.result(PATIENCE)
         assert stored > 3
@@ -181,7 +184,7 @@ class TestCleaning:
         log.delete_topic("t")
         until(lambda: rows_in(path) <= 1)
         log.create_topic("next", 1)
-        log.append("next", {0: [a_record("a")]})
+        run_blocking(log.append("next", {0: [a_record("a")]}))
         log.delete_topic("never there")
         until(lambda: (rows_in(path), logs_in(path)) == (1, 1))
 
@@ -212,7 +215,7 @@ class TestCompaction:
         monkeypatch.setattr(event_log, "MAX_KEYS_AT_ONCE", 10)
         monkeypatch.setattr(event_log, "MAX_ROWS_PER_STEP", 7)
         for number in range(200):
-            log.append("t", {0: [a_record(f"{number}", f"key {number * 7 % 60}")]})
+            run_blocking(log.append("t", {0: [a_record(f"{number}", f"key {number * 7 % 60}")]}))
         clock.move(60)
         log.compact("t", 0, stored_before=clock.now(), tombstones_before=clock.now())
         assert [event.offset for event in log.read("t", 0, 0).events] == list(range(140, 200))
@@ -262,7 +265,7 @@ class TestDamage:
     @pytest.mark.parametrize("body", [b"", b"x" * 10, b"y" * 500])
     def test_that_is_met_while_reading_is_reported(self, path, log, body):
         """A frame that cannot be read makes the read fail; nothing is skipped in silence."""
-        log.append("t", {0: [a_record("a")]})
+        run_blocking(log.append("t", {0: [a_record("a")]}))
         with locked_file(path) as connection:
             connection.execute("UPDATE frames SET body = ?", (body,))
             connection.commit()
@@ -271,7 +274,7 @@ class TestDamage:
 
     def test_of_a_single_byte_is_noticed_in_what_is_compressed(self, path, log):
         """A byte that changed on the disk does not reach a reader."""
-        log.append("t", {0: [Record(b'"%s"' % (b"abcdefgh" * 1000))]})
+        run_blocking(log.append("t", {0: [Record(b'"%s"' % (b"abcdefgh" * 1000))]}))
         with locked_file(path) as connection:
             (body,) = connection.execute("SELECT body FROM frames").fetchone()
             damaged = bytearray(body)
@@ -319,7 +322,7 @@ def fill(log: SqliteLog, count: int, keys: int = 0) -> None:
         records = [
             a_record(f"{number}{filler}", f"{number % keys}" if keys else None) for number in range(start, start + 10)
         ]
-        log.append("t", {0: records})
+        run_blocking(log.append("t", {0: records}))
 
 
 def everything(log: SqliteLog):
@@ -380,7 +383,7 @@ def held_commit(threads: ThreadPoolExecutor, log: SqliteLog, clock: HeldClock) -
     clock.free.clear()
     clock.query_plan.clear()
     try:
-        first: Future[object] = threads.submit(log.append, "t", {0: [a_record("first")]})
+        first: Future[object] = threads.submit(append_and_wait, log, "t", {0: [a_record("first")]})
         assert clock.query_plan.wait(PATIENCE)
         yield [first]
     finally:
@@ -448,7 +451,7 @@ def test_a_moment_is_found_while_its_event_is_trimmed(log, clock, monkeypatch):
     """The offset of a moment is that of the next event, if the one found is trimmed meanwhile."""
     began = clock.now()
     for value in ("a", "b"):
-        log.append("t", {0: [a_record(value)]})
+        run_blocking(log.append("t", {0: [a_record(value)]}))
         clock.move(3600)
     look = event_log.offset_at
 
@@ -472,7 +475,7 @@ def test_nothing_is_left_open(path, clock, recwarn):
         log = SqliteLog(path, clock)
         log.create_topic("t", 1)
         with ThreadPoolExecutor(8) as threads:
-            list(threads.map(lambda _: log.append("t", {0: [a_record("a")]}), range(50)))
+            list(threads.map(lambda _: run_blocking(log.append("t", {0: [a_record("a")]})), range(50)))
             list(threads.map(lambda _: log.read("t", 0, 0), range(50)))
         log.close()
         gc.collect()

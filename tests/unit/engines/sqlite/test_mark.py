@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.engines.sqlite.file import BadDataFile, SqliteFile
 from nakadi.engines.sqlite.mark import Marker, check_against_mark, mark_path
@@ -38,7 +39,7 @@ class DataFile:
             self.log.create_topic(f"topic-of-{name}", 2)
 
     def publish(self, name, count):
-        self.log.append(f"topic-of-{name}", {0: [Record(b"{}") for _ in range(count)]})
+        run_blocking(self.log.append(f"topic-of-{name}", {0: [Record(b"{}") for _ in range(count)]}))
 
     def close(self):
         self.log.close()

@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from nakadi.common.metrics import Metrics
+from nakadi.common.waiting import begin_task, run_blocking
 from nakadi.engines.sqlite import sharing
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.engines.sqlite.reading import ChunkedRecords, split_into_chunks
@@ -78,7 +79,7 @@ def test_one_process_hears_at_once_of_what_another_stored(path, committing):
         closing(SqliteLog(path, HandMovedClock(), committer=second)) as other,
     ):
         end = other.add_change_listener(lambda *place: heard.done() or heard.set_result(place))
-        one.append("t", {1: [a_record("x")]})
+        run_blocking(one.append("t", {1: [a_record("x")]}))
         assert heard.result(PATIENCE) == ("t", 1)
         end()
         assert other.read("t", 1, 0, wait=PATIENCE).events
@@ -93,7 +94,10 @@ def test_a_connection_that_breaks_leaves_nothing_waiting(cut):
     for each in waiting:
         with pytest.raises(Unavailable, match="not known to be stored"):
             each.result(PATIENCE)
-    for attempt in (lambda: log.append("t", {0: [a_record("y")]}), lambda: log.add_change_listener(lambda *_: None)):
+    for attempt in (
+        lambda: run_blocking(log.append("t", {0: [a_record("y")]})),
+        lambda: log.add_change_listener(lambda *_: None),
+    ):
         with pytest.raises(Unavailable, match="has ended"):
             attempt()
 
@@ -169,6 +173,6 @@ def test_a_listener_that_fails_does_not_end_the_thread_of_outcomes(path, committ
             called.set()
             raise RuntimeError("a listener's own fault")
 
-        log.begin_append("t", {0: [a_record("x")]}, fails)
+        begin_task(log.append("t", {0: [a_record("x")]}), fails)
         assert called.wait(PATIENCE)
         assert append_async(log, "t", {0: [a_record("y")]}).result(PATIENCE) == {0: Stored()}

@@ -8,6 +8,7 @@ import pytest
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.engines.sqlite.file import open_connection
 from nakadi.engines.sqlite.wiping import CLAIM_SECONDS, DataFileWiper, request_wipe
@@ -48,7 +49,7 @@ class BusyLog:
             topic = self._drawn.choice(TOPICS)
             filler = b"x" * self._drawn.randint(1, self._largest)
             self.clock.move(1)
-            self.log.append(topic, {0: [Record(b"<<%d>>" % self._count + filler, None)]})
+            run_blocking(self.log.append(topic, {0: [Record(b"<<%d>>" % self._count + filler, None)]}))
             self.kept[topic][self._count] = self.clock.now()
             self._count += 1
 
@@ -93,7 +94,7 @@ def deleted(path):
     with closing(SqliteLog(path, clock := HandMovedClock(A_MOMENT))) as log:
         log.create_topic("a", 1)
         for value in (b"<<1>>", b"<<2>>"):
-            log.append("a", {0: [Record(value, None)]})
+            run_blocking(log.append("a", {0: [Record(value, None)]}))
             clock.move(1)
         log.trim("a", 0, A_MOMENT + timedelta(seconds=1))
         yield log

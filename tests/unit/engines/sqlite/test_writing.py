@@ -6,6 +6,7 @@ from itertools import groupby
 
 import pytest
 
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.sqlite import writing
 from nakadi.engines.sqlite.coordination import SqliteCoordination
 from nakadi.engines.sqlite.event_log import SqliteLog
@@ -77,13 +78,13 @@ def statements(monkeypatch):
 
 def test_a_commit_to_a_known_place_is_one_statement(log, statements):
     """The rows are inserted if nothing else has written, all at once; a transaction is needed for more than sixteen."""
-    log.append("t", {number: [a_record("a")] for number in range(16)})
+    run_blocking(log.append("t", {number: [a_record("a")] for number in range(16)}))
     one = ["INSERT"]
     for partitions, expected in ((1, one), (16, one), (17, ["BEGIN", *one, *one, "COMMIT"])):
         batches = {number: [a_record("b")] for number in range(partitions)}
-        log.append("t", batches)
+        run_blocking(log.append("t", batches))
         statements.clear()
-        log.append("t", batches)
+        run_blocking(log.append("t", batches))
         kinds = [text.split()[0] for text in statements if not text.startswith("--")]  # parts of others begin so
         assert kinds == expected
 
@@ -92,29 +93,29 @@ def test_what_others_write_to_the_file_is_noticed(log, path):
     """Two logs of one file append in turns: every event has an offset of its own."""
     with closing(SqliteLog(path, HandMovedClock())) as other:
         for number in range(5):
-            log.append("t", {0: [a_record(f"a{number}")]})
-            other.append("t", {0: [a_record(f"b{number}")]})
-            other.append("t", {0: [a_record(f"c{number}")]})
+            run_blocking(log.append("t", {0: [a_record(f"a{number}")]}))
+            run_blocking(other.append("t", {0: [a_record(f"b{number}")]}))
+            run_blocking(other.append("t", {0: [a_record(f"c{number}")]}))
         assert texts(log) == [f"{name}{number}" for number in range(5) for name in "abc"]
         other.seal_topic("t")
         with pytest.raises(SealedTopic):
-            log.append("t", {0: [a_record("late")]})
+            run_blocking(log.append("t", {0: [a_record("late")]}))
         other.delete_topic("t")
         with pytest.raises(UnknownTopic):
-            log.append("t", {0: [a_record("late")]})
+            run_blocking(log.append("t", {0: [a_record("late")]}))
 
 
 def test_what_this_log_changes_itself_is_noticed(log):
     """Sealing, deleting and trimming are not appends, and change what may be appended where."""
-    log.append("t", {0: [a_record("a")]})
+    run_blocking(log.append("t", {0: [a_record("a")]}))
     log.create_topic("u", 1)
-    log.append("u", {0: [a_record("b")]})
+    run_blocking(log.append("u", {0: [a_record("b")]}))
     log.seal_topic("t")
     with pytest.raises(SealedTopic):
-        log.append("t", {0: [a_record("c")]})
+        run_blocking(log.append("t", {0: [a_record("c")]}))
     log.delete_topic("u")
     with pytest.raises(UnknownTopic):
-        log.append("u", {0: [a_record("d")]})
+        run_blocking(log.append("u", {0: [a_record("d")]}))
 
 
 @pytest.mark.parametrize("partitions", [1, 17])
@@ -126,12 +127,14 @@ def test_a_commit_that_failed_is_forgotten(log, path, partitions):
             BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"""
         )
     batches = {number: [a_record("a")] for number in range(partitions)}
-    log.append("t", batches)
+    run_blocking(log.append("t", batches))
     for _ in range(2):
-        log.append("t", batches)
+        run_blocking(log.append("t", batches))
         with pytest.raises(Unavailable, match="full"):
-            log.append("t", {number: [a_record("lost" * 300), a_record("too")] for number in range(partitions)})
-    log.append("t", {number: [a_record("b")] for number in range(partitions)})
+            run_blocking(
+                log.append("t", {number: [a_record("lost" * 300), a_record("too")] for number in range(partitions)})
+            )
+    run_blocking(log.append("t", {number: [a_record("b")] for number in range(partitions)}))
     assert [texts(log, number) for number in range(partitions)] == [["a", "a", "a", "b"]] * partitions
 
 
@@ -140,15 +143,15 @@ def test_only_so_many_ends_are_remembered(log, monkeypatch):
     monkeypatch.setattr(writing, "MAX_KNOWN_ENDS", 3)
     for turn in range(3):
         for partition in range(8):
-            log.append("t", {partition: [a_record(f"{turn}")]})
+            run_blocking(log.append("t", {partition: [a_record(f"{turn}")]}))
     assert [texts(log, partition) for partition in range(8)] == [["0", "1", "2"]] * 8
 
 
 def test_a_record_that_no_frame_can_hold_is_refused_alone(log):
     """Its own append raises, before it shares a commit with others."""
     with pytest.raises(ValueError, match="line break"):
-        log.append("t", {0: [Record(b"1\n2")]})
-    log.append("t", {0: [a_record("a")]})
+        run_blocking(log.append("t", {0: [Record(b"1\n2")]}))
+    run_blocking(log.append("t", {0: [a_record("a")]}))
     assert texts(log) == ["a"]
 
 
@@ -188,7 +191,7 @@ def test_a_commit_of_cursors_is_one_statement(coordination, commit_statements):
     transaction = ["BEGIN", "UPDATE", "SELECT", "COMMIT"]
     for partitions, offset, expected in ((1, 1, one), (16, 2, one), (1, 2, [*one, *transaction])):
         commit_statements.clear()
-        coordination.commit(SUBSCRIPTION, "a", {a_place(n): at(offset) for n in range(partitions)}, LATER)
+        run_blocking(coordination.commit(SUBSCRIPTION, "a", {a_place(n): at(offset) for n in range(partitions)}, LATER))
         assert kinds_of(commit_statements) == expected
 
 

@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.common.caching import Cache
+from nakadi.common.waiting import run_blocking
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.event_types.repository import EventTypes
@@ -43,7 +44,7 @@ class Case:
 
     def append_events(self, timeline, events):
         for partition in range(2):
-            self.log.append(timeline.topic, {partition: [Record(b"{}")] * events})
+            run_blocking(self.log.append(timeline.topic, {partition: [Record(b"{}")] * events}))
 
     def switch_timeline(self):
         """The event type has a second timeline."""

@@ -20,18 +20,19 @@ from urllib.parse import unquote
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from nakadi.common.waiting import resume
 from nakadi.http import negotiation
 from nakadi.http.message import (
     JSON_MEDIA_TYPE,
     Answer,
-    AnswerAwaitingWrite,
-    AnswerSteps,
+    AnswerTask,
     Parameter,
     Request,
     Response,
     StreamingResponse,
+    UnfinishedAnswer,
     checked_path,
-    complete_answer,
+    finish_answer,
     is_request_about_kpis,
 )
 from nakadi.http.problem import MethodNotAllowed, make_and_log_problem, problem_of_error, token_problem
@@ -89,7 +90,7 @@ class Route(Struct, frozen=True, kw_only=True):
 
     method: str
     template: str
-    handler: Handler | Callable[[Request], AnswerSteps]
+    handler: Handler | Callable[[Request], AnswerTask]
     operation: str
     parameters: tuple[Parameter, ...] = ()
     accepts_any_content_type: bool = False
@@ -260,11 +261,10 @@ class Application:
 
     def answer(self, request: Request) -> Answer:
         """Answer a request as it came from the wire."""
-        work = self.admit_and_begin(request)
-        return complete_answer(work) if isinstance(work, AnswerAwaitingWrite) else work
+        return finish_answer(self.admit_and_begin(request))
 
-    def admit_and_begin(self, request: Request) -> Answer | AnswerAwaitingWrite:
-        """Begin to answer a request as it came from the wire, up to the first write."""
+    def admit_and_begin(self, request: Request) -> Answer | UnfinishedAnswer:
+        """Begin to answer a request as it came from the wire, up to where it waits first."""
         admitted = self.admit(request)
         if not isinstance(admitted, AdmittedRequest):
             return admitted
@@ -304,7 +304,7 @@ class Application:
         finally:
             current_flow_id.reset(token)
 
-    def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | AnswerAwaitingWrite:
+    def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
         """Begin to answer an admitted request, once its body has been read."""
         began, route, request = time.perf_counter(), admitted.route, admitted.request
         if body is not request.body:
@@ -313,23 +313,20 @@ class Application:
         return self._run_or_resume(request, route, began)
 
     def _run_or_resume(
-        self, request: Request, route: Route, began: float, steps: AnswerSteps | None = None, outcome: Any = None
-    ) -> Answer | AnswerAwaitingWrite:
-        """Begin with the handler; or go on with its steps, now that a write has had this outcome."""
+        self, request: Request, route: Route, began: float, task: AnswerTask | None = None, outcome: Any = None
+    ) -> Answer | UnfinishedAnswer:
+        """Begin with the handler; or go on with its task, now that what it has waited for had this outcome."""
         token, about = current_flow_id.set(request.flow_id), is_request_about_kpis.set(False)
         try:
             answer: Answer
             try:
-                made = steps or route.handler(_with_readable_body(request, route))
+                made = task or route.handler(_with_readable_body(request, route))
                 if isinstance(made, Response | StreamingResponse):
                     answer = made
                 else:
                     try:
-                        if isinstance(outcome, Exception):
-                            write = made.throw(outcome)
-                        else:
-                            write = next(made) if outcome is None else made.send(outcome)
-                        return AnswerAwaitingWrite(write, partial(self._run_or_resume, request, route, began, made))
+                        wait = resume(made, outcome)
+                        return UnfinishedAnswer(wait, partial(self._run_or_resume, request, route, began, made))
                     except StopIteration as end:
                         answer = end.value
                 if (

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nakadi.common.metrics import Metrics
+from nakadi.common.waiting import LEAVE_LOOP
 from nakadi.http import negotiation
 from nakadi.http.application import AdmittedRequest, Lane, current_flow_id, logged_path
 from nakadi.http.direct import (
@@ -28,7 +29,6 @@ from nakadi.http.direct import (
 from nakadi.http.message import (
     MIN_BYTES_TO_TRIM,
     Answer,
-    AnswerAwaitingWrite,
     AsgiScope,
     ClientGone,
     ClosableConnection,
@@ -36,9 +36,11 @@ from nakadi.http.message import (
     RequestMemory,
     Response,
     StreamingResponse,
-    complete_answer,
+    UnfinishedAnswer,
     connection_in_scope,
+    finish_answer,
     request_from_scope,
+    stay_in_thread,
     trim_memory,
 )
 from nakadi.http.problem import RequestTooSlow, make_and_log_problem
@@ -47,7 +49,7 @@ from nakadi.model.outcomes import TooLarge, TryLater
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-RequestWork = Callable[[], Answer | AnswerAwaitingWrite]
+RequestWork = Callable[[], Answer | UnfinishedAnswer]
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -189,7 +191,7 @@ class AsgiApplication:
             if not request.may_have_body() or (connection is not None and connection.has_whole_body):
                 body = await self._read_body(request, self._limits.max_body_bytes, receive)
                 if lane is Lane.IMMEDIATE and not body:
-                    return complete_answer(self._application.admit_and_begin(request))
+                    return finish_answer(self._application.admit_and_begin(request))
                 work, quick = partial(self._application.admit_and_begin, replace(request, body=body)), False
             else:
                 # Nothing of the body is read for a client that is refused by its head.
@@ -220,21 +222,24 @@ class AsgiApplication:
         self, lane: Lane, request: Request, connection: ClosableConnection | None, work: RequestWork, *, quick: bool
     ) -> Answer:
         """The answer of work that is begun on the loop if that is `quick`, else in a thread. None waits for writes."""
-        outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[Any] = loop.create_future()
         begin = partial(self._begin_work, work, outcome)
         made = await self._run_quickly_or_in_lane(lane, request, connection, begin, quick=quick)
-        if not isinstance(made, AnswerAwaitingWrite):
-            return made
-        found = await outcome
-        # What is stored is counted, whether the client is still there or not.
-        if made.is_quick_to_finish(found):
-            return made.finish(found)
-        return await self._run_in_thread(lane, made.finish, found)
+        while isinstance(made, UnfinishedAnswer):
+            if made.wait is LEAVE_LOOP:
+                made = await self._run_in_thread(lane, self._begin_work, partial(stay_in_thread, made), outcome)
+                continue
+            # What is stored is counted, whether the client is still there or not.
+            found, outcome = await outcome, loop.create_future()
+            made = self._begin_work(partial(made.resume, found), outcome)
+        return made
 
-    def _begin_work(self, work: RequestWork, write_outcome: asyncio.Future[Any]) -> Answer | AnswerAwaitingWrite:
+    def _begin_work(self, work: RequestWork, outcome: asyncio.Future[Any]) -> Answer | UnfinishedAnswer:
+        """Work up to where it waits next, and begin what it waits for, unless that is to leave the loop."""
         made = work()
-        if isinstance(made, AnswerAwaitingWrite):
-            made.write.begin(partial(self._mailbox.put, partial(_set_result_once, write_outcome)))
+        if isinstance(made, UnfinishedAnswer) and made.wait is not LEAVE_LOOP:
+            made.wait.begin(partial(self._mailbox.put, partial(_set_result_once, outcome)))
         return made
 
     async def _run_quickly_or_in_lane(

@@ -15,7 +15,7 @@ from stat import S_ISREG
 
 from nakadi.http.application import AdmittedRequest, Lane
 from nakadi.http.direct import AnsweringApp
-from nakadi.http.message import Answer, AnswerAwaitingWrite, Request, Response
+from nakadi.http.message import Answer, Request, Response, UnfinishedAnswer
 from nakadi.model.outcomes import BadSetting, Outcome
 
 CONSOLE_PREFIX = "/console"
@@ -81,13 +81,13 @@ class ApplicationWithConsole:
     def is_quick(self, method: str, target: str) -> bool:
         return self._application.is_quick(method, target)
 
-    def admit_and_begin(self, request: Request) -> Answer | AnswerAwaitingWrite:
+    def admit_and_begin(self, request: Request) -> Answer | UnfinishedAnswer:
         return self._files.answer(request) if is_for_console(request) else self._application.admit_and_begin(request)
 
     def admit(self, request: Request) -> AdmittedRequest | Answer:
         return self._files.answer(request) if is_for_console(request) else self._application.admit(request)
 
-    def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | AnswerAwaitingWrite:
+    def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
         return self._application.begin_admitted(admitted, body)
 
     def refuse(self, request: Request, outcome: Outcome) -> Answer:

@@ -1,7 +1,7 @@
 """Small requests with quick handlers: answered on the event loop, without a task, a thread or messages of ASGI.
 
-Nothing waits for an append or a commit here. Its outcome comes from another thread, and the request continues where it
-was. If a request turns out to need more than a moment, the server starts it again in the usual way.
+Nothing waits here. What a handler awaits comes from another thread, and the handler continues with it. If a request
+needs more than a moment, the server starts it again in the usual way; a handler may also leave the loop by itself.
 """
 
 from __future__ import annotations
@@ -15,10 +15,19 @@ from functools import cache, partial
 from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 
+from nakadi.common.waiting import LEAVE_LOOP
 from nakadi.common.work import NeedsThread, run_without_blocking
 from nakadi.http import negotiation
 from nakadi.http.application import AdmittedRequest, Lane
-from nakadi.http.message import Answer, AnswerAwaitingWrite, AsgiScope, Request, Response, connection_in_scope
+from nakadi.http.message import (
+    Answer,
+    AsgiScope,
+    Request,
+    Response,
+    UnfinishedAnswer,
+    connection_in_scope,
+    stay_in_thread,
+)
 from nakadi.http.problem import make_and_log_problem
 from nakadi.model.outcomes import Outcome, TooLarge, TryLater
 
@@ -44,13 +53,13 @@ class AnsweringApp(Protocol):
     def is_quick(self, method: str, target: str) -> bool:
         """Whether a request may be begun on the event loop, where it raises `NeedsThread` before it waits."""
 
-    def admit_and_begin(self, request: Request) -> Answer | AnswerAwaitingWrite:
+    def admit_and_begin(self, request: Request) -> Answer | UnfinishedAnswer:
         """Begin to answer a request as it came from the wire."""
 
     def admit(self, request: Request) -> AdmittedRequest | Answer:
         """Look at the head of a request: it goes on, or this is its answer."""
 
-    def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | AnswerAwaitingWrite:
+    def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
         """Begin to answer an admitted request, once its body has been read."""
 
     def refuse(self, request: Request, outcome: Outcome) -> Answer:
@@ -60,7 +69,7 @@ class AnsweringApp(Protocol):
 class RunInThread(Protocol):
     """Runs work in a thread of a lane."""
 
-    def __call__(self, lane: Lane, work: Callable[[], Response], /) -> asyncio.Future[Response]: ...
+    def __call__(self, lane: Lane, work: Callable[[], T], /) -> asyncio.Future[T]: ...
 
 
 class LoopMailbox:
@@ -189,24 +198,33 @@ class QuickAnswerer:
             return
         except Exception as error:  # noqa: BLE001  # a client always gets a Problem
             work = make_and_log_problem(error, f"Answering {request.method}")
-        if isinstance(work, AnswerAwaitingWrite):
-            go_on = partial(self._finish_after_write, request, work, respond)
-            work.write.begin(partial(self._mailbox.put, go_on))
-        else:
-            self._send_answer(request, work, respond)
+        self._go_on(request, work, respond)
 
-    def _finish_after_write(
-        self, request: Request, work: AnswerAwaitingWrite, respond: SendResponse, outcome: Any
-    ) -> None:
-        if work.is_quick_to_finish(outcome):
-            try:
-                answer = work.finish(outcome)
-            except Exception as error:  # noqa: BLE001  # a client always gets a Problem
-                answer = make_and_log_problem(error, f"Answering {request.method}")
-            self._send_answer(request, answer, respond)
+    def _go_on(self, request: Request, work: Answer | UnfinishedAnswer, respond: SendResponse) -> None:
+        if not isinstance(work, UnfinishedAnswer):
+            self._send_answer(request, work, respond)
+        elif work.wait is LEAVE_LOOP:
+            # What follows may wait, for another timeline say, or be a long answer.
+            self._in_thread(Lane.EVENTS, partial(stay_in_thread, work)).add_done_callback(
+                partial(self._return_to_loop, request, respond)
+            )
         else:
-            # What follows now may wait, for another timeline say, or be a long answer.
-            self._answer_from_thread(request, lambda: _require_whole_response(work.finish(outcome)), respond)
+            work.wait.begin(partial(self._mailbox.put, partial(self._resume, request, work, respond)))
+
+    def _return_to_loop(
+        self, request: Request, respond: SendResponse, done: asyncio.Future[Answer | UnfinishedAnswer]
+    ) -> None:
+        if done.cancelled():
+            request.memory.close()  # the server ends, and has closed the connection
+        else:
+            self._go_on(request, done.result(), respond)
+
+    def _resume(self, request: Request, work: UnfinishedAnswer, respond: SendResponse, outcome: Any) -> None:
+        try:
+            further = work.resume(outcome)
+        except Exception as error:  # noqa: BLE001  # a client always gets a Problem
+            further = make_and_log_problem(error, f"Answering {request.method}")
+        self._go_on(request, further, respond)
 
     def _send_answer(self, request: Request, response: Answer, respond: SendResponse) -> None:
         assert isinstance(response, Response), "handlers that stream are not quick"

@@ -6,7 +6,7 @@ import ctypes
 import json
 import re
 import threading
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qsl, unquote, unquote_to_bytes
@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, unquote, unquote_to_bytes
 import orjson
 from msgspec import Struct, field
 
+from nakadi.common.waiting import LEAVE_LOOP, Task, Wait
 from nakadi.common.work import client_never_gone
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
 from nakadi.model.outcomes import MAX_TEXT_CHARACTERS, Malformed, TooLarge, TryLater
@@ -231,46 +232,32 @@ class StreamingResponse(Struct, frozen=True):
 Answer = Response | StreamingResponse
 
 
-class DurableWrite(Protocol):
-    """A write that an answer depends on: an append of events, or a commit of cursors."""
-
-    def run(self) -> Any:
-        """Make it, and return its outcome."""
-
-    def begin(self, done: Callable[[Any], None]) -> None:
-        """Begin it. `done` is called with its outcome or its exception, from any thread. Never raises."""
-
-    def is_success(self, outcome: Any) -> bool:
-        """Whether it is done as a whole, so that what follows takes a moment, and waits for nothing."""
+AnswerTask = Task[Answer]
+"""Answers a request, and waits meanwhile, as for events to be stored."""
 
 
-AnswerSteps = Generator[DurableWrite, Any, Answer]
-"""The steps to an answer: writes that it depends on. After one that succeeded comes the answer."""
+class UnfinishedAnswer(Struct, frozen=True):
+    """A request whose answer depends on what its handler waits for; `resume` goes on with the outcome of that."""
+
+    wait: Wait[Any]
+    resume: Callable[[Any], Answer | UnfinishedAnswer]
 
 
-class AnswerAwaitingWrite(Struct, frozen=True):
-    """A request whose answer depends on a write that is still to be made; `resume` goes on with its outcome."""
-
-    write: DurableWrite
-    resume: Callable[[Any], Answer | AnswerAwaitingWrite]
-
-    def is_quick_to_finish(self, outcome: Any) -> bool:
-        """Whether going on takes a moment, now that the write had this outcome."""
-        return not isinstance(outcome, Exception) and self.write.is_success(outcome)
-
-    def finish(self, outcome: Any) -> Answer:
-        """Go on to the end, and wait for every further write."""
-        return complete_answer(self.resume(outcome))
-
-
-def complete_answer(work: Answer | AnswerAwaitingWrite) -> Answer:
-    """The answer of work that has begun, once every write that it needs has been made."""
-    while isinstance(work, AnswerAwaitingWrite):
+def finish_answer(work: Answer | UnfinishedAnswer) -> Answer:
+    """The answer, once everything that it depends on has been waited for in this thread."""
+    while isinstance(work, UnfinishedAnswer):
         try:
-            outcome = work.write.run()
+            outcome = work.wait.run()
         except Exception as error:  # noqa: BLE001  # it is the handler's to judge
             outcome = error
         work = work.resume(outcome)
+    return work
+
+
+def stay_in_thread(work: Answer | UnfinishedAnswer) -> Answer | UnfinishedAnswer:
+    """Go on with work that has left the event loop, up to where it waits."""
+    while isinstance(work, UnfinishedAnswer) and work.wait is LEAVE_LOOP:
+        work = work.resume(None)
     return work
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from datetime import datetime
 from enum import Enum, auto
 from functools import partial
@@ -15,7 +15,7 @@ from msgspec import Struct
 from nakadi.app.broker import open_broker
 from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
-from nakadi.engines.common.callbacks import call_and_report
+from nakadi.common.waiting import CallThreads, ThreadCall
 from nakadi.http.asgi import RequestLimits
 from nakadi.http.console import with_console
 from nakadi.local.serving import Housekeeper, ServerThread
@@ -23,7 +23,6 @@ from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, 
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.deduplication import DeduplicatingLog, EventIds
 from nakadi.ports.event_log import (
-    AppendCallback,
     AppendResultByPartition,
     EventLog,
     TopicAdoptingLog,
@@ -133,8 +132,9 @@ class Faults:
         if self._stopped:
             raise Unavailable("The event log was stopped on purpose.")
 
-    def wait_unless_cleared(self, seconds: float) -> None:
-        self._cleared.wait(seconds)
+    def make_delay(self, seconds: float) -> Callable[[], object]:
+        """Waits so long when it is called, or until `clear` is called after this."""
+        return partial(self._cleared.wait, seconds)
 
     def take_fault_for(self, topic: str, partition: int, *kinds: _FaultKind) -> _FaultOrder | None:
         """The first order of these kinds for this place; one time less of it is left."""
@@ -170,41 +170,17 @@ class FaultyLog:
     def __init__(self, log: EventLog, faults: Faults) -> None:
         self._log = log
         self._faults = faults
+        self._threads = CallThreads("nakadi-faulty-append")
         if isinstance(log, DeduplicatingLog):
             self.append_once = partial(self._append_once, log)
-            self.begin_append_once = partial(self._begin_append_once, log)
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
-        return self._append(batches, self._orders_for(topic, batches), partial(self._log.append, topic))
+    async def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
+        return await self._append(topic, batches, partial(self._log.append, topic))
 
-    def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
-        orders = self._orders_for(topic, batches)
-        if orders or self._faults.are_stopped:
-            # They may let it wait, and the log behind is asked in between: on a thread of its own, for they are few.
-            append = partial(self._append, batches, orders, partial(self._log.append, topic))
-            threading.Thread(target=call_and_report, args=(append, done), name="nakadi-faulty-append").start()
-        else:
-            self._log.begin_append(topic, batches, done)
-
-    def _append_once(
+    async def _append_once(
         self, log: DeduplicatingLog, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds
     ) -> Mapping[int, AppendResult]:
-        return self._append(batches, self._orders_for(topic, batches), partial(log.append_once, topic, ids=ids))
-
-    def _begin_append_once(
-        self,
-        log: DeduplicatingLog,
-        topic: str,
-        batches: Mapping[int, Sequence[Record]],
-        ids: EventIds,
-        done: AppendCallback,
-    ) -> None:
-        orders = self._orders_for(topic, batches)
-        if orders or self._faults.are_stopped:
-            append = partial(self._append, batches, orders, partial(log.append_once, topic, ids=ids))
-            threading.Thread(target=call_and_report, args=(append, done), name="nakadi-faulty-append").start()
-        else:
-            log.begin_append_once(topic, batches, ids, done)
+        return await self._append(topic, batches, partial(log.append_once, topic, ids=ids))
 
     def _orders_for(self, topic: str, partitions: Collection[int]) -> Mapping[int, _FaultOrder]:
         if self._faults.are_stopped:
@@ -213,19 +189,22 @@ class FaultyLog:
         found = {partition: self._faults.take_fault_for(topic, partition, *kinds) for partition in partitions}
         return {partition: order for partition, order in found.items() if order is not None}
 
-    def _append(
+    async def _append(
         self,
+        topic: str,
         batches: Mapping[int, Sequence[Record]],
-        orders: Mapping[int, _FaultOrder],
-        append: Callable[[Mapping[int, Sequence[Record]]], AppendResultByPartition],
+        append: Callable[[Mapping[int, Sequence[Record]]], Coroutine[Any, Any, AppendResultByPartition]],
     ) -> Mapping[int, AppendResult]:
+        orders = self._orders_for(topic, batches)
         self._faults.require_running()
+        if not orders:
+            return await append(batches)
         if any(order.kind is _FaultKind.THROTTLE for order in orders.values()):
             raise Unavailable("The event log was throttled on purpose.")
-        self._faults.wait_unless_cleared(sum(order.delay_seconds for order in orders.values()))
+        delay = self._faults.make_delay(sum(order.delay_seconds for order in orders.values()))
+        await ThreadCall(self._threads, delay)
         refused = {partition for partition, order in orders.items() if order.kind is _FaultKind.REFUSE}
-        stored = {partition: records for partition, records in batches.items() if partition not in refused}
-        fates = dict(append(stored))
+        fates = dict(await append({each: records for each, records in batches.items() if each not in refused}))
         failed = {partition: Refused(order.reason) for partition, order in orders.items() if order.reason}
         return {partition: failed.get(partition) or fates[partition] for partition in batches}
 

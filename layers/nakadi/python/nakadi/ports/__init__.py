@@ -1,6 +1,7 @@
 """The broker's needs from the outside world, as promises on which callers rely.
 
-Ports are synchronous. Each has one contract suite in tests/contracts that every engine passes; the suite decides
+Ports are synchronous, except for what most requests wait for: `append` and `commit` are tasks of
+`nakadi.common.waiting`. Each port has one contract suite in tests/contracts that every engine passes; the suite decides
 where this text leaves a doubt. All raise `Unavailable` if they cannot answer or cannot complete a call: the outcome is
 then unknown, and the caller may try again.
 

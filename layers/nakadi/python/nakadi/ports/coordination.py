@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
-from msgspec import Struct
-
 from nakadi.model.event_type import Position
 
 if TYPE_CHECKING:
@@ -25,9 +23,6 @@ if TYPE_CHECKING:
 
 CommitResultByPartition = Mapping["EventTypePartition", "CommitResult"]
 """What became of each partition of a commit."""
-
-CommitCallback = Callable[[CommitResultByPartition | Exception], None]
-"""Called with what a commit returns, or with what it raises."""
 
 
 MAX_PARTITIONS_PER_WRITE = 99
@@ -86,25 +81,13 @@ class Coordination(Protocol):
     def committed_offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
         """The offsets of all entries, each as it is now."""
 
-    def commit(
+    async def commit(
         self, subscription: str, session: str, positions: Mapping[EventTypePartition, Position], now: datetime
     ) -> CommitResultByPartition:
         """Move offsets forward, each for itself: `COMMITTED` if the session owns the partition and the position is
         greater than what is stored, `OUTDATED` if it owns it and the position is not, `NOT_OWNED` if it does not.
-        """
 
-    def begin_commit(
-        self,
-        subscription: str,
-        session: str,
-        positions: Mapping[EventTypePartition, Position],
-        now: datetime,
-        done: CommitCallback,
-    ) -> None:
-        """Begin a commit, and return without waiting for it. Never raises.
-
-        `done` is called once, with what `commit` would return or raise, from any thread, and perhaps before this
-        returns. It must return quickly.
+        A task of `nakadi.common.waiting`.
         """
 
     def park_events(
@@ -167,23 +150,3 @@ class Coordination(Protocol):
 
     def close(self) -> None:
         """Give everything back. Further calls raise `Unavailable`."""
-
-
-class CommitRequest(Struct, frozen=True):
-    """A commit that is to be made, at once or soon."""
-
-    coordination: Coordination
-    subscription: str
-    session: str
-    positions: Mapping[EventTypePartition, Position]
-    requested_at: datetime
-
-    def run(self) -> CommitResultByPartition:
-        return self.coordination.commit(self.subscription, self.session, self.positions, self.requested_at)
-
-    def begin(self, done: CommitCallback) -> None:
-        self.coordination.begin_commit(self.subscription, self.session, self.positions, self.requested_at, done)
-
-    def is_success(self, outcome: CommitResultByPartition) -> bool:
-        """Whether nothing more has to be found out about what became of it."""
-        return "not_owned" not in outcome.values()

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 from nakadi.model.events import Record
-from nakadi.ports.event_log import AppendCallback, AppendResultByPartition
+from nakadi.ports.event_log import AppendResultByPartition
 
 
 class EventIds(Struct, frozen=True, kw_only=True):
@@ -38,18 +38,13 @@ class DeduplicatingLog(Protocol):
     * For the others everything holds that `EventLog.append` promises.
     """
 
-    def append_once(
+    async def append_once(
         self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds
     ) -> AppendResultByPartition:
         """Store the records whose ids are new, and return each partition's fate.
 
         Ids of partitions that are missing in `batches` are passed over.
         """
-
-    def begin_append_once(
-        self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds, done: AppendCallback
-    ) -> None:
-        """Begin such an append, as `EventLog.begin_append` does."""
 
 
 class DeduplicatingLogs(Protocol):

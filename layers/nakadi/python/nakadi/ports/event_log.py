@@ -12,9 +12,6 @@ from nakadi.model.log_index import ShardGap
 AppendResultByPartition = Mapping[int, AppendResult]
 """The fate of each partition's part of an append."""
 
-AppendCallback = Callable[[AppendResultByPartition | Exception], None]
-"""Called with what an append returns, or with what it raises."""
-
 
 class UnknownTopic(Exception):
     """Raised when the topic was never created, is deleted, or has no such partition."""
@@ -52,15 +49,8 @@ class EventLog(Protocol):
     def delete_topic(self, topic: str) -> None:
         """Forget the topic and its events. Doing it again changes nothing."""
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> AppendResultByPartition:
-        """Store records, and return each partition's fate."""
-
-    def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
-        """Begin an append, and return without waiting for it. Never raises.
-
-        `done` is called once, with what `append` would return or raise, from any thread, and perhaps before this
-        returns. It must return quickly.
-        """
+    async def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> AppendResultByPartition:
+        """Store records, and return each partition's fate. A task of `nakadi.common.waiting`."""
 
     def read(
         self,

@@ -27,7 +27,7 @@ from uuid import uuid4
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nakadi.engines.common.callbacks import CallThreads
+from nakadi.common.waiting import CallThreads, ThreadCall, run_blocking
 from nakadi.engines.common.duplicates import without_duplicates
 from nakadi.model.events import (
     AppendResult,
@@ -44,7 +44,7 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
 from nakadi.ports.deduplication import DeduplicatingLog, EventIds
 from nakadi.ports.eid_claims import EidClaim, EidClaims
-from nakadi.ports.event_log import AppendCallback, EventLog, EventLogs, OffsetUnavailable, SealedTopic, UnknownTopic
+from nakadi.ports.event_log import EventLog, EventLogs, OffsetUnavailable, SealedTopic, UnknownTopic
 from nakadi.publishing.deduplication import eid_of_record
 
 log = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ class ClaimedAppend(Struct, kw_only=True):
         batches = without_duplicates(self.batches, left_out)
         event_log = self.logs.for_storage(self.storage_id)
         try:
-            results = yield partial(event_log.append, self.topic, batches)
+            results = yield partial(_append_to, event_log, self.topic, batches)
         except (SealedTopic, UnknownTopic):
             yield partial(self.claims.remove, claims)
             raise
@@ -296,6 +296,10 @@ class ClaimedAppend(Struct, kw_only=True):
         }
 
 
+def _append_to(event_log: EventLog, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
+    return run_blocking(event_log.append(topic, batches))
+
+
 def _place(claim: EidClaim, event: StoredEvent | None) -> EventPlace | None:
     return None if event is None else EventPlace(claim.timeline, claim.partition, event.offset)
 
@@ -329,7 +333,7 @@ class ClaimingLog(Struct, frozen=True, kw_only=True):
     storage_id: str
     threads: CallThreads
 
-    def append_once(
+    async def append_once(
         self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds
     ) -> Mapping[int, AppendResult]:
         append = ClaimedAppend(
@@ -342,12 +346,7 @@ class ClaimingLog(Struct, frozen=True, kw_only=True):
             batches=batches,
             ids=ids,
         )
-        return run_steps(append.steps())
-
-    def begin_append_once(
-        self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds, done: AppendCallback
-    ) -> None:
-        self.threads.call(partial(self.append_once, topic, batches, ids), done)
+        return await ThreadCall(self.threads, lambda: run_steps(append.steps()))
 
 
 class LogDeduplication:

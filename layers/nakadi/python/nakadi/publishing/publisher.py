@@ -12,17 +12,18 @@ import random
 import threading
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from itertools import repeat
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nakadi.auth.permissions import Features, Permissions, permission_denied_error
 from nakadi.common.metrics import Metrics
+from nakadi.common.waiting import LEAVE_LOOP, run_blocking
 from nakadi.common.work import LongWorkQueue, check_may_block, client_never_gone
 from nakadi.event_types.repository import EVENT_TYPE_BUSY_MESSAGE, EventTypes
 from nakadi.model.authorization import Feature, Operation, Subject
@@ -39,11 +40,9 @@ from nakadi.model.event_type import (
 from nakadi.model.events import Record, Refused, Stored
 from nakadi.model.outcomes import Fault, Malformed, NotPermitted, Outcome, TooLarge, TryLater, Unavailable
 from nakadi.ports.clock import Clock
-from nakadi.ports.deduplication import DeduplicatingLog, DeduplicatingLogs, EventIds
+from nakadi.ports.deduplication import DeduplicatingLogs, EventIds
 from nakadi.ports.event_log import (
-    AppendCallback,
     AppendResultByPartition,
-    EventLog,
     EventLogs,
     SealedTopic,
     UnknownTopic,
@@ -91,42 +90,6 @@ NO_APPEND_RESULTS: AppendResultByPartition = {}
 
 # A switch of timelines takes well under a second; a batch that waits for one asks again this often.
 TIMELINE_POLL_INTERVAL_SECONDS = 0.05
-
-
-class Append(Struct, frozen=True):
-    event_log: EventLog
-    topic: str
-    batches: Mapping[int, Sequence[Record]]
-
-    def run(self) -> AppendResultByPartition:
-        return self.event_log.append(self.topic, self.batches)
-
-    def begin(self, done: AppendCallback) -> None:
-        self.event_log.begin_append(self.topic, self.batches, done)
-
-    def is_success(self, outcome: AppendResultByPartition) -> bool:
-        """Whether everything is stored."""
-        for fate in outcome.values():  # noqa: SIM110  # `all` would need a generator for what is mostly one partition
-            if type(fate) is not Stored:
-                return False
-        return True
-
-
-class AppendOnce(Append, frozen=True, kw_only=True):
-    """An append that leaves out events whose ids are known."""
-
-    log: DeduplicatingLog
-    ids: EventIds
-
-    def run(self) -> AppendResultByPartition:
-        return self.log.append_once(self.topic, self.batches, self.ids)
-
-    def begin(self, done: AppendCallback) -> None:
-        self.log.begin_append_once(self.topic, self.batches, self.ids, done)
-
-
-PublishingTask = Generator[Append, AppendResultByPartition, BatchOutcome]
-"""Publishing as a generator: each append that it yields has to be made, and its fates sent or its exception thrown."""
 
 
 class BatchSender(Struct, frozen=True, kw_only=True):
@@ -190,21 +153,21 @@ class Publisher(Struct, frozen=True, kw_only=True):
         is_client_gone: Callable[[], bool] = client_never_gone,
     ) -> BatchOutcome:
         """Store the events of a body; raises `Malformed`, `NotFound` or another outcome if it cannot be processed."""
-        return run_appends(self.publishing_task(event_type, body, subject, flow_id, directed_to, is_client_gone))
+        return run_blocking(self.publishing_task(event_type, body, subject, flow_id, directed_to, is_client_gone))
 
-    def deletion_task(
+    async def deletion_task(
         self,
         event_type: str,
         body: bytes,
         subject: Subject,
         flow_id: str,
         is_client_gone: Callable[[], bool] = client_never_gone,
-    ) -> PublishingTask:
-        """Store a tombstone for each event of a body, as a generator."""
+    ) -> BatchOutcome:
+        """Store a tombstone for each event of a body."""
         prepare, count = self._make_tombstones, self._count_deleted_events
-        return self.publishing_task(event_type, body, subject, flow_id, None, is_client_gone, prepare, count)
+        return await self.publishing_task(event_type, body, subject, flow_id, None, is_client_gone, prepare, count)
 
-    def publishing_task(
+    async def publishing_task(
         self,
         name: str,
         body: bytes,
@@ -214,8 +177,10 @@ class Publisher(Struct, frozen=True, kw_only=True):
         is_client_gone: Callable[[], bool] = client_never_gone,
         prepare: PrepareRecords | None = None,
         count: CountEvents | None = None,
-    ) -> PublishingTask:
-        """Publish as a generator. What is before the first append changes nothing, and may be begun anew.
+    ) -> BatchOutcome:
+        """Store the events of a body, as `publish` does.
+
+        Nothing is changed before the first append, so it may be begun anew until then.
 
         Prepare and append until the event type's timeline is open, or for as long as a batch may be kept waiting.
 
@@ -245,11 +210,12 @@ class Publisher(Struct, frozen=True, kw_only=True):
                 if by_partition:
                     try:
                         ids = ids_for_append(event_type, partitions, by_partition, sender.directed_to)
-                        fates = yield self._append_of(timeline, by_partition, ids)
+                        fates = await self._append(timeline, by_partition, ids)
                     except Unavailable:
                         log.warning("Append to %s failed, outcome unknown", timeline.topic, exc_info=True)
                         fates = dict.fromkeys(by_partition, Refused("internal error"))
             except (SealedTopic, UnknownTopic):
+                await LEAVE_LOOP
                 event_type = self._await_next_timeline(event_type, deadline)
             except (NotPermitted, BatchRejected) as refusal:
                 newer = self._newer_event_type(event_type, deadline)
@@ -260,16 +226,19 @@ class Publisher(Struct, frozen=True, kw_only=True):
                 if set(map(type, fates.values())) <= {Stored}:
                     count(name, len(partitions), len(body))
                     return BatchOutcome(BatchStatus.STORED, stored_count=len(partitions))
+                await LEAVE_LOOP
                 return self._partial_outcome(name, sent, partitions, fates, count)
 
-    def _append_of(self, timeline: Timeline, records: Mapping[int, Sequence[Record]], ids: EventIds | None) -> Append:
+    async def _append(
+        self, timeline: Timeline, records: Mapping[int, Sequence[Record]], ids: EventIds | None
+    ) -> AppendResultByPartition:
         event_log = self.logs.for_storage(timeline.storage_id)
         if ids is None:
-            return Append(event_log, timeline.topic, records)
+            return await event_log.append(timeline.topic, records)
         log = self.deduplication.find(timeline.storage_id)
         if log is None:
             raise Unavailable(f"Storage {timeline.storage_id} does not know events by their ids.")
-        return AppendOnce(event_log, timeline.topic, records, log=log, ids=ids)
+        return await log.append_once(timeline.topic, records, ids)
 
     def _partial_outcome(
         self,
@@ -429,25 +398,6 @@ class Publisher(Struct, frozen=True, kw_only=True):
             if self.clock.monotonic() >= deadline:
                 raise TryLater(EVENT_TYPE_BUSY_MESSAGE)
             self.sleep(TIMELINE_POLL_INTERVAL_SECONDS)
-
-
-Result = TypeVar("Result")
-
-
-def run_appends(task: Generator[Append, AppendResultByPartition, Result]) -> Result:
-    """Run a generator to its result: make each append that it yields, and wait for it."""
-    try:
-        append = next(task)
-        while True:
-            try:
-                fates = append.run()
-            except Exception as error:  # noqa: BLE001  # the task knows what it means
-                append = task.throw(error)
-            else:
-                append = task.send(fates)
-    except StopIteration as end:
-        result: Result = end.value
-        return result
 
 
 # Validators, kept for the next batch ---------------------------------------------------------------------------------

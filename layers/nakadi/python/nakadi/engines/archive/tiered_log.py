@@ -32,7 +32,7 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
 from nakadi.ports.deduplication import DeduplicatingLog, EventIds
-from nakadi.ports.event_log import AppendCallback, AppendResultByPartition, EventLog, OffsetUnavailable, UnknownTopic
+from nakadi.ports.event_log import EventLog, OffsetUnavailable, UnknownTopic
 from nakadi.ports.log_index import LogIndex
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,6 @@ class TieredLog:
         if isinstance(hot, DeduplicatingLog):
             # Only then: a log is asked by its methods whether it knows events by their ids.
             self.append_once = partial(self._append_once, hot)
-            self.begin_append_once = partial(self._begin_append_once, hot)
         self._index = index
         self._store = store
         self._archive = ArchiveReader(index, SegmentCache(store, metrics=metrics))
@@ -83,40 +82,17 @@ class TieredLog:
 
     # Events in
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
-        fates = self._hot.append(topic, batches)
+    async def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
+        fates = await self._hot.append(topic, batches)
         self._worker.schedule_archiving(topic, batches)
         return fates
 
-    def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
-        self._hot.begin_append(topic, batches, self._after_scheduling(topic, batches, done))
-
-    def _append_once(
+    async def _append_once(
         self, hot: DeduplicatingLog, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds
     ) -> Mapping[int, AppendResult]:
-        fates = hot.append_once(topic, batches, ids)
+        fates = await hot.append_once(topic, batches, ids)
         self._worker.schedule_archiving(topic, batches)
         return fates
-
-    def _begin_append_once(
-        self,
-        hot: DeduplicatingLog,
-        topic: str,
-        batches: Mapping[int, Sequence[Record]],
-        ids: EventIds,
-        done: AppendCallback,
-    ) -> None:
-        hot.begin_append_once(topic, batches, ids, self._after_scheduling(topic, batches, done))
-
-    def _after_scheduling(self, topic: str, partitions: Iterable[int], done: AppendCallback) -> AppendCallback:
-        """Pass an outcome on once the archiving of what is stored is scheduled."""
-
-        def note_and_pass_on(outcome: AppendResultByPartition | Exception) -> None:
-            if not isinstance(outcome, Exception):
-                self._worker.schedule_archiving(topic, partitions)
-            done(outcome)
-
-        return note_and_pass_on
 
     # Events out
 

@@ -1,4 +1,4 @@
-"""Callbacks: for those who wait for events or changes, and for appends and commits that nothing waits for."""
+"""Callbacks for those who wait for events or changes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import TypeVar
 
-from nakadi.model.events import EventSlice, Record
+from nakadi.model.events import EventSlice
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import SubscriptionChangeNotice
-from nakadi.ports.event_log import AppendCallback, AppendResultByPartition
 
 # Events ---------------------------------------------------------------------------------------------------------------
 
@@ -190,44 +186,3 @@ class ChangePoller(ABC):
     @abstractmethod
     def _poll(self) -> None:
         """Poll while `_wanted` is set, until `_closed` is."""
-
-
-# Threads that call back -----------------------------------------------------------------------------------------------
-
-T = TypeVar("T")
-Batches = Mapping[int, Sequence[Record]]
-
-
-def call_and_report(work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
-    try:
-        outcome: T | Exception = work()
-    except Exception as error:  # noqa: BLE001  # it is for the one who is called
-        outcome = error
-    done(outcome)
-
-
-class CallThreads:
-    """Threads for work that waits, started when they are first needed."""
-
-    def __init__(self, name: str, threads: int = 64) -> None:
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
-
-    def call(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
-        try:
-            self._threads.submit(call_and_report, work, done)
-        except RuntimeError:
-            # The threads are closed, and so is the store, which says so itself.
-            call_and_report(work, done)
-
-    def close(self) -> None:
-        """Let what was begun come to its end, and end the threads."""
-        self._threads.shutdown()
-
-
-class AppendThreads(CallThreads):
-    def __init__(self, append: Callable[[str, Batches], AppendResultByPartition], threads: int = 64) -> None:
-        super().__init__("nakadi-append", threads)
-        self._append = append
-
-    def begin_append(self, topic: str, batches: Batches, done: AppendCallback) -> None:
-        self.call(partial(self._append, topic, batches), done)

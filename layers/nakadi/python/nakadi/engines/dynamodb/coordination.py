@@ -24,6 +24,7 @@ from pynamodb.exceptions import PutError, UpdateError
 from pynamodb.expressions.condition import Condition
 from pynamodb.transactions import TransactWrite
 
+from nakadi.common.waiting import CallThreads, ThreadCall
 from nakadi.engines.common.assignments import (
     PositionsByPartition,
     commit_result,
@@ -32,7 +33,7 @@ from nakadi.engines.common.assignments import (
     partition_to_park_in,
     with_next_revision,
 )
-from nakadi.engines.common.callbacks import CallThreads, SubscriptionListener, SubscriptionListeners, callable_once
+from nakadi.engines.common.callbacks import SubscriptionListener, SubscriptionListeners, callable_once
 from nakadi.engines.dynamodb import coordination_table
 from nakadi.engines.dynamodb.client import CallRetryPolicy, TableAddress, is_condition_failure
 from nakadi.engines.dynamodb.coordination_table import (
@@ -67,7 +68,7 @@ from nakadi.model.subscription import (
     ParkedEventInfo,
     SubscriptionChange,
 )
-from nakadi.ports.coordination import AssignmentChanged, CommitCallback, CommitResultByPartition
+from nakadi.ports.coordination import AssignmentChanged, CommitResultByPartition
 
 Item = CoordinationItem
 
@@ -154,7 +155,12 @@ class DynamoDbCoordination:
         found = self._table.list_items(subscription_key(subscription), Item.sort_key.startswith(OFFSET_SORT_KEY_PREFIX))
         return {partition_in_sort_key(each.sort_key): offset_from_item(each) for each in found}
 
-    def commit(
+    async def commit(
+        self, subscription: str, session: str, positions: PositionsByPartition, now: datetime
+    ) -> CommitResultByPartition:
+        return await ThreadCall(self._commit_threads, partial(self._commit, subscription, session, positions, now))
+
+    def _commit(
         self, subscription: str, session: str, positions: PositionsByPartition, now: datetime
     ) -> CommitResultByPartition:
         """Each partition is an update of its own: a transaction would cost twice as much, and be all or nothing."""
@@ -179,11 +185,6 @@ class DynamoDbCoordination:
         if failed:
             raise failed[0]
         return {partition: found for partition, (found, _) in zip(positions, made, strict=True)}
-
-    def begin_commit(
-        self, subscription: str, session: str, positions: PositionsByPartition, now: datetime, done: CommitCallback
-    ) -> None:
-        self._commit_threads.call(partial(self.commit, subscription, session, positions, now), done)
 
     def _commit_partition(
         self, subscription: str, session: str, partition: EventTypePartition, position: Position, now: datetime

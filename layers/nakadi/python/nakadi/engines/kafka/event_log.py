@@ -10,7 +10,8 @@ from functools import partial
 
 from confluent_kafka import KafkaError
 
-from nakadi.engines.common.callbacks import AppendThreads, PartitionListeners, call_and_report
+from nakadi.common.waiting import Callback, CallThreads, ThreadCall
+from nakadi.engines.common.callbacks import PartitionListeners
 from nakadi.engines.kafka.client import UNKNOWN_TOPIC_ERRORS, ClusterAddress, RepeatedLineFilter, as_port_error
 from nakadi.engines.kafka.cluster import Cluster, compaction_settings, is_refused_setting
 from nakadi.engines.kafka.reading import CatchUpReader, TailReader
@@ -19,7 +20,7 @@ from nakadi.engines.kafka.writing import RecordWriter, WriteOutcome
 from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, Refused, Stored, TopicPartition
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
-from nakadi.ports.event_log import AppendCallback, OffsetUnavailable, SealedTopic, UnknownTopic
+from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 
 TAIL_CATCH_UP_SECONDS = 0.3
 """Seconds within which the tail shows what the cluster has. After that a reader looks for itself."""
@@ -52,7 +53,7 @@ class KafkaLog:
             address, clock.now, self._cluster.kafka_name, self._cluster.fetch_latest_record_time_ms
         )
         self._announcements = PartitionListeners()
-        self._append_threads = AppendThreads(self.append)
+        self._append_threads = CallThreads("nakadi-append")
         self._tail = TailReader(address, self._announcements.announce_events)
         self._catch_up = CatchUpReader(address)
         self._compaction_settings: dict[str, Mapping[str, str]] = {}
@@ -107,7 +108,20 @@ class KafkaLog:
 
     # Events in
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
+    async def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
+        """Without a thread for it, unless the cluster has to be asked for something before or afterwards."""
+        if (
+            self._closed
+            or not self._cluster.is_known_writable(topic, batches)
+            or not self._writer.can_write_without_asking(topic, batches)
+        ):
+            return await ThreadCall(self._append_threads, partial(self._ask_and_append, topic, batches))
+        outcomes = await Callback(partial(self._writer.begin_write, topic, batches))
+        if any(outcome is not None for outcome in outcomes.values()):
+            return await ThreadCall(self._append_threads, partial(self._append_results, topic, batches, outcomes))
+        return self._append_results(topic, batches, outcomes)
+
+    def _ask_and_append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
         cluster = self._cluster_unless_closed()
         try:
             cluster.check_partitions(topic, batches)
@@ -117,30 +131,6 @@ class KafkaLog:
         if cluster.is_known_to_be_sealed(topic):
             raise SealedTopic(topic)
         return self._append_results(topic, batches, self._writer.write(topic, batches))
-
-    def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
-        """Without a thread for it, unless the cluster has to be asked for something before or afterwards."""
-        if (
-            not self._closed
-            and self._cluster.is_known_writable(topic, batches)
-            and self._writer.can_write_without_asking(topic, batches)
-        ):
-            self._writer.begin_write(topic, batches, partial(self._complete_append, topic, batches, done))
-        else:
-            self._append_threads.begin_append(topic, batches, done)
-
-    def _complete_append(
-        self,
-        topic: str,
-        batches: Mapping[int, Sequence[Record]],
-        done: AppendCallback,
-        outcomes: Mapping[int, WriteOutcome],
-    ) -> None:
-        fates = partial(self._append_results, topic, batches, outcomes)
-        if all(outcome is None for outcome in outcomes.values()):
-            call_and_report(fates, done)
-        else:
-            self._append_threads.call(fates, done)
 
     def _append_results(
         self, topic: str, batches: Mapping[int, Sequence[Record]], outcomes: Mapping[int, WriteOutcome]

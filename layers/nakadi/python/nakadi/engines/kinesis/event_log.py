@@ -25,9 +25,10 @@ from msgspec import Struct
 
 from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
+from nakadi.common.waiting import CallThreads, ThreadCall
 from nakadi.engines.archive.reading import SegmentCache
 from nakadi.engines.common import frames
-from nakadi.engines.common.callbacks import AppendThreads, PartitionListeners
+from nakadi.engines.common.callbacks import PartitionListeners
 from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.envelopes import MAX_TOPIC_CHARACTERS, hash_key, partition_key
@@ -52,7 +53,7 @@ from nakadi.model.log_index import IndexHead, RecordPosition, ShardGap
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
-from nakadi.ports.event_log import AppendCallback, SealedTopic, UnknownTopic
+from nakadi.ports.event_log import SealedTopic, UnknownTopic
 from nakadi.ports.log_index import LogIndex
 
 MAX_RECORD_BYTES = 1_048_576
@@ -212,7 +213,7 @@ class KinesisLog:
         self._clock = clock
         self._closed = False
         self._announcements = PartitionListeners()
-        self._append_threads = AppendThreads(self.append)
+        self._append_threads = CallThreads("nakadi-append")
         self._topics = TopicCache(index, options.lease, watch or ChangeWatch(index.change_counters, clock))
         self._writer = StreamWriter(stream, options.record_bytes, options.give_up_after)
         self._shard_trees = ShardTreeCache(stream)
@@ -297,7 +298,10 @@ class KinesisLog:
 
     # Events in
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
+    async def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
+        return await ThreadCall(self._append_threads, partial(self._append, topic, batches))
+
+    def _append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
         self._refuse_if_closed()
         topic, known = self._find_unsealed_topic(topic, batches)
         fates = dict(
@@ -312,9 +316,6 @@ class KinesisLog:
             if isinstance(fate, RecordPosition):
                 self._announcements.announce_events(topic, number)
         return {number: _append_result_of(fates.get(number)) for number in batches}
-
-    def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
-        self._append_threads.begin_append(topic, batches, done)
 
     def _find_unsealed_topic(self, topic: str, partitions: Mapping[int, object]) -> tuple[str, KnownTopic]:
         asked = topic

@@ -12,7 +12,7 @@ from operator import attrgetter
 
 from msgspec import Struct, field
 
-from nakadi.engines.common.callbacks import PartitionListeners, call_and_report
+from nakadi.engines.common.callbacks import PartitionListeners
 from nakadi.engines.common.duplicates import (
     PlacesByPartition,
     fates_with_duplicates,
@@ -31,7 +31,7 @@ from nakadi.model.events import (
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
 from nakadi.ports.deduplication import EventIds
-from nakadi.ports.event_log import AppendCallback, OffsetUnavailable, SealedTopic, UnknownTopic
+from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 
 _GET_OFFSET = attrgetter("offset")
 _GET_STORED_AT = attrgetter("stored_at")
@@ -134,7 +134,7 @@ class MemoryLog:
             self._check_open()
             self._topics.pop(topic, None)
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
+    async def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
         with self._lock:
             found, now = self._require_open_partitions(topic, batches), self._clock.now()
             for number, records in batches.items():
@@ -144,7 +144,7 @@ class MemoryLog:
             self._announcements.announce_events(topic, number)
         return dict.fromkeys(batches, Stored())
 
-    def append_once(
+    async def append_once(
         self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds
     ) -> Mapping[int, AppendResult]:
         with self._lock:
@@ -157,14 +157,6 @@ class MemoryLog:
         for number in stored:
             self._announcements.announce_events(topic, number)
         return fates_with_duplicates(batches, duplicates)
-
-    def begin_append_once(
-        self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds, done: AppendCallback
-    ) -> None:
-        call_and_report(partial(self.append_once, topic, batches, ids), done)
-
-    def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
-        call_and_report(partial(self.append, topic, batches), done)
 
     def read(
         self,

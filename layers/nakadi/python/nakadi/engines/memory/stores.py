@@ -25,7 +25,7 @@ from nakadi.engines.common.assignments import (
     partition_to_park_in,
     with_next_revision,
 )
-from nakadi.engines.common.callbacks import SubscriptionListener, SubscriptionListeners, call_and_report
+from nakadi.engines.common.callbacks import SubscriptionListener, SubscriptionListeners
 from nakadi.engines.common.documents import (
     changed_buckets,
     check_changes_of_one_write,
@@ -53,7 +53,7 @@ from nakadi.model.subscription import (
     ParkedEventInfo,
     SubscriptionChange,
 )
-from nakadi.ports.coordination import AssignmentChanged, CommitCallback, CommitResultByPartition
+from nakadi.ports.coordination import AssignmentChanged, CommitResultByPartition
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.log_index import TOPICS_KIND
 from nakadi.ports.registry import (
@@ -388,7 +388,7 @@ class MemoryCoordination:
         with self._lock_while_open():
             return dict(self._state_of(subscription).offsets)
 
-    def commit(
+    async def commit(
         self, subscription: str, session: str, positions: PositionsByPartition, now: datetime
     ) -> CommitResultByPartition:
         with self._lock_while_open():
@@ -404,11 +404,6 @@ class MemoryCoordination:
         if committed := commit_report(session, positions, verdicts):
             self._listeners.notify_listeners(subscription, committed)
         return verdicts
-
-    def begin_commit(
-        self, subscription: str, session: str, positions: PositionsByPartition, now: datetime, done: CommitCallback
-    ) -> None:
-        call_and_report(lambda: self.commit(subscription, session, positions, now), done)
 
     def park_events(
         self,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 
+from nakadi.common.waiting import Done, Wait
 from nakadi.engines.common.assignments import (
     PositionsByPartition,
     assignment_from_json,
@@ -19,7 +19,7 @@ from nakadi.engines.common.assignments import (
     partition_to_park_in,
     with_next_revision,
 )
-from nakadi.engines.common.callbacks import SubscriptionListener, SubscriptionListeners, call_and_report, callable_once
+from nakadi.engines.common.callbacks import SubscriptionListener, SubscriptionListeners, callable_once
 from nakadi.engines.sqlite.changes import NO_PIPES, ChangePipes, FileChangePoller
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.shared_transactions import (
@@ -42,7 +42,7 @@ from nakadi.model.subscription import (
     ParkedEventInfo,
     SubscriptionChange,
 )
-from nakadi.ports.coordination import AssignmentChanged, CommitCallback, CommitResultByPartition
+from nakadi.ports.coordination import AssignmentChanged, CommitResultByPartition
 
 # Coordination ---------------------------------------------------------------------------------------------------------
 
@@ -64,6 +64,36 @@ PUT_OFFSET = """
 """
 
 RENEW_LEASE = "INSERT INTO leases (holder, until) VALUES (?1, ?2) ON CONFLICT (holder) DO UPDATE SET until = ?2"
+
+
+class _CommitWait(Wait[Commit]):
+    """A commit that waits for its turn."""
+
+    __slots__ = ("_changing", "_content")
+
+    def __init__(
+        self,
+        changing: SharedTransactions,
+        subscription: str,
+        session: str,
+        positions: PositionsByPartition,
+        now: datetime,
+    ) -> None:
+        self._changing = changing
+        self._content = subscription, session, positions, now
+
+    def begin(self, done: Done[Commit]) -> None:
+        # `done` is called in the thread that made the commit, which holds no lock then: it may begin the next one.
+        try:
+            self._changing.begin_change(Commit(*self._content, done))
+        except Exception as error:  # noqa: BLE001  # it is for the one who is called
+            done(error)
+
+    def run(self) -> Commit:
+        # This thread may make it itself, and others with it.
+        commit = Commit(*self._content)
+        self._changing.make_and_wait(commit)
+        return commit
 
 
 class SqliteCoordination:
@@ -127,24 +157,10 @@ class SqliteCoordination:
             rows = connection.execute(SELECT_OFFSETS, (subscription,)).fetchall()
         return {EventTypePartition(*row[:2]): offset_from_row(row) for row in rows}
 
-    def commit(
+    async def commit(
         self, subscription: str, session: str, positions: PositionsByPartition, now: datetime
     ) -> CommitResultByPartition:
-        commit = Commit(subscription, session, positions, now)
-        self._changing.make_and_wait(commit)
-        return self._report_commit(commit)
-
-    def begin_commit(
-        self, subscription: str, session: str, positions: PositionsByPartition, now: datetime, done: CommitCallback
-    ) -> None:
-        def finished(commit: Commit) -> None:
-            # In the thread that made the commit, which holds no lock then: `done` may begin the next one at once.
-            call_and_report(partial(self._report_commit, commit), done)
-
-        try:
-            self._changing.begin_change(Commit(subscription, session, positions, now, finished))
-        except Exception as error:  # noqa: BLE001  # it is for the one who is called
-            done(error)
+        return self._report_commit(await _CommitWait(self._changing, subscription, session, positions, now))
 
     def _report_commit(self, commit: Commit) -> CommitResultByPartition:
         results = commit.outcome()

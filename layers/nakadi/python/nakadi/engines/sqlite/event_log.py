@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from socket import socket
 from typing import TypeVar
 
 from msgspec import Struct
 
 from nakadi.common.metrics import Metrics
+from nakadi.common.waiting import Callback
 from nakadi.common.work import run_and_log_failure
 from nakadi.engines.common import frames
 from nakadi.engines.common.callbacks import PartitionListeners
@@ -53,7 +53,7 @@ from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, 
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
 from nakadi.ports.deduplication import EventIds
-from nakadi.ports.event_log import AppendCallback, OffsetUnavailable, UnknownTopic
+from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 
 # The log --------------------------------------------------------------------------------------------------------------
 
@@ -106,42 +106,18 @@ class SqliteLog:
     def delete_topic(self, topic: str) -> None:
         self._cleaner.delete_topic(topic)
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
-        return self._append(topic, batches, None)
+    async def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
+        return await self._append(topic, batches, None)
 
-    def append_once(
+    async def append_once(
         self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds
     ) -> Mapping[int, AppendResult]:
-        return self._append(topic, batches, ids)
+        return await self._append(topic, batches, ids)
 
-    def _append(
+    async def _append(
         self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds | None
     ) -> Mapping[int, AppendResult]:
-        waiting: SimpleQueue[Exception | PlacesByPartition] = SimpleQueue()
-        self._writer.append(topic, batches, waiting.put, ids)
-        outcome = waiting.get()
-        if isinstance(outcome, Exception):
-            raise outcome
-        return _fates(batches, outcome)
-
-    def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
-        self._begin_append(topic, batches, None, done)
-
-    def begin_append_once(
-        self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds, done: AppendCallback
-    ) -> None:
-        self._begin_append(topic, batches, ids, done)
-
-    def _begin_append(
-        self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds | None, done: AppendCallback
-    ) -> None:
-        def pass_on(outcome: Exception | PlacesByPartition) -> None:
-            done(outcome if isinstance(outcome, Exception) else _fates(batches, outcome))
-
-        try:
-            self._writer.append(topic, batches, pass_on, ids)
-        except Exception as error:  # noqa: BLE001  # it is for the one who is called
-            done(error)
+        return _fates(batches, await Callback(partial(self._writer.append, topic, batches, ids=ids)))
 
     def read(
         self,

@@ -25,6 +25,7 @@ from typing import TypeVar, cast
 import msgspec
 from msgspec import Struct
 
+from nakadi.common.waiting import begin_task
 from nakadi.engines.common.duplicates import PlacesByPartition
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.reading import Chunk, ChunkedRecords
@@ -294,6 +295,9 @@ class _SocketOutbox:
 # The process that commits ---------------------------------------------------------------------------------------------
 
 
+WatchLog = Callable[[Callable[["asyncio.Task[Callable[[], None]]"], None]], None]
+
+
 class AppendService:
     """Makes the appends of other processes. Belongs to the event loop that it is made in."""
 
@@ -301,7 +305,7 @@ class AppendService:
         self._log = event_log
         self._loop = asyncio.get_running_loop()
         self._connections: list[_WorkerConnection] = []
-        self._end_watch: Callable[[], None] | None = None
+        self._watching: asyncio.Task[Callable[[], None]] | None = None
         self._is_awake = False
 
     async def serve(self, connection: socket.socket) -> None:
@@ -316,12 +320,20 @@ class AppendService:
             self._connections.remove(sender)
 
     def close(self) -> None:
-        if self._end_watch is not None:
-            self._end_watch()
+        if self._watching is None:
+            return
+        if self._watching.done() and not self._watching.exception():
+            self._watching.result()()
+        else:
+            # The thread that begins the watch may still be at it. The log, which is closed next, ends all watches.
+            self._watching.cancel()
 
-    def _watch_log(self) -> None:
-        if self._end_watch is None:
-            self._end_watch = self._log.add_change_listener(self._queue_grown_partition)
+    def _watch_log(self, done: Callable[[asyncio.Task[Callable[[], None]]], None]) -> None:
+        if self._watching is None:
+            # Beginning reads the file, which must not hold up the loop that commits for all.
+            begin = asyncio.to_thread(self._log.add_change_listener, self._queue_grown_partition)
+            self._watching = self._loop.create_task(begin)
+        self._watching.add_done_callback(done)
 
     def _queue_grown_partition(self, topic: str, partition: int) -> None:
         # Called in threads of the log, while the loop may change the list.
@@ -349,7 +361,7 @@ class AppendService:
 
 
 class _WorkerConnection(asyncio.Protocol):
-    def __init__(self, event_log: EventLog, wake: Callable[[], None], watch: Callable[[], None]) -> None:
+    def __init__(self, event_log: EventLog, wake: Callable[[], None], watch: WatchLog) -> None:
         self.gone = asyncio.Event()
         self.is_watching = False
         # Filled by the threads of the log: partitions that grew, and outcomes.
@@ -381,14 +393,20 @@ class _WorkerConnection(asyncio.Protocol):
                 batches = {partition: ChunkedRecords(chunks) for partition, chunks in request.batches.items()}
                 done = partial(self._queue_outcome, request.request_number)
                 if request.ids is None:
-                    self._log.begin_append(request.topic, batches, done)
+                    begin_task(self._log.append(request.topic, batches), done)
                 elif isinstance(self._log, DeduplicatingLog):
-                    self._log.begin_append_once(request.topic, batches, request.ids, done)
+                    begin_task(self._log.append_once(request.topic, batches, request.ids), done)
             else:
                 # First the place that reports are put into, then the watch, and then the answer that relies on both.
                 self.is_watching = True
-                self._watch()
-                self._write(_WatchConfirmation())
+                self._watch(self._confirm_watch)
+
+    def _confirm_watch(self, begun: asyncio.Task[Callable[[], None]]) -> None:
+        if not begun.cancelled() and begun.exception() is None:
+            self._write(_WatchConfirmation())
+        elif self._transport is not None:
+            # The other process ends without it, and is started again.
+            self._transport.abort()
 
     def pause_writing(self) -> None:
         self._is_paused = True

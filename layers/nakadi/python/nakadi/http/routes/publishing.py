@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from nakadi.auth.permissions import Permissions
 from nakadi.http.application import Lane, Route
-from nakadi.http.message import JSON_MEDIA_TYPE, Parameter, Request, Response, json_response
+from nakadi.http.message import JSON_MEDIA_TYPE, AnswerTask, Parameter, Request, Response, json_response
 from nakadi.http.negotiation import MAX_DECOMPRESSED_BYTES
 from nakadi.http.parameters import Header
 from nakadi.http.problem import UnsupportedMediaType
 from nakadi.http.views import View
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Fault, Invalid, Malformed, Outcome
-from nakadi.ports.event_log import AppendResultByPartition
 from nakadi.publishing.batch import BatchOutcome, BatchStatus, ItemResult
 from nakadi.publishing.memory import estimate_batch_memory
-from nakadi.publishing.publisher import Append, Publisher
+from nakadi.publishing.publisher import Publisher
 from nakadi.publishing.system_events import KpiCollector
-
-PublicationSteps = Generator[Append, AppendResultByPartition, Response]
 
 AVRO_MEDIA_TYPE = "application/avro-binary"
 
@@ -39,9 +36,7 @@ def routes(publisher: Publisher, permissions: Permissions, kpi_collector: KpiCol
     ]
 
 
-def _route(
-    events: str, handler: Callable[[Request], PublicationSteps], operation: str, *parameters: Parameter
-) -> Route:
+def _route(events: str, handler: Callable[[Request], AnswerTask], operation: str, *parameters: Parameter) -> Route:
     return Route(
         method="POST",
         template=f"/event-types/{{name}}/{events}",
@@ -63,11 +58,11 @@ class _PublishingHandlers(Struct, frozen=True):
     permissions: Permissions
     kpi_collector: KpiCollector
 
-    def publish_events(self, request: Request) -> PublicationSteps:
+    async def publish_events(self, request: Request) -> Response:
         try:
             tag = self._admit_batch(request, may_be_directed=True)
             name, began = request.path_parameters["name"], time.perf_counter()
-            outcome = yield from self.publisher.publishing_task(
+            outcome = await self.publisher.publishing_task(
                 name, request.body, request.subject, request.flow_id, tag, request.is_client_gone
             )
         except Exception as error:
@@ -75,11 +70,11 @@ class _PublishingHandlers(Struct, frozen=True):
             raise
         return self._publication_response(request, outcome, began)
 
-    def publish_deletions(self, request: Request) -> PublicationSteps:
+    async def publish_deletions(self, request: Request) -> Response:
         try:
             self._admit_batch(request, may_be_directed=False)
             name, began = request.path_parameters["name"], time.perf_counter()
-            outcome = yield from self.publisher.deletion_task(
+            outcome = await self.publisher.deletion_task(
                 name, request.body, request.subject, request.flow_id, request.is_client_gone
             )
         except Exception as error:

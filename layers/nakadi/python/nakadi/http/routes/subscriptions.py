@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 from urllib.parse import urlencode
@@ -29,7 +29,6 @@ from nakadi.model.authorization import Feature, Operation
 from nakadi.model.outcomes import Malformed, Violations
 from nakadi.model.subscription import CommitResult, SubscriptionCursor
 from nakadi.openapi.checks import conforms_to_schema, openapi_violations
-from nakadi.ports.coordination import CommitRequest, CommitResultByPartition
 from nakadi.subscriptions.api.cursors import SubscriptionCursors
 from nakadi.subscriptions.api.listing import (
     DEFAULT_PAGE_SIZE,
@@ -198,7 +197,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
             committed_cursors_view(self.cursors.committed_positions(_subscription_id(request), request.subject))
         )
 
-    def commit_cursors(self, request: Request) -> Generator[CommitRequest, CommitResultByPartition, Response]:
+    async def commit_cursors(self, request: Request) -> Response:
         subscription_id, (items, cursors) = (
             request.path_parameters["subscription_id"],
             _read_cursors(request, COMMIT_BODY_SCHEMA),
@@ -206,7 +205,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
         stream_id = STREAM_ID.read(request)
         if stream_id is None:
             raise Malformed(f"Required request header '{STREAM_ID_HEADER}' is not present")
-        verdicts = yield from self.cursors.commit(subscription_id, stream_id, cursors, request.subject)
+        verdicts = await self.cursors.commit(subscription_id, stream_id, cursors, request.subject)
         if not KPI_EVENT_TYPES.isdisjoint(map(_get_event_type, cursors)):
             is_request_about_kpis.set(True)
         if verdicts.count(CommitResult.COMMITTED) == len(verdicts):

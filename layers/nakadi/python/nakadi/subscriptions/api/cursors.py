@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
 from nakadi.auth.permissions import Permissions
 from nakadi.common.metrics import Metrics
-from nakadi.common.work import check_may_block
+from nakadi.common.waiting import LEAVE_LOOP
 from nakadi.event_types.cursors import (
     CursorError,
     CursorErrorKind,
@@ -24,7 +24,7 @@ from nakadi.model.event_type import Cursor, EventType, Position
 from nakadi.model.outcomes import Invalid, NotFound
 from nakadi.model.subscription import CommitResult, EventTypePartition, Subscription, SubscriptionCursor
 from nakadi.ports.clock import Clock
-from nakadi.ports.coordination import CommitRequest, CommitResultByPartition, Coordination
+from nakadi.ports.coordination import CommitResultByPartition, Coordination
 from nakadi.subscriptions.api.access import CONSUMER_BLOCKED_MESSAGE
 from nakadi.subscriptions.api.offsets import OffsetInitialisation, ResetRequests
 from nakadi.subscriptions.api.open_streams import check_stream_id, session_not_found_message
@@ -35,10 +35,6 @@ CURSORS_EMPTY_MESSAGE = "Cursors are empty"
 _DECIMAL_NUMBER_PATTERN = re.compile(r"[0-9]+", re.ASCII)
 
 OFFSET_BEFORE_FIRST_EVENT = -1
-
-
-CommitSteps = Generator[CommitRequest, CommitResultByPartition, Sequence[CommitResult]]
-"""Committing as steps: what is yielded has to be committed, and to be answered by its results or its exception."""
 
 
 class _ResolvedCursor(Struct, frozen=True):
@@ -71,14 +67,14 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
 
     # Committing
 
-    def commit(
+    async def commit(
         self, subscription_id: str, stream_id: str, cursors: Sequence[SubscriptionCursor], subject: Subject
-    ) -> CommitSteps:
+    ) -> Sequence[CommitResult]:
         """Commit for a stream: for each cursor, in the order in which they came, whether it moved its partition."""
         try:
             resolved = self._resolve_for_commit(subscription_id, stream_id, cursors, subject)
             if len(resolved) > 1:
-                verdicts = yield from self._commit_several(subscription_id, stream_id, resolved)
+                verdicts = await self._commit_several(subscription_id, stream_id, resolved)
             else:
                 # Most commits have one cursor: one conditional write, and nothing is read unless it fails. Two commits
                 # of one partition at the same time do no harm: the write compares, and an offset never moves back.
@@ -86,10 +82,8 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
                     resolved[0].partition,
                     {resolved[0].partition: _storable_position(resolved[0].position)},
                 )
-                written = yield CommitRequest(
-                    self.coordination, subscription_id, stream_id, positions, self.clock.now()
-                )
-                self._require_owned_by_stream(written, subscription_id, stream_id, resolved)
+                written = await self.coordination.commit(subscription_id, stream_id, positions, self.clock.now())
+                await self._require_owned_by_stream(written, subscription_id, stream_id, resolved)
                 verdicts = [written[partition]]
         except Exception:
             self.metrics.cursors_committed.add(len(cursors), "refused")
@@ -110,9 +104,11 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         check_stream_id(stream_id)
         return resolved
 
-    def _commit_several(self, subscription_id: str, stream_id: str, resolved: Sequence[_ResolvedCursor]) -> CommitSteps:
+    async def _commit_several(
+        self, subscription_id: str, stream_id: str, resolved: Sequence[_ResolvedCursor]
+    ) -> Sequence[CommitResult]:
         """All partitions are read before the first is written."""
-        check_may_block()
+        await LEAVE_LOOP
         offsets = self.coordination.committed_offsets(subscription_id)
         if any(each.partition not in offsets or offsets[each.partition].owner != stream_id for each in resolved):
             raise self._why_commit_was_refused(subscription_id, stream_id, resolved)
@@ -120,15 +116,15 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         judged, greatest = commit_results_in_order(
             [(each.partition, _storable_position(each.position)) for each in resolved], before
         )
-        written = yield CommitRequest(self.coordination, subscription_id, stream_id, greatest, self.clock.now())
-        self._require_owned_by_stream(written, subscription_id, stream_id, resolved)
+        written = await self.coordination.commit(subscription_id, stream_id, greatest, self.clock.now())
+        await self._require_owned_by_stream(written, subscription_id, stream_id, resolved)
         # What another request committed meanwhile makes the rest of its partition outdated.
         return [
             verdict if written.get(each.partition, verdict) is CommitResult.COMMITTED else CommitResult.OUTDATED
             for each, verdict in zip(resolved, judged, strict=True)
         ]
 
-    def _require_owned_by_stream(
+    async def _require_owned_by_stream(
         self,
         written: CommitResultByPartition,
         subscription_id: str,
@@ -136,6 +132,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         resolved: Sequence[_ResolvedCursor],
     ) -> None:
         if CommitResult.NOT_OWNED in written.values():
+            await LEAVE_LOOP
             raise self._why_commit_was_refused(subscription_id, stream_id, resolved)
 
     def _why_commit_was_refused(

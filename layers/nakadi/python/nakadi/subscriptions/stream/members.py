@@ -28,6 +28,7 @@ from math import inf
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nakadi.common.waiting import run_blocking
 from nakadi.common.work import run_and_log_failure
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Unavailable
@@ -166,7 +167,8 @@ class SubscriptionSessions(Struct, frozen=True):
         """Commit on behalf of a session; the partitions that are not its own any more."""
         if not positions:
             return ()
-        verdicts = self.coordination.commit(self.subscription_id, session_id, positions, self.clock.now())
+        commit = self.coordination.commit(self.subscription_id, session_id, positions, self.clock.now())
+        verdicts = run_blocking(commit)
         return [partition for partition, verdict in verdicts.items() if verdict is CommitResult.NOT_OWNED]
 
     def grant_extension(self, session_id: str, number: int, commit_by: float) -> None:

@@ -1,0 +1,158 @@
+"""Tasks: coroutines that say `await` where they wait, and leave to their runner which thread waits meanwhile.
+
+    async def publish(event_log: EventLog) -> bool:
+        fates = await event_log.append("a-topic", {0: [record]})
+        return fates[0] == Stored()
+
+    run_blocking(publish(event_log))
+
+They are no tasks of asyncio, and need no event loop: `run_blocking` is all that a Lambda function needs. An event loop
+begins what a task waits for, and resumes the task when the result is there.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+Task = Coroutine["Wait[Any]", Any, T]
+"""A coroutine that awaits nothing but instances of `Wait`, and other tasks."""
+
+Done = Callable[[T | Exception], None]
+"""Called once, with a result or with the exception in its place, in any thread. It must return quickly."""
+
+
+class Wait(ABC, Generic[T]):
+    """Something that takes its time. A task that awaits it gets its result, or its exception."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Wait[Any], Any, T]:
+        result: T = yield self
+        return result
+
+    @abstractmethod
+    def begin(self, done: Done[T]) -> None:
+        """Begin it, and return without waiting. Never raises. `done` may be called before this returns."""
+
+    @abstractmethod
+    def run(self) -> T:
+        """Wait for it in this thread."""
+
+
+class Callback(Wait[T]):
+    """Work of another thread, which calls back. `begin_work` gives it to that thread, or raises."""
+
+    __slots__ = ("_begin_work",)
+
+    def __init__(self, begin_work: Callable[[Done[T]], None]) -> None:
+        self._begin_work = begin_work
+
+    def begin(self, done: Done[T]) -> None:
+        try:
+            self._begin_work(done)
+        except Exception as error:  # noqa: BLE001  # it is for the one who is called
+            done(error)
+
+    def run(self) -> T:
+        waiting: SimpleQueue[T | Exception] = SimpleQueue()
+        self._begin_work(waiting.put)
+        outcome = waiting.get()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+
+class ThreadCall(Wait[T]):
+    """Work that blocks: done in one of these threads, or in that of a runner that blocks."""
+
+    __slots__ = ("_threads", "_work")
+
+    def __init__(self, threads: CallThreads, work: Callable[[], T]) -> None:
+        self._threads = threads
+        self._work = work
+
+    def begin(self, done: Done[T]) -> None:
+        self._threads.call(self._work, done)
+
+    def run(self) -> T:
+        return self._work()
+
+
+class CallThreads:
+    """Threads for work that waits, started when they are first needed."""
+
+    def __init__(self, name: str, threads: int = 64) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+    def call(self, work: Callable[[], T], done: Done[T]) -> None:
+        try:
+            self._threads.submit(call_and_report, work, done)
+        except RuntimeError:
+            # The threads are closed, and so is the store, which says so itself.
+            call_and_report(work, done)
+
+    def close(self) -> None:
+        """Let what was begun come to its end, and end the threads."""
+        self._threads.shutdown()
+
+
+class _LeavingLoop(Wait[None]):
+    __slots__ = ()
+
+    def begin(self, done: Done[None]) -> None:
+        done(None)
+
+    def run(self) -> None:
+        pass
+
+
+LEAVE_LOOP: Wait[None] = _LeavingLoop()
+"""Awaited by a task before it does what takes more than a moment: on an event loop, it goes on in a thread."""
+
+
+def call_and_report(work: Callable[[], T], done: Done[T]) -> None:
+    try:
+        outcome: T | Exception = work()
+    except Exception as error:  # noqa: BLE001  # it is for the one who is called
+        outcome = error
+    done(outcome)
+
+
+def resume(task: Task[T], outcome: Any) -> Wait[Any]:
+    """Run a task up to where it waits next: from its begin if the outcome is None, else from where it has waited for
+    this. Raises `StopIteration` with its result at its end."""
+    return task.throw(outcome) if isinstance(outcome, Exception) else task.send(outcome)
+
+
+def run_blocking(task: Task[T]) -> T:
+    """Run a task to its result, and wait in this thread wherever it waits."""
+    outcome: Any = None
+    try:
+        while True:
+            wait = resume(task, outcome)
+            try:
+                outcome = wait.run()
+            except Exception as error:  # noqa: BLE001  # the task knows what it means
+                outcome = error
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def begin_task(task: Task[T], done: Done[T], outcome: Any = None) -> None:
+    """Run a task up to where it waits, and return. It goes on in the threads that have what it waits for."""
+    try:
+        wait = resume(task, outcome)
+    except StopIteration as end:
+        done(end.value)
+    except Exception as error:  # noqa: BLE001  # it is for the one who is called
+        done(error)
+    else:
+        wait.begin(partial(begin_task, task, done))

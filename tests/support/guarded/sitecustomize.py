@@ -1,0 +1,12 @@
+"""Every Python process with this folder on its path imports this module when it starts: its event loop is guarded.
+
+What would block the loop raises there, and is written to the file that `LOOP_GUARD_REPORT` names. `LOOP_GUARD_FORGETS`
+names a module that forgets to ask whether it may block.
+"""
+
+import os
+
+if "LOOP_GUARD_REPORT" in os.environ:
+    from tests.support.loop_guard import guard_this_process
+
+    guard_this_process(os.environ["LOOP_GUARD_REPORT"], os.environ.get("LOOP_GUARD_FORGETS"))
