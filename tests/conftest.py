@@ -33,8 +33,8 @@ if not os.access(Path.home(), os.W_OK):
     os.environ["JSII_RUNTIME_PACKAGE_CACHE"] = "disabled"
 
 # What takes long to begin is begun in one process: a Spark session, the deployment on this machine, templates, several
-# workers, a Kafka. What takes longest goes first.
-TOGETHER = ("glue_jobs", "aws-local", "infra", "two-workers", "kafka")
+# workers, a Kafka, a browser. What takes longest goes first.
+TOGETHER = ("glue_jobs", "aws-local", "infra", "two-workers", "kafka", "console")
 
 # They go with the jobs, for the sake of their Spark.
 WITH_SPARK = ("tests/docs/test_analytics.py", "tests/e2e/test_jobs.py")

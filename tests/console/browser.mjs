@@ -1,52 +1,22 @@
 /** A browser for the tests of the console, and what they say to it and to the broker. */
 
-import { execFileSync } from "node:child_process";
-import { existsSync, mkdirSync } from "node:fs";
-import { createRequire } from "node:module";
-import { delimiter, join, resolve } from "node:path";
 import { after, before, test as nodeTest } from "node:test";
 import assert from "node:assert/strict";
+import { join } from "node:path";
+import { chromium, installed, launchOptions, screenshots } from "./launch.mjs";
 
-const root = resolve(import.meta.dirname, "../..");
-const installed = createRequire(join(root, "console", "package.json"));
-const { chromium } = installed("playwright-core");
+export { hasBrowser, screenshots } from "./launch.mjs";
+
 const axe = installed.resolve("axe-core/axe.min.js");
 
 /** Where the broker is, and a token for it if it wants one. */
 export const broker = process.env.BROKER;
 export const token = process.env.TOKEN ?? "";
-export const screenshots = join(root, ".cache/console/screenshots");
-const unpacked = join(root, ".cache/console/browser");
-
-/** The program: one that the environment names, the one of the npm package, or the system's. */
-function program() {
-  const places = (process.env.PATH ?? "").split(delimiter);
-  const named = ["chromium", "chromium-browser", "google-chrome"].flatMap((name) => places.map((at) => join(at, name)));
-  const found = [process.env.CHROMIUM ?? "", join(unpacked, "chromium"), ...named].find((path) => path && existsSync(path));
-  return found;
-}
-
-/** Whether libraries are missing; a copy of them came with the browser. */
-function lacksLibraries(path) {
-  try {
-    return execFileSync("ldd", [path], { encoding: "utf8" }).includes("not found");
-  } catch {
-    return false;
-  }
-}
-
-export const hasBrowser = program() !== undefined;
 
 let browser;
 before(async () => {
-  mkdirSync(screenshots, { recursive: true });
-  const executablePath = program();
-  const libraries = lacksLibraries(executablePath) ? { LD_LIBRARY_PATH: join(unpacked, "al2023", "lib") } : {};
-  browser = await chromium.launch({
-    executablePath,
-    env: { ...process.env, ...libraries },
-    args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--font-render-hinting=none"],
-  });
+  const served = process.env.BROWSER;
+  browser = served ? await chromium.connect(served) : await chromium.launch(launchOptions());
 });
 after(() => browser?.close());
 
@@ -81,6 +51,13 @@ export function test(sentence, work, options = {}) {
       await context.close();
     }
   });
+}
+
+/** What was downloaded; the browser may be another program's, so there is no path to it. */
+export async function textOf(download) {
+  let text = "";
+  for await (const part of (await download.createReadStream()).setEncoding("utf8")) text += part;
+  return text;
 }
 
 /** Opens a page of the console: `open(page, "#/event-types")`. */

@@ -102,13 +102,29 @@ def _empty(url: str) -> None:
                 client.delete(f"/storages/{each['id']}").raise_for_status()
 
 
+@pytest.fixture(scope="session")
+def browser() -> Iterator[str]:
+    """The address of the browser that all scripts share."""
+    command = [CACHE / "bin" / "node", HERE / "serve_browser.mjs"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=plain_environment(), stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert address, "the browser does not start"
+        yield address
+        # It closes the browser when nothing can come any more.
+        process.communicate(timeout=PATIENCE)
+
+
 @pytest.fixture(scope="module")
 def results(request: pytest.FixtureRequest, url: str, token: str) -> Mapping[str, str]:
     """Why each test of the module's script failed, by its sentence; an empty text if it did not."""
     script = Path(request.module.__file__).with_suffix(".mjs")
     node = CACHE / "bin" / "node"
     command = [node, "--test", "--test-reporter", HERE / "reporter.mjs", script]
-    environ = plain_environment(BROKER=url, TOKEN=token)
+    # Not before `url`, which skips the tests where there is no browser.
+    browser: str = request.getfixturevalue("browser")
+    environ = plain_environment(BROKER=url, TOKEN=token, BROWSER=browser)
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=SECONDS, check=False)
     told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     found = {each["name"]: "" if each["passed"] else each["why"] for each in told}

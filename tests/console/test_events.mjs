@@ -1,5 +1,4 @@
-import { readFileSync } from "node:fs";
-import { accessible, assert, broker, call, eventType, open, picture, test } from "./browser.mjs";
+import { accessible, assert, broker, call, eventType, open, picture, test, textOf } from "./browser.mjs";
 
 const rows = (page) => page.getByRole("table", { name: "Events" }).getByRole("row");
 const publish = (name, events) => call("POST", `/event-types/${name}/events`, events);
@@ -55,7 +54,7 @@ test("reading begins at the beginning, behind an offset, or at a time, and is fi
     page.getByRole("button", { name: "Export as NDJSON" }).click(),
   ]);
   assert.equal(download.suggestedFilename(), "tail.past.ndjson");
-  const lines = readFileSync(await download.path(), "utf8").trim().split("\n").map(JSON.parse);
+  const lines = (await textOf(download)).trim().split("\n").map(JSON.parse);
   assert.deepEqual(lines.map(({ n }) => n), Array.from({ length: 20 }, (_, n) => n));
 });
 
@@ -79,7 +78,7 @@ test("numbers keep all of their digits, in what is published, shown, copied and 
     page.waitForEvent("download"),
     page.getByRole("button", { name: "Export as NDJSON" }).click(),
   ]);
-  assert.equal(readFileSync(await download.path(), "utf8"), `${text}\n`);
+  assert.equal((await textOf(download)), `${text}\n`);
 });
 
 test("a pause keeps what comes, and what there is no room for is counted", async (page) => {
