@@ -26,7 +26,7 @@ def test_finds_every_key_in_its_runs():
     runs = {run: keys(4_000) for run in range(1, 31)}
     shared = keys(10)
     for run, own in runs.items():
-        index.add_run(run, [*own, *shared])
+        index.add_to_run(run, [*own, *shared])
     for run, own in runs.items():
         found = dict(index.find_candidates(own))
         assert all(run in found[key] for key in own)
@@ -37,7 +37,7 @@ def test_finds_hardly_anything_else():
     """Of keys that are in no run, fewer than one in a thousand seems to be."""
     index = EidIndex()
     for run in range(1, 31):
-        index.add_run(run, keys(4_000))
+        index.add_to_run(run, keys(4_000))
     assert len(list(index.find_candidates(keys(20_000)))) < 20
 
 
@@ -46,7 +46,7 @@ def test_forgets_runs_that_are_gone():
     index = EidIndex()
     runs = {run: keys(4_000) for run in range(1, 31)}
     for run, own in runs.items():
-        index.add_run(run, own)
+        index.add_to_run(run, own)
     before = len(index._tables)
     index.keep_runs(range(25, 31))
     assert len(index._tables) < before
@@ -59,7 +59,7 @@ def test_is_bounded():
     index = EidIndex(max_slots=2 * MIN_SLOTS)
     runs = {run: keys(9_000) for run in range(1, 16)}
     for run, own in runs.items():
-        index.add_run(run, own)
+        index.add_to_run(run, own)
     assert sum(len(table.slots) for table in index._tables) <= 2 * MIN_SLOTS
     for run, own in runs.items():
         key = random.choice(own)
@@ -67,3 +67,26 @@ def test_is_bounded():
     index.keep_runs([1, 15])
     [(_, found)] = index.find_candidates([runs[1][0]])
     assert set(found) <= {1, 15}
+
+
+def test_takes_in_new_keys_alone():
+    """Keys that are in no run are taken in; one that is in a run, in whichever table, or stands twice, is noticed."""
+    index = EidIndex()
+    runs = {run: keys(4_000) for run in range(1, 31)}
+    for run, own in runs.items():
+        assert index.add_new(run, own)
+    assert len(index._tables) > 1
+    for run, own in runs.items():
+        found = dict(index.find_candidates(own))
+        assert all(run in found[key] for key in own)
+        assert not index.add_new(31, [*keys(3), own[0]])
+    assert not index.add_new(31, keys(1) * 2)
+    assert EidIndex(max_slots=MIN_SLOTS).add_new(1, keys(1))
+
+
+def test_beyond_its_slots_nothing_is_new_for_certain():
+    """Where runs have no table, any key may be in them."""
+    index = EidIndex(max_slots=MIN_SLOTS)
+    for run in range(1, 11):
+        index.add_to_run(run, keys(9_000))
+    assert not index.add_new(11, keys(1))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime, timedelta
 
@@ -12,6 +14,7 @@ import pytest
 
 from nakadi.common.waiting import run_blocking
 from nakadi.engines.sqlite import eids
+from nakadi.engines.sqlite.eids import EidMemory
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.model.events import Duplicate, EventPlace, StoredExcept
 from nakadi.model.outcomes import Unavailable
@@ -35,8 +38,9 @@ def path(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _small_runs(monkeypatch):
-    monkeypatch.setattr(eids, "MAX_RECENT_EIDS", 20)
+    monkeypatch.setattr(eids, "MAX_EIDS_OF_RUN", 20)
     monkeypatch.setattr(eids, "MAX_ROWS_PRUNED_AT_ONCE", 3)
+    monkeypatch.setattr(eids, "ROWS_LOADED_AT_ONCE", 3)
 
 
 def once(log: SqliteLog, *numbers: int, window: timedelta = WINDOW) -> dict[int, EventPlace]:
@@ -94,12 +98,48 @@ def test_memory_forgets_what_is_pruned(path, clock):
         memory = log._writer._eids
         for number in range(100):
             once(log, number)
-        assert len(memory._rows_of_run) == 5
+        assert len(memory._last_row_of_run) == 5
         clock.move(WINDOW.total_seconds())
         log._cleaner.prune_eids()
         for number in range(100, 120):
             once(log, number)
-        assert len(memory._rows_of_run) <= 2
+        assert len(memory._last_row_of_run) <= 2
+
+
+def test_other_appends_do_not_wait_until_the_ids_are_read(path, clock, monkeypatch):
+    """After a start, ids are read in pieces: only the appends that need them wait for it."""
+    with closing(SqliteLog(path, clock)) as log:
+        log.create_topic("t", 1)
+        once(log, 1, 2, 3)
+    may_read, load_some = threading.Event(), EidMemory.load_some
+    monkeypatch.setattr(EidMemory, "load_some", lambda *each: load_some(*each) if may_read.wait(0.01) else False)
+    with closing(SqliteLog(path, clock)) as log, ThreadPoolExecutor(2) as pool:
+        try:
+            repeated = pool.submit(once, log, 1, 4)
+            pool.submit(run_blocking, log.append("t", {0: [a_record("plain")]})).result(60)
+            assert not repeated.done()
+        finally:
+            may_read.set()
+        assert repeated.result(60) == {0: at(0)}
+        assert [text for _, text in texts(log)] == ["1", "2", "3", "plain", "4"]
+
+
+def test_new_ids_take_one_statement(path, clock, monkeypatch):
+    """A commit whose ids are all new needs no transaction of several calls; one with a duplicate does."""
+    with closing(SqliteLog(path, clock)) as log:
+        log.create_topic("t", 1)
+        once(log, 1)
+        with monkeypatch.context() as watched:
+            watched.setattr(log._writer._file, "transaction", unwanted_transaction)
+            assert once(log, *range(2, 90)) == {}
+            assert once(log, *range(90, 200)) == {}
+            with pytest.raises(AssertionError):
+                once(log, 200, 1)
+        assert once(log, 200, 1) == {1: at(0)}
+
+
+def unwanted_transaction(*_: object) -> None:
+    raise AssertionError("A transaction of several calls.")
 
 
 def at(offset: int) -> EventPlace:
@@ -112,7 +152,7 @@ def test_a_failed_commit_remembers_nothing(path, clock, monkeypatch):
         log.create_topic("t", 1)
         once(log, *range(15))
         with monkeypatch.context() as failing:
-            failing.setattr("nakadi.engines.sqlite.writing._insert_frames", failing_insert)
+            failing.setattr("nakadi.engines.sqlite.writing._frame_rows_of_appends", failing_insert)
             with pytest.raises(Unavailable):
                 once(log, *range(10, 30))
         assert once(log, *range(10, 30)) == {index: at(10 + index) for index in range(5)}
@@ -166,7 +206,7 @@ def test_any_history_stores_each_id_once(path, clock, seed, monkeypatch):
                     log._cleaner.prune_eids()
                 case 2:
                     with monkeypatch.context() as failing:
-                        failing.setattr("nakadi.engines.sqlite.writing._insert_frames", failing_insert)
+                        failing.setattr("nakadi.engines.sqlite.writing._frame_rows_of_appends", failing_insert)
                         with pytest.raises(Unavailable):
                             once(log, *drawn.sample(range(200), 9), window=window)
                 case 3:

@@ -1,19 +1,16 @@
-"""Events that are published more than once: their ids, and what clients are told of them.
-
-An event type that deduplicates has its batches appended together with the ids of their events. Ids are taken from the
-records, which have them however they were made.
-"""
+"""The ids of events: an event type that deduplicates has its batches appended together with them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct
 
 from nakadi.model.event_type import EventType
-from nakadi.model.events import Record, RecordLines
+from nakadi.model.events import Record
 from nakadi.ports.deduplication import EventIds
+from nakadi.publishing.batch import EID_PATH, Batch
 
 EID_BYTES = 16
 
@@ -29,11 +26,13 @@ class _EventWithId(Struct, gc=False):
 _DECODER = msgspec.json.Decoder(_EventWithId)
 
 
+def eids_of_events(event_type: EventType, batch: Batch) -> Sequence[str] | None:
+    """The eid of each event; None for an event type that does not deduplicate."""
+    return None if event_type.deduplication_window is None else [eid for (eid,) in batch.rows_at((EID_PATH,))]
+
+
 def ids_for_append(
-    event_type: EventType,
-    partitions: Sequence[int],
-    records_by_partition: Mapping[int, Sequence[Record]],
-    directed_to: str | None,
+    event_type: EventType, partitions: Sequence[int], eids: Sequence[str] | None, directed_to: str | None
 ) -> EventIds | None:
     """The ids by which the events of a batch are known again; None for an event type that does not deduplicate.
 
@@ -41,20 +40,17 @@ def ids_for_append(
     their own: they are sent to have it see once more what all others have seen before.
     """
     window = event_type.deduplication_window
-    if window is None or any(map(_are_tombstones, records_by_partition.values())):
+    if window is None or eids is None:
         return None
-    eids = {partition: _eids_of(records) for partition, records in records_by_partition.items()}
+    # Two that differ in the case of their letters are one.
+    packed = bytes.fromhex("".join(eids).replace("-", ""))
     return EventIds(
         scope=event_type.id if directed_to is None else f"{event_type.id}/{directed_to}",
         timeline=event_type.timeline.order,
         window=window,
-        eids=next(iter(eids.values())) if len(eids) == 1 else _sort_by_batch_order(eids, partitions),
+        eids=[packed[start : start + EID_BYTES] for start in range(0, len(packed), EID_BYTES)],
         partitions=partitions,
     )
-
-
-def _are_tombstones(records: Sequence[Record]) -> bool:
-    return not isinstance(records, RecordLines) and records[0].value is None
 
 
 def eid_of_record(record: Record) -> bytes | None:
@@ -63,16 +59,3 @@ def eid_of_record(record: Record) -> bytes | None:
         return bytes.fromhex(_DECODER.decode(record.value or b"").metadata.eid.replace("-", ""))
     except (msgspec.MsgspecError, ValueError):
         return None
-
-
-def _eids_of(records: Sequence[Record]) -> list[bytes]:
-    """The 16 bytes of each id: two that differ in the case of their letters are one."""
-    text = records.text if isinstance(records, RecordLines) else b"\n".join([each.value or b"{}" for each in records])
-    digits = "".join([each.metadata.eid for each in _DECODER.decode_lines(text)]).replace("-", "")
-    packed = bytes.fromhex(digits)
-    return [packed[start : start + EID_BYTES] for start in range(0, len(packed), EID_BYTES)]
-
-
-def _sort_by_batch_order(eids: Mapping[int, Sequence[bytes]], partitions: Sequence[int]) -> list[bytes]:
-    left = {partition: iter(each) for partition, each in eids.items()}
-    return [next(left[partition]) for partition in partitions]

@@ -61,7 +61,7 @@ from nakadi.publishing.batch import (
     outcome_of_partial_append,
     outcome_of_rejection,
 )
-from nakadi.publishing.deduplication import ids_for_append
+from nakadi.publishing.deduplication import eids_of_events, ids_for_append
 from nakadi.publishing.enrichment import (
     BatchOrigin,
     DrawRandomNumber,
@@ -116,8 +116,13 @@ class RequestBody(Struct, kw_only=True):
         return self.batch
 
 
-PartitionedRecords = tuple[Sequence[int], Mapping[int, Sequence[Record]]]
-"""The partition of each event, and the records of each partition."""
+class PartitionedRecords(Struct, frozen=True):
+    """The partition of each event, the records of each partition, and the events' eids if they are to be known by."""
+
+    partitions: Sequence[int]
+    records: Mapping[int, Sequence[Record]]
+    eids: Sequence[str] | None = None
+
 
 PrepareRecords = Callable[[EventType, RequestBody, BatchSender], PartitionedRecords]
 """Makes the records of a batch, and chooses the partition of each. Raises `BatchRejected`."""
@@ -205,11 +210,12 @@ class Publisher(Struct, frozen=True, kw_only=True):
         deadline = self.clock.monotonic() + self.max_wait_seconds
         while True:
             try:
-                partitions, by_partition = prepare(event_type, sent, sender)
+                prepared = prepare(event_type, sent, sender)
+                partitions, by_partition = prepared.partitions, prepared.records
                 timeline, fates = event_type.timeline, NO_APPEND_RESULTS
                 if by_partition:
                     try:
-                        ids = ids_for_append(event_type, partitions, by_partition, sender.directed_to)
+                        ids = ids_for_append(event_type, partitions, prepared.eids, sender.directed_to)
                         fates = await self._append(timeline, by_partition, ids)
                     except Unavailable:
                         log.warning("Append to %s failed, outcome unknown", timeline.topic, exc_info=True)
@@ -291,13 +297,15 @@ class Publisher(Struct, frozen=True, kw_only=True):
         """
         partitions: list[int] = []
         pieces: list[Mapping[int, Sequence[Record]]] = []
+        eids: list[str] = []
         with suppress(BatchRejected, Malformed, TooLarge, *PARSE_ERRORS), self._open_budget(sender) as budget:
             budget.wait_for_turn()
             for piece in cut_long_body(body, self.limits).in_pieces():
-                chosen, records = self._make_records_of(event_type, piece, sender, budget)
-                partitions += chosen
-                pieces.append(records)
-            return (partitions, join_records(pieces)) if pieces else None
+                made = self._make_records_of(event_type, piece, sender, budget)
+                partitions += made.partitions
+                pieces.append(made.records)
+                eids += made.eids or ()
+            return PartitionedRecords(partitions, join_records(pieces), eids or None) if pieces else None
         return None
 
     def _make_records_of(
@@ -321,7 +329,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
             owners=owners,
             directed_to=sender.directed_to,
         )
-        return partitions, maker.make_records(batch)
+        return PartitionedRecords(partitions, maker.make_records(batch), eids_of_events(event_type, batch))
 
     def _open_budget(self, sender: BatchSender) -> closing[WorkBudget]:
         return closing(WorkBudget(self.limits.max_steps, self.long_work_queue, sender.is_client_gone))
@@ -353,7 +361,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
         records: defaultdict[int, list[Record]] = defaultdict(list)
         for partition, key, owner in zip(partitions, keys, owners or repeat(None), strict=False):
             records[partition].append(Record(None, key, owner))
-        return partitions, records
+        return PartitionedRecords(partitions, records)
 
     def _check_permission(self, event_type: EventType, sender: BatchSender) -> None:
         if not self.permissions.allows(Operation.WRITE, event_type.resource, sender.subject):

@@ -1,7 +1,7 @@
 """Says in which runs an id may be: a few bytes for each, in tables of fixed size.
 
     >>> index = EidIndex()
-    >>> index.add_run(7, [b"a", b"b"])
+    >>> index.add_to_run(7, [b"a", b"b"])
     >>> list(index.find_candidates([b"a", b"c"]))
     [(b'a', [7])]
 
@@ -15,8 +15,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-MIN_SLOTS = 1 << 20
-"""Slots of the first table, which is enough for 400,000 ids: each further table costs each lookup."""
+MIN_SLOTS = 1 << 22
+"""Slots of the first table, which is enough for 1.6 million ids: each further table costs each lookup."""
 
 MAX_SLOTS = 1 << 24
 """Slots of all tables, of four bytes each. The ids beyond them are looked up in each of their runs."""
@@ -40,16 +40,39 @@ class _RunTable:
     def has_room_for(self, key_count: int) -> bool:
         return key_count <= self._left and len(self.runs) < MAX_RUNS_PER_TABLE
 
-    def add_run(self, run: int, keys: Iterable[bytes]) -> None:
-        self.runs.append(run)
-        slots, mask, marked = self.slots, len(self.slots) - 1, len(self.runs) << _FINGERPRINT_BITS
-        for key in keys:
-            hashed = hash(key)
+    def add_to_run(self, run: int, keys: Collection[bytes]) -> None:
+        slots, mask, marked = self.slots, len(self.slots) - 1, self._mark_of(run)
+        for hashed in map(hash, keys):
             slot = hashed & mask
             while slots[slot]:
                 slot = (slot + 1) & mask
             slots[slot] = marked | (hashed >> _FINGERPRINT_SHIFT & _FINGERPRINT_MASK)
-            self._left -= 1
+        self._left -= len(keys)
+
+    def add_new(self, run: int, keys: Collection[bytes]) -> bool:
+        slots, mask, marked = self.slots, len(self.slots) - 1, self._mark_of(run)
+        self._left -= len(keys)
+        crowded: list[int] = []
+        # Most keys find an empty slot at once. One that stands twice among them finds itself.
+        for hashed in map(hash, keys):
+            slot = hashed & mask
+            if slots[slot]:
+                crowded.append(hashed)
+            else:
+                slots[slot] = marked | (hashed >> _FINGERPRINT_SHIFT & _FINGERPRINT_MASK)
+        for hashed in crowded:
+            slot, fingerprint = hashed & mask, hashed >> _FINGERPRINT_SHIFT & _FINGERPRINT_MASK
+            while entry := slots[slot]:
+                if entry & _FINGERPRINT_MASK == fingerprint:
+                    return False
+                slot = (slot + 1) & mask
+            slots[slot] = marked | fingerprint
+        return True
+
+    def _mark_of(self, run: int) -> int:
+        if not self.runs or self.runs[-1] != run:
+            self.runs.append(run)
+        return len(self.runs) << _FINGERPRINT_BITS
 
     def find_candidates(self, keys: Sequence[bytes]) -> Iterator[tuple[bytes, int]]:
         slots, mask = self.slots, len(self.slots) - 1
@@ -69,11 +92,19 @@ class EidIndex:
         self._tables: list[_RunTable] = []
         self._runs_without_table: list[int] = []
 
-    def add_run(self, run: int, keys: Collection[bytes]) -> None:
-        """Take in a run, which is newer than all others."""
-        if not self._tables or not self._tables[-1].has_room_for(len(keys)):
-            self._add_table(len(keys))
-        self._tables[-1].add_run(run, keys)
+    def add_to_run(self, run: int, keys: Collection[bytes]) -> None:
+        """Take in keys of a run, which is the last one or newer than all others."""
+        self._table_for(len(keys)).add_to_run(run, keys)
+
+    def add_new(self, run: int, keys: Sequence[bytes]) -> bool:
+        """Take in keys that are in no run; False if one of them may be in one, or stands twice among them.
+
+        Then some of them may have been taken in all the same.
+        """
+        if self._runs_without_table:
+            return False
+        last = self._table_for(len(keys))
+        return not any(any(table.find_candidates(keys)) for table in self._tables[:-1]) and last.add_new(run, keys)
 
     def keep_runs(self, runs: Iterable[int]) -> None:
         """Forget what has none of these runs."""
@@ -90,6 +121,11 @@ class EidIndex:
         if self._runs_without_table:
             found = {key: [*self._runs_without_table, *found.get(key, ())] for key in keys}
         return iter(found.items())
+
+    def _table_for(self, key_count: int) -> _RunTable:
+        if not self._tables or not self._tables[-1].has_room_for(key_count):
+            self._add_table(key_count)
+        return self._tables[-1]
 
     def _add_table(self, key_count: int) -> None:
         wanted = max(MIN_SLOTS, sum(len(table.slots) for table in self._tables), 100 * key_count // MAX_LOAD_PERCENT)

@@ -1,9 +1,8 @@
 """The ids of events that were stored, so that none is stored twice within its window.
 
 The transaction that stores events adds a row with their ids at the end of a table, and no row is changed until its
-window has passed: an index by id would have a page of the file written for each event. In memory are the newest ids,
-each with its row, and a few bytes of each older one (`eid_index`), which say among which rows it may be. What they say
-is checked in these rows.
+window has passed: an index by id would have a page of the file written for each event. In memory are a few bytes of
+each id (`eid_index`), which say among which rows it may be. What they say is checked in these rows.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from nakadi.engines.common.duplicates import PlacesByPartition
 from nakadi.engines.sqlite.eid_index import EidIndex
@@ -23,15 +22,37 @@ from nakadi.ports.deduplication import EventIds
 SCOPE_BYTES = 16
 EID_BYTES = 16
 
-MAX_RECENT_EIDS = 4_096
-"""So many ids, with those that come in the same append, are among the rows that are looked through for an older one."""
+MAX_EIDS_OF_RUN = 1_024
+"""A run of rows has so many ids, with those that come in the same append. It is looked through for an id in it."""
+
+ROWS_LOADED_AT_ONCE = 100
+"""Other appends wait while so many rows are read."""
+
+ALL_ROWS = -1
 
 MAX_ROWS_PRUNED_AT_ONCE = 300
 
 EID_COLUMNS = "scope, stored_at, expires_at, timeline, count, body"
 """A body has the ids, then the partition of each in four bytes, then the offset of each in eight."""
 
+FRAMES_AND_EIDS_VIEW = "frames_and_eids"
+# It belongs to the connection, not to the file.
+_CREATE_VIEW = """
+    CREATE TEMP VIEW IF NOT EXISTS frames_and_eids AS
+        SELECT NULL AS eid_row, log AS a, first AS b, count AS c, stored_at AS d, size AS e, body AS f FROM main.frames;
+    CREATE TEMP TRIGGER IF NOT EXISTS insert_frame INSTEAD OF INSERT ON frames_and_eids WHEN NEW.eid_row IS NULL BEGIN
+        INSERT INTO frames (log, first, count, stored_at, size, body)
+        VALUES (NEW.a, NEW.b, NEW.c, NEW.d, NEW.e, NEW.f);
+    END;
+    CREATE TEMP TRIGGER IF NOT EXISTS insert_eids INSTEAD OF INSERT ON frames_and_eids WHEN NEW.eid_row IS NOT NULL
+    BEGIN
+        INSERT INTO eids (id, scope, stored_at, expires_at, timeline, count, body)
+        VALUES (NEW.eid_row, NEW.a, NEW.b, NEW.c, NEW.d, NEW.e, NEW.f);
+    END;
+"""
+
 RowRange = tuple[int, int]
+EidRowValues = tuple[int, bytes, int, int, int, int, bytes]
 
 
 class _StoredEid(Struct, frozen=True):
@@ -44,24 +65,32 @@ class EidMemory:
     be followed by `forget_all`."""
 
     def __init__(self) -> None:
-        self._connection: sqlite3.Connection | None = None
-        self._version = 0
         self.forget_all()
 
     def forget_all(self) -> None:
-        self._connection = None
+        self._connection: sqlite3.Connection | None = None
+        self._version = 0
         self._last_row = 0
-        # The row of each of the newest ids; those of older ones are in `_index`, by numbers that stand for their rows.
-        self._recent: dict[bytes, int] = {}
-        self._first_recent_row = 1
         self._index = EidIndex()
-        self._rows_of_run: dict[int, RowRange] = {}
+        # The first and the last row of each run, by the first, which is its number. The last run is open: it takes in
+        # further rows, until it has ids enough.
+        self._last_row_of_run: dict[int, int] = {}
+        self._open_run = 1
+        self._eids_in_open_run = 0
+
+    def load_some(self, connection: sqlite3.Connection) -> bool:
+        """Read some of what there is, and say whether that was the last of it."""
+        connection.executescript(_CREATE_VIEW)
+        (version,) = connection.execute("PRAGMA data_version").fetchone()
+        if self._read_rows(connection, ROWS_LOADED_AT_ONCE) == ROWS_LOADED_AT_ONCE:
+            return False
+        self._connection, self._version = connection, version
+        return True
 
     def load(self, connection: sqlite3.Connection) -> None:
         """Read what there is, unless that was done: before a transaction, for it may take long."""
-        if self._connection is None:
-            (version,) = connection.execute("PRAGMA data_version").fetchone()
-            self.catch_up(connection, version)
+        while self._connection is None and not self.load_some(connection):
+            pass
 
     def catch_up(self, connection: sqlite3.Connection, version: int) -> None:
         """Read what other connections have added, if the file has another version than when that was last done.
@@ -70,11 +99,37 @@ class EidMemory:
         """
         if connection is self._connection and version == self._version:
             return
-        for row, scope, count, body in connection.execute(
-            "SELECT id, scope, count, body FROM eids WHERE id > ? ORDER BY id", (self._last_row,)
-        ):
-            self._note_row(row, list(map(scope.__add__, _eids_of_body(body, count))))
+        self._read_rows(connection, ALL_ROWS)
         self._connection, self._version = connection, version
+
+    def _read_rows(self, connection: sqlite3.Connection, limit: int) -> int:
+        """Read rows behind the last one that was read; how many there were."""
+        number = 0
+        for row, count, body in connection.execute(
+            "SELECT id, count, body FROM eids WHERE id > ? ORDER BY id LIMIT ?", (self._last_row, limit)
+        ):
+            self._index.add_to_run(self._open_run, _eids_of_body(body, count))
+            self._note_row(connection, row, count)
+            number += 1
+        return number
+
+    def begin_new(self, connection: sqlite3.Connection, version: int, now: int) -> NewEids | None:
+        """What takes in the ids of a commit that has only new ones; None unless the ids are known at this version."""
+        if connection is not self._connection or version != self._version:
+            return None
+        return NewEids(self, self._last_row, now)
+
+    def take_in_new(self, eids: Sequence[bytes]) -> bool:
+        """Take in ids that are stored next, if they are new for certain, and each is there once; whether they are.
+
+        Ids that are taken in and not stored after all are looked for among rows in vain.
+        """
+        return self._index.add_new(self._open_run, eids)
+
+    def note_stored(self, connection: sqlite3.Connection, new: NewEids) -> None:
+        """Go on behind the rows of a commit."""
+        for row, count in new.counts_by_row():
+            self._note_row(connection, row, count)
 
     def remember(
         self, connection: sqlite3.Connection, ids: EventIds, next_offsets: dict[int, int], now: int
@@ -83,99 +138,139 @@ class EidMemory:
 
         `next_offsets` are those of the partitions that are appended to, and are moved on by the new events.
         """
-        scope = blake2b(ids.scope.encode(), digest_size=SCOPE_BYTES).digest()
-        keys = list(map(scope.__add__, ids.eids))
-        window = ids.window // MICROSECOND
-        known = self._find_stored_after(connection, keys, now - window)
-        new = _indices_of_new_keys(keys, ids.partitions, known, next_offsets)
-        new_keys, eids, partitions = keys, ids.eids, ids.partitions
-        if len(new) < len(keys):
-            new_keys, eids = [keys[index] for index in new], [eids[index] for index in new]
-            partitions = [partitions[index] for index in new]
+        scope, window = _digest_of(ids.scope), ids.window // MICROSECOND
+        known = self._find_stored_after(connection, scope, ids.eids, now - window)
+        new = _indices_of_new(ids.eids, ids.partitions, known, next_offsets)
+        eids, partitions = ids.eids, ids.partitions
+        if len(new) < len(ids.eids):
+            eids, partitions = [eids[index] for index in new], [partitions[index] for index in new]
         offsets = _next_offsets_of(partitions, next_offsets)
         if eids:
-            body = b"".join((*eids, array("I", partitions).tobytes(), array("Q", offsets).tobytes()))
             row = connection.execute(
                 f"INSERT INTO eids ({EID_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",  # noqa: S608  # the columns above
-                (scope, now, now + window, ids.timeline, len(eids), body),
+                (scope, now, now + window, ids.timeline, len(eids), _body_of(eids, partitions, offsets)),
             ).lastrowid
             assert row is not None
-            self._note_row(row, new_keys)
-            if not self._recent:
-                self._forget_pruned_rows(connection)
-        if len(new) == len(keys):
+            self._index.add_to_run(self._open_run, eids)
+            self._note_row(connection, row, len(eids))
+        if len(new) == len(ids.eids):
             return {}
-        places = {key: each.place for key, each in known.items()}
-        for key, partition, offset in zip(new_keys, partitions, offsets, strict=True):
-            places[key] = EventPlace(ids.timeline, partition, offset)
-        left_out = set(range(len(keys))).difference(new)
-        found = [(index, places[keys[index]]) for index in left_out if ids.partitions[index] in next_offsets]
+        places = {eid: each.place for eid, each in known.items()}
+        for eid, partition, offset in zip(eids, partitions, offsets, strict=True):
+            places[eid] = EventPlace(ids.timeline, partition, offset)
+        left_out = set(range(len(ids.eids))).difference(new)
+        found = [(index, places[ids.eids[index]]) for index in left_out if ids.partitions[index] in next_offsets]
         return _places_by_partition(ids.partitions, found)
 
-    def _note_row(self, row: int, keys: Sequence[bytes]) -> None:
-        self._recent.update(zip(keys, [row] * len(keys), strict=True))
+    def _note_row(self, connection: sqlite3.Connection, row: int, count: int) -> None:
+        """Go on behind a row whose ids the index has in the open run."""
         self._last_row = row
-        if len(self._recent) >= MAX_RECENT_EIDS:
-            self._index.add_run(row, self._recent)
-            self._rows_of_run[row] = (self._first_recent_row, row)
-            self._recent, self._first_recent_row = {}, row + 1
+        self._eids_in_open_run += count
+        if self._eids_in_open_run >= MAX_EIDS_OF_RUN:
+            self._last_row_of_run[self._open_run] = row
+            self._open_run, self._eids_in_open_run = row + 1, 0
+            self._forget_pruned_rows(connection)
 
     def _forget_pruned_rows(self, connection: sqlite3.Connection) -> None:
         """Forget the ids of rows that are gone; those of a run go together."""
         oldest = oldest_eid_row(connection)
-        self._rows_of_run = {
-            run: rows for run, rows in self._rows_of_run.items() if oldest is not None and rows[1] >= oldest[0]
-        }
-        self._index.keep_runs(self._rows_of_run)
+        gone = [run for run, last in self._last_row_of_run.items() if oldest is None or last < oldest[0]]
+        if gone:
+            for run in gone:
+                del self._last_row_of_run[run]
+            self._index.keep_runs([*self._last_row_of_run, self._open_run])
 
     def _find_stored_after(
-        self, connection: sqlite3.Connection, keys: Sequence[bytes], moment: int
+        self, connection: sqlite3.Connection, scope: bytes, eids: Sequence[bytes], moment: int
     ) -> Mapping[bytes, _StoredEid]:
         """The newest of each of these ids that was stored after this moment."""
         wanted: dict[RowRange, set[bytes]] = {}
-        if not self._recent.keys().isdisjoint(keys):
-            for key in keys:
-                if (row := self._recent.get(key)) is not None:
-                    wanted.setdefault((row, row), set()).add(key)
-        for key, runs in self._index.find_candidates(keys):
-            for rows in filter(None, map(self._rows_of_run.get, runs)):
-                wanted.setdefault(rows, set()).add(key)
+        for eid, runs in self._index.find_candidates(eids):
+            for run in runs:
+                # A run that is gone has no rows. What the index says may be wrong as well, or be of another scope.
+                wanted.setdefault((run, self._last_row_of_run.get(run, self._last_row)), set()).add(eid)
         found: dict[bytes, _StoredEid] = {}
-        # Later rows have later ids. What the index says of one may be wrong, and its row may be gone.
+        # Later rows have later ids.
         for rows in sorted(wanted):
-            found.update(_find_in_rows(connection, rows, wanted[rows]))
-        return {key: each for key, each in found.items() if each.stored_at > moment}
+            found.update(_find_in_rows(connection, scope, rows, wanted[rows]))
+        return {eid: each for eid, each in found.items() if each.stored_at > moment}
+
+
+class NewEids:
+    """The ids of a commit, all of them new: they need no look into the file, so the commit may be one statement."""
+
+    def __init__(self, memory: EidMemory, last_row: int, now: int) -> None:
+        self._memory = memory
+        self._last_row = last_row
+        self._now = now
+        # In the same row are those with the same scope, timeline and window.
+        self._rows: dict[tuple[bytes, int, int], _NewRow] = {}
+
+    def add(self, ids: EventIds, next_offsets: dict[int, int]) -> bool:
+        """Take in the ids of an append, and move offsets on; False if one of them may be known, or is not stored."""
+        if not next_offsets.keys() >= {*ids.partitions} or not self._memory.take_in_new(ids.eids):
+            return False
+        row = self._rows.setdefault((_digest_of(ids.scope), ids.timeline, ids.window // MICROSECOND), _NewRow())
+        row.eids += ids.eids
+        row.partitions += ids.partitions
+        row.offsets += _next_offsets_of(ids.partitions, next_offsets)
+        return True
+
+    def rows(self) -> list[EidRowValues]:
+        return [
+            (number, scope, self._now, self._now + window, timeline, len(row.eids), row.body())
+            for number, ((scope, timeline, window), row) in enumerate(self._rows.items(), self._last_row + 1)
+        ]
+
+    def counts_by_row(self) -> Iterable[tuple[int, int]]:
+        return enumerate((len(row.eids) for row in self._rows.values()), self._last_row + 1)
+
+
+class _NewRow(Struct):
+    eids: list[bytes] = field(default_factory=list)
+    partitions: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+
+    def body(self) -> bytes:
+        return _body_of(self.eids, self.partitions, self.offsets)
+
+
+def _digest_of(scope: str) -> bytes:
+    return blake2b(scope.encode(), digest_size=SCOPE_BYTES).digest()
+
+
+def _body_of(eids: Sequence[bytes], partitions: Sequence[int], offsets: Sequence[int]) -> bytes:
+    return b"".join((*eids, array("I", partitions).tobytes(), array("Q", offsets).tobytes()))
 
 
 def _find_in_rows(
-    connection: sqlite3.Connection, rows: RowRange, keys: Collection[bytes]
+    connection: sqlite3.Connection, scope: bytes, rows: RowRange, eids: Collection[bytes]
 ) -> Iterable[tuple[bytes, _StoredEid]]:
-    for scope, stored_at, timeline, count, body in connection.execute(
-        "SELECT scope, stored_at, timeline, count, body FROM eids WHERE id BETWEEN ? AND ? ORDER BY id", rows
+    for stored_at, timeline, count, body in connection.execute(
+        "SELECT stored_at, timeline, count, body FROM eids WHERE id BETWEEN ? AND ? AND scope = ? ORDER BY id",
+        (*rows, scope),
     ):
         for index, eid in enumerate(_eids_of_body(body, count)):
-            if scope + eid in keys:
+            if eid in eids:
                 partitions, offsets = array("I"), array("Q")
                 partitions.frombytes(body[EID_BYTES * count : (EID_BYTES + 4) * count])
                 offsets.frombytes(body[(EID_BYTES + 4) * count :])
-                yield scope + eid, _StoredEid(stored_at, EventPlace(timeline, partitions[index], offsets[index]))
+                yield eid, _StoredEid(stored_at, EventPlace(timeline, partitions[index], offsets[index]))
 
 
 def _eids_of_body(body: bytes, count: int) -> list[bytes]:
     return [body[start : start + EID_BYTES] for start in range(0, EID_BYTES * count, EID_BYTES)]
 
 
-def _indices_of_new_keys(
-    keys: Sequence[bytes], partitions: Sequence[int], known: Collection[bytes], next_offsets: Collection[int]
+def _indices_of_new(
+    eids: Sequence[bytes], partitions: Sequence[int], known: Collection[bytes], next_offsets: Collection[int]
 ) -> Sequence[int]:
-    """The indices of the keys that are stored: those of the partitions at hand that are not known, each once."""
-    if not known and len(set(keys)) == len(keys) and set(partitions) <= set(next_offsets):
-        return range(len(keys))
+    """The indices of the ids that are stored: those of the partitions at hand that are not known, each once."""
     seen = set(known)
     new: list[int] = []
-    for index, (key, partition) in enumerate(zip(keys, partitions, strict=True)):
-        if key not in seen and partition in next_offsets:
-            seen.add(key)
+    for index, (eid, partition) in enumerate(zip(eids, partitions, strict=True)):
+        if eid not in seen and partition in next_offsets:
+            seen.add(eid)
             new.append(index)
     return new
 

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import orjson
@@ -22,8 +23,8 @@ from msgspec import Struct
 from nakadi.common.metrics import Metrics
 from nakadi.engines.common import frames
 from nakadi.engines.common.duplicates import PlacesByPartition, without_indices
-from nakadi.engines.sqlite.eids import EidMemory
-from nakadi.engines.sqlite.file import SqliteFile
+from nakadi.engines.sqlite.eids import FRAMES_AND_EIDS_VIEW, EidMemory, EidRowValues, NewEids
+from nakadi.engines.sqlite.file import SqliteFile, SqlValue
 from nakadi.engines.sqlite.reading import (
     MAX_RECORD_BYTES_TO_JOIN,
     ROW_HEAD_FORMAT,
@@ -61,7 +62,9 @@ SELECT_PARTITION_ENDS = """
         ON newest.log = logs.id AND newest.first = (SELECT max(first) FROM frames WHERE log = logs.id)
 """
 
-FRAME_COLUMNS = "log, first, count, stored_at, size, body"
+FRAMES = "frames (log, first, count, stored_at, size, body)"
+FRAMES_AND_EIDS = f"{FRAMES_AND_EIDS_VIEW} (eid_row, a, b, c, d, e, f)"
+"""Takes rows of both tables, so that one statement inserts them; those of frames have no number in front."""
 ROWS_PER_INSERT = 16
 """Rows of one statement. SQLite keeps each statement prepared, so there must not be many of them."""
 
@@ -177,13 +180,16 @@ class LogWriter:
         self._metrics = metrics
         self._changed = threading.Condition()
         self._appends: deque[_PendingAppend] = deque()
+        # Those with ids wait here until the ids of the file have been read, which may take seconds.
+        self._appends_with_ids: deque[_PendingAppend] = deque()
+        self._has_read_eids = False
         self._steps: deque[_WriterTask[Any]] = deque()
         self._ends = PartitionEnds()
         self._eids = EidMemory()
         self._waiting_bytes = 0
         self._closing = False
         # Read in other threads without the lock: each is one step, and a moment later it would be another value anyway.
-        metrics.log_appends_waiting.add_source(lambda: {(): len(self._appends)})
+        metrics.log_appends_waiting.add_source(lambda: {(): len(self._appends) + len(self._appends_with_ids)})
         metrics.log_bytes_waiting.add_source(lambda: {(): self._waiting_bytes})
         self._thread = threading.Thread(target=self._write_until_closed, name="event-log-writer", daemon=True)
         self._thread.start()
@@ -196,10 +202,11 @@ class LogWriter:
         with self._changed:
             # Under the lock of the writer's last look: nothing gets into the queue once the writer has found it empty.
             self._refuse_if_closing()
-            if len(self._appends) >= MAX_WAITING_APPENDS or self._waiting_bytes > MAX_WAITING_BYTES:
+            queue = self._appends if ids is None or self._has_read_eids else self._appends_with_ids
+            if len(queue) >= MAX_WAITING_APPENDS or self._waiting_bytes > MAX_WAITING_BYTES:
                 raise Unavailable("Too many events wait to be written.")
             self._waiting_bytes += append.size
-            self._appends.append(append)
+            queue.append(append)
             self._changed.notify()
 
     def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -230,16 +237,20 @@ class LogWriter:
                 # A step may have changed the ends through the very connection that appends, which its version does not
                 # show: that is for changes through others.
                 self._ends.forget_all()
+            if not self._has_read_eids:
+                self._read_some_eids()
             # Not kept while nothing comes: a large batch would stay in memory until the next one.
             del turns, appends, steps
 
     def _pop_next_work(self) -> tuple[list[_PendingAppend], list[_WriterTask[Any]]] | None:
         """As many appends as fit into a commit, and one step; None when there will be nothing more."""
         with self._changed:
-            while not self._appends and not self._steps:
+            while not self._appends and not self._steps and not self._appends_with_ids:
                 # Looked at only when nothing waits: what was accepted before the end is still written.
                 if self._closing:
                     return None
+                if not self._has_read_eids:
+                    break
                 self._changed.wait()
             appends: list[_PendingAppend] = []
             size = 0
@@ -249,6 +260,21 @@ class LogWriter:
             self._waiting_bytes -= size
             # One step and no more: appends that come during a long clean-up wait for one step of it.
             return appends, [self._steps.popleft()] if self._steps else []
+
+    def _read_some_eids(self) -> None:
+        """Read ids in pieces, between the appends that do not need them."""
+        try:
+            with self._file.write_connection() as connection:
+                is_done = self._eids.load_some(connection)
+        except Exception:  # the appends that need them try again, and say so
+            log.warning("The ids of events could not be read", exc_info=True)
+            self._eids.forget_all()
+            is_done = True
+        if is_done:
+            with self._changed:
+                self._has_read_eids = True
+                self._appends.extend(self._appends_with_ids)
+                self._appends_with_ids.clear()
 
     def _commit_appends(self, appends: Sequence[_PendingAppend]) -> None:
         began = time.perf_counter()
@@ -324,11 +350,14 @@ def _store_appends(
     with file.write_connection() as connection:
         if has_ids:
             eids.load(connection)
-        elif (ends := partition_ends.known_ends(connection, partitions)) is not None:
+        version, ends = partition_ends.version, partition_ends.known_ends(connection, partitions)
+        new_eids = None if ends is None else _collect_new_eids(eids, connection, version, appends, ends, now)
+        if ends is not None and new_eids is not None:
             # In one statement, which looks at the version when it has the turn to write: so what was remembered is
             # either still true or nothing is stored.
             rows = _frame_rows_of_appends([append.chunks for append in appends], ends, now)
-            if _insert_unless_file_changed(file, connection, rows, partition_ends.version):
+            if _insert_unless_file_changed(file, connection, rows, new_eids.rows(), version):
+                eids.note_stored(connection, new_eids)
                 return [NO_DUPLICATES] * len(appends), _committed_appends(partitions, ends)
             # They have been moved on, though nothing is stored.
             partition_ends.forget_all()
@@ -350,12 +379,39 @@ def _store_appends(
                     )
                     chunks[index] = _chunks_without_duplicates(append, duplicates)
                 else:
-                    for partition, some in append.chunks.items():
-                        next_offsets[partition] += sum(chunk.count for chunk in some)
+                    _move_on(next_offsets, append)
             _insert_frames(connection, _frame_rows_of_appends(chunks.values(), ends, now))
     return outcomes, _committed_appends(
         dict.fromkeys(partition for index in accepted for partition in appends[index].partitions), ends
     )
+
+
+def _collect_new_eids(
+    eids: EidMemory,
+    connection: sqlite3.Connection,
+    version: int,
+    appends: Sequence[_PendingAppend],
+    ends: Mapping[TopicPartition, _PartitionEnd],
+    now: int,
+) -> NewEids | None:
+    """The ids of these appends; None unless all of them are new."""
+    if not any(append.ids for append in appends):
+        return NewEids(eids, 0, now)
+    new = eids.begin_new(connection, version, now)
+    next_offsets = {partition: ends[partition].next_offset for append in appends for partition in append.partitions}
+    for append in appends:
+        if append.ids is None:
+            _move_on(next_offsets, append)
+        elif new is not None:
+            own = {number: next_offsets[append.topic, number] for _, number in append.partitions}
+            new = new if new.add(append.ids, own) else None
+            next_offsets.update({(append.topic, number): offset for number, offset in own.items()})
+    return new
+
+
+def _move_on(next_offsets: dict[TopicPartition, int], append: _PendingAppend) -> None:
+    for partition, some in append.chunks.items():
+        next_offsets[partition] += sum(chunk.count for chunk in some)
 
 
 def _remember_eids(
@@ -414,40 +470,53 @@ def _frame_rows(end: _PartitionEnd, chunks: Sequence[Chunk], now: int) -> Iterat
 
 
 def _insert_frames(connection: sqlite3.Connection, rows: Sequence[FrameRowValues]) -> None:
-    for start in range(0, len(rows), ROWS_PER_INSERT):
-        some = rows[start : start + ROWS_PER_INSERT]
-        connection.execute(_insert_statement(len(some)), _flat_values(some))
+    _insert_rows(connection, FRAMES, rows)
 
 
 def _insert_unless_file_changed(
-    file: SqliteFile, connection: sqlite3.Connection, rows: Sequence[FrameRowValues], version: int
+    file: SqliteFile,
+    connection: sqlite3.Connection,
+    frame_rows: Sequence[FrameRowValues],
+    eid_rows: Sequence[EidRowValues],
+    version: int,
 ) -> bool:
     """Insert rows, unless another connection has changed the file since this version."""
-    if not rows:
+    if not frame_rows:
         return False
+    into, rows = FRAMES, cast(Sequence[Sequence[SqlValue]], frame_rows)
+    if eid_rows:
+        into, rows = FRAMES_AND_EIDS, [*eid_rows, *((None, *row) for row in frame_rows)]
     first, rest = rows[:ROWS_PER_INSERT], rows[ROWS_PER_INSERT:]
-    statement, values = _insert_statement(len(first), only_at_version=True), [*_flat_values(first), version]
+    statement, values = _insert_statement(into, len(first), only_at_version=True), [*_flat_values(first), version]
     if not rest:
-        return file.execute_in_turn(connection, statement, values).rowcount > 0
+        return bool(file.execute_in_turn(connection, statement, values).fetchall())
     with file.transaction(connection):
-        if not connection.execute(statement, values).rowcount:
+        if not connection.execute(statement, values).fetchall():
             return False
-        _insert_frames(connection, rest)
+        _insert_rows(connection, into, rest)
     return True
 
 
-def _flat_values(rows: Sequence[FrameRowValues]) -> list[int | bytes]:
-    return [value for row in rows for value in row]
+def _insert_rows(connection: sqlite3.Connection, into: str, rows: Sequence[Sequence[SqlValue]]) -> None:
+    for start in range(0, len(rows), ROWS_PER_INSERT):
+        some = rows[start : start + ROWS_PER_INSERT]
+        connection.execute(_insert_statement(into, len(some)), _flat_values(some))
+
+
+def _flat_values(rows: Sequence[Sequence[SqlValue]]) -> list[SqlValue]:
+    return list(chain.from_iterable(rows))
 
 
 @cache
-def _insert_statement(row_count: int, *, only_at_version: bool = False) -> str:
-    """A statement that inserts rows: all, or none if the file was changed since the version that is the last value."""
-    values = f"VALUES {', '.join(['(?, ?, ?, ?, ?, ?)'] * row_count)}"
+def _insert_statement(into: str, row_count: int, *, only_at_version: bool = False) -> str:
+    """A statement that inserts rows. With `only_at_version`, it inserts all and returns something, or none if the file
+    was changed since the version that is the last value."""
+    row = f"({', '.join('?' * (into.count(',') + 1))})"
+    values = f"VALUES {', '.join([row] * row_count)}"
     if only_at_version:
         # The version is looked at when the statement has the turn to write: nothing can change between the two.
-        values = f"SELECT * FROM ({values}) WHERE (SELECT data_version FROM pragma_data_version) = ?"  # noqa: S608
-    return f"INSERT INTO frames ({FRAME_COLUMNS}) {values}"
+        values = f"SELECT * FROM ({values}) WHERE (SELECT data_version FROM pragma_data_version) = ? RETURNING 1"  # noqa: S608
+    return f"INSERT INTO {into} {values}"
 
 
 # Topics ---------------------------------------------------------------------------------------------------------------
