@@ -20,7 +20,7 @@ export NAKADI_CONSOLE ?= $(CURDIR)/$(CONSOLE)/built
 .PHONY: help setup run console jobs kill-jobs published test test-long test-all test-engines test-aws-local test-workers test-install simulate mutants soak storms attacks clients check format bench bench-aws bench-kafka bench-console compare structure lock synth diff bootstrap deploy destroy destroy-data wheel clean
 
 help:
-	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine; WORKERS=4 uses more cores'
+	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine; WORKERS=1 uses one core'
 	@echo 'make run ENGINE=kafka              the same with its events in Kafka; KAFKA=host:9092 uses a running one'
 	@echo 'make run ENGINE=aws-local          the deployment on AWS, on this machine; STRICT=1 with its roles and limits'
 	@echo 'make console                       rebuild the console, and check its types'

@@ -105,7 +105,7 @@ def test_a_client_that_reads_nothing_does_not_hold_up_the_end():
 PROGRAM = """
 import sys, threading
 from pathlib import Path
-from nakadi.local import program
+from nakadi.local import program, serving
 from nakadi.app.shutdown import exit_process
 from nakadi.app.shutdown import SignalHandler
 from nakadi.engines.memory.stores import MemoryRegistry
@@ -118,7 +118,7 @@ def get(self, kind, key):
     return answered(self, kind, key)
 
 MemoryRegistry.get = get
-program.PROGRAM_EXIT_TIMEOUT_SECONDS, program.DRAIN_TIMEOUT_SECONDS = 3.0, 0.5
+program.PROGRAM_EXIT_TIMEOUT_SECONDS, serving.DRAIN_TIMEOUT_SECONDS = 3.0, 0.5
 signals = SignalHandler()
 signals.install()
 exit_process(program.main(signals=signals))

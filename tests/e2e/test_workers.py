@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 from collections import Counter
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -126,7 +126,7 @@ def names_in(url):
 
 def the_partitions_of_killed_workers_are_free(program, data):
     """Whoever comes back gets them, and need not wait until their leases would have expired."""
-    with httpx.Client(base_url=program.url, timeout=PATIENCE) as api:
+    with client_of_a_worker(program) as api:
         subscription = create_subscription(api, EVENT_TYPE["name"], read_from="begin")
         with (
             closing(SqliteCoordination(data / "nakadi.db")) as coordination,
@@ -197,34 +197,88 @@ def serve_the_names_of_the_machine(program):
     assert statuses == [200, 421]
 
 
-def wait_for_a_worker_when_all_have_died(program):
-    """The supervisor accepts a connection before it sees that every worker has died: another worker serves it."""
+def be_served_when_all_workers_have_died(program):
+    """The first process accepts connections before it sees that every worker has died: some process serves them."""
     workers = program.workers
     program.process.send_signal(signal.SIGSTOP)
     until(lambda: state(program.process.pid) == "T")
-    with socket.create_connection(("127.0.0.1", httpx.URL(program.url).port), PATIENCE) as client:
-        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    with requests_over_connections(program) as connections:
         for each in workers:
             os.kill(each, signal.SIGKILL)
         until(lambda: all(map(has_ended, workers)))
         program.process.send_signal(signal.SIGCONT)
-        assert client.recv(100).startswith(b"HTTP/1.1 200 OK")
-    until(lambda: len(program.workers) == 2)
+        for each in connections:
+            assert each.recv(100).startswith(b"HTTP/1.1 200 OK")
+    wait_until_workers_serve(program)
 
 
 def be_served_by_another_than_the_worker_that_was_handed_it(program):
-    """A connection that was handed to a worker which dies before it takes it goes to another one."""
+    """A connection that was handed to a worker which dies before it takes it goes to another process."""
     workers, port = program.workers, httpx.URL(program.url).port
     for each in workers:
         os.kill(each, signal.SIGSTOP)
     until(lambda: all(state(each) == "T" for each in workers))
-    with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
-        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    with requests_over_connections(program) as connections:
         until(lambda: accepts_waiting(port) == 0)
         for each in workers:
             os.kill(each, signal.SIGKILL)
-        assert client.recv(100).startswith(b"HTTP/1.1 200 OK")
-    until(lambda: len(program.workers) == 2)
+        for each in connections:
+            assert each.recv(100).startswith(b"HTTP/1.1 200 OK")
+    wait_until_workers_serve(program)
+
+
+@contextmanager
+def requests_over_connections(program):
+    """More connections than there are processes, so that each process gets one, with a request on each."""
+    address = ("127.0.0.1", httpx.URL(program.url).port)
+    with ExitStack() as stack:
+        connections = [stack.enter_context(socket.create_connection(address, PATIENCE)) for _ in range(6)]
+        for each in connections:
+            each.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        yield connections
+
+
+def wait_until_workers_serve(program):
+    """Open connections until each of two workers has taken one."""
+    address, taken_by = ("127.0.0.1", httpx.URL(program.url).port), set()
+    with ExitStack() as stack:
+
+        def has_each_taken_one():
+            connection = stack.enter_context(socket.create_connection(address, PATIENCE))
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 200 OK")
+            taken_by.update(each for each in program.workers if holds_other_end(each, connection))
+            return len(taken_by.intersection(program.workers)) == 2
+
+        until(has_each_taken_one)
+
+
+@contextmanager
+def client_of_a_worker(program):
+    """A client whose requests, as long as they do not overlap, all go to one of the workers."""
+    with ExitStack() as stack:
+        while True:
+            client = stack.enter_context(httpx.Client(base_url=program.url, timeout=PATIENCE))
+            connection = client.get("/health").extensions["network_stream"].get_extra_info("socket")
+            if any(holds_other_end(each, connection) for each in program.workers):
+                break
+        yield client
+
+
+def holds_other_end(process, connection):
+    """Whether a process has the server's end of a connection, by the number that Linux gives to its socket."""
+    server, client = connection.getpeername()[1], connection.getsockname()[1]
+    [inode] = [
+        fields[9]
+        for each in Path("/proc/net/tcp").read_text().splitlines()[1:]
+        if (fields := each.split())[1].endswith(f":{server:04X}") and fields[2].endswith(f":{client:04X}")
+    ]
+    with suppress(OSError):
+        for each in Path(f"/proc/{process}/fd").iterdir():
+            with suppress(OSError):
+                if str(each.readlink()) == f"socket:[{inode}]":
+                    return True
+    return False
 
 
 def outlive_a_worker(program, publishers):
@@ -254,12 +308,12 @@ def end_with_the_process_that_commits(program, publishers):
 def test_nothing_is_lost_whichever_process_is_killed(tmp_path):
     """Two workers share commits and see each other's changes at once. One worker is killed, then both, then the process
     that commits: what was acknowledged is there after the next start, and nothing is there twice."""
-    with start_broker(tmp_path) as program:
+    with start_broker(tmp_path, processes=3) as program:
         serve_the_names_of_the_machine(program)
         forget_deleted_event_types(program)
         see_each_others_changes(program)
         get_answers_while_a_worker_leaves(program)
-        wait_for_a_worker_when_all_have_died(program)
+        be_served_when_all_workers_have_died(program)
         be_served_by_another_than_the_worker_that_was_handed_it(program)
         publishers = Publishers(program.url)
         try:
@@ -268,7 +322,7 @@ def test_nothing_is_lost_whichever_process_is_killed(tmp_path):
             end_with_the_process_that_commits(program, publishers)
         finally:
             publishers.stop()
-    with start_broker(tmp_path) as program:
+    with start_broker(tmp_path, processes=3) as program:
         names = Counter(names_in(program.url))
         assert publishers.acknowledged.keys() - names.keys() == set()
         assert set(names.values()) == {1}

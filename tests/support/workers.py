@@ -54,11 +54,11 @@ SELECTED_TESTS = frozenset(
     }
 )
 
-COMMAND = (sys.executable, "-W", "error", "-m", "nakadi.local", "--port=0", "--workers=2")
+COMMAND = (sys.executable, "-W", "error", "-m", "nakadi.local", "--port=0")
 
 
 class BrokerProgram:
-    """The program with its workers; `process` is the one that supervises them and commits."""
+    """The program with its workers; `process` is the one that supervises them and commits, and serves as well."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -74,7 +74,7 @@ class BrokerProgram:
 
     @property
     def workers(self) -> list[int]:
-        """The numbers of its processes."""
+        """The numbers of its further processes."""
         return find_children(self.process.pid)
 
     def end(self) -> tuple[int, str]:
@@ -90,9 +90,9 @@ def find_children(process: int) -> list[int]:
 
 @contextmanager
 def start_broker(
-    data: Path, variables: Mapping[str, str] | None = None, log: IO[str] | int = subprocess.PIPE
+    data: Path, variables: Mapping[str, str] | None = None, log: IO[str] | int = subprocess.PIPE, processes: int = 2
 ) -> Iterator[BrokerProgram]:
-    command = [*COMMAND, "--data", str(data)]
+    command = [*COMMAND, "--data", str(data), f"--workers={processes}"]
     report = data.with_name(f"{data.name}-blocking-calls")
     guarded = guarded_variables(report, ENVIRONMENT["PYTHONPATH"])
     with run_process(command, {**ENVIRONMENT, **guarded, **(variables or {})}, log=log) as process:
@@ -120,10 +120,10 @@ def serve_broker(folder: Path, variables: Mapping[str, str] | None = None) -> It
 
 
 class RoundRobinTransport(httpx.BaseTransport):
-    """Sends requests over two connections in turn. The supervisor hands them to different workers."""
+    """Sends requests over three connections in turn. The supervisor gives them to different processes."""
 
     def __init__(self) -> None:
-        self._all = [httpx.HTTPTransport() for _ in range(2)]
+        self._all = [httpx.HTTPTransport() for _ in range(3)]
         self._next = cycle(self._all)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:

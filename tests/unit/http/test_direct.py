@@ -17,7 +17,7 @@ from nakadi.common.work import check_may_block
 from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.http import direct
 from nakadi.http.application import Application, Lane, Route
-from nakadi.http.direct import LoopMailbox, LoopWorkQueue, QuickAnswerer, http_response_bytes
+from nakadi.http.direct import LoopMailbox, LoopWorkQueue, QuickAnswerer, WriteGate, http_response_bytes
 from nakadi.http.message import Response, empty_response, json_response, request_from_scope
 from nakadi.local.serving import ServerThread
 from nakadi.model.authorization import UNAUTHENTICATED
@@ -504,3 +504,54 @@ def test_a_long_answer_is_compressed_in_a_thread(monkeypatch, size, lanes):
     assert used == lanes
     assert threads == [not lanes]
     assert answer.headers["content-encoding"] == "gzip"
+
+
+def steps_of_writes(requests, *, ends_after_each=False):
+    """What happens when requests that have arrived are handled one a round of the loop, and each of them writes."""
+
+    async def run():
+        work, steps, done = LoopWorkQueue(), [], asyncio.Event()
+        gate = WriteGate(work)
+
+        def handle(number):
+            steps.append(f"handle {number}")
+            gate.begin(lambda: steps.append(f"begin {number}"))
+            if ends_after_each:
+                gate.note_end()
+            if number == requests:
+                asyncio.get_running_loop().call_later(0.01, done.set)
+
+        for number in range(1, requests + 1):
+            work.put(lambda number=number: handle(number))
+        await done.wait()
+        return steps
+
+    return asyncio.run(run())
+
+
+def test_writes_of_requests_that_arrived_together_begin_together(monkeypatch):
+    """They share a commit then. The first waits for nobody, so that a commit is under way while others are handled."""
+    monkeypatch.setattr(direct, "MAX_LOOP_WORK_SECONDS", 0)
+    monkeypatch.setattr(direct, "MAX_WRITE_DELAY_SECONDS", 60)
+
+    assert steps_of_writes(4) == [
+        *("handle 1", "begin 1", "handle 2", "handle 3", "handle 4"),
+        *("begin 2", "begin 3", "begin 4"),
+    ]
+
+
+def test_a_request_that_is_alone_writes_at_once(monkeypatch):
+    """No other write is under way when it begins."""
+    monkeypatch.setattr(direct, "MAX_LOOP_WORK_SECONDS", 0)
+
+    assert steps_of_writes(2, ends_after_each=True) == ["handle 1", "begin 1", "handle 2", "begin 2"]
+
+
+def test_writes_do_not_wait_longer_than_they_may(monkeypatch):
+    """However many requests are left to be handled."""
+    monkeypatch.setattr(direct, "MAX_LOOP_WORK_SECONDS", 0)
+    monkeypatch.setattr(direct, "MAX_WRITE_DELAY_SECONDS", 0)
+
+    steps = steps_of_writes(4)
+
+    assert steps.index("begin 2") < steps.index("handle 4")

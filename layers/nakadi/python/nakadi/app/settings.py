@@ -207,10 +207,10 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     # Processes
     workers: int = 1
-    """How many processes answer requests in `python -m nakadi.local`; `make run WORKERS=…` sets it. More than one needs
-    a data file. One more process then accepts connections, commits all events in that file and does the housekeeping
-    ([operations](operations.md#several-processes)). The workers share `NAKADI_MAX_REQUEST_MEMORY_BYTES` in equal
-    parts."""
+    """How many processes answer requests in `python -m nakadi.local`; `make run WORKERS=…` sets it. If it is not set,
+    that program starts one for each core, eight at most. More than one needs a data file. The first one also accepts
+    connections, commits all events in that file and does the housekeeping
+    ([operations](operations.md#several-processes)). They share `NAKADI_MAX_REQUEST_MEMORY_BYTES` in equal parts."""
 
     # Limits of a gateway in front of the broker
     longest_stream_seconds: int = 0

@@ -244,10 +244,18 @@ class WorkerMetricsLink:
 class SupervisorMetricsLinks:
     """The side of the supervisor, on its event loop."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, loop: asyncio.AbstractEventLoop, max_names: int) -> None:
         self._metrics = metrics
+        self._loop = loop
+        self._max_names = max_names
         self._workers: list[_WorkerConnection] = []
         self._ended: MetricsSnapshot | None = None
+
+    def read_merged_metrics(self) -> Metrics:
+        """The metrics of all processes. It is called in a thread that answers a request."""
+        self._metrics.forget_deleted_event_types()
+        snapshots = asyncio.run_coroutine_threadsafe(self.snapshots_of_processes(), self._loop)
+        return merged_metrics(snapshots.result(), self._max_names, self._metrics.find_deleted)
 
     async def serve(self, connection: socket.socket) -> Collection[str]:
         """Answer a worker, and count it among the others, until its end of the connection is closed. Then the holders

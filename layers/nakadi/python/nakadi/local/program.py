@@ -14,25 +14,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from nakadi.app import logs
 from nakadi.app.broker import open_broker
 from nakadi.app.engines import data_file_paths
-from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings, read_settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
 from nakadi.engines.sqlite.file import SCHEME, BadDataFile
 from nakadi.engines.sqlite.mark import Marker, check_against_mark
-from nakadi.http.asgi import RequestLimits
-from nakadi.http.console import with_console
-from nakadi.http.server import Server, new_event_loop, open_listening_socket, tune_interpreter
-from nakadi.local.serving import Housekeeper, server_url
+from nakadi.http.server import new_event_loop, open_listening_socket, tune_interpreter
+from nakadi.local.cores import default_workers, usable_cores
+from nakadi.local.serving import Housekeeper, make_server, server_url
 from nakadi.local.supervisor import check_workers, supervise, worker_command
-from nakadi.local.worker import DRAIN_TIMEOUT_SECONDS, add_logging_options, logging_options
+from nakadi.local.worker import add_logging_options, logging_options
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.clock import SystemClock
 
 EXIT_CODE_CANNOT_START = 1
 DATA_FILE = "nakadi.db"
+WORKERS_VARIABLE = "NAKADI_WORKERS"
 # What was acknowledged in the last seconds before a data file is changed by others can be gone without a trace.
 MARK_INTERVAL_SECONDS = 5.0
 
@@ -63,7 +64,7 @@ def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--workers",
         type=int,
-        help="how many processes answer requests; one more then writes for them; default 1, which is a single process",
+        help="how many processes answer requests, of which the first writes for all; by default one for each core",
     )
     parser.add_argument("--accept-loss", action="store_true", help="start even if the data file has lost data")
     add_logging_options(parser)
@@ -73,6 +74,9 @@ def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: SignalHandler) -> int:
     variables = _variables_with_options(options, environ)
     settings = read_settings(variables)
+    if WORKERS_VARIABLE not in variables:
+        settings = replace(settings, workers=default_workers(settings, usable_cores()))
+        variables = {**variables, WORKERS_VARIABLE: str(settings.workers)}
     if SCHEME + str(options.data / DATA_FILE) in (settings.registry, settings.event_log):
         _check_writable(options.data)
     with ShutdownDeadline(PROGRAM_EXIT_TIMEOUT_SECONDS) as grace, _open_socket(options.host, options.port) as listening:
@@ -101,13 +105,7 @@ def _serve(
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
         broker.prepare_for_requests()
-        server = Server(
-            with_console(make_application(broker), settings.console, dict(settings.console_sign_in)),
-            grace_seconds=DRAIN_TIMEOUT_SECONDS,
-            limits=RequestLimits(max_memory_bytes=settings.max_request_memory_bytes),
-            metrics=broker.metrics,
-            served_hosts=settings.served_hosts_at(listening.getsockname()[0]),
-        )
+        server = make_server(broker, settings, listening.getsockname()[0])
         tune_interpreter()
         runner.run(serve_until_signalled(partial(server.serve, listening), signals, grace, greet))
     return 0
@@ -135,7 +133,7 @@ def _variables_with_options(options: argparse.Namespace, environ: Mapping[str, s
     event_log = environ.get("NAKADI_EVENT_LOG", engine)
     if event_log == engine or event_log.startswith("kafka:"):
         chosen["NAKADI_ARCHIVE"] = archive
-    workers = {} if options.workers is None else {"NAKADI_WORKERS": str(options.workers)}
+    workers = {} if options.workers is None else {WORKERS_VARIABLE: str(options.workers)}
     return {**chosen, **environ, **workers}
 
 
@@ -169,7 +167,7 @@ def _greeting(url: str, settings: Settings) -> str:
     )
     return f"""\
 Nakadi is ready at {url}
-{chr(10).join([f"Everything is kept in {' and '.join(kept)}", *archive])}
+{chr(10).join([f"Everything is kept in {' and '.join(kept)}", *archive, _describe_processes(settings.workers)])}
 
   curl {url}/health
   curl{token} -H 'Content-Type: application/json' -d '{example}' {url}/event-types
@@ -178,6 +176,12 @@ Nakadi is ready at {url}
 The console is at {url}/console
 
 Ctrl-C ends it."""
+
+
+def _describe_processes(workers: int) -> str:
+    return (
+        "One process answers requests" if workers == 1 else f"{workers} processes answer requests; --workers 1 has one"
+    )
 
 
 def _describe_location(engine: str) -> str:

@@ -9,9 +9,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from nakadi.app.broker import BrokerServices
+from nakadi.app.routes import make_application
+from nakadi.app.settings import Settings
 from nakadi.app.shutdown import describe_busy_threads
 from nakadi.common.metrics import Metrics
 from nakadi.http.asgi import RequestLimits
+from nakadi.http.console import with_console
 from nakadi.http.direct import AnsweringApp
 from nakadi.http.hosts import ServedHosts
 from nakadi.http.server import Server, new_event_loop, open_listening_socket
@@ -23,6 +27,8 @@ log = logging.getLogger(__name__)
 
 # For what is closed when the clients are gone.
 SERVER_CLOSE_TIMEOUT_SECONDS = 10.0
+# From the signal: for clients to take their answers, and for streams to come to their end.
+DRAIN_TIMEOUT_SECONDS = 7.0
 
 
 class ServerThread:
@@ -89,6 +95,17 @@ class ServerThread:
                 application, grace_seconds=grace_seconds, limits=limits, metrics=metrics, served_hosts=served_hosts
             )
             runner.run(server.serve(self._listening, self._stopping))
+
+
+def make_server(broker: BrokerServices, settings: Settings, bound_address: str) -> Server:
+    """The server of a process that serves this broker, as one of `settings.workers`."""
+    return Server(
+        with_console(make_application(broker), settings.console, dict(settings.console_sign_in)),
+        grace_seconds=DRAIN_TIMEOUT_SECONDS,
+        limits=RequestLimits(max_memory_bytes=settings.max_request_memory_bytes // settings.workers),
+        metrics=broker.metrics,
+        served_hosts=settings.served_hosts_at(bound_address),
+    )
 
 
 def server_url(host: str, port: int) -> str:

@@ -1,8 +1,9 @@
-"""The supervisor of a broker of several processes: it accepts connections, and commits for all.
+"""The supervisor of a broker of several processes: it accepts connections, answers requests, and commits for all.
 
-Workers answer requests. Each gets connections through a socket, in turn: the one that has fewest gets the next. Their
-appends to the data file arrive here and share commits, and what a broker does once, such as archiving that file and
-housekeeping, is done here.
+Workers answer requests as well. Each gets connections through a socket: the process that has fewest gets the next, and
+this one the first, since nothing that it answers passes through a second process. The appends of workers to the data
+file arrive here and share commits, and what a broker does once, such as archiving that file and housekeeping, is done
+here.
 A worker that dies is started again; connections wait meanwhile, or go to others, also those that it was handed and had
 not taken yet. When the supervisor dies, so do its workers.
 """
@@ -21,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from itertools import chain
+from operator import itemgetter
 
 from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.settings import Settings
@@ -31,9 +33,9 @@ from nakadi.engines.sqlite.changes import ChangePipes
 from nakadi.engines.sqlite.coordination import SqliteCoordination
 from nakadi.engines.sqlite.file import SCHEME
 from nakadi.engines.sqlite.sharing import AppendService
-from nakadi.http.server import new_event_loop, tune_interpreter
+from nakadi.http.server import Server, new_event_loop, tune_interpreter
 from nakadi.local.figures import SupervisorMetricsLinks
-from nakadi.local.serving import Housekeeper
+from nakadi.local.serving import Housekeeper, make_server
 from nakadi.local.worker import (
     CONNECTION_ENDED,
     CONNECTION_FOLLOWS,
@@ -77,24 +79,28 @@ def check_workers(settings: Settings) -> None:
 
 
 def worker_command(settings: Settings, variables: Mapping[str, str], logging: Sequence[str]) -> WorkerCommand:
-    return WorkerCommand(settings.workers, variables, logging)
+    return WorkerCommand(settings.workers - 1, variables, logging)
 
 
 class SharedDescriptors:
-    """What all processes of a broker have: counted changes, and the pipe of each worker."""
+    """What all processes of a broker have: counted changes, and a pipe for each. The supervisor is number 0."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, processes: int) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
-        self._file.truncate((workers + 1) * CHANGE_COUNT_FORMAT.size)
-        self._pipes = [ChangePipes.new_nonblocking_pipe() for _ in range(workers)]
+        self._file.truncate(processes * CHANGE_COUNT_FORMAT.size)
+        self._pipes = [ChangePipes.new_nonblocking_pipe() for _ in range(processes)]
         self.counter = ChangeCounter(self._file.fileno(), 0)
-        self.pipes = ChangePipes(None, [entrance for _, entrance in self._pipes])
+        own, *others = self._pipe_ends_of(0)
+        self.pipes = ChangePipes(own, others)
 
     def descriptors_of(self, number: int) -> Mapping[str, Sequence[int]]:
-        """The descriptors for a worker, by the names of its options. Numbers of workers begin with 1."""
-        own, _ = self._pipes[number - 1]
-        others = [entrance for each, (_, entrance) in enumerate(self._pipes, 1) if each != number]
-        return {"counter": [self._file.fileno()], "changes": [own, *others]}
+        """The descriptors for a worker, by the names of its options."""
+        return {"counter": [self._file.fileno()], "changes": self._pipe_ends_of(number)}
+
+    def _pipe_ends_of(self, number: int) -> Sequence[int]:
+        """The end that a process reads from, and those that it writes to."""
+        own, _ = self._pipes[number]
+        return [own, *(entrance for each, (_, entrance) in enumerate(self._pipes) if each != number)]
 
     def close(self) -> None:
         self._file.close()
@@ -206,6 +212,50 @@ class _Worker:
                 self.process.terminate()
 
 
+class OwnConnections:
+    """The connections that the supervisor serves itself, counted as those of a worker are."""
+
+    def __init__(self, resume_accepting: Callable[[], None]) -> None:
+        self.open = 0
+        self._resume_accepting = resume_accepting
+        self._loop = asyncio.get_running_loop()
+        self._new_protocol: Callable[[], asyncio.Protocol] | None = None
+        self._beginning: set[asyncio.Task[None]] = set()
+
+    def start_serving(self, new_protocol: Callable[[], asyncio.Protocol]) -> None:
+        self._new_protocol = new_protocol
+        self._resume_accepting()
+
+    @property
+    def is_serving(self) -> bool:
+        return self._new_protocol is not None
+
+    def hand_over(self, connection: socket.socket) -> bool:
+        """Serve a connection."""
+        assert self._new_protocol is not None
+        self.open += 1
+        # Kept until it is done: the loop itself holds its tasks only weakly.
+        beginning = self._loop.create_task(self._serve_connection(self._new_protocol, connection))
+        self._beginning.add(beginning)
+        beginning.add_done_callback(self._beginning.discard)
+        return True
+
+    def report_connection_end(self) -> None:
+        self.open -= 1
+
+    def close(self) -> None:
+        self._new_protocol = None
+
+    async def _serve_connection(self, new_protocol: Callable[[], asyncio.Protocol], connection: socket.socket) -> None:
+        connection.setblocking(False)
+        try:
+            await self._loop.connect_accepted_socket(new_protocol, connection)
+        except OSError as error:
+            log.warning("A connection ended as it was accepted: %s", error)
+            connection.close()
+            self.report_connection_end()
+
+
 class Supervisor:
     """Runs workers until it is stopped, or gives up. Belongs to the event loop that it is made in.
 
@@ -219,13 +269,17 @@ class Supervisor:
         listening: socket.socket,
         shared: SharedDescriptors,
         broker: BrokerServices,
+        server: Server,
+        figures: SupervisorMetricsLinks,
         restarts: RestartLimit,
     ) -> None:
         self._command = command
+        self._server = server
+        self._own = OwnConnections(self._resume_accepting)
         self._listening = listening
         self._shared = shared
         self._appends = AppendService(broker.logs.for_storage(DEFAULT_STORAGE_ID))
-        self._figures = SupervisorMetricsLinks(broker.metrics)
+        self._figures = figures
         self._coordination = broker.coordination
         self._restarts = restarts
         self._clock = broker.clock
@@ -243,6 +297,8 @@ class Supervisor:
         self._listening.setblocking(False)
         stop = asyncio.create_task(self._stop_workers_when(stopping))
         greeting = asyncio.create_task(self._greet_when_ready(greet))
+        own_stopping = asyncio.Event()
+        serving = asyncio.create_task(self._server.serve(self._own, own_stopping))
         keeping = [
             asyncio.create_task(self._keep_worker_running(number)) for number in range(1, self._command.workers + 1)
         ]
@@ -254,9 +310,10 @@ class Supervisor:
             self._listening.close()
             for worker in self._workers.values():
                 worker.stop()
-            await asyncio.gather(*keeping)
+            own_stopping.set()
+            await asyncio.gather(serving, *keeping)
         finally:
-            for each in (stop, greeting, *keeping):
+            for each in (stop, greeting, serving, *keeping):
                 each.cancel()
             self._appends.close()
             for connection in self._waiting:
@@ -362,7 +419,6 @@ class Supervisor:
         worker.open -= said.count(CONNECTION_ENDED)
         if WORKER_READY in said:
             worker.enter_state_after(WorkerFact.READY)
-            self._resume_accepting()
             if len(self._workers) == self._command.workers and all(each.is_serving for each in self._workers.values()):
                 self._all_ready.set()
         if WORKER_LEAVING in said:
@@ -384,19 +440,13 @@ class Supervisor:
             self._accept_for_workers()
 
     def _stop_handing_over_to(self, worker: _Worker) -> None:
-        """Hand no more connections to a worker. They wait if there is no other."""
+        """Hand no more connections to a worker."""
         worker.enter_state_after(WorkerFact.LEFT_ALONE)
-        if not any(each.is_serving for each in self._workers.values()):
-            self._pause_accepting()
 
     # Connections
 
     def _resume_accepting(self) -> None:
-        if (
-            not self._is_accepting
-            and not self._over.is_set()
-            and any(each.is_serving for each in self._workers.values())
-        ):
+        if not self._is_accepting and not self._over.is_set() and self._own.is_serving:
             self._is_accepting = True
             self._loop.add_reader(self._listening, self._accept_for_workers)
             # Nothing says so if there are only connections that wait.
@@ -427,10 +477,23 @@ class Supervisor:
         self._loop.call_later(ACCEPT_PAUSE_SECONDS, self._resume_accepting)
 
     def _hand_over_connection(self, connection: socket.socket) -> bool:
-        """Whether a worker has it now. Those that were found ready may have died, which is seen in a moment."""
+        """Whether a process has it now. Workers that were found ready may have died, which is seen in a moment."""
         # How many connections a worker has is a little old, since it says so itself: that costs balance, nothing else.
-        ready = [each for each in self._workers.values() if each.is_serving]
-        return any(worker.hand_over(connection) for worker in sorted(ready, key=lambda each: each.open))
+        workers = [each for each in self._workers.values() if each.is_serving]
+        servers: list[OwnConnections | _Worker] = [self._own, *workers]
+        loads = [load_of_supervisor(self._own.open, len(servers)), *(each.open for each in workers)]
+        by_load = sorted(zip(loads, servers, strict=True), key=itemgetter(0))
+        return any(server.hand_over(connection) for _, server in by_load)
+
+
+def load_of_supervisor(connections: int, processes: int) -> float:
+    """How many connections of a worker count as much as these of the supervisor, which also commits for the others.
+
+    By the CPU time of publishers of batches, it has as much to do as a worker if it has two fifths of the connections
+    beside one worker, and a tenth beside three (docs/performance.md). So it serves a lone client, for whom nothing
+    passes through a second process, and few of many.
+    """
+    return connections * (processes - 0.5)
 
 
 def supervise(
@@ -451,11 +514,14 @@ def supervise(
         broker.coordination = SqliteCoordination(coordination_path(settings), shared.pipes)
         stack.enter_context(contextlib.closing(Housekeeper(broker.run_housekeeping, stop=broker.housekeeping.stop)))
         runner = stack.enter_context(asyncio.Runner(loop_factory=new_event_loop))
+        figures = SupervisorMetricsLinks(broker.metrics, runner.get_loop(), settings.max_metric_names)
+        broker.read_metrics = figures.read_merged_metrics
         broker.prepare_for_requests()
+        server = make_server(broker, settings, listening.getsockname()[0])
         tune_interpreter()
 
         async def serve(stopping: asyncio.Event) -> None:
-            supervisor = Supervisor(command, listening, shared, broker, RestartLimit())
+            supervisor = Supervisor(command, listening, shared, broker, server, figures, RestartLimit())
             codes.append(await supervisor.run(stopping, greet, grace.begin_countdown))
 
         runner.run(serve_until_signalled(serve, signals, grace, lambda: None))

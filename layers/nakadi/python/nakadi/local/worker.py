@@ -20,25 +20,21 @@ from pathlib import Path
 
 from nakadi.app import logs
 from nakadi.app.broker import open_broker
-from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, exit_process, serve_until_signalled
 from nakadi.common.caching import ChangeCounter
 from nakadi.engines.sqlite.changes import ChangePipes
 from nakadi.engines.sqlite.coordination import SqliteCoordination
 from nakadi.engines.sqlite.file import BadDataFile, path_in_url
-from nakadi.http.asgi import RequestLimits
-from nakadi.http.console import with_console
-from nakadi.http.server import Server, new_event_loop, tune_interpreter
+from nakadi.http.server import new_event_loop, tune_interpreter
 from nakadi.local.figures import WorkerMetricsLink
+from nakadi.local.serving import make_server
 from nakadi.model.outcomes import BadSetting, Unavailable
 
 log = logging.getLogger(__name__)
 
 # From the end of the supervisor's connection, or a signal, to the end of the process: earlier than the supervisor's.
 WORKER_EXIT_TIMEOUT_SECONDS = 8.0
-# Of these, so much is for clients to take their answers, and for streams to come to their end.
-DRAIN_TIMEOUT_SECONDS = 7.0
 
 WORKER_READY = b"r"
 """What a worker sends when it serves."""
@@ -201,13 +197,7 @@ def _run_worker(options: argparse.Namespace, signals: SignalHandler) -> None:
         broker.read_metrics = gathered.read_merged_metrics
         pipes = ChangePipes(options.changes[0], options.changes[1:])
         broker.coordination = WorkerCoordination(coordination_path(settings), pipes, gathered.announce_lease)
-        server = Server(
-            with_console(make_application(broker), settings.console, dict(settings.console_sign_in)),
-            grace_seconds=DRAIN_TIMEOUT_SECONDS,
-            limits=RequestLimits(max_memory_bytes=settings.max_request_memory_bytes // settings.workers),
-            metrics=broker.metrics,
-            served_hosts=settings.served_hosts_at(options.bound),
-        )
+        server = make_server(broker, settings, options.bound)
         tune_interpreter()
 
         async def serve(signalled: asyncio.Event) -> None:
