@@ -9,7 +9,6 @@ A type is held to each value once, and to no value twice, so its time is bounded
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from typing import Any
@@ -17,16 +16,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from nakadi.schemas.document import EID_PATTERN, SchemaDocument
-from nakadi.schemas.formats import is_usual_timestamp, timestamp_problem
+from nakadi.schemas.document import SchemaDocument
+from nakadi.schemas.formats import LinesPattern, make_lines_pattern
 from nakadi.schemas.shapes import MsgspecTypes
-from nakadi.schemas.untyped_parts import AcceptsValue, PartKey, PathStep, values_at
-from nakadi.schemas.values import StepsExhausted
+from nakadi.schemas.untyped_parts import AcceptsValue, PartKey, PathStep, UntypedPart, values_at
+from nakadi.schemas.values import RemainingSteps, StepsExhausted
 
 CompileParts = Callable[[Sequence[Mapping[str, Any]]], Sequence[AcceptsValue]]
 """Makes functions of parts of one schema, which refer to it."""
-
-_is_eid = re.compile(EID_PATTERN.strip("^$"), re.ASCII).fullmatch
 
 # What the values of the type may take: so much as their parsed form may.
 _MAX_MEMORY_BYTES = 8 * 1024 * 1024
@@ -35,7 +32,25 @@ _MIN_OBJECT_BYTES = len("{}")
 # A hundredth of a second at worst. What takes longer is left to those who wait for their turn.
 MAX_STEPS = 200_000
 
-_CheckOfPart = tuple[Sequence[PathStep], AcceptsValue]
+# Holding fewer texts to a pattern at once takes longer than one by one.
+_MIN_LINES = 4
+
+# Not a part of their schema, but a condition for events to be valid.
+_MOMENT_PART = UntypedPart(("metadata", "occurred_at"), {"format": "date-time"})
+
+
+class _PartCheck(Struct, frozen=True):
+    """Holds the values at a path to a part of the schema. `lines`, if there are any, know most texts to be valid."""
+
+    path: Sequence[PathStep]
+    accepts_value: AcceptsValue
+    lines: LinesPattern | None
+
+    def accepts(self, events: Sequence[Any], steps: RemainingSteps) -> bool:
+        values = values_at(self.path, events)
+        if self.lines is not None and len(values) >= _MIN_LINES and self.lines.accepts(values, steps):
+            return True
+        return all(map(self.accepts_value, values, repeat(steps)))
 
 
 class BatchCheck(Struct, frozen=True):
@@ -43,8 +58,7 @@ class BatchCheck(Struct, frozen=True):
 
     type: Any
     max_objects: int
-    checks_of_parts: Sequence[_CheckOfPart]
-    has_metadata: bool
+    checks_of_parts: Sequence[_PartCheck]
 
     def fits(self, text: bytes) -> bool:
         """Whether events of this text may be converted: their objects are not too many."""
@@ -55,39 +69,30 @@ class BatchCheck(Struct, frozen=True):
         steps = [MAX_STEPS]
         try:
             msgspec.convert({"events": events}, self.type)
-            for path, accepts_value in self.checks_of_parts:
-                if not all(map(accepts_value, values_at(path, events), repeat(steps))):
-                    return False
+            return all(part.accepts(events, steps) for part in self.checks_of_parts)
         except (msgspec.ValidationError, StepsExhausted, RecursionError):
             return False
-        return not self.has_metadata or _has_valid_metadata(events)
-
-
-def _has_valid_metadata(events: Sequence[Any]) -> bool:
-    """Whether the eids and moments are valid of events that fit their schema but for these."""
-    metadata = [event["metadata"] for event in events]
-    moments = [each["occurred_at"] for each in metadata]
-    return all(map(_is_eid, [each["eid"] for each in metadata])) and (
-        all(map(is_usual_timestamp, moments)) or not any(map(timestamp_problem, moments))
-    )
 
 
 def make_batch_check(document: SchemaDocument, compile_parts: CompileParts, *, has_metadata: bool) -> BatchCheck:
     """The check of events of this schema. `has_metadata` is of events that must have some."""
     root = {"type": "object", **document.root}  # events are objects, whether the schema says so or not
     types = MsgspecTypes(document)
-    if has_metadata:
-        # Held to their pattern with all others: within a type that takes twice as long.
-        types.set_type(root["properties"]["metadata"]["properties"]["eid"], str)
     made = types.type_of_part(root)
-    parts: dict[PartKey, Mapping[str, Any]] = {each.key: each.schema_to_check() for each in made.untyped_parts}
-    accepts_by_part = dict(zip(parts, compile_parts(list(parts.values())) if parts else (), strict=True))
+    parts = [*made.untyped_parts, *([_MOMENT_PART] if has_metadata else ())]
+    schemas: dict[PartKey, Mapping[str, Any]] = {each.key: each.schema_to_check() for each in parts}
+    accepts_by_part = dict(zip(schemas, compile_parts(list(schemas.values())) if schemas else (), strict=True))
     batch_type = msgspec.defstruct("Batch", [("events", list[made.type])])  # type: ignore[name-defined]  # made here
     # Makes it ready as long as no other thread has it.
     msgspec.convert({"events": ()}, batch_type)
     return BatchCheck(
         batch_type,
         _MAX_MEMORY_BYTES // (_MEMORY_BYTES_OF_OBJECT + _MEMORY_BYTES_OF_MEMBER * types.max_members),
-        [(each.path, accepts_by_part[each.key]) for each in made.untyped_parts],
-        has_metadata,
+        [_PartCheck(each.path, accepts_by_part[each.key], _lines_of(schemas[each.key])) for each in parts],
     )
+
+
+def _lines_of(schema: Mapping[str, Any]) -> LinesPattern | None:
+    if not schema.keys() <= {"pattern", "format"}:
+        return None
+    return make_lines_pattern(pattern=schema.get("pattern"), form=schema.get("format"))

@@ -14,8 +14,9 @@ import calendar
 import ipaddress
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import re2
 
@@ -30,8 +31,6 @@ _USUAL_TIMESTAMP_REGEX = (
     r"(?:[Zz]|[+-](?:(?:0\d|1[0-7]):[0-5]\d|18:00))"
 )
 is_usual_timestamp = re.compile(_USUAL_TIMESTAMP_REGEX, re.ASCII).fullmatch
-USUAL_TIMESTAMP_PATTERN = rf"(?a)\A(?:{_USUAL_TIMESTAMP_REGEX})\Z"
-"""A pattern of texts that are moments. Some moments look otherwise."""
 
 _TIMESTAMP_PART_PATTERNS = tuple(
     (name, re.compile(pattern, re.ASCII))
@@ -233,6 +232,19 @@ FORMAT_CHECKS: Mapping[str, Callable[[str], str | None]] = {
     "ISO-4217": _currency_problem,
 }
 
+_MAIL_WORDS_REGEX = r"[A-Za-z0-9_+-]{1,31}(?:\.[A-Za-z0-9_+-]{1,31})?"
+_DOMAIN_REGEX = r"(?:[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?\.){1,4}[a-z]{2,30}"
+_BYTE_REGEX = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+
+USUAL_FORMS: Mapping[str, str] = {
+    "date-time": _USUAL_TIMESTAMP_REGEX,
+    "uri": rf"https?://{_DOMAIN_REGEX}(?::[0-9]{{1,5}})?(?:/[A-Za-z0-9_.~-]+)*/?(?:\?[A-Za-z0-9_.~&=+-]*)?",
+    "email": f"{_MAIL_WORDS_REGEX}@{_DOMAIN_REGEX}",
+    "ipv4": rf"{_BYTE_REGEX}(?:\.{_BYTE_REGEX}){{3}}",
+    "hostname": _DOMAIN_REGEX,
+}
+"""Regular expressions of texts that have these formats for certain, and hold no line break."""
+
 # The rest look at a few hundred characters at most.
 FORMATS_THAT_SPEND_STEPS = frozenset({"uri"})
 
@@ -307,6 +319,67 @@ class Pattern:
         taken = int((time.thread_time() - begun) * STEPS_PER_SECOND)
         spend_steps(steps, _STEPS_PER_PATTERN_SEARCH + taken - worst)
         return found
+
+
+class LinesPattern(Pattern):
+    """A pattern that many texts are held to at once, one a line, which takes a tenth of the time of one by one."""
+
+    def accepts(self, texts: Sequence[Any], steps: RemainingSteps) -> bool:
+        """Whether these are all null, or texts that match for certain."""
+        for first in range(0, len(texts), _TEXTS_AT_ONCE):
+            some = [each for each in texts[first : first + _TEXTS_AT_ONCE] if each is not None]
+            try:
+                subject = ("\n".join(some) + "\n").encode()
+            except TypeError:
+                return False
+            worst = len(subject) * self.instruction_count // _INSTRUCTION_VISITS_PER_STEP
+            if subject.count(b"\n") != len(some) or worst > steps[0]:
+                return False
+            if not self._search_measured(subject, worst, steps):
+                return False
+        return True
+
+
+_TEXTS_AT_ONCE = 100
+_PLAIN_PATTERN_CHARACTERS = r"A-Za-z0-9 _:/@#,;=~%&!<>'\-"
+_PATTERN_ESCAPES = r"\\[dw.+*?/()\[\]{}|^$\\-]"
+# Patterns that match no line break, and have their anchors, if any, at the ends.
+_matches_pattern_within_line = re.compile(
+    rf"(\^?)((?:[{_PLAIN_PATTERN_CHARACTERS}.*+?|)]|\((?:\?:|(?!\?))|\{{[0-9]+(?:,[0-9]*)?\}}|{_PATTERN_ESCAPES}"
+    rf"|\[(?:[{_PLAIN_PATTERN_CHARACTERS}.*+?|(){{}}$]|{_PATTERN_ESCAPES})+\])*)(\$?)"
+).fullmatch
+_PATTERN_CLASS_OR_ESCAPE = re.compile(r"\\.|\[(?:[^\]\\]|\\.)*\]")
+_PATTERN_GROUP = re.compile(r"\([^()]*\)")
+
+
+def make_lines_pattern(*, pattern: str | None = None, form: str | None = None) -> LinesPattern | None:
+    """What holds texts at once to a pattern or a format, if there is one for it."""
+    regex = USUAL_FORMS.get(form) if form is not None else None
+    if pattern is not None:
+        regex = _regex_of_line(pattern) if form is None else None
+    if regex is None:
+        return None
+    text = rf"\A(?:(?:{regex})\n)*\z"
+    try:
+        return LinesPattern(text, re2.compile(text, _re2_options(_RE2_MEMORY_BYTES)))
+    except re2.error:
+        return None
+    finally:
+        re2.purge()
+
+
+def _regex_of_line(pattern: str) -> str | None:
+    """A regular expression of whole texts in which a pattern is found; None where it might reach beyond a line."""
+    found = _matches_pattern_within_line(pattern)
+    if found is None:
+        return None
+    beginning, body, end = found.groups()
+    outside = _PATTERN_CLASS_OR_ESCAPE.sub("", body)
+    while outside != (outside := _PATTERN_GROUP.sub("", outside)):
+        pass
+    if "|" in outside and (beginning or end):  # an anchor would be a part of one alternative
+        return None
+    return f"{'' if beginning else '.*'}(?:{body}){'' if end else '.*'}"
 
 
 class SchemaPatterns:

@@ -6,15 +6,15 @@ that no type can say is checked for itself: it is one of the `untyped_parts` of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 from msgspec.structs import replace
 
-from nakadi.schemas.document import EID_PATTERN, RawSchema, SchemaDocument
-from nakadi.schemas.formats import FORMAT_CHECKS, USUAL_TIMESTAMP_PATTERN
+from nakadi.schemas.document import RawSchema, SchemaDocument
+from nakadi.schemas.formats import FORMAT_CHECKS
 from nakadi.schemas.untyped_parts import KEYWORDS_ABOUT_FURTHER_MEMBERS, Elements, PathStep, UntypedPart
 
 # A type takes three kilobytes, and a twentieth of a millisecond to make.
@@ -41,13 +41,10 @@ _SUPPORTED_KEYWORDS = {
     *("required", "properties", "additionalProperties"),
 }
 
-# These say something of an object whatever else is said of it: they can be checked for themselves.
-_SEPARABLE_KEYWORDS = {
+_SEPARABLE_KEYWORDS_FOR_OBJECTS = {
     *("allOf", "anyOf", "oneOf", "not", "if", "minProperties", "maxProperties", "dependencies", "propertyNames"),
 }
 _KEYWORDS_BESIDE_IF = frozenset({"then", "else"})
-
-_SUPPORTED_PATTERNS = {EID_PATTERN: rf"\A{EID_PATTERN.strip('^$')}\Z"}
 
 
 class _NoMsgspecType(Exception):
@@ -70,10 +67,6 @@ class MsgspecTypes:
         self._struct_count = 0
         # The most members of an object that was met so far.
         self.max_members = 0
-
-    def set_type(self, schema: Mapping[str, Any], kind: type) -> None:
-        """Use this type for a schema, whatever it says besides."""
-        self._type_by_schema_id[id(schema)] = _MsgspecType(kind)
 
     def type_of_part(self, schema: RawSchema) -> _MsgspecType:
         """The type for a schema; one of anything, beside the whole schema as an untyped part, if no type can say it."""
@@ -109,9 +102,7 @@ class MsgspecTypes:
         said = schema.keys() & (
             _KEYWORDS_FOR_ANYTHING | (_KEYWORDS_BY_TYPE.get(kinds[0], set()) if kinds else _KEYWORDS_OF_ALL_TYPES)
         )
-        separate: AbstractSet[str] = frozenset()
-        if names == ["object"]:
-            separate = said & (_SEPARABLE_KEYWORDS | _keywords_about_further_members(schema))
+        separate = said & _separable_keywords(names, schema)
         if not said - separate <= _SUPPORTED_KEYWORDS or (not kinds and said):
             raise _NoMsgspecType
         # An enumeration is about null as well.
@@ -183,6 +174,16 @@ class MsgspecTypes:
         return _MsgspecType(made, tuple(untyped))
 
 
+def _separable_keywords(names: Sequence[str], schema: Mapping[str, Any]) -> AbstractSet[str]:
+    """Those that say something of a value of these types whatever else is said of it: they can be checked alone."""
+    if names == ["object"]:
+        return _SEPARABLE_KEYWORDS_FOR_OBJECTS | _keywords_about_further_members(schema)
+    if "string" in names and "enum" not in schema:
+        # The names of other formats are documentation.
+        return {"pattern", "format"} if schema.get("format") in FORMAT_CHECKS else {"pattern"}
+    return frozenset()
+
+
 def _keywords_about_further_members(schema: Mapping[str, Any]) -> AbstractSet[str]:
     """Those that have a say in members that are not named, beside some that are; only together do they say it."""
     if not (schema.get("properties") or schema.get("required")):
@@ -196,18 +197,11 @@ def _parts_below(step: PathStep, part: _MsgspecType) -> tuple[UntypedPart, ...]:
 
 
 def _msgspec_string_type(schema: Mapping[str, Any]) -> Any:
-    pattern, form = schema.get("pattern"), schema.get("format")
     if "enum" in schema:
-        if len(schema.keys() & {"minLength", "maxLength", "pattern", "format"}):
+        if schema.keys() & {"minLength", "maxLength", "pattern", "format"}:
             raise _NoMsgspecType
         return Literal[tuple(schema["enum"])]
-    if form in FORMAT_CHECKS and (form != "date-time" or pattern is not None):
-        raise _NoMsgspecType
-    # Only ours: a stranger's pattern could run wild.
-    if pattern is not None and pattern not in _SUPPORTED_PATTERNS:
-        raise _NoMsgspecType
-    ours = USUAL_TIMESTAMP_PATTERN if form in FORMAT_CHECKS else pattern and _SUPPORTED_PATTERNS[pattern]
-    return Annotated[str, Meta(min_length=schema.get("minLength"), max_length=schema.get("maxLength"), pattern=ours)]
+    return Annotated[str, Meta(min_length=schema.get("minLength"), max_length=schema.get("maxLength"))]
 
 
 def msgspec_number_type(kind: type[int | float], schema: Mapping[str, Any]) -> Any:
