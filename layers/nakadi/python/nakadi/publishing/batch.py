@@ -258,11 +258,11 @@ def parse_piece(body: bytes) -> BatchPiece:
         if type(event) is not dict:
             raise NotStrictJson
     written, small = _serialize_events(events, body)
-    if written == body and small:
-        return BatchPiece(events, body, body)
-    packed = msgspec.json.format(body, indent=-1)
+    packed = body if written == body else msgspec.json.format(body, indent=-1)
     # With each repeated key, the parser has lost a colon at least.
-    if (packed != written and count_colons(packed) != written.count(b":")) or holds_too_long_integer(packed):
+    if (packed != written or not small) and (
+        count_colons(packed) != written.count(b":") or holds_too_long_integer(packed)
+    ):
         raise NotStrictJson
     return BatchPiece(events, packed, body)
 
