@@ -131,7 +131,7 @@ def _members_named(name: str, values: Sequence[Any]) -> Sequence[Any]:
     try:
         return list(map(itemgetter(name), values))
     except (KeyError, TypeError):  # one of them has no such member, or is no object
-        return [value.get(name, UNSET) if type(value) is dict else UNSET for value in values]
+        return [value[name] if type(value) is dict and name in value else UNSET for value in values]
 
 
 class BatchPiece(Struct, frozen=True):

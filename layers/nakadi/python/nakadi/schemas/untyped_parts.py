@@ -11,7 +11,7 @@ from enum import Enum, auto
 from operator import itemgetter
 from typing import Any
 
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from nakadi.schemas.values import RemainingSteps
 
@@ -73,6 +73,5 @@ def values_at(path: Sequence[PathStep], values: Sequence[Any]) -> Sequence[Any]:
             try:
                 values = list(map(itemgetter(step), values))
             except (KeyError, TypeError):
-                found = (value.get(step, UNSET) for value in values if value is not None)
-                values = [each for each in found if each is not UNSET]
+                values = [value[step] for value in values if value is not None and step in value]
     return values
