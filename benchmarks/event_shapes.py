@@ -209,7 +209,7 @@ def register(broker: BrokerServices, name: str, each: Shape) -> None:
         **each.event_type,
         "schema": {"type": "json_schema", "schema": json.dumps(each.event_type["schema"])},
     }
-    broker.event_type_creation.create(event_type_draft(ObjectReader.from_value(document)), UNAUTHENTICATED)
+    broker.registration.creation.create(event_type_draft(ObjectReader.from_value(document)), UNAUTHENTICATED)
 
 
 def seconds_of(broker: BrokerServices, name: str, body: bytes, batches: int) -> float:

@@ -121,7 +121,7 @@ NEEDS: Mapping[str, Needs] = {
 }
 
 # The log indexer's needs with Kafka, where it archives topics instead of indexing streams.
-TOPIC_ARCHIVER = _needs(*STORE_SETTINGS, *TIERING_SETTINGS, "auth")
+TOPIC_ARCHIVER = _needs(*STORE_SETTINGS, *TIERING_SETTINGS, "auth", "default_admin", "all_data_access")
 
 
 def find_needs(function: str, *, on_kafka: bool) -> Needs:

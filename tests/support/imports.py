@@ -30,6 +30,28 @@ def _imported(path: Path, modules: Mapping[str, Path]) -> Iterator[str]:
                 yield whole if whole in modules else node.module
 
 
+def imports_inside_functions() -> set[tuple[str, str]]:
+    """Files of the package, and what they import inside of functions: modules of the package, or other packages."""
+    return {
+        (str(path.relative_to(PYTHON / "nakadi")), imported)
+        for path in sorted((PYTHON / "nakadi").rglob("*.py"))
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        for imported in _names_in(node)
+    }
+
+
+def _names_in(node: ast.AST) -> Iterator[str]:
+    modules = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+    if isinstance(node, ast.ImportFrom) and node.module:
+        # Of a room, the module that is meant is what is imported from it.
+        is_room = (PYTHON / node.module.replace(".", "/")).is_dir()
+        modules = [f"{node.module}.{each.name}" for each in node.names] if is_room else [node.module]
+    for module in modules:
+        yield module.removeprefix("nakadi.") if module.startswith("nakadi.") else module.partition(".")[0]
+
+
 def circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
     """A way from each module back to itself, for those that have one."""
     return [way for module in imports if (way := _way_back(module, imports))]

@@ -236,7 +236,7 @@ def test_a_change_that_was_made_before_is_in_force_when_it_is_acknowledged(proce
     """A request that finds its change made by one that nobody waited for is answered when the change is in force.
     (R295)"""
     assert partitions(processes.reader) == 1
-    processes.writer.repartitioning.set_partition_count(NAME, 8, UNAUTHENTICATED)
+    processes.writer.registration.repartitioning.set_partition_count(NAME, 8, UNAUTHENTICATED)
     assert partitions(processes.reader) == 1
 
     processes.change("PUT", f"/event-types/{NAME}/partition-count", {"partition_count": 8})

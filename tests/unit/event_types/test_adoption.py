@@ -60,7 +60,7 @@ def the_open(topic="second", order=4):
 
 
 def adopt(broker, name, *drafts, storage="default"):
-    broker.topic_adoption.adopt(name, storage, drafts, UNAUTHENTICATED)
+    broker.registration.topic_adoption.adopt(name, storage, drafts, UNAUTHENTICATED)
 
 
 def test_timelines_of_another_broker_take_the_place_of_an_empty_one(broker, name):
@@ -94,7 +94,7 @@ def test_an_adopted_topic_is_never_deleted(broker, name):
     broker.clock.move(1_000_000_000)
     broker.housekeeping.run()
     assert [each.deleted for each in broker.event_types.get(name).timelines] == [True, True, False]
-    broker.event_type_deletion.delete(name, UNAUTHENTICATED)
+    broker.registration.deletion.delete(name, UNAUTHENTICATED)
 
     assert set(broker.logs.for_storage("default").bounds("first", [0])) == {0}
     assert set(broker.logs.for_storage("default").bounds("second", [0])) == {0}

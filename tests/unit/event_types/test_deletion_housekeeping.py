@@ -139,7 +139,7 @@ def test_a_failed_removal_is_repeated_later(broker, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(event_log, "delete_topic", out_of_reach)
-        broker.event_type_deletion.delete(event_type.name, UNAUTHENTICATED)
+        broker.registration.deletion.delete(event_type.name, UNAUTHENTICATED)
     assert broker.event_types.find(event_type.name) is None
     assert values(broker, event_type) == [b"1"]
 
@@ -182,7 +182,7 @@ def test_an_event_type_that_is_deleted_during_a_round_is_no_failure(broker, cloc
 
     def deleted_before(topic, partition, before):
         if topic == doomed.timeline.topic and broker.event_types.find("a.doomed"):
-            broker.event_type_deletion.delete("a.doomed", UNAUTHENTICATED)
+            broker.registration.deletion.delete("a.doomed", UNAUTHENTICATED)
         trim(topic, partition, before)
 
     monkeypatch.setattr(event_log, "trim", deleted_before)
@@ -229,7 +229,7 @@ def test_a_failed_removal_does_not_stop_the_others(broker, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(event_log, "delete_topic", lambda _: record_error(Unavailable("not now")))
         for each in event_types:
-            broker.event_type_deletion.delete(each.name, UNAUTHENTICATED)
+            broker.registration.deletion.delete(each.name, UNAUTHENTICATED)
     broker.registry.write(*(PutDocument("subscription-leftovers", name, {}) for name in "abc"))
     delete_topic, forget = event_log.delete_topic, broker.coordination.remove_subscription_state
     monkeypatch.setattr(

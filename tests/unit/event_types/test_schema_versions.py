@@ -81,14 +81,12 @@ def test_a_schema_stored_before_the_limit_has_batches_beyond_it_refused(broker, 
     assert api.post(f"/event-types/{name}/events", json=[{"b": 1}]).status_code == 200
 
 
-def test_long_schemas_are_checked_in_turns(broker, api):
+def test_long_schemas_are_checked_in_turns(broker, api, monkeypatch):
     """A schema that may take long is 503 while there is no turn, and a short one is checked."""
     definition = a_definition()
     path = f"/event-types/{definition['name']}"
     assert api.post("/event-types", json=definition).status_code == 201
-    vars(broker)["schema_work_queue"] = Unwilling()
-    for each in ("event_type_creation", "event_type_update", "schema_versions"):
-        vars(broker).pop(each, None)
+    monkeypatch.setattr(broker.registration.long_work_queue, "wait_for_turn", Unwilling().wait_for_turn)
     with make_client(make_application(broker, "event_types")) as busy:
         long = a_definition(schema=long_schema("long"))
         assert problem(busy.post("/event-types", json=long), 503) == "Not now"

@@ -323,7 +323,7 @@ def test_their_names_are_reserved(broker_with_tokens, name):
     administrator = Subject(name="ops", attributes=frozenset({Attribute("user", "ops")}))
 
     with pytest.raises(NotPermitted, match=f"Access on ADMIN event-type:{name} denied"):
-        broker.event_type_creation.create(a_draft(name), administrator)
+        broker.registration.creation.create(a_draft(name), administrator)
 
     assert names(broker) == []
 
@@ -333,8 +333,8 @@ def test_administrators_may_use_reserved_names(broker_with_tokens, own_event_typ
     """An administrator creates the redrive event type; every client can while authentication is off. (S273)"""
     guarded_broker, open_to_all = broker_with_tokens(), own_event_types_broker()
 
-    guarded_broker.event_type_creation.create(a_draft(name), Subject(name="ops", attributes=frozenset({OPS})))
-    open_to_all.event_type_creation.create(a_draft(name), UNAUTHENTICATED)
+    guarded_broker.registration.creation.create(a_draft(name), Subject(name="ops", attributes=frozenset({OPS})))
+    open_to_all.registration.creation.create(a_draft(name), UNAUTHENTICATED)
 
     assert names(guarded_broker) == names(open_to_all) == [name]
 
@@ -343,7 +343,7 @@ def test_administrators_may_use_reserved_names(broker_with_tokens, own_event_typ
 def test_a_redrive_event_type_has_writers(broker_with_tokens, lists, attached, caplog):
     """A redrive event type that is open to all publishers is not attached to subscriptions. (S273)"""
     broker = broker_with_tokens()
-    broker.event_type_creation.create(a_draft(REDRIVE), Subject(name="ops", attributes=frozenset({OPS})))
+    broker.registration.creation.create(a_draft(REDRIVE), Subject(name="ops", attributes=frozenset({OPS})))
     old = broker.event_types.get(REDRIVE)
     broker.event_types.replace(old, replace(old, authorization=lists))
 

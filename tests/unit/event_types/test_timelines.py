@@ -171,7 +171,7 @@ def test_two_processes_may_finish_a_switch(broker, event_type):
 def test_a_switch_of_an_event_type_deleted_meanwhile_is_refused(broker, event_type):
     """When the event type goes while its timeline is switched, it is not found. (R242)"""
     name = event_type.name
-    meanwhile(broker.registry, lambda: None, lambda: broker.event_type_deletion.delete(name, UNAUTHENTICATED))
+    meanwhile(broker.registry, lambda: None, lambda: broker.registration.deletion.delete(name, UNAUTHENTICATED))
 
     with pytest.raises(NotFound):
         broker.timelines.move_to_new_timeline(name, "default", UNAUTHENTICATED)
@@ -180,18 +180,20 @@ def test_a_switch_of_an_event_type_deleted_meanwhile_is_refused(broker, event_ty
 def test_partitions_for_an_event_type_deleted_meanwhile_are_refused(broker, event_type):
     """When the event type goes while it is to get partitions, it is not found. (R208)"""
     name = event_type.name
-    before = broker.subscription_services.subscribed_event_types.before_repartitioning
+    before = broker.subscribed_event_types.before_repartitioning
 
     class DeletesMeanwhile:
         def __getattr__(self, other):
-            return getattr(broker.subscription_services.subscribed_event_types, other)
+            return getattr(broker.subscribed_event_types, other)
 
         def before_repartitioning(self, found):
             before(found)
-            broker.event_type_deletion.delete(name, UNAUTHENTICATED)
+            broker.registration.deletion.delete(name, UNAUTHENTICATED)
 
     with pytest.raises(NotFound):
-        replace(broker.repartitioning, dependents=DeletesMeanwhile).set_partition_count(name, 4, UNAUTHENTICATED)
+        replace(broker.registration.repartitioning, dependents=DeletesMeanwhile).set_partition_count(
+            name, 4, UNAUTHENTICATED
+        )
 
 
 def a_draft(name):
@@ -216,7 +218,7 @@ def test_a_storage_may_change_while_an_event_type_is_created(broker):
     document = broker.registry.get("storages", "spare")
     meanwhile(broker.registry, lambda: broker.registry.write(PutDocument("storages", "spare", document.body)))
 
-    broker.event_type_creation.create(a_draft("a.b"), UNAUTHENTICATED)
+    broker.registration.creation.create(a_draft("a.b"), UNAUTHENTICATED)
 
     assert broker.event_types.get("a.b").timeline.storage_id == "spare"
 
@@ -231,7 +233,7 @@ def test_a_storage_may_be_removed_while_an_event_type_is_created(broker):
 
     meanwhile(broker.registry, list_removed)
 
-    broker.event_type_creation.create(a_draft("a.b"), UNAUTHENTICATED)
+    broker.registration.creation.create(a_draft("a.b"), UNAUTHENTICATED)
 
     assert broker.event_types.get("a.b").timeline.storage_id == "default"
 
@@ -248,7 +250,7 @@ def test_a_storage_being_removed_gets_no_event_type(broker):
     log.delete_topic = lambda topic: (gone.append(topic), delete_topic(topic))
 
     with pytest.raises(TryLater, match="please repeat request"):
-        broker.event_type_creation.create(a_draft("a.b"), UNAUTHENTICATED)
+        broker.registration.creation.create(a_draft("a.b"), UNAUTHENTICATED)
 
     assert made == gone
     assert broker.event_types.find("a.b") is None

@@ -418,7 +418,7 @@ class TestRepartitioning:
         """If the subscriptions could not be reached, asking again gives them their partitions. (S293)"""
         name = house.event_type()
         subscription = house.subscription(name)
-        house.subscription_services.coordination.replace_assignment, real = (
+        house.coordination.replace_assignment, real = (
             _unavailable,
             house.coordination.replace_assignment,
         )

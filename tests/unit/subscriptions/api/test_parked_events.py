@@ -33,7 +33,7 @@ class Parking:
             house.coordination.park_events(self.id, session, them, A_MOMENT)
         house.commit(self.subscription, session, a_cursor(self.name, "0", 9))
         house.leave(self.subscription, session)
-        self.events = house.subscription_services.parked_events
+        self.events = house.broker.subscription_requests.parked_events
 
     @property
     def waiting(self):
@@ -140,7 +140,7 @@ def test_what_cannot_be_committed_is_not_redriven(house):
 def test_a_redrive_is_refused_while_cursors_are_being_set(house):
     """As with setting cursors, one at a time."""
     parking = Parking(house, a_parked_event(3))
-    house.subscription_services.reset_requests.request_reset(parking.id, SetOffsets())
+    house.broker.subscription_requests.reset_requests.request_reset(parking.id, SetOffsets())
     with pytest.raises(Conflict):
         parking.events.redrive_all(parking.id, ADMIN)
 
@@ -200,7 +200,7 @@ def test_a_redrive_goes_on_without_its_caller(house):
     given up when its time is over and the process has died."""
     parking = Parking(house, a_parked_event(3))
     fulfilment = house.subscription_services.reset_execution
-    house.subscription_services.reset_requests.request_reset(parking.id, Redrive())
+    house.broker.subscription_requests.reset_requests.request_reset(parking.id, Redrive())
     old = house.assignment(parking.subscription)
     house.coordination.replace_assignment(
         parking.id, old, replace(old, reset=replace(old.reset, is_claimed=True)), A_MOMENT
@@ -215,7 +215,7 @@ def test_a_redrive_goes_on_without_its_caller(house):
 def test_a_redrive_that_fails_in_another_process_is_reported(house, monkeypatch):
     """A request that waits for a redrive which another process cannot carry out gets the reason."""
     parking = Parking(house, a_parked_event(3))
-    resets = house.subscription_services.reset_requests
+    resets = house.broker.subscription_requests.reset_requests
     reset_id = resets.request_reset(parking.id, Redrive())
     monkeypatch.setattr(module.RedrivePlanner, "_check_timelines", _refuse)
     house.subscription_services.reset_execution.try_to_execute(parking.id)

@@ -30,7 +30,7 @@ def test_a_draft_with_a_bad_field_makes_no_subscription(house, changes, field):
         "read_from": ReadFrom.END,
     }
     with pytest.raises(Violations) as refusal:
-        house.subscription_services.creation.create(SubscriptionDraft(**fields | changes), UNAUTHENTICATED)
+        house.broker.subscription_requests.creation.create(SubscriptionDraft(**fields | changes), UNAUTHENTICATED)
 
     assert {re.split(r"[.\[]", each.path)[0] for each in refusal.value.violations} == {field}
     assert house.api.get("/subscriptions").json()["items"] == []

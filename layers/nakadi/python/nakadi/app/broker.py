@@ -1,6 +1,6 @@
 """The one place that knows every room: it wires a broker from settings.
 
-Parts are imported when they are first asked for, so that a process loads only what it does.
+What takes long to load is imported when it is first asked for: a table in docs/architecture.md says what, and why.
 """
 
 from __future__ import annotations
@@ -14,11 +14,27 @@ from socket import socket
 from typing import TYPE_CHECKING
 
 from nakadi.app.authentication import make_authentication
-from nakadi.app.engines import data_file_paths, open_event_log, open_registry
+from nakadi.app.engines import (
+    data_file_paths,
+    open_coordination,
+    open_eid_claims,
+    open_event_log,
+    open_log_index,
+    open_registry,
+)
 from nakadi.app.settings import Settings
-from nakadi.auth.permissions import SETTINGS_KIND
 from nakadi.common.caching import ChangeCounter, ChangeCountingRegistry, ChangeWatch, ChangeWatchOfSeveralProcesses
 from nakadi.common.metrics import Metrics
+from nakadi.common.work import LongWorkQueue
+from nakadi.event_types.deletion import DeletedEventTypeCleanup, GetDependents, Housekeeping
+from nakadi.event_types.snapshot import CursorResolver
+from nakadi.event_types.system_event_types import (
+    SystemEventTypeOwner,
+    SystemEventTypes,
+    system_event_type_definitions,
+)
+from nakadi.event_types.tables import CompactionGuard, TableLagMonitor
+from nakadi.event_types.timelines import LostEventsRecovery, Timelines
 from nakadi.model.outcomes import NotFound, Unavailable
 from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.coordination import Coordination
@@ -26,21 +42,19 @@ from nakadi.ports.event_log import DelayedIndexLog, PushConsumerLog
 
 if TYPE_CHECKING:
     from nakadi.app.audit import Audit
-    from nakadi.app.subscriptions import SubscriptionServices
-    from nakadi.event_types.deletion import GetDependents, Housekeeping
-    from nakadi.event_types.snapshot import CursorResolver
-    from nakadi.event_types.tables import CompactionGuard, TableLagMonitor
-    from nakadi.event_types.timelines import LostEventsRecovery
-    from nakadi.http.routes.monitoring import ReadinessCheck
-    from nakadi.model.event_type import EventType
+    from nakadi.app.registration import RegistrationServices
+    from nakadi.app.subscriptions import SubscriptionRequests, SubscriptionServices
+    from nakadi.model.event_type import EventType, EventTypeDraft
     from nakadi.publishing.batch import BatchOutcome
+    from nakadi.publishing.claimed_append import LogDeduplication
     from nakadi.publishing.publisher import Publisher, ValidatorCache
     from nakadi.publishing.system_events import KpiCollector
     from nakadi.streaming.streams import EventStreams
+    from nakadi.subscriptions.api.resource import SubscribedEventTypes
     from nakadi.subscriptions.stream.streams import SubscriptionStreams
 
 
-from nakadi.app.core import EventTypeServices, WrapLog, log_dependencies
+from nakadi.app.core import BrokerCore, WrapLog, attributes_from_pairs, log_dependencies
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +104,7 @@ def open_broker(
     return broker
 
 
-class BrokerServices(EventTypeServices):
+class BrokerServices(BrokerCore):
     """Every part of a broker, each made once."""
 
     _report_dropped_kpis: ReportDroppedKpis | None = None
@@ -147,10 +161,79 @@ class BrokerServices(EventTypeServices):
         self.logs.close()
         self.registry.close()
 
+    # Event types
+
+    @cached_property
+    def deduplication(self) -> LogDeduplication:
+        from nakadi.publishing.claimed_append import LogDeduplication
+
+        return LogDeduplication(self.logs, partial(open_eid_claims, self.settings.registry), self.clock)
+
+    @cached_property
+    def system_event_types(self) -> SystemEventTypes:
+        settings = self.settings
+        closed = settings.auth != "off"
+
+        def owner_of(owner: str, members: tuple[tuple[str, str], ...]) -> SystemEventTypeOwner:
+            """The members in the settings; else administrators, or all subjects without authentication."""
+            return SystemEventTypeOwner(
+                owning_application=owner,
+                permitted_subjects=attributes_from_pairs(
+                    members or (settings.default_admins if closed else (("*", "*"),))
+                ),
+            )
+
+        return SystemEventTypes(
+            definitions=system_event_type_definitions(
+                dead_letter_queue=settings.dead_letter_queue,
+                dead_letter_owner=owner_of(settings.dead_letter_owning_application, settings.dead_letter_authorization),
+                audit_log_owner=owner_of(settings.audit_owning_application, settings.audit_authorization),
+                kpi_owner=owner_of(settings.kpi_owning_application, settings.kpi_authorization),
+            ),
+            event_types=self.event_types,
+            features=self.features,
+            register=self._register_system_event_type,
+            is_authentication_on=closed,
+        )
+
+    def _register_system_event_type(self, draft: EventTypeDraft) -> None:
+        """What creation needs is loaded when an event type is found missing, which is once in a deployment's life."""
+        self.registration.creation.create_system_event_type(draft)
+
+    @cached_property
+    def deleted_event_type_cleanup(self) -> DeletedEventTypeCleanup:
+        return DeletedEventTypeCleanup(self.registry, self.logs)
+
+    @cached_property
+    def timelines(self) -> Timelines:
+        return Timelines(
+            event_types=self.event_types,
+            storages=self.storages,
+            permissions=self.permissions,
+            features=self.features,
+            logs=self.logs,
+            deduplication=self.deduplication,
+            clock=self.clock,
+        )
+
+    @cached_property
+    def registration(self) -> RegistrationServices:
+        from nakadi.app.registration import make_registration_services
+
+        made = make_registration_services(
+            self,
+            deduplication=self.deduplication,
+            timelines=self.timelines,
+            deleted_event_type_cleanup=self.deleted_event_type_cleanup,
+            get_dependents=self.get_dependents,
+        )
+        self.with_turn_metrics("schemas", made.long_work_queue)
+        return made
+
+    # Housekeeping
+
     @cached_property
     def housekeeping(self) -> Housekeeping:
-        from nakadi.event_types.deletion import Housekeeping
-
         watch = self.subscription_services.stalled_subscriptions
         stop_requested = threading.Event()
         self.metrics.stalled_subscriptions.add_source(lambda: {(): len(watch.stalled_ids)})
@@ -188,8 +271,6 @@ class BrokerServices(EventTypeServices):
         }
 
     def _compaction_guard(self) -> CompactionGuard | None:
-        from nakadi.event_types.tables import CompactionGuard
-
         longest = timedelta(hours=self.settings.compaction_wait_hours)
         if not self.settings.archive or self.table_lag_monitor is None:
             return None
@@ -200,9 +281,6 @@ class BrokerServices(EventTypeServices):
     @cached_property
     def table_lag_monitor(self) -> TableLagMonitor | None:
         """How far tables are behind the archive; None where no job can see an archive."""
-        from nakadi.app.engines import open_log_index
-        from nakadi.event_types.tables import TableLagMonitor
-
         if self.settings.log_index_url.startswith("memory:"):
             return None
         lags = TableLagMonitor(
@@ -246,8 +324,6 @@ class BrokerServices(EventTypeServices):
 
     @cached_property
     def lost_events_recovery(self) -> LostEventsRecovery:
-        from nakadi.event_types.timelines import LostEventsRecovery
-
         return LostEventsRecovery(
             event_types=self.event_types,
             storages=self.storages,
@@ -280,8 +356,6 @@ class BrokerServices(EventTypeServices):
 
     @cached_property
     def cursor_resolver(self) -> CursorResolver:
-        from nakadi.event_types.snapshot import CursorResolver
-
         return CursorResolver(self.logs)
 
     @cached_property
@@ -294,7 +368,6 @@ class BrokerServices(EventTypeServices):
 
     @cached_property
     def publisher(self) -> Publisher:
-        from nakadi.common.work import LongWorkQueue
         from nakadi.publishing.batch import BatchLimits
         from nakadi.publishing.publisher import Publisher
 
@@ -354,7 +427,7 @@ class BrokerServices(EventTypeServices):
             blacklist=self.blacklist,
             # Subscriptions are loaded when one of them changes.
             get_subscriptions=lambda: self.subscription_services.subscriptions,
-            get_parked_events=lambda: self.subscription_services.parked_events,
+            get_parked_events=lambda: self.subscription_requests.parked_events,
             get_coordination=lambda: self.coordination,
         )
         events = SystemEventPublisher(event_types=self.system_event_types, publisher=self.publisher, clock=self.clock)
@@ -385,31 +458,29 @@ class BrokerServices(EventTypeServices):
 
     @cached_property
     def get_dependents(self) -> GetDependents:
-        return lambda: self.subscription_services.subscribed_event_types
+        return lambda: self.subscribed_event_types
 
     @cached_property
     def coordination(self) -> Coordination:
-        from nakadi.app.engines import open_coordination
-
         return open_coordination(self.settings.coordination or self.settings.registry)
 
     @cached_property
     def subscription_services(self) -> SubscriptionServices:
-        from nakadi.app.subscriptions import SubscriptionServices
+        from nakadi.app.subscriptions import make_subscription_services
 
-        return SubscriptionServices(
-            settings=self.settings,
-            clock=self.clock,
-            registry=self.registry,
-            watch=self.watch,
-            coordination=self.coordination,
-            logs=self.logs,
-            event_types=self.event_types,
-            cursor_resolver=self.cursor_resolver,
-            permissions=self.permissions,
-            features=self.features,
-            metrics=self.metrics,
-        )
+        return make_subscription_services(self, self.coordination, self.cursor_resolver)
+
+    @cached_property
+    def subscribed_event_types(self) -> SubscribedEventTypes:
+        from nakadi.app.subscriptions import make_subscribed_event_types
+
+        return make_subscribed_event_types(self, self.subscription_services)
+
+    @cached_property
+    def subscription_requests(self) -> SubscriptionRequests:
+        from nakadi.app.subscriptions import make_subscription_requests
+
+        return make_subscription_requests(self, self.subscription_services, self.coordination, self.cursor_resolver)
 
     @cached_property
     def subscription_streams(self) -> SubscriptionStreams:
@@ -447,9 +518,3 @@ class BrokerServices(EventTypeServices):
             ),
             metrics=self.metrics,
         )
-
-    @cached_property
-    def readiness_check(self) -> ReadinessCheck:
-        from nakadi.http.routes.monitoring import ReadinessCheck
-
-        return ReadinessCheck(lambda: self.registry.get(SETTINGS_KIND, "features"), self.clock)

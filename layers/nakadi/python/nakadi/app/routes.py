@@ -8,6 +8,7 @@ from typing import cast
 from msgspec.structs import replace
 
 from nakadi.app.broker import BrokerServices
+from nakadi.auth.permissions import SETTINGS_KIND
 from nakadi.http.application import Application, Handler, ReportAnswer, RequestKpiRecorder, Route
 from nakadi.http.message import Answer, Request
 
@@ -73,18 +74,18 @@ def _event_type_routes(broker: BrokerServices) -> list[Route]:
     settings = broker.settings
     handlers = event_types.EventTypeHandlers(
         event_types=broker.event_types,
-        creation=broker.event_type_creation,
-        update=broker.event_type_update,
-        deletion=broker.event_type_deletion,
-        repartitioning=broker.repartitioning,
+        creation=broker.registration.creation,
+        update=broker.registration.update,
+        deletion=broker.registration.deletion,
+        repartitioning=broker.registration.repartitioning,
         permissions=broker.permissions,
         features=broker.features,
         warnings=event_types.WarningTexts(settings.data_access_warning, settings.compaction_warning),
     )
     return [
         *handlers.routes(),
-        *event_types.schema_routes(broker.schema_versions),
-        *event_types.timeline_routes(broker.timelines, broker.topic_adoption),
+        *event_types.schema_routes(broker.registration.schema_versions),
+        *event_types.timeline_routes(broker.timelines, broker.registration.topic_adoption),
         *event_types.strategy_routes(),
     ]
 
@@ -114,7 +115,7 @@ def _cursor_routes(broker: BrokerServices) -> list[Route]:
 def _subscription_routes(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes.subscriptions import ParkedEventHandlers
 
-    subscribing = broker.subscription_services
+    subscribing = broker.subscription_requests
     return [*subscribing.handlers.routes(), *ParkedEventHandlers(subscribing.parked_events).routes()]
 
 
@@ -144,7 +145,10 @@ def _monitoring_routes(broker: BrokerServices) -> list[Route]:
 
     return [
         *monitoring.routes(
-            broker.read_metrics or broker.read_own_metrics, broker.clock, broker.readiness_check, _version()
+            broker.read_metrics or broker.read_own_metrics,
+            broker.clock,
+            monitoring.ReadinessCheck(lambda: broker.registry.get(SETTINGS_KIND, "features"), broker.clock),
+            _version(),
         ),
         *monitoring.documentation_routes(),
     ]

@@ -1,23 +1,16 @@
-"""The parts that subscriptions consist of, wired: those that housekeeping needs, and those that requests need."""
+"""The parts that subscriptions consist of, wired from top to bottom: first what all need, then what requests need."""
 
 from __future__ import annotations
 
-from functools import cached_property
-
 from msgspec import Struct
 
+from nakadi.app.core import BrokerCore
 from nakadi.app.settings import Settings
-from nakadi.auth.permissions import Features, Permissions
-from nakadi.common.caching import Cache, ChangeWatch
-from nakadi.common.metrics import Metrics
-from nakadi.event_types.repository import EventTypes
+from nakadi.common.caching import Cache
 from nakadi.event_types.snapshot import CursorResolver
 from nakadi.http.routes.subscriptions import SubscriptionHandlers
 from nakadi.model.subscription import Subscription
-from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
-from nakadi.ports.event_log import EventLogs
-from nakadi.ports.registry import Registry
 from nakadi.subscriptions.api.assignments import LeaseWatch
 from nakadi.subscriptions.api.cursors import SubscriptionCursors
 from nakadi.subscriptions.api.listing import SubscriptionListing
@@ -37,188 +30,162 @@ from nakadi.subscriptions.api.resource import (
 from nakadi.subscriptions.api.stats import StalledSubscriptions, SubscriptionStats
 
 
-class SubscriptionServices(Struct, dict=True, frozen=True, kw_only=True):
-    """What is made of the rest of a broker, each part once."""
+class SubscriptionServices(Struct, frozen=True, kw_only=True):
+    """What streams and housekeeping need, and everything else builds upon."""
 
-    settings: Settings
-    clock: Clock
-    registry: Registry
-    watch: ChangeWatch
-    coordination: Coordination
-    logs: EventLogs
-    event_types: EventTypes
-    cursor_resolver: CursorResolver
-    permissions: Permissions
-    features: Features
-    metrics: Metrics
+    subscriptions: Subscriptions
+    offset_initialisation: OffsetInitialisation
+    deleted_subscription_cleanup: DeletedSubscriptionCleanup
+    redrive_attachment: RedriveAttachment
+    reset_execution: ResetExecution
+    stats: SubscriptionStats
+    stalled_subscriptions: StalledSubscriptions
 
-    @cached_property
-    def subscriptions(self) -> Subscriptions:
-        cache = Cache[str, Subscription](self.clock, self.settings.cache_seconds, self.watch, SUBSCRIPTIONS)
-        self.metrics.add_cache_sources("subscriptions", lambda: cache.hits, lambda: cache.misses)
-        return Subscriptions(self.registry, cache, self.clock)
 
-    @cached_property
-    def offset_initialisation(self) -> OffsetInitialisation:
-        return OffsetInitialisation(
-            event_types=self.event_types,
-            cursor_resolver=self.cursor_resolver,
-            coordination=self.coordination,
-            clock=self.clock,
-        )
+def make_subscription_services(
+    core: BrokerCore, coordination: Coordination, cursor_resolver: CursorResolver
+) -> SubscriptionServices:
+    cache = Cache[str, Subscription](core.clock, core.settings.cache_seconds, core.watch, SUBSCRIPTIONS)
+    core.metrics.add_cache_sources("subscriptions", lambda: cache.hits, lambda: cache.misses)
+    subscriptions = Subscriptions(core.registry, cache, core.clock)
+    offset_initialisation = OffsetInitialisation(
+        event_types=core.event_types, cursor_resolver=cursor_resolver, coordination=coordination, clock=core.clock
+    )
+    redrive_attachment = RedriveAttachment(
+        subscription_repository=subscriptions,
+        event_types=core.event_types,
+        features=core.features,
+        cursor_resolver=cursor_resolver,
+        logs=core.logs,
+        coordination=coordination,
+        initialisation=offset_initialisation,
+        event_type_name=core.settings.dead_letter_redrive,
+        is_authentication_on=core.settings.auth != "off",
+    )
+    leases = LeaseWatch(coordination, core.clock)
+    reset_execution = ResetExecution(
+        coordination=coordination,
+        leases=leases,
+        clock=core.clock,
+        plan_replays=RedrivePlanner(coordination=coordination, event_types=core.event_types).plan_replays,
+    )
+    stats = SubscriptionStats(
+        subscription_repository=subscriptions,
+        event_types=core.event_types,
+        cursor_resolver=cursor_resolver,
+        permissions=core.permissions,
+        coordination=coordination,
+        leases=leases,
+        logs=core.logs,
+        clock=core.clock,
+    )
+    return SubscriptionServices(
+        subscriptions=subscriptions,
+        offset_initialisation=offset_initialisation,
+        deleted_subscription_cleanup=DeletedSubscriptionCleanup(subscriptions, coordination),
+        redrive_attachment=redrive_attachment,
+        reset_execution=reset_execution,
+        stats=stats,
+        stalled_subscriptions=StalledSubscriptions(
+            subscription_repository=subscriptions,
+            coordination=coordination,
+            stats=stats,
+            execute_reset=reset_execution.try_to_execute,
+        ),
+    )
 
-    @cached_property
-    def deleted_subscription_cleanup(self) -> DeletedSubscriptionCleanup:
-        return DeletedSubscriptionCleanup(self.subscriptions, self.coordination)
 
-    @cached_property
-    def redrive_attachment(self) -> RedriveAttachment:
-        return RedriveAttachment(
-            subscription_repository=self.subscriptions,
-            event_types=self.event_types,
-            features=self.features,
-            cursor_resolver=self.cursor_resolver,
-            logs=self.logs,
-            coordination=self.coordination,
-            initialisation=self.offset_initialisation,
-            event_type_name=self.settings.dead_letter_redrive,
-            is_authentication_on=self.settings.auth != "off",
-        )
+def make_reset_requests(settings: Settings, services: SubscriptionServices) -> ResetRequests:
+    return ResetRequests(
+        execution=services.reset_execution,
+        max_commit_timeout=settings.max_commit_timeout_seconds,
+        max_wait_seconds=settings.longest_wait_seconds or None,
+    )
 
-    @cached_property
-    def lease_watch(self) -> LeaseWatch:
-        return LeaseWatch(self.coordination, self.clock)
 
-    @cached_property
-    def reset_execution(self) -> ResetExecution:
-        return ResetExecution(
-            coordination=self.coordination,
-            leases=self.lease_watch,
-            clock=self.clock,
-            plan_replays=RedrivePlanner(coordination=self.coordination, event_types=self.event_types).plan_replays,
-        )
+def make_subscribed_event_types(core: BrokerCore, services: SubscriptionServices) -> SubscribedEventTypes:
+    """What event types have to know of subscriptions."""
+    return SubscribedEventTypes(
+        subscription_repository=services.subscriptions,
+        features=core.features,
+        initialisation=services.offset_initialisation,
+        reset_requests=make_reset_requests(core.settings, services),
+        deleted_subscription_cleanup=services.deleted_subscription_cleanup,
+        deletable_owner=core.settings.deletable_subscription_owning_application,
+        deletable_group=core.settings.deletable_subscription_consumer_group,
+        redrive_attachment=services.redrive_attachment,
+    )
 
-    @cached_property
-    def subscription_stats(self) -> SubscriptionStats:
-        return SubscriptionStats(
-            subscription_repository=self.subscriptions,
-            event_types=self.event_types,
-            cursor_resolver=self.cursor_resolver,
-            permissions=self.permissions,
-            coordination=self.coordination,
-            leases=self.lease_watch,
-            logs=self.logs,
-            clock=self.clock,
-        )
 
-    @cached_property
-    def stalled_subscriptions(self) -> StalledSubscriptions:
-        return StalledSubscriptions(
-            subscription_repository=self.subscriptions,
-            coordination=self.coordination,
-            stats=self.subscription_stats,
-            execute_reset=self.reset_execution.try_to_execute,
-        )
+class SubscriptionRequests(Struct, frozen=True, kw_only=True):
+    """What requests need."""
 
-    # For requests alone
+    reset_requests: ResetRequests
+    creation: SubscriptionCreation
+    parked_events: ParkedEvents
+    handlers: SubscriptionHandlers
 
-    @cached_property
-    def reset_requests(self) -> ResetRequests:
-        return ResetRequests(
-            execution=self.reset_execution,
-            max_commit_timeout=self.settings.max_commit_timeout_seconds,
-            max_wait_seconds=self.settings.longest_wait_seconds or None,
-        )
 
-    @cached_property
-    def subscribed_event_types(self) -> SubscribedEventTypes:
-        return SubscribedEventTypes(
-            subscription_repository=self.subscriptions,
-            features=self.features,
-            initialisation=self.offset_initialisation,
-            reset_requests=self.reset_requests,
-            deleted_subscription_cleanup=self.deleted_subscription_cleanup,
-            deletable_owner=self.settings.deletable_subscription_owning_application,
-            deletable_group=self.settings.deletable_subscription_consumer_group,
-            redrive_attachment=self.redrive_attachment,
-        )
-
-    @cached_property
-    def creation(self) -> SubscriptionCreation:
-        return SubscriptionCreation(
-            subscription_repository=self.subscriptions,
-            event_types=self.event_types,
-            cursor_resolver=self.cursor_resolver,
-            permissions=self.permissions,
-            features=self.features,
-            clock=self.clock,
-            max_partitions=self.settings.max_subscription_partitions,
-        )
-
-    @cached_property
-    def update(self) -> SubscriptionUpdater:
-        return SubscriptionUpdater(
-            subscription_repository=self.subscriptions,
-            permissions=self.permissions,
-            features=self.features,
-            clock=self.clock,
-        )
-
-    @cached_property
-    def deletion(self) -> SubscriptionDeletion:
-        return SubscriptionDeletion(
-            subscription_repository=self.subscriptions,
-            permissions=self.permissions,
-            features=self.features,
-            deleted_subscription_cleanup=self.deleted_subscription_cleanup,
-        )
-
-    @cached_property
-    def subscription_cursors(self) -> SubscriptionCursors:
-        return SubscriptionCursors(
-            subscription_repository=self.subscriptions,
-            event_types=self.event_types,
-            cursor_resolver=self.cursor_resolver,
-            permissions=self.permissions,
-            coordination=self.coordination,
-            initialisation=self.offset_initialisation,
-            reset_requests=self.reset_requests,
-            clock=self.clock,
-            metrics=self.metrics,
-        )
-
-    @cached_property
-    def open_streams(self) -> OpenStreams:
-        return OpenStreams(
-            subscription_repository=self.subscriptions,
-            permissions=self.permissions,
-            execution=self.reset_execution,
-            max_wait_seconds=self.settings.longest_wait_seconds or None,
-        )
-
-    @cached_property
-    def parked_events(self) -> ParkedEvents:
-        return ParkedEvents(
-            subscription_repository=self.subscriptions,
-            event_types=self.event_types,
-            permissions=self.permissions,
-            features=self.features,
-            coordination=self.coordination,
-            reset_requests=self.reset_requests,
-            clock=self.clock,
-        )
-
-    @cached_property
-    def handlers(self) -> SubscriptionHandlers:
-        return SubscriptionHandlers(
-            subscriptions=self.subscriptions,
-            listing=SubscriptionListing(self.subscriptions),
-            creation=self.creation,
-            update=self.update,
-            deletion=self.deletion,
-            cursors=self.subscription_cursors,
-            stats=self.subscription_stats,
-            open_streams=self.open_streams,
-            permissions=self.permissions,
-            features=self.features,
-        )
+def make_subscription_requests(
+    core: BrokerCore, services: SubscriptionServices, coordination: Coordination, cursor_resolver: CursorResolver
+) -> SubscriptionRequests:
+    subscriptions = services.subscriptions
+    reset_requests = make_reset_requests(core.settings, services)
+    creation = SubscriptionCreation(
+        subscription_repository=subscriptions,
+        event_types=core.event_types,
+        cursor_resolver=cursor_resolver,
+        permissions=core.permissions,
+        features=core.features,
+        clock=core.clock,
+        max_partitions=core.settings.max_subscription_partitions,
+    )
+    handlers = SubscriptionHandlers(
+        subscriptions=subscriptions,
+        listing=SubscriptionListing(subscriptions),
+        creation=creation,
+        update=SubscriptionUpdater(
+            subscription_repository=subscriptions,
+            permissions=core.permissions,
+            features=core.features,
+            clock=core.clock,
+        ),
+        deletion=SubscriptionDeletion(
+            subscription_repository=subscriptions,
+            permissions=core.permissions,
+            features=core.features,
+            deleted_subscription_cleanup=services.deleted_subscription_cleanup,
+        ),
+        cursors=SubscriptionCursors(
+            subscription_repository=subscriptions,
+            event_types=core.event_types,
+            cursor_resolver=cursor_resolver,
+            permissions=core.permissions,
+            coordination=coordination,
+            initialisation=services.offset_initialisation,
+            reset_requests=reset_requests,
+            clock=core.clock,
+            metrics=core.metrics,
+        ),
+        stats=services.stats,
+        open_streams=OpenStreams(
+            subscription_repository=subscriptions,
+            permissions=core.permissions,
+            execution=services.reset_execution,
+            max_wait_seconds=core.settings.longest_wait_seconds or None,
+        ),
+        permissions=core.permissions,
+        features=core.features,
+    )
+    parked_events = ParkedEvents(
+        subscription_repository=subscriptions,
+        event_types=core.event_types,
+        permissions=core.permissions,
+        features=core.features,
+        coordination=coordination,
+        reset_requests=reset_requests,
+        clock=core.clock,
+    )
+    return SubscriptionRequests(
+        reset_requests=reset_requests, creation=creation, parked_events=parked_events, handlers=handlers
+    )

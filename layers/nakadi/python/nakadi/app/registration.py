@@ -1,0 +1,105 @@
+"""The parts that register, change and remove event types, wired from top to bottom."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from nakadi.app.core import BrokerCore
+from nakadi.common.work import LongWorkQueue
+from nakadi.event_types.adoption import TopicAdoption
+from nakadi.event_types.deletion import DeletedEventTypeCleanup, EventTypeDeletion, GetDependents
+from nakadi.event_types.registration import EventTypeCreation, EventTypeUpdate, Repartitioning
+from nakadi.event_types.rules import EventTypeLimits
+from nakadi.event_types.schema_versions import SchemaVersions
+from nakadi.event_types.system_event_types import AUDIT_LOG, KPI_EVENT_TYPES
+from nakadi.event_types.timelines import Timelines
+from nakadi.ports.deduplication import DeduplicatingLogs
+
+SCHEMA_WORK_TURN_TIMEOUT_SECONDS = 20.0
+
+
+class RegistrationServices(Struct, frozen=True, kw_only=True):
+    long_work_queue: LongWorkQueue
+    creation: EventTypeCreation
+    update: EventTypeUpdate
+    deletion: EventTypeDeletion
+    repartitioning: Repartitioning
+    topic_adoption: TopicAdoption
+    schema_versions: SchemaVersions
+
+
+def make_registration_services(
+    core: BrokerCore,
+    *,
+    deduplication: DeduplicatingLogs,
+    timelines: Timelines,
+    deleted_event_type_cleanup: DeletedEventTypeCleanup,
+    get_dependents: GetDependents,
+) -> RegistrationServices:
+    """`get_dependents` is called when something asks for them: they are not loaded before."""
+    long_work_queue = LongWorkQueue(timeout_seconds=SCHEMA_WORK_TURN_TIMEOUT_SECONDS)
+    limits = EventTypeLimits(
+        default_partitions=core.settings.default_partitions,
+        max_partitions=core.settings.max_partitions,
+        retention_min=core.settings.retention_min_ms,
+        retention_default=core.settings.retention_default_ms,
+        retention_max=core.settings.retention_max_ms,
+    )
+    return RegistrationServices(
+        long_work_queue=long_work_queue,
+        creation=EventTypeCreation(
+            event_types=core.event_types,
+            storages=core.storages,
+            features=core.features,
+            logs=core.logs,
+            deduplication=deduplication,
+            clock=core.clock,
+            limits=limits,
+            long_work_queue=long_work_queue,
+            permissions=core.permissions,
+            reserved_names=frozenset(
+                {AUDIT_LOG, *KPI_EVENT_TYPES, core.settings.dead_letter_queue, core.settings.dead_letter_redrive}
+            ),
+        ),
+        update=EventTypeUpdate(
+            event_types=core.event_types,
+            permissions=core.permissions,
+            features=core.features,
+            deduplication=deduplication,
+            clock=core.clock,
+            limits=limits,
+            long_work_queue=long_work_queue,
+        ),
+        deletion=EventTypeDeletion(
+            event_types=core.event_types,
+            permissions=core.permissions,
+            features=core.features,
+            deleted_event_type_cleanup=deleted_event_type_cleanup,
+            dependents=get_dependents,
+        ),
+        repartitioning=Repartitioning(
+            event_types=core.event_types,
+            permissions=core.permissions,
+            features=core.features,
+            logs=core.logs,
+            dependents=get_dependents,
+            max_partitions=core.settings.max_partitions,
+            event_type_with_fixed_partitions=core.settings.dead_letter_redrive,
+        ),
+        topic_adoption=TopicAdoption(
+            timelines=timelines,
+            event_types=core.event_types,
+            logs=core.logs,
+            deduplication=deduplication,
+            deleted_event_type_cleanup=deleted_event_type_cleanup,
+            dependents=get_dependents,
+            clock=core.clock,
+        ),
+        schema_versions=SchemaVersions(
+            event_types=core.event_types,
+            permissions=core.permissions,
+            features=core.features,
+            clock=core.clock,
+            long_work_queue=long_work_queue,
+        ),
+    )
