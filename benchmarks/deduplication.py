@@ -30,6 +30,7 @@ import httpx
 
 from benchmarks.publish import Load, Running, a_server, published, serve
 from nakadi.app.broker import open_broker
+from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.http.message import Request
@@ -95,11 +96,12 @@ def remember_ids(path: Path, number: int) -> None:
 def serve_broker(listening: Any, folder: str) -> None:
     url = f"sqlite:///{folder}/nakadi.db"
     broker = open_broker(Settings(registry=url, event_log=url))
+    application = make_application(broker)
     for name in ("plain", "once"):
         body, headers = json.dumps(definition(name)).encode(), {"content-type": "application/json"}
         path = "/event-types"
-        broker.application.answer(Request(method="POST", path=path, target=path, headers=headers, body=body))
-    serve(listening, broker.application)
+        application.answer(Request(method="POST", path=path, target=path, headers=headers, body=body))
+    serve(listening, application)
 
 
 def measure(server: Running, name: str, size: int, seconds: float) -> tuple[float, float]:

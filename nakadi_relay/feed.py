@@ -23,7 +23,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from nakadi_client.pauses import Pauses
-from nakadi_relay.outbox import APPLICATION_NAME, check_dsn
+from nakadi_relay.outbox import check_dsn, connect
 from nakadi_relay.pgoutput import Snapshot, Transaction, TransactionDecoder, position_from_text, position_text
 from nakadi_relay.schema import OutboxNames
 
@@ -95,7 +95,7 @@ class Feed:
         pauses, failures = Pauses(), 0
         while not self._stopping.is_set():
             try:
-                with psycopg.connect(self._dsn, autocommit=True, application_name=APPLICATION_NAME) as connection:
+                with connect(self._dsn) as connection:
                     failures = 0
                     self._follow(connection)
             except psycopg.Error as error:

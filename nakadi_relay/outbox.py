@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -24,6 +25,16 @@ from nakadi_relay.schema import OutboxNames
 APPLICATION_NAME = "nakadi-relay"
 # A reason may quote an event.
 _MAX_REASON_CHARACTERS = 2_000
+
+
+# In seconds. A DSN may have others.
+_CONNECTION_LIMITS: dict[str, Any] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+}
+_SERVER_KEEPALIVES = {"tcp_keepalives_idle": 30, "tcp_keepalives_interval": 10, "tcp_keepalives_count": 3}
 
 
 class RefusedRow(msgspec.Struct, frozen=True):
@@ -48,6 +59,21 @@ def check_dsn(dsn: str) -> None:
         ) from None
 
 
+def connect(dsn: str) -> psycopg.Connection[tuple[Any, ...]]:
+    """Connect to the database, so that both sides notice a connection that died in silence."""
+    chosen = conninfo_to_dict(dsn)
+    connection = psycopg.connect(
+        dsn,
+        autocommit=True,
+        application_name=APPLICATION_NAME,
+        **{name: value for name, value in _CONNECTION_LIMITS.items() if name not in chosen},
+    )
+    # The server would keep the locks of a host that is gone for two hours. Sockets of Unix ignore this.
+    for name, value in _SERVER_KEEPALIVES.items():
+        connection.execute(f"SET {name} = {value}")
+    return connection
+
+
 class Outbox:
     """One connection to an outbox. It is not shared by threads.
 
@@ -56,7 +82,7 @@ class Outbox:
 
     def __init__(self, dsn: str, names: OutboxNames, *, keep: bool = False) -> None:
         check_dsn(dsn)
-        self._connection = psycopg.connect(dsn, autocommit=True, application_name=APPLICATION_NAME)
+        self._connection = connect(dsn)
         self._names = names
         self._keep = keep
 
@@ -83,21 +109,27 @@ class Outbox:
             yield self._oldest_rows(locked, limit, paused) if locked else []
 
     def _lock_slots(self, limit: int, paused: Collection[str]) -> list[int]:
+        # `LIMIT 1` in the subquery has PostgreSQL look into the index for each slot. It would read all rows that wait
+        # for `EXISTS`.
         query = f"""
-            SELECT slot FROM {self._names.slots} AS slots WHERE EXISTS (
+            SELECT slots.slot FROM {self._names.slots} AS slots, LATERAL (
                 SELECT 1 FROM {self._names.quoted} AS waiting
-                WHERE waiting.slot = slots.slot AND {self._is_ready("waiting")}
-            ) ORDER BY random() LIMIT %(limit)s FOR UPDATE SKIP LOCKED"""
+                WHERE waiting.slot = slots.slot AND {self._is_ready("waiting")} ORDER BY waiting.id LIMIT 1
+            ) AS oldest ORDER BY random() LIMIT %(limit)s FOR UPDATE OF slots SKIP LOCKED"""
         found = self._connection.execute(query, {"limit": limit, "paused": list(paused)})
         return [slot for (slot,) in found]
 
     def _oldest_rows(self, slots: Sequence[int], limit: int, paused: Collection[str]) -> list[Row]:
         # This statement sees what the last holder of the locks has committed; the one that took them may not have.
+        # From each slot come as many rows as from the others, so that a round reads no more than it publishes.
         query = f"""
-            SELECT id, event_type, key, event::text AS event, eid, written_at FROM {self._names.quoted} AS waiting
-            WHERE slot = ANY(%(slots)s) AND {self._is_ready("waiting")} ORDER BY id LIMIT %(limit)s"""
+            SELECT waiting.* FROM unnest(%(slots)s::smallint[]) AS locked (slot), LATERAL (
+                SELECT id, event_type, key, event::text AS event, eid, written_at FROM {self._names.quoted} AS waiting
+                WHERE waiting.slot = locked.slot AND {self._is_ready("waiting")} ORDER BY id LIMIT %(limit)s
+            ) AS waiting ORDER BY id"""
         with self._connection.cursor(row_factory=class_row(Row)) as cursor:
-            return cursor.execute(query, {"slots": slots, "limit": limit, "paused": list(paused)}).fetchall()
+            values = {"slots": slots, "limit": -(-limit // len(slots)), "paused": list(paused)}
+            return cursor.execute(query, values).fetchall()
 
     def _is_ready(self, row: str) -> str:
         return f"""{row}.published_at IS NULL AND {row}.event_type <> ALL(%(paused)s) AND NOT EXISTS (

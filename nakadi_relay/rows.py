@@ -15,6 +15,10 @@ _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encode = msgspec.json.Encoder().encode
 
 
+# PostgreSQL writes names in this way, and an object in one line without blanks around it.
+_METADATA_NAME, _EMPTY = b'"metadata"', b"{}"
+
+
 class Row(msgspec.Struct, frozen=True):
     """A row that waits to be published. `event` is JSON."""
 
@@ -38,6 +42,13 @@ def event_text(row: Row, *, has_metadata: bool) -> bytes:
     text = row.event.encode()
     if not has_metadata:
         return text
+    # Most events say nothing of this: then nothing of them is parsed, which takes half of the time of a relay.
+    if _METADATA_NAME not in text and text != _EMPTY:
+        return b'%b, "metadata": {"eid": "%b", "occurred_at": "%b"}}' % (
+            text[:-1],
+            str(row.eid).encode(),
+            row.written_at.isoformat().encode(),
+        )
     members = _MEMBERS.decode(text)
     metadata = _metadata_members(members)
     if metadata is None:

@@ -140,6 +140,45 @@ def test_what_is_no_broker_gets_no_events(server, table, write, waiting, answer)
     assert waiting() == 1
 
 
+@pytest.mark.usefixtures("database")
+def test_event_types_are_published_at_the_same_time(server, table, write):
+    """A round waits for the slowest of its event types, not for one after the other."""
+    together = threading.Barrier(3)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            return httpx.Response(200, json={"category": "undefined"})
+        together.wait(60)
+        return httpx.Response(200)
+
+    for name in ("order.placed", "order.paid", "order.sent"):
+        write(name, [{"n": 1}])
+    connection = Connection("http://broker.test", transport=httpx.MockTransport(answer))
+    with Relay(server.dsn, connection, table=table) as relay:
+        # Its slots are few, so that all of them are in one round.
+        assert relay.run_once().published == 3
+
+
+def test_a_round_reads_no_more_than_it_publishes(relay, database, table, event_type, monkeypatch):
+    """However many rows wait, PostgreSQL looks the next ones up in the index."""
+    monkeypatch.setattr("nakadi_relay.relay.MAX_ROWS", 100)
+    name = event_type()
+    database.execute(
+        f"INSERT INTO {table} (event_type, key, event) SELECT %s, n, '{{\"n\": 1}}' FROM generate_series(1, 5000) AS n",
+        [name],
+    )
+
+    assert relay.run_once().published == 5000
+
+    def reads() -> int:
+        query = "SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_user_tables WHERE relname = %s"
+        return database.execute(query, [table]).fetchone()[0]
+
+    # They are told when the connection of the relay has ended. Each row is read once, and deleted.
+    until(lambda: reads() >= 2 * 5000)
+    assert reads() < 6 * 5000
+
+
 def test_events_that_are_too_large_are_found(relay, write, event_type):
     """Whatever the broker refuses a batch for, the row at fault is found."""
     name = event_type()

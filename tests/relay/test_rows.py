@@ -29,6 +29,24 @@ def test_missing_metadata_come_from_the_row():
     assert b"1.10" in published
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        "{}",
+        '{"n": {"metadata": 1}}',
+        '{"n": "\\"metadata\\""}',
+        '{"Metadata": 1}',
+        '{"n": "Zoë}"}',
+        '{"a": [], "b": 1}',
+    ],
+)
+def test_every_event_keeps_its_members(event):
+    """Wherever an event says `metadata`, it gets those of the row, and keeps all else."""
+    published = json.loads(text(event))
+    assert published.pop("metadata") == {"eid": str(EID), "occurred_at": "2026-11-21T12:00:00+00:00"}
+    assert published == json.loads(event)
+
+
 def test_the_application_goes_first():
     """What it wrote into the metadata stays, except for nulls."""
     event = '{"n": 1, "metadata": {"eid": "mine", "occurred_at": null, "flow_id": "f"}}'

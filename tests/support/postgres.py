@@ -62,6 +62,10 @@ class PostgresServer:
     def dsn(self) -> str:
         return f"host={self._folder} user=tests dbname=postgres"
 
+    @property
+    def socket(self) -> str:
+        return f"{self._folder}/.s.PGSQL.5432"
+
     def start(self) -> None:
         """Start the server, and return when it answers."""
         options = {

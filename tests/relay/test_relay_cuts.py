@@ -1,0 +1,132 @@
+"""Relays whose network is cut, to the database and to the broker, while the database restarts as well."""
+
+import itertools
+import json
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from nakadi_client import Connection
+from nakadi_relay import OutboxNames, Relay, outbox_schema
+from nakadi_relay.outbox import Outbox
+from tests.relay.network import StallingNetwork
+from tests.support.everything import SEED, choose_count
+from tests.support.patience import until
+from tests.support.postgres import PostgresServer, running_server
+
+KEYS = 8
+TYPES = ("order.placed", "order.paid")
+
+
+@pytest.fixture
+def own_server() -> Iterator[PostgresServer]:
+    yield from running_server()
+
+
+@pytest.fixture
+def networks(own_server, broker) -> Iterator[tuple[StallingNetwork, StallingNetwork]]:
+    """The ways to the database and to the broker."""
+    host, port = broker.url.removeprefix("http://").split(":")
+    with StallingNetwork(own_server.socket) as to_database, StallingNetwork((host, int(port))) as to_broker:
+        yield to_database, to_broker
+
+
+def test_nothing_is_lost_when_networks_are_cut(own_server, networks, api, event_type, stored):
+    """Connections break in the midst of anything, or fall silent first: each event is in the log once, in order."""
+    to_database, to_broker = networks
+    for name in TYPES:
+        event_type(
+            name,
+            category="business",
+            enrichment_strategies=["metadata_enrichment"],
+            deduplication={"window_seconds": 3600},
+        )
+    with psycopg.connect(own_server.dsn, autocommit=True) as connection:
+        connection.execute(outbox_schema())
+    print(f"SEED={SEED}")
+    draw, done, written = random.Random(SEED), threading.Event(), list[int]()
+    writer = threading.Thread(target=write_until, args=(own_server, done, written))
+    dsn = f"host=127.0.0.1 port={to_database.port} user=tests dbname=postgres"
+    broker_url = Connection(f"http://127.0.0.1:{to_broker.port}", timeout=2)
+    with Relay(dsn, broker_url) as relay:
+        running = threading.Thread(target=relay.run)
+        running.start()
+        writer.start()
+        try:
+            for number in range(choose_count(12, 300)):
+                before = relay.status.published
+                # Each fault meets a relay that has got over the last one.
+                until(lambda: relay.status.published > before, 120)  # noqa: B023
+                done.wait(draw.random() / 20)
+                if number % 6 == 5:
+                    own_server.stop()
+                    own_server.start()
+                else:
+                    network = draw.choice(networks)
+                    network.is_silent = draw.random() < 0.5
+                    done.wait(draw.random() / 5)
+                    network.cut()
+        finally:
+            done.set()
+            writer.join()
+        with psycopg.connect(own_server.dsn, autocommit=True) as connection:
+            until(lambda: connection.execute("SELECT count(*) FROM nakadi_outbox").fetchone() == (0,), 120)
+        relay.stop()
+        running.join(60)
+        assert not running.is_alive()
+
+    for index, name in enumerate(TYPES):
+        expected = [number for number in written if number % len(TYPES) == index]
+        [partition] = api.get(f"/event-types/{name}/partitions").json()
+        count = int(partition["newest_available_offset"].rpartition("-")[2]) + 1
+        numbers = [event["n"] for event in stored(name, count)]
+        assert sorted(numbers) == expected
+        for key in range(KEYS):
+            of_key = [number for number in numbers if number % KEYS == key]
+            assert of_key == sorted(of_key)
+
+
+def write_until(server: PostgresServer, done: threading.Event, written: list[int]) -> None:
+    """Write one row after the other, over connections that break; a row may have come although its commit failed."""
+    numbers = itertools.count()
+    number = next(numbers)
+    while not done.is_set():
+        try:
+            with psycopg.connect(server.dsn, autocommit=True) as connection:
+                [last] = connection.execute("SELECT coalesce(max(n), -1) FROM written").fetchone()
+                if last == number:
+                    written.append(number)
+                    number = next(numbers)
+                while not done.wait(0.002):
+                    write(connection, number)
+                    written.append(number)
+                    number = next(numbers)
+        except psycopg.errors.UndefinedTable:
+            with psycopg.connect(server.dsn, autocommit=True) as connection:
+                connection.execute("CREATE TABLE written (n int)")
+        except psycopg.Error:
+            done.wait(0.05)
+
+
+def write(connection: psycopg.Connection, number: int) -> None:
+    with connection.transaction():
+        connection.execute("INSERT INTO written VALUES (%s)", [number])
+        connection.execute(
+            "INSERT INTO nakadi_outbox (event_type, key, event) VALUES (%s, %s, %s)",
+            [TYPES[number % len(TYPES)], str(number % KEYS), json.dumps({"n": number})],
+        )
+
+
+def test_both_sides_notice_a_connection_that_died(server, database, table):  # noqa: ARG001  # it makes the table
+    """Neither a relay waits for hours for a database that is gone, nor its keys for the relay."""
+    with closing(Outbox(server.dsn, OutboxNames(table))) as outbox:
+        parameters = outbox._connection.info.get_parameters()
+        query = "SELECT count(*) FROM pg_settings WHERE name LIKE 'tcp_keepalives%' AND source = 'session'"
+        assert outbox._connection.execute(query).fetchone() == (3,)
+    assert (parameters["keepalives_idle"], parameters["connect_timeout"]) == ("30", "10")
+    with closing(Outbox(f"{server.dsn} connect_timeout=3", OutboxNames(table))) as outbox:
+        assert outbox._connection.info.get_parameters()["connect_timeout"] == "3"
