@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, SchemaType, Version
+from nakadi.publishing import validation
 from nakadi.publishing.batch import BatchStatus
 from tests.support.builders import a_schema, an_event_type
 from tests.support.publishing import EID, House, a_business_type, metadata, steps, the_failure
@@ -345,3 +346,18 @@ def test_many_events(house):
     event_type = house.add(an_event_type())
     events = [{"a": "x" * 200} for _ in range(10_000)]
     assert house.publish(event_type, events).status is BatchStatus.STORED
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 100])
+def test_a_refused_event_is_found_among_valid_ones(count):
+    """The first event that is not certainly valid is found by halves: none is looked at more than twice. (P56)"""
+    events = [{"n": number} for number in range(count)]
+    for refused in (*range(min(count, 8)), count - 1, count):
+        looked_at = []
+
+        def are_certainly_valid(some, refused=refused, looked_at=looked_at):
+            looked_at.extend(some)
+            return all(event["n"] != refused for event in some)
+
+        assert validation._count_certain(events, are_certainly_valid) == refused
+        assert len(looked_at) <= 2 * count

@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 
 from nakadi.model.event_type import CleanupPolicy
 from nakadi.schemas import shapes
-from nakadi.schemas.batch_check import make_batch_check
+from nakadi.schemas.batch_check import MAX_STEPS, make_batch_check
 from nakadi.schemas.document import EID_PATTERN, SchemaDocument, metadata_schema
 from nakadi.schemas.validation import compile_validator
 from tests.support.everything import choose_count
@@ -99,9 +99,18 @@ def with_metadata(schema):
 
 
 def check_for(schema, *, has_metadata=False):
-    return make_batch_check(
-        SchemaDocument.from_root(schema), compile_validator(schema).compile_parts, has_metadata=has_metadata
+    document = SchemaDocument.from_root(schema)
+    return AcceptingCheck(
+        make_batch_check(document, compile_validator(schema).compile_parts, has_metadata=has_metadata)
     )
+
+
+class AcceptingCheck:
+    """A check with as many steps for each question as a batch has."""
+
+    def __init__(self, check):
+        self.fits = check.fits
+        self.accepts = lambda events: check.accepts(events, [MAX_STEPS])
 
 
 def is_usual(value):

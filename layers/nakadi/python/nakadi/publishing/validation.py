@@ -291,15 +291,26 @@ def validate_events(
         too_large = piece.oversized_event_sizes(max_event_bytes)
         are_certainly_valid = validator.quick_check(piece.text)
         if too_large or not are_certainly_valid(piece.events):
+            certain = _count_certain(piece.events, are_certainly_valid)
             for index, event in enumerate(piece.events):
-                problem = (
-                    None if are_certainly_valid([event]) else _find_problem(event, validator, budget, has_metadata)
-                )
+                problem = None if index < certain else _find_problem(event, validator, budget, has_metadata)
                 if problem is None and index in too_large:
                     problem = event_too_large_message(too_large[index], max_event_bytes)
                 if problem is not None:
                     raise BatchRejected(PublishingStep.VALIDATING, first + index, problem, prior_step=prior_step)
         first += len(piece)
+
+
+def _count_certain(events: Sequence[Event], are_certainly_valid: Callable[[Sequence[Event]], bool]) -> int:
+    """How many events are certainly valid before one that may not be. Looks at each event twice at most."""
+    first, last = 0, len(events)
+    while first < last:
+        middle = (first + last) // 2
+        if are_certainly_valid(events[first : middle + 1]):
+            first = middle + 1
+        else:
+            last = middle
+    return first
 
 
 def _find_problem(event: Event, validator: Validator, budget: WorkBudget, has_metadata: bool) -> str | None:

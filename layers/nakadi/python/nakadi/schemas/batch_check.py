@@ -29,7 +29,8 @@ CompileParts = Callable[[Sequence[Mapping[str, Any]]], Sequence[AcceptsValue]]
 _MAX_MEMORY_BYTES = 8 * 1024 * 1024
 _MEMORY_BYTES_OF_OBJECT, _MEMORY_BYTES_OF_MEMBER = 64, 8
 _MIN_OBJECT_BYTES = len("{}")
-# A hundredth of a second at worst. What takes longer is left to those who wait for their turn.
+# Of all attempts at a batch. A hundredth of a second at worst: what takes longer is left to those who wait for their
+# turn.
 MAX_STEPS = 200_000
 
 # Holding fewer texts to a pattern at once takes longer than one by one.
@@ -64,9 +65,8 @@ class BatchCheck(Struct, frozen=True):
         """Whether events of this text may be converted: their objects are not too many."""
         return len(text) <= self.max_objects * _MIN_OBJECT_BYTES or text.count(b"{") <= self.max_objects
 
-    def accepts(self, events: Sequence[Any]) -> bool:
-        """Whether all of these are certainly valid."""
-        steps = [MAX_STEPS]
+    def accepts(self, events: Sequence[Any], steps: RemainingSteps) -> bool:
+        """Whether all of these are certainly valid. Where the steps do not suffice, that is not certain."""
         try:
             msgspec.convert({"events": events}, self.type)
             return all(part.accepts(events, steps) for part in self.checks_of_parts)

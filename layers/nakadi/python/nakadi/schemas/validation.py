@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from nakadi.common.work import check_may_block
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.batch_check import BatchCheck
+from nakadi.schemas.batch_check import MAX_STEPS, BatchCheck
 from nakadi.schemas.document import Draft, RawSchema, SchemaDocument, reachable_schemas
 from nakadi.schemas.explanation import LONG_EXPLANATION_MAX_STEPS, SHORT_EXPLANATION_MAX_STEPS, explain_violations
 from nakadi.schemas.formats import BadPattern, SchemaPatterns
@@ -54,8 +55,10 @@ class Validator:
             return False
 
     def quick_check(self, text: bytes) -> Callable[[Sequence[Any]], bool]:
-        """Whether events are certainly valid, of a batch of this text."""
-        return self.batch_check.accepts if self.batch_check and self.batch_check.fits(text) else _knows_of_no_event
+        """A function that says whether events of a batch of this text are certainly valid."""
+        if self.batch_check is None or not self.batch_check.fits(text):
+            return _knows_of_no_event
+        return partial(self.batch_check.accepts, steps=[MAX_STEPS])
 
     def explain(self, event: Any, before_long_work: Callable[[], None] = lambda: None) -> str:
         check_may_block()
