@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from nakadi.common.caching import Cache
 from nakadi.engines.memory.stores import MemoryRegistry
+from nakadi.event_types import repository
 from nakadi.event_types.repository import MAX_EVENT_TYPE_WRITE_ATTEMPTS, EventTypes
 from nakadi.model.event_type import Version
 from nakadi.model.outcomes import Conflict, NotFound, TryLater
@@ -146,3 +147,34 @@ def test_all_event_types_are_listed_beyond_one_page(event_types):
         event_types.add(an_event_type(name=name))
 
     assert [each.name for each in event_types.all()] == names
+
+
+def test_who_reads_an_event_type_shares_it(event_types):
+    """A thousand streams that read it one after the other hold it once, as long as it stays the same."""
+    event_types.add(an_event_type(name="a.b"))
+    first = event_types.find("a.b")
+
+    assert event_types.find("a.b") is first
+    event_types.replace(first, replace(first, owning_application="other"))
+    assert event_types.find("a.b").owning_application == "other"
+
+
+def test_a_successor_with_the_same_name_is_not_shared_with_its_predecessor(event_types):
+    """Both have the first revision of their documents."""
+    event_types.add(an_event_type(name="a.b", id="first"))
+    event_types.remove(event_types.find("a.b"))
+    event_types.add(an_event_type(name="a.b", id="second"))
+
+    assert event_types.find("a.b").id == "second"
+
+
+def test_few_event_types_are_kept_for_sharing(event_types, monkeypatch):
+    """However many are read, one after the other."""
+    monkeypatch.setattr(repository, "MAX_SHARED_EVENT_TYPES", 2)
+    for name in ("a", "b", "c"):
+        event_types.add(an_event_type(name=name))
+    first = event_types.find("a")
+    event_types.find("b")
+    event_types.find("c")
+
+    assert event_types.find("a") is not first

@@ -10,7 +10,6 @@ from nakadi.event_types.repository import EventTypes
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import TryLater
-from nakadi.streaming import access
 from nakadi.streaming.access import ReadAccess
 from tests.support.builders import an_event_type
 from tests.support.clock import HandMovedClock
@@ -85,27 +84,3 @@ def test_a_stream_is_not_ended_for_what_was_there_before_it(case):
     case.elsewhere.add(an_event_type(name="a", id="another"))
     successor = case.access.authorize("a", UNAUTHENTICATED)
     assert case.verdict(successor) is None
-
-
-def test_streams_that_begin_share_what_they_know_of_their_event_type(case):
-    """It is read anew for each, and held once while it is the same."""
-    assert case.access.authorize("a", UNAUTHENTICATED) is case.access.authorize("a", UNAUTHENTICATED)
-
-
-def test_a_stream_begins_with_a_newer_event_type_than_others_hold(case):
-    """What others hold is shared only if nothing has changed since."""
-    case.elsewhere.replace(case.known, replace(case.known, owning_application="other"))
-
-    assert case.access.authorize("a", UNAUTHENTICATED).owning_application == "other"
-
-
-def test_few_event_types_are_kept_for_sharing(case, monkeypatch):
-    """However many are read, one after the other."""
-    monkeypatch.setattr(access, "MAX_SHARED_EVENT_TYPES", 2)
-    for name in ("b", "c", "d"):
-        case.elsewhere.add(an_event_type(name=name))
-    first = case.access.authorize("b", UNAUTHENTICATED)
-    for name in ("c", "d"):
-        case.access.authorize(name, UNAUTHENTICATED)
-
-    assert case.access.authorize("b", UNAUTHENTICATED) is not first

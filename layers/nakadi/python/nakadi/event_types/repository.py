@@ -33,6 +33,7 @@ from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.registry import (
     ABSENT_REVISION,
     ChangedMeanwhile,
+    Document,
     DocumentChange,
     PutDocument,
     Registry,
@@ -44,6 +45,8 @@ SCHEMAS_KIND = "schemas"
 CLEANUP_NOTES_KIND = "leftovers"
 
 EVENT_TYPES_PAGE_SIZE = 1000
+
+MAX_SHARED_EVENT_TYPES = 1000
 
 # Two writers of one event type are rare. A request that loses this often in a row is better repeated by its client.
 MAX_EVENT_TYPE_WRITE_ATTEMPTS = 8
@@ -60,13 +63,25 @@ class EventTypes:
         self.cached: Callable[[str], EventType] = partial(cache.get, read_value=self.get)
         """An event type, perhaps as it was a moment ago. What this process has written is seen at once."""
         self._listeners: list[Callable[[str], None]] = []
+        self._latest: dict[str, EventType] = {}
 
     # Reading
 
     def find(self, name: str) -> EventType | None:
         check_may_block()
         document = self._registry.get(EVENT_TYPES_KIND, name)
-        return None if document is None else event_type_from_document(document)
+        return None if document is None else self._shared_event_type(document)
+
+    def _shared_event_type(self, document: Document) -> EventType:
+        """The event type that was read last, if the document is still the same. Thousands of streams share it."""
+        # Threads that are here at once may each make their own, and one of them is shared from then on.
+        latest = self._latest.get(document.key)
+        if latest is not None and (latest.revision, latest.id) == (document.revision, document.body["id"]):
+            return latest
+        if len(self._latest) >= MAX_SHARED_EVENT_TYPES:
+            self._latest.clear()
+        self._latest[document.key] = event_type = event_type_from_document(document)
+        return event_type
 
     def get(self, name: str) -> EventType:
         event_type = self.find(name)

@@ -28,8 +28,6 @@ log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_SECONDS = 1.0
 
-MAX_SHARED_EVENT_TYPES = 1000
-
 # Clients recognise a missing event type by these words here, and by others everywhere else.
 TOPIC_NOT_FOUND_MESSAGE = "topic not found"
 
@@ -50,7 +48,6 @@ class ReadAccess:
         self._event_types = event_types
         self._permissions = permissions
         self._features = features
-        self._shared: dict[str, EventType] = {}
         self._refreshing = threading.Lock()
         self._owners_matter = True
         # Whether events whose metadata names another event type are left out.
@@ -64,7 +61,7 @@ class ReadAccess:
         if event_type is None:
             raise NotFound(TOPIC_NOT_FOUND_MESSAGE)
         self._permissions.require_all_operations((Operation.VIEW, Operation.READ), event_type.resource, subject)
-        return self._shared_copy(event_type)
+        return event_type
 
     def access_change_for(self, subject: Subject, known: EventType) -> AccessChange:
         """What has changed for a subject that reads an event type, since that was as it is `known`."""
@@ -87,17 +84,6 @@ class ReadAccess:
         """What has changed in an event type that is read whatever its subject may read."""
         current = self._current_event_type(known)
         return current if current is not None and current.revision > known.revision else None
-
-    def _shared_copy(self, event_type: EventType) -> EventType:
-        """The copy that earlier streams hold, if it is the same: thousands of streams need not hold one each."""
-        # Threads that are here at once may each keep their own copy, and one of them is shared from then on.
-        shared = self._shared.get(event_type.id)
-        if shared is not None and shared.revision == event_type.revision:
-            return shared
-        if len(self._shared) >= MAX_SHARED_EVENT_TYPES:
-            self._shared.clear()
-        self._shared[event_type.id] = event_type
-        return event_type
 
     def refresh_features(self) -> None:
         """Read the features that are needed for every event, where there is no time to look them up."""
