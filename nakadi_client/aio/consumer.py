@@ -73,7 +73,9 @@ class Consumer(Generic[Event]):
         self._on_poison = on_poison
         self._on_rebalance = on_rebalance
         self._stops_on_signals = stop_on_signals
-        self._changes = Changes()
+        # The loop waits for work, the tasks that read and commit for something to do.
+        self._work = Changes()
+        self._todo = Changes()
         self._socket: socket.socket | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._finished = False
@@ -99,7 +101,7 @@ class Consumer(Generic[Event]):
     def stop(self) -> None:
         """End the loop when the batch in hand is done. Call it on the loop's thread."""
         self._core.stop()
-        self._changes.tell()
+        self._tell()
 
     async def close(self) -> None:
         """Stop, commit what is done, and give the partitions and connections back."""
@@ -149,7 +151,7 @@ class Consumer(Generic[Event]):
             now = time.monotonic()
             step = self._core.work_step(now)
             if isinstance(step, Wait):
-                await self._changes.wait(step.until, now)
+                await self._work.wait(step.until, now)
             elif isinstance(step, Rebalance):
                 if self._on_rebalance and (told := self._on_rebalance(step)) is not None:
                     await told
@@ -167,7 +169,7 @@ class Consumer(Generic[Event]):
 
     def _handled(self, batch: Batch[Any]) -> None:
         self._core.handled(batch, time.monotonic())
-        self._changes.tell()
+        self._todo.tell()
 
     async def _handle(
         self, handle: Callable[[Event], Awaitable[object]], event: Event, batch: Batch[Event], attempts: int
@@ -228,6 +230,10 @@ class Consumer(Generic[Event]):
             task.cancel()
         await asyncio.gather(reading, committing, return_exceptions=True)
 
+    def _tell(self) -> None:
+        self._work.tell()
+        self._todo.tell()
+
     # The reader's task ------------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
@@ -235,10 +241,10 @@ class Consumer(Generic[Event]):
             now = time.monotonic()
             step = self._core.connection_step(now)
             if isinstance(step, Wait):
-                await self._changes.wait(step.until, now)
+                await self._todo.wait(step.until, now)
                 continue
             if isinstance(step, End):
-                self._changes.tell()
+                self._tell()
                 return
             error: NakadiError | None = NoAnswer("The task was cancelled.")
             try:
@@ -246,7 +252,7 @@ class Consumer(Generic[Event]):
             finally:
                 self._socket = None
                 self._core.closed(time.monotonic(), error)
-                self._changes.tell()
+                self._tell()
 
     async def _read_stream(self) -> NakadiError | None:
         """Read one stream to its end. Returns what ended it, unless it was the broker's will."""
@@ -262,13 +268,11 @@ class Consumer(Generic[Event]):
                 self._socket = stream.get_extra_info("socket") if stream else None
                 self._core.opened(response.headers["X-Nakadi-StreamId"], time.monotonic())
                 is_open = True
-                self._changes.tell()
+                self._todo.tell()
                 splitter = LineSplitter()
                 async for chunk in response.aiter_bytes():
-                    now = time.monotonic()
-                    for line in splitter.feed(chunk):
-                        self._core.received(line, now)
-                    self._changes.tell()
+                    if lines := splitter.feed(chunk):
+                        self._received(lines)
         except NakadiError as error:
             return error
         except Exception as error:  # noqa: BLE001  # an application's source of tokens may raise anything
@@ -278,11 +282,17 @@ class Consumer(Generic[Event]):
             return found
         return None
 
+    def _received(self, lines: list[bytes]) -> None:
+        now = time.monotonic()
+        for line in lines:
+            self._core.received(line, now)
+        self._work.tell()
+
     def _refused(self, answer: Answer | NoAnswer) -> None:
         told = answer if isinstance(answer, NoAnswer) else answer.refusal()
         LOGGER.info("No stream of subscription %s: %s", self._requests.subscription, told)
         self._core.refused(answer, time.monotonic())
-        self._changes.tell()
+        self._tell()
 
     # The committer's task ---------------------------------------------------------------------------------------------
 
@@ -295,14 +305,14 @@ class Consumer(Generic[Event]):
             if isinstance(step, End):
                 return
             if isinstance(step, Wait):
-                await self._changes.wait(step.until, now)
+                await self._todo.wait(step.until, now)
                 continue
             answer: Answer | NoAnswer = NoAnswer("The task was cancelled.")
             try:
                 answer = await self._api.send(self._requests.of(step))
             finally:
                 tell(self._core, step, answer, time.monotonic())
-                self._changes.tell()
+                self._tell()
 
     def _break_stream(self) -> None:
         """End the reader's wait for more lines."""
