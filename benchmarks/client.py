@@ -1,6 +1,9 @@
-"""How fast is the client for Python, and what does it cost? Beside loops of raw httpx, and pynakadi if it is there.
+"""How fast is the client for Python, and what does it cost? Beside raw httpx, pynakadi, and clients of Kafka.
 
-    python benchmarks/client.py [--events N] [--rounds N]
+    python benchmarks/client.py [--events N] [--rounds N] [--size N ...] [--kafka]
+
+pynakadi is compared if it is installed. `--kafka` starts a Kafka on this machine, and compares confluent-kafka and
+aiokafka, if they are installed, with the client's figures of the same run.
 
 A broker with SQLite serves from a process of its own; each way of publishing or consuming has a process of its own as
 well, and the ways alternate. CPU is that of the client's process with all its threads: on a machine that has other
@@ -26,7 +29,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+# asyncio's part of anyio is loaded here: once in a process, which is no cost of an event.
+import anyio._backends._asyncio  # noqa: F401
 import httpx
+import msgspec
 
 from nakadi_client import Consumer, Producer, StreamOptions, aio
 from nakadi_client.lines import LineSplitter
@@ -178,6 +184,20 @@ def read_lines(url: str, count: int, _size: int, clock: Clock) -> int:
     return seen
 
 
+def read_subscription(url: str, count: int, _size: int, clock: Clock) -> int:
+    """The stream that the consumer reads, line by line with httpx and json, without commits."""
+    parameters = {"batch_limit": BATCH, "max_uncommitted_events": count + BATCH, "batch_flush_timeout": 1}
+    subscription, seen = subscribed(url), 0
+    with httpx.Client(base_url=url, timeout=60, headers={"Accept-Encoding": "identity"}) as client:
+        clock.begin()
+        with client.stream("GET", f"/subscriptions/{subscription}/events", params=parameters) as response:
+            for line in response.iter_lines():
+                seen += len(json.loads(line).get("events", ()))
+                if seen >= count:
+                    break
+    return seen
+
+
 def read_and_commit(url: str, count: int, _size: int, clock: Clock) -> int:
     """A stream of a subscription with httpx and json, and a commit after each batch."""
     subscription = subscribed(url)
@@ -224,9 +244,125 @@ PRODUCING: Mapping[str, Way] = {
 CONSUMING: Mapping[str, Way] = {
     "Consumer, a commit a batch": consume,
     "aio.Consumer, a commit a batch": consume_in_loop,
-    "httpx, lines, no commits": read_lines,
+    "httpx, lines, no commits": read_subscription,
     "httpx, lines, a commit a batch": read_and_commit,
+    "httpx, a low-level stream": read_lines,
 }
+
+
+# Kafka ----------------------------------------------------------------------------------------------------------------
+
+
+def produce_confluent(servers: str, count: int, size: int, clock: Clock) -> int:
+    from confluent_kafka import Producer as KafkaProducer  # noqa: PLC0415  # it is not installed everywhere
+
+    producer = KafkaProducer({"bootstrap.servers": servers, "linger.ms": 10, "acks": "all"})
+    producer.list_topics("plain", timeout=10)
+    clock.begin()
+    for event in events(count, size):
+        while True:
+            try:
+                producer.produce("plain", msgspec.json.encode(event))
+                break
+            except BufferError:
+                producer.poll(0.01)
+        producer.poll(0)
+    producer.flush()
+    return count
+
+
+def produce_aiokafka(servers: str, count: int, size: int, clock: Clock) -> int:
+    from aiokafka import AIOKafkaProducer  # noqa: PLC0415  # it is not installed everywhere
+
+    async def run() -> None:
+        async with AIOKafkaProducer(bootstrap_servers=servers, linger_ms=10, acks="all") as producer:
+            clock.begin()
+            for event in events(count, size):
+                await producer.send("plain", msgspec.json.encode(event))
+            await producer.flush()
+
+    asyncio.run(run())
+    return count
+
+
+def consume_confluent(servers: str, count: int, _size: int, clock: Clock) -> int:
+    from confluent_kafka import Consumer as KafkaConsumer  # noqa: PLC0415  # it is not installed everywhere
+
+    group = {"group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    consumer = KafkaConsumer({"bootstrap.servers": servers, **group})
+    consumer.subscribe(["read"])
+    found = consumer.consume(1, 30)
+    clock.begin()
+    seen = 0
+    while True:
+        for message in found:
+            msgspec.json.decode(message.value())
+        seen += len(found)
+        if found:
+            consumer.commit(asynchronous=seen < count)
+        if seen >= count:
+            break
+        found = consumer.consume(BATCH, 1)
+    return seen
+
+
+def consume_aiokafka(servers: str, count: int, _size: int, clock: Clock) -> int:
+    from aiokafka import AIOKafkaConsumer  # noqa: PLC0415  # it is not installed everywhere
+
+    async def run() -> int:
+        seen = 0
+        options = {"group_id": uuid.uuid4().hex, "auto_offset_reset": "earliest", "enable_auto_commit": False}
+        async with AIOKafkaConsumer("read", bootstrap_servers=servers, **options) as consumer:
+            clock.begin()
+            while seen < count:
+                for messages in (await consumer.getmany(max_records=BATCH, timeout_ms=1_000)).values():
+                    for message in messages:
+                        msgspec.json.decode(message.value)
+                    seen += len(messages)
+                await consumer.commit()
+        return seen
+
+    return asyncio.run(run())
+
+
+KAFKA_PRODUCING: Mapping[str, Way] = {
+    "confluent-kafka, one by one": produce_confluent,
+    "aiokafka, one by one": produce_aiokafka,
+}
+KAFKA_CONSUMING: Mapping[str, Way] = {
+    "confluent-kafka, a commit a batch": consume_confluent,
+    "aiokafka, a commit a batch": consume_aiokafka,
+}
+
+
+def compare_kafka(count: int, size: int, rounds: int) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic  # noqa: PLC0415  # it is not installed everywhere
+
+    from infra.laptop import kafka_local  # noqa: PLC0415  # it needs a Java
+    from infra.laptop.processes import stop_process  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory() as folder:
+        server = kafka_local.start_reliably(folder)
+        try:
+            topics = [NewTopic(name, PARTITIONS, 1) for name in ("plain", "read")]
+            admin = AdminClient({"bootstrap.servers": server.address})
+            for created in admin.create_topics(topics).values():
+                created.result()
+            compare(KAFKA_PRODUCING, server.address, count, size, rounds)
+            fill_topic(server.address, count, size)
+            compare(KAFKA_CONSUMING, server.address, count, size, rounds)
+        finally:
+            stop_process(server.process)
+
+
+def fill_topic(servers: str, count: int, size: int) -> None:
+    from confluent_kafka import Producer as KafkaProducer  # noqa: PLC0415  # it is not installed everywhere
+
+    producer = KafkaProducer({"bootstrap.servers": servers, "queue.buffering.max.messages": count + 1})
+    for event in events(count, size):
+        producer.produce("read", msgspec.json.encode(event))
+    producer.flush()
+
 
 # The process of the broker, and one for each measurement --------------------------------------------------------------
 
@@ -295,14 +431,18 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--size", type=int, nargs="*", default=[100, 1_000], help="bytes of an event")
+    parser.add_argument("--kafka", action="store_true", help="compare clients of Kafka as well")
     chosen = parser.parse_args(arguments or None)
-    for size in (100, 1_000):
+    for size in chosen.size:
         with served() as url:
             for name, category in (("plain", "undefined"), ("business", "business"), ("read", "undefined")):
                 create(url, name, category)
             compare(PRODUCING, url, chosen.events, size, chosen.rounds)
             post_batches(url, chosen.events, size, Clock(), event_type="read")
             compare(CONSUMING, url, chosen.events, size, chosen.rounds)
+        if chosen.kafka:
+            compare_kafka(chosen.events, size, chosen.rounds)
 
 
 if __name__ == "__main__":

@@ -35,13 +35,13 @@ class Batch(Generic[Event]):
         before: str | None = None,
         poison: tuple[PoisonEvent, ...] = (),
     ) -> None:
-        self.events = events
-        self.cursor = cursor
-        self.stream_id = stream_id
-        self.number = number
-        self.before = before
-        self.poison = poison
-        self.progress = 0
+        self.events: list[Event] = events
+        self.cursor: Cursor = cursor
+        self.stream_id: str = stream_id
+        self.number: int = number
+        self.before: str | None = before
+        self.poison: tuple[PoisonEvent, ...] = poison
+        self.progress: int = 0
         self._done: Callable[[Batch[Event]], None] = lambda _batch: None
 
     @property

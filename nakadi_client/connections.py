@@ -16,7 +16,7 @@ import msgspec
 
 from nakadi_client.answers import Answer, answer_of
 from nakadi_client.errors import NoAnswer
-from nakadi_client.tokens import Fixed, Token, token_source
+from nakadi_client.tokens import Fixed, Token, TokenSource, token_source
 from nakadi_client.version import __version__
 
 Compression = Literal["gzip", "zstd"]
@@ -59,8 +59,8 @@ class Connection:
         parsed = httpx.URL(url)
         if parsed.scheme not in ("http", "https") or not parsed.host:
             raise ValueError("A broker's URL begins with https:// or http://, and has a host.")
-        self.url = url.rstrip("/")
-        self.tokens = token_source(token)
+        self.url: str = url.rstrip("/")
+        self.tokens: TokenSource = token_source(token)
         self._headers = {"User-Agent": f"nakadi-client/{__version__}", "Accept-Encoding": "identity", **(headers or {})}
         self._options: dict[str, Any] = {
             "verify": verify,

@@ -206,12 +206,12 @@ class ConsumerCore:
         model: Any = None,
         pauses: Pauses | None = None,
     ) -> None:
-        self.options = options
+        self.options: StreamOptions = options
         self._policy = commit
         self._draw = draw
         self._decoder = LineDecoder(model)
         self._pauses = pauses or Pauses()
-        self.state = State.CLOSED
+        self.state: State = State.CLOSED
         self._stopping = False
         self._error: NakadiError | None = None
         self._sessions: dict[str, _Session] = {}

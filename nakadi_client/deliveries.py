@@ -47,13 +47,13 @@ class Delivery:
     __slots__ = ("_callbacks", "added_at", "ambiguous", "attempts", "body", "eid", "epoch", "key", "outcome")
 
     def __init__(self, body: bytes, *, eid: str | None = None, key: object = None) -> None:
-        self.body = body
-        self.eid = eid
-        self.key = key
-        self.added_at = 0.0
-        self.epoch = 0
-        self.attempts = 0
-        self.ambiguous = False
+        self.body: bytes = body
+        self.eid: str | None = eid
+        self.key: object = key
+        self.added_at: float = 0.0
+        self.epoch: int = 0
+        self.attempts: int = 0
+        self.ambiguous: bool = False
         self.outcome: Outcome | None = None
         self._callbacks: list[Callback] | None = None
 

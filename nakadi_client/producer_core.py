@@ -88,8 +88,8 @@ class ProducerCore:
         self._most_events = limits.batch_events
         self._most_bytes = limits.batch_bytes
         self._queued_bytes = 0
-        self.kept_events = 0
-        self.kept_bytes = 0
+        self.kept_events: int = 0
+        self.kept_bytes: int = 0
         # Events that are not settled, by the flush that waits for them.
         self._epoch = 0
         self._left: dict[int, int] = {0: 0}

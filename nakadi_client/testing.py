@@ -20,10 +20,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import msgspec
+
+if TYPE_CHECKING:
+    from nakadi.local import Faults
 
 _PATIENCE = 60.0
 _CHUNK = 65_536
@@ -39,8 +42,8 @@ class LocalNakadi:
         from nakadi.local import Broker  # noqa: PLC0415  # who only publishes and consumes does not need the broker
 
         self._broker = Broker(**settings)
-        self.faults = self._broker.faults
-        self.url = self._broker.url
+        self.faults: Faults = self._broker.faults
+        self.url: str = self._broker.url
         self._client = httpx.Client(base_url=self.url, timeout=_PATIENCE)
 
     def create_event_type(self, name: str, *, partitions: int = 1, **more: Any) -> None:
@@ -130,11 +133,11 @@ class Network:
         self.lead_to(url)
         self._lock = threading.Lock()
         self._listening = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self.url: str = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self._bytes_left: int | None = None
         self._is_down = False
-        self.connections = 0
+        self.connections: int = 0
         threading.Thread(target=self._accept, name="nakadi-network", daemon=True).start()
 
     def lead_to(self, url: str) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from nakadi_client import Limits
 from nakadi_client.testing import LocalNakadi
 from tests.support.pages import ROOT
+from tests.support.patience import wait_on_loop
 
 PAGES = (ROOT / "docs/client.md", ROOT / "nakadi_client/README.md")
 PAGE = PAGES[0].read_text()
@@ -43,10 +46,20 @@ def test_every_example_runs(page, nakadi):
         source = code.replace("https://events.example.org", nakadi.url)
         try:
             exec(compile(source, f"{page.name}, example {number}", "exec"), names)
+            if "lifespan" in names:
+                asyncio.run(live(names["lifespan"], handled))
         except Enough:
             assert handled
         else:
             assert "consume" not in code
+
+
+async def live(lifespan, handled):
+    """Run an application of ASGI: it publishes an event, and ends when that is handled."""
+    app = SimpleNamespace(state=SimpleNamespace())
+    async with lifespan(app):
+        await (await app.state.producer.send({"order_number": "A-2"}))
+        await wait_on_loop(lambda: handled)
 
 
 def test_the_table_of_limits_has_the_defaults_of_the_code():

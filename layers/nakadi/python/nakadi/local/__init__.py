@@ -9,15 +9,15 @@ True
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nakadi.local.broker import Broker
+    from nakadi.local.broker import Broker, Faults
 
-__all__ = ["Broker"]
+__all__ = ["Broker", "Faults"]
 
 
 def __getattr__(name: str) -> Any:
     # The pytest plugin lives next door and is imported by every test run of its users: it must not cost them this.
-    if name == "Broker":
-        from nakadi.local.broker import Broker  # noqa: PLC0415  # the reason stands above
+    if name in __all__:
+        from nakadi.local import broker  # noqa: PLC0415  # the reason stands above
 
-        return Broker
+        return getattr(broker, name)
     raise AttributeError(name)

@@ -1,0 +1,137 @@
+"""Every fault at once, in a random order: nothing is lost, and only what was not committed is handled twice."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from itertools import count, islice
+
+import pytest
+
+from nakadi_client import Consumer, Limits, Producer, StreamOptions, key_at
+from nakadi_client.testing import LocalNakadi, Network
+from tests.support.everything import SEED, choose_count
+from tests.support.patience import PATIENCE, until
+
+PARTITIONS = 3
+OPTIONS = StreamOptions(commit_timeout=2, batch_limit=20, max_uncommitted_events=200)
+EVENT_TYPE = {"partition_strategy": "hash", "partition_key_fields": ["key"]}
+
+
+class Group:
+    """Consumers of one subscription that come and go, and what they handled, in the order in which they did."""
+
+    def __init__(self, nakadi, network):
+        self.nakadi, self._url = nakadi, network.url
+        self.subscription = nakadi.subscribe("order")
+        self.handled = []
+        self._members = []
+        self._marks = []
+        self.reconnects = self.commits_lost = self.hand_overs = 0
+
+    def join(self):
+        consumer = Consumer(self._url, self.subscription, options=OPTIONS, stop_on_signals=False)
+        thread = threading.Thread(target=self._work, args=(consumer,), daemon=True)
+        thread.start()
+        self._members.append((consumer, thread))
+
+    def leave(self):
+        consumer, thread = self._members.pop(0)
+        consumer.stop()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+        health = consumer.health()
+        self.reconnects += health.reconnects
+        self.commits_lost += health.commits_lost
+        consumer.close()
+
+    def hand_over(self):
+        """One more consumer joins, and the oldest leaves."""
+        self.join()
+        self.leave()
+        self.hand_overs += 1
+
+    def close(self):
+        while self._members:
+            self.leave()
+
+    def mark(self):
+        """Remember what is committed now: streams that begin later must not bring it again."""
+        committed = self.nakadi.committed(self.subscription)
+        self._marks.append((committed, {stream for stream, *_ in list(self.handled)}))
+
+    def numbers(self):
+        return [n for *_, numbers in list(self.handled) for n in numbers]
+
+    def committed_and_handled_again(self):
+        return [
+            (place, offset)
+            for committed, known in self._marks
+            for stream, place, offset, _ in self.handled
+            if stream not in known and offset <= committed.get(place, "")
+        ]
+
+    def _work(self, consumer):
+        for batch in consumer:
+            numbers = [event["n"] for event in batch]
+            self.handled.append((batch.stream_id, batch.cursor.place, batch.offset, numbers))
+
+
+@pytest.fixture
+def nakadi():
+    with LocalNakadi() as nakadi:
+        nakadi.create_event_type("order", partitions=PARTITIONS, **EVENT_TYPE)
+        yield nakadi
+
+
+def test_every_fault_at_once(nakadi, record_property):
+    """Parts of batches fail (207), writes and reads are throttled, answers get lost, lines are torn, consumers change.
+
+    Every event is acknowledged, and is handled. It is stored twice only if its report says so, and a stream brings
+    nothing that was committed before it began.
+    """
+    rng = random.Random(SEED)
+    faults = nakadi.faults
+    numbers = count()
+    limits = Limits(batch_events=20, in_flight=2, linger=0.005)
+    deliveries = []
+    with Network(nakadi.url) as network:
+        group = Group(nakadi, network)
+        group.join()
+        kinds = {
+            "207": lambda: faults.refuse(partition=str(rng.randrange(PARTITIONS)), times=rng.randint(1, 3)),
+            "throttled": lambda: faults.throttle(times=rng.randint(1, 3)),
+            "timed out": lambda: faults.time_out(partition=str(rng.randrange(PARTITIONS))),
+            "reads throttled": lambda: faults.throttle_reads(times=rng.randint(1, 3)),
+            "torn": lambda: network.cut_after(rng.randrange(3_000)),
+            "cut": network.cut,
+            "hand-over": group.hand_over,
+        }
+        done = Counter()
+        with Producer(network.url, "order", key=key_at("key"), limits=limits, stop_on_signals=False) as producer:
+            for _ in range(choose_count(3, 40)):
+                for name in rng.sample(sorted(kinds), len(kinds)):
+                    seen = len(group.handled)
+                    deliveries += [producer.send({"n": n, "key": str(n % 7)}) for n in islice(numbers, 60)]
+                    kinds[name]()
+                    done[name] += 1
+                    until(lambda seen=seen: len(group.handled) > seen)
+                    group.mark()
+            network.heal()
+            assert producer.flush(PATIENCE)
+        outcomes = [delivery.result(0) for delivery in deliveries]
+        until(lambda: set(group.numbers()) == set(range(len(outcomes))))
+        until(lambda: nakadi.unconsumed(group.subscription) == 0)
+        group.close()
+
+    stored = Counter(event["n"] for event in nakadi.events("order"))
+    assert set(stored) == set(range(len(outcomes)))
+    assert not [n for n, times in stored.items() if times > 1 and not outcomes[n].maybe_doubled]
+    assert group.committed_and_handled_again() == []
+    again = len(group.numbers()) - sum(stored.values())
+    record_property(
+        "figures",
+        f"faults {dict(done)} acknowledged {len(outcomes)} lost 0 stored twice {sum(stored.values()) - len(stored)}"
+        f" handled again {again} reconnects {group.reconnects} commits lost {group.commits_lost}",
+    )
