@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from nakadi.common.metrics import Metrics
+from nakadi.streaming.session import StreamEnd
+from nakadi.subscriptions.stream.actions import SessionEnd
 
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| `(nakadi_\w+)` \| (\w+) \| (.*?) ?\| (.+) \|$", re.MULTILINE)
@@ -27,6 +29,15 @@ def test_a_metric_is_explained(metric):
 def test_no_other_metric_is_explained():
     """A row for a metric that does not exist would mislead."""
     assert set(EXPLAINED) == {metric.definition.name for metric in Metrics().all}
+
+
+def test_every_end_of_a_stream_is_explained():
+    """Whoever looks for a consumer that is stuck finds the reasons why streams ended, and no others."""
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    [line] = [each for each in page.splitlines() if each.startswith("* For ended streams,")]
+    names = set(re.findall(r"`([a-z_]+)`", line)) - {"reason"}
+    without_reason = {"cut_off", "failed"}
+    assert names == {each.name.lower() for each in (*StreamEnd, *SessionEnd)} | without_reason
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
