@@ -108,6 +108,17 @@ def test_the_work_of_a_batch_is_bounded_and_not_that_of_each_event(house):
     assert house.stored(event_type) == []
 
 
+def test_the_work_of_events_that_are_quickly_checked_is_bounded_together(house):
+    """However little each of many events takes, and whatever checks it, all of them share the steps. (P56)"""
+    twice = {f"d{n}": {"allOf": [{"$ref": f"#/definitions/d{n - 1}"}] * 2} for n in range(1, 12)}
+    schema = {"definitions": {"d0": {"type": "object"}, **twice}, "$ref": "#/definitions/d11"}
+    event_type = limited(house, 1_000_000).add(an_event_type(schema=a_schema(json.dumps(schema))))
+    outcome = house.publish(event_type, [{}] * 1_300)
+
+    assert outcome.status is BatchStatus.REJECTED
+    assert the_failure(outcome)[1].startswith("Validating the events of this batch takes more than 1000000 steps")
+
+
 def test_events_that_fit_are_stored(house):
     """With enough steps the same batch is stored."""
     event_type = limited(house, 50_000_000).add(an_event_type(schema=SLOW))
