@@ -52,10 +52,11 @@ def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
     from nakadi.app.broker import open_broker  # noqa: PLC0415  # the load generators do without
     from nakadi.app.routes import make_application  # noqa: PLC0415
     from nakadi.app.settings import Settings  # noqa: PLC0415
-    from nakadi.engines.archive.archiver import trim_hot_log  # noqa: PLC0415
-    from nakadi.engines.archive.reading import SegmentCache  # noqa: PLC0415
-    from nakadi.http.application import Application, Route  # noqa: PLC0415
+    from nakadi.engines.archive.segment_cache import SegmentCache  # noqa: PLC0415
+    from nakadi.engines.archive.trimming import trim_hot_log  # noqa: PLC0415
+    from nakadi.http.application import Application  # noqa: PLC0415
     from nakadi.http.message import Request, Response  # noqa: PLC0415
+    from nakadi.http.router import Route  # noqa: PLC0415
     from nakadi.http.server import tune_interpreter  # noqa: PLC0415
     from nakadi.local.serving import ServerThread  # noqa: PLC0415
 
@@ -223,10 +224,11 @@ def publish(*, quick: bool) -> Figures:
 
 
 def windows(*, quick: bool) -> Figures:
-    from nakadi.engines.archive.objects import pack_member  # noqa: PLC0415
-    from nakadi.engines.archive.reading import ArchiveReader, SegmentCache  # noqa: PLC0415
+    from nakadi.engines.archive.member_format import pack_member  # noqa: PLC0415
+    from nakadi.engines.archive.reading import ArchiveReader  # noqa: PLC0415
+    from nakadi.engines.archive.segment_cache import SegmentCache  # noqa: PLC0415
     from nakadi.engines.archive.stores import MemoryStore  # noqa: PLC0415
-    from nakadi.engines.memory.stores import MemoryLogIndex  # noqa: PLC0415
+    from nakadi.engines.memory.log_index import MemoryLogIndex  # noqa: PLC0415
     from nakadi.model.events import Record, StoredEvent  # noqa: PLC0415  # noqa: PLC0415
     from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment  # noqa: PLC0415  # noqa: PLC0415
 

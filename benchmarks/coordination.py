@@ -34,8 +34,8 @@ from nakadi.app.broker import open_broker
 from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.common.waiting import run_blocking
-from nakadi.engines.dynamodb.client import TableAddress
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
+from nakadi.engines.dynamodb.table_address import TableAddress
 from nakadi.local.serving import ServerThread
 from nakadi.model.event_type import Position
 from nakadi.model.subscription import EMPTY_ASSIGNMENT, Assignment, EventTypePartition, PartitionAssignment, Session

@@ -22,7 +22,8 @@ from msgspec import Struct
 
 from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.settings import Settings
-from nakadi.http.bodies import ObjectReader, event_type_draft
+from nakadi.http.bodies import ObjectReader
+from nakadi.http.drafts import event_type_draft
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.publishing.batch import BatchStatus
 

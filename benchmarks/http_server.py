@@ -19,8 +19,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from nakadi.http.application import Application, Route
+from nakadi.http.application import Application
 from nakadi.http.message import Outlet, Request, Response, StreamingResponse, empty_response, json_response
+from nakadi.http.router import Route
 from nakadi.http.server import Server, new_event_loop, open_listening_socket
 from nakadi.model.authorization import UNAUTHENTICATED
 

@@ -24,16 +24,16 @@ from pathlib import Path
 from typing import Any
 
 from nakadi.common.waiting import run_blocking
-from nakadi.engines.archive.objects import new_compressor
+from nakadi.engines.archive.gzip_format import new_compressor
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.common import frames
 from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.envelopes import parse_envelope
 from nakadi.engines.kinesis.event_log import KinesisLog
 from nakadi.engines.kinesis.indexing import Indexer
-from nakadi.engines.kinesis.recent_records import ArrivedRecord
+from nakadi.engines.kinesis.numbering import ArrivedRecord
 from nakadi.engines.kinesis.stream import Stream
-from nakadi.engines.memory.stores import MemoryLogIndex
+from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.events import Record
 from nakadi.model.log_index import RecordPosition
 from nakadi.ports.clock import SystemClock

@@ -37,8 +37,9 @@ from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.common.metrics import Metrics
-from nakadi.http.application import Application, Route
+from nakadi.http.application import Application
 from nakadi.http.message import Request, Response, empty_response
+from nakadi.http.router import Route
 from nakadi.http.server import Server, new_event_loop, open_listening_socket, tune_interpreter
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.events import AppendResult, Record, Stored

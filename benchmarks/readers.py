@@ -25,7 +25,7 @@ from nakadi.common.waiting import run_blocking
 from nakadi.engines.kinesis.event_log import KinesisLog
 from nakadi.engines.kinesis.fan_out import FanOut, StreamConsumer, StreamConsumerApi
 from nakadi.engines.kinesis.stream import RecordPage, Stream, parse_record
-from nakadi.engines.memory.stores import MemoryLogIndex
+from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock

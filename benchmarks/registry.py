@@ -22,8 +22,9 @@ from msgspec.structs import replace
 from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
-from nakadi.http.application import Application, Route
+from nakadi.http.application import Application
 from nakadi.http.message import empty_response
+from nakadi.http.router import Route
 from nakadi.local.serving import ServerThread
 from tests.support.builders import an_event_type
 

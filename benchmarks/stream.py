@@ -47,9 +47,10 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
     from nakadi.app.broker import open_broker  # noqa: PLC0415  # the load generators do without
     from nakadi.app.routes import make_application  # noqa: PLC0415
     from nakadi.app.settings import Settings  # noqa: PLC0415
-    from nakadi.http.application import Application, Route  # noqa: PLC0415
+    from nakadi.http.application import Application  # noqa: PLC0415
     from nakadi.http.message import Outlet, Request, Response, StreamingResponse  # noqa: PLC0415
     from nakadi.http.parameters import IntegerParameter  # noqa: PLC0415
+    from nakadi.http.router import Route  # noqa: PLC0415
     from nakadi.http.server import tune_interpreter  # noqa: PLC0415
     from nakadi.local.serving import ServerThread  # noqa: PLC0415
     from nakadi.model.events import Record  # noqa: PLC0415

@@ -277,7 +277,7 @@ class WalkedBroker:
 
     def without_figures(self) -> None:
         """Publish until the broker has seen that no figures are wanted; for a second it does no more for them."""
-        from nakadi.event_types.system_event_types import ACCESS_LOG, BATCH_PUBLISHED  # noqa: PLC0415
+        from nakadi.event_types.system_event_type_definitions import ACCESS_LOG, BATCH_PUBLISHED  # noqa: PLC0415
 
         while any(map(self.broker.kpi_collector.is_collecting, (BATCH_PUBLISHED, ACCESS_LOG))):
             self.publish()

@@ -10,8 +10,8 @@ from aws_cdk import aws_iam as iam
 
 from nakadi.engines.dynamodb.log_index_keys import IDENTITY_KEY, SEGMENTS_KEY_PREFIX, claim_key, topic_key
 from nakadi.engines.dynamodb.tables import EID_CLAIM_KEY_PREFIX
-from nakadi.event_types.documents import MEASURED_STATISTICS_KIND as MEASURED_STATISTICS
-from nakadi.event_types.documents import TABLE_STATES_KIND as TABLE_STATES
+from nakadi.event_types.measured_statistics import MEASURED_STATISTICS_KIND as MEASURED_STATISTICS
+from nakadi.event_types.table_states import TABLE_STATES_KIND as TABLE_STATES
 from nakadi_cdk import msk
 from nakadi_cdk.data import Data
 

@@ -11,7 +11,7 @@ from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.engines import load_engines_on_aws
 from nakadi.app.functions import FunctionMetrics, HandleInvocation, LambdaFunction
 from nakadi.app.settings import read_settings
-from nakadi.common.work import failed_chore_counts, run_and_log_failure
+from nakadi.common.chores import failed_chore_counts, run_and_log_failure
 
 # More than the gateway itself waits.
 PATIENCE = 60.0

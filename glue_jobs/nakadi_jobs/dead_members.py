@@ -15,8 +15,9 @@ from functools import partial
 from msgspec import Struct
 
 from nakadi.engines.archive.evacuation import SETTLED_AGE, Evacuation, EvacuationBusy, LiveMember, PartlyDeadObject
-from nakadi.engines.archive.maintenance import PartitionBusy
-from nakadi.engines.archive.objects import ArchivedLine, BadArchive
+from nakadi.engines.archive.gzip_format import BadArchive
+from nakadi.engines.archive.member_format import ArchivedLine
+from nakadi.engines.archive.merging import PartitionBusy
 from nakadi.engines.archive.stores import open_archive
 from nakadi.model.event_type import EventType
 from nakadi.model.log_index import ArchiveLocation

@@ -13,9 +13,10 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nakadi.engines.archive import objects
-from nakadi.engines.archive.maintenance import PartitionBusy, wait_for_partition
-from nakadi.engines.archive.objects import ArchivedLine, BadArchive
+from nakadi.engines.archive import member_format, object_keys
+from nakadi.engines.archive.gzip_format import BadArchive
+from nakadi.engines.archive.member_format import ArchivedLine
+from nakadi.engines.archive.merging import PartitionBusy, wait_for_partition
 from nakadi.engines.archive.stores import open_archive
 from nakadi.model.events import Record, StoredEvent
 from nakadi.model.log_index import ArchiveLocation, IndexSegment
@@ -70,7 +71,7 @@ class ErasedValue(Struct, frozen=True):
         the value."""
         return any(
             self.occurs_in_record(event.record)
-            for event in objects.parse_member(content, is_meant)
+            for event in member_format.parse_member(content, is_meant)
             if event.record.value is None or self._may_occur_in(event.record.value)
         )
 
@@ -216,14 +217,14 @@ class Rewriter(Struct, frozen=True):
 
     def _store_erased(self, part: ArchiveRange, segment: IndexSegment, kept: Sequence[StoredEvent]) -> IndexSegment:
         assert segment.location is not None
-        content = objects.pack_member(part.topic, part.partition, kept)
-        key = objects.new_rewritten_key(segment.location.key, part.topic, part.partition, segment.first_offset)
+        content = member_format.pack_member(part.topic, part.partition, kept)
+        key = object_keys.new_rewritten_key(segment.location.key, part.topic, part.partition, segment.first_offset)
         self.store.put(key, content)
         return replace(segment, location=ArchiveLocation(key, 0, len(content)), event_count=len(kept))
 
     def _read_events(self, location: ArchiveLocation) -> Sequence[StoredEvent]:
         try:
-            return objects.parse_member(self.store.read_range(location))
+            return member_format.parse_member(self.store.read_range(location))
         except (BadArchive, ArchiveObjectGone) as error:
             raise Unreadable(f"{location.key} cannot be read: {error}") from error
 

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from nakadi.event_types.repository import EventTypes
-from nakadi.event_types.tables import BadTableLayout
+from nakadi.event_types.table_layout import BadTableLayout
 from nakadi.model.event_type import EventType
 from nakadi_jobs.columns import Struct, ddl, derive_columns, new_columns
 from nakadi_jobs.layout import KEY_LAYOUT, choose_layout

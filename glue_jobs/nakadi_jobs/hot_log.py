@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from nakadi.app.engines import open_event_log
-from nakadi.engines.archive.archiver import trim_all_archived
+from nakadi.engines.archive.trimming import trim_all_archived
 from nakadi.model.event_type import EventType
 from nakadi.model.events import TopicPartition
 from nakadi.ports.clock import Clock

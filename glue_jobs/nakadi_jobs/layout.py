@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct as Frozen
 from msgspec.structs import replace
 
-from nakadi.event_types.tables import (
+from nakadi.event_types.table_layout import (
     BUCKET_TRANSFORM,
     IDENTITY_TRANSFORM,
     TIME_TRANSFORMS,

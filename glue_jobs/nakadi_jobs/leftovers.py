@@ -14,8 +14,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from nakadi.engines.archive import objects
-from nakadi.engines.archive.objects import BadArchive
+from nakadi.engines.archive import member_format
+from nakadi.engines.archive.gzip_format import BadArchive
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore, StoredObject
 from nakadi_jobs.avro_files import BadAvro, read_bounds
@@ -114,7 +114,7 @@ def relative_folder(url: str, location: str) -> str:
 def _occurs_in_copy(files: ArchiveStore, kept: StoredObject, wanted: ErasedValue) -> bool:
     try:
         content = files.read_range(ArchiveLocation(kept.key, 0, kept.size))
-        return any(wanted.occurs_in_record(event.record) for event in objects.parse_member(content))
+        return any(wanted.occurs_in_record(event.record) for event in member_format.parse_member(content))
     except ArchiveObjectGone:
         return False
     except BadArchive as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from urllib.parse import urlsplit
 
-from nakadi.engines.archive.objects import namespace_of_key
+from nakadi.engines.archive.object_keys import namespace_of_key
 from nakadi.event_types.storages import STORAGES_KIND
 from nakadi.model.event_type import StorageType
 from nakadi_jobs.command import JobContext

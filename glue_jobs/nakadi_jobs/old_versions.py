@@ -12,8 +12,9 @@ from functools import partial
 
 from msgspec import Struct
 
-from nakadi.engines.archive import objects
-from nakadi.engines.archive.objects import ArchivedLine, BadArchive
+from nakadi.engines.archive import object_keys
+from nakadi.engines.archive.gzip_format import BadArchive
+from nakadi.engines.archive.member_format import ArchivedLine
 from nakadi.engines.archive.stores import OldVersion, S3Store, open_archive
 from nakadi.model.event_type import EventType
 from nakadi.model.log_index import ArchiveLocation
@@ -80,7 +81,7 @@ def _holding_versions(
     parts = [
         OldObject(version)
         for namespace in sorted(namespaces_of_broker(work))
-        for folder in (objects.LOG_FOLDER, objects.REWRITTEN_FOLDER)
+        for folder in (object_keys.LOG_FOLDER, object_keys.REWRITTEN_FOLDER)
         for version in store.list_old_versions(f"{folder}{namespace}/")
     ]
     job = partial(search_versions, work.archive.url, wanted, timeline_topics(event_type), event_type.name)

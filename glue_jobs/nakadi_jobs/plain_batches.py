@@ -11,7 +11,7 @@ from py4j.protocol import Py4JError
 from pyarrow import ArrowException
 from pyspark.errors import PySparkException
 
-from nakadi.engines.archive.objects import BadArchive
+from nakadi.engines.archive.gzip_format import BadArchive
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveObjectGone
 from nakadi_jobs.archive_ranges import ArchiveRange

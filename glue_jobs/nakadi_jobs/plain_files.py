@@ -24,7 +24,7 @@ from msgspec import Struct
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from nakadi.engines.archive import objects
+from nakadi.engines.archive import gzip_format
 from nakadi.engines.archive.stores import open_archive
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveStore
@@ -183,7 +183,7 @@ def _chunks(archive: ArchiveStore, parts: Sequence[ArchiveRange]) -> Iterator[_C
         texts: list[bytes] = []
         together: list[ArchiveRange] = []
         for here, content in found:
-            found_texts = objects.decompress_members(content)
+            found_texts = gzip_format.decompress_members(content)
             texts += (text if text.endswith(b"\n") or not text else text + b"\n" for text in found_texts)
             together += here
             if sum(map(len, texts)) >= CHUNK_BYTES:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from io import BytesIO
 from typing import Any
 
-from nakadi.event_types.documents import TableState
+from nakadi.event_types.table_states import TableState
 
 MAX_LINES = 8
 """More lines than this cannot be distinguished."""

@@ -21,11 +21,11 @@ from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from nakadi.app.settings import Settings
 from nakadi.engines.archive.evacuation import Evacuation, EvacuationBusy
-from nakadi.engines.archive.maintenance import BlockCachingStore, PartitionBusy, SegmentMerger
-from nakadi.engines.archive.reading import UnreadableSegment
-from nakadi.event_types.repository import TopicDirectory
+from nakadi.engines.archive.merging import BlockCachingStore, PartitionBusy, SegmentMerger
+from nakadi.engines.archive.segment_cache import UnreadableSegment
 from nakadi.event_types.storages import STORAGES_KIND
-from nakadi.event_types.tables import data_lake_retention
+from nakadi.event_types.table_retention import data_lake_retention
+from nakadi.event_types.topic_directory import TopicDirectory
 from nakadi.model.event_type import DEFAULT_STORAGE_ID, EventType
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import EventLog

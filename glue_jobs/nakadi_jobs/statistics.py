@@ -20,7 +20,11 @@ from pyarrow import ArrowException
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from nakadi.event_types.documents import MEASURED_STATISTICS_KIND, MeasuredStatistics, measured_statistics_body
+from nakadi.event_types.measured_statistics import (
+    MEASURED_STATISTICS_KIND,
+    MeasuredStatistics,
+    measured_statistics_body,
+)
 from nakadi.model.event_type import Category, EventType
 from nakadi.model.events import microseconds_since_epoch
 from nakadi.model.outcomes import Unavailable

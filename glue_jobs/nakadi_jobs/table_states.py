@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from nakadi.event_types.documents import TABLE_STATES_KIND, TableState, table_state_body, table_state_from_body
+from nakadi.event_types.table_states import TABLE_STATES_KIND, TableState, table_state_body, table_state_from_body
 from nakadi.model.event_type import EventType
 from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument, Registry, RemoveDocument
 from nakadi_jobs.archive_ranges import ArchiveRange, Progress

@@ -11,8 +11,9 @@ from typing import TextIO
 from msgspec.structs import replace
 
 from nakadi.common.metrics import Metrics
-from nakadi.http.application import AdmittedRequest, Application, Lane
+from nakadi.http.application import AdmittedRequest, Application
 from nakadi.http.message import Answer, Request, UnfinishedAnswer
+from nakadi.http.router import Lane
 from nakadi.model.outcomes import Outcome
 
 NAMESPACE = "Nakadi"

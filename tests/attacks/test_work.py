@@ -108,7 +108,7 @@ from pathlib import Path
 from nakadi.local import program, serving
 from nakadi.app.shutdown import exit_process
 from nakadi.app.shutdown import SignalHandler
-from nakadi.engines.memory.stores import MemoryRegistry
+from nakadi.engines.memory.registry import MemoryRegistry
 
 silent, answered = Path(sys.argv.pop(1)), MemoryRegistry.get
 

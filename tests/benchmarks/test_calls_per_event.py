@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from nakadi.common.waiting import LEAVE_LOOP, run_blocking
-from nakadi.engines.archive.objects import pack_member, parse_partition_member
+from nakadi.engines.archive.member_format import pack_member, parse_partition_member
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import Position

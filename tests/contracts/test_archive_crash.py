@@ -7,10 +7,10 @@ from math import inf
 from pathlib import Path
 
 from nakadi.app.engines import open_event_log, open_log_index
-from nakadi.engines.archive import objects
-from nakadi.engines.archive.archiver import ArchivePolicy
-from nakadi.engines.archive.objects import archived_segments_from
-from nakadi.engines.archive.reading import read_segment
+from nakadi.engines.archive import object_keys
+from nakadi.engines.archive.policy import ArchivePolicy
+from nakadi.engines.archive.segment_cache import read_segment
+from nakadi.engines.archive.segments import archived_segments_from
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.ports.clock import SystemClock
@@ -66,7 +66,9 @@ def see_that_the_archive_is_in_order(log: TieredLog, folder: Path) -> None:
                 read_segment(store, TOPIC, partition, segment)
         log.sweep()
         kept = {
-            each.key for part in (objects.LOG_FOLDER, objects.REWRITTEN_FOLDER) for each in store.list_objects(part)
+            each.key
+            for part in (object_keys.LOG_FOLDER, object_keys.REWRITTEN_FOLDER)
+            for each in store.list_objects(part)
         }
         assert kept == set(index.referenced_archive_keys())
 

@@ -12,11 +12,11 @@ import pytest
 
 from nakadi.app.engines import open_event_log
 from nakadi.common.waiting import run_blocking
-from nakadi.engines.archive import objects
-from nakadi.engines.archive.archiver import ArchivePolicy, EmptyTopicCatalog
-from nakadi.engines.archive.objects import archived_segments_from
-from nakadi.engines.archive.reading import read_segment
-from nakadi.engines.archive.tiered_log import ArchiveWorker
+from nakadi.engines.archive import object_keys
+from nakadi.engines.archive.archive_worker import ArchiveWorker
+from nakadi.engines.archive.policy import ArchivePolicy, EmptyTopicCatalog
+from nakadi.engines.archive.segment_cache import read_segment
+from nakadi.engines.archive.segments import archived_segments_from
 from nakadi.model.authorization import Attribute
 from nakadi.model.events import Record
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
@@ -215,7 +215,9 @@ class Walk:
         self.halves.sweep()
         index, store = self.parts.index, self.parts.store
         kept = {
-            each.key for folder in (objects.LOG_FOLDER, objects.REWRITTEN_FOLDER) for each in store.list_objects(folder)
+            each.key
+            for folder in (object_keys.LOG_FOLDER, object_keys.REWRITTEN_FOLDER)
+            for each in store.list_objects(folder)
         }
         assert kept == set(index.referenced_archive_keys())
 

@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from nakadi.app.engines import LogDependencies, open_event_log, open_log_index
 from nakadi.common.waiting import run_blocking
-from nakadi.engines.archive.archiver import ArchivePolicy
-from nakadi.engines.archive.objects import archived_segments_from
+from nakadi.engines.archive.policy import ArchivePolicy
+from nakadi.engines.archive.segments import archived_segments_from
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.kafka import reading
 from nakadi.engines.kafka.client import ClusterAddress

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from nakadi.engines.common import aws_sessions as iam
+from nakadi.engines.common import msk_tokens
 from nakadi.engines.kafka.client import ClusterAddress, new_consumer, new_producer
 from nakadi.engines.kafka.cluster import Cluster
 from nakadi.model.outcomes import Unavailable
@@ -70,9 +70,9 @@ class Server:
 def credentials(monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    iam._aws_session.cache_clear()
+    msk_tokens._aws_session.cache_clear()
     yield
-    iam._aws_session.cache_clear()
+    msk_tokens._aws_session.cache_clear()
 
 
 @pytest.fixture
@@ -114,14 +114,14 @@ def test_every_client_signs_in_by_itself(server, kind):
 def test_a_token_is_replaced_before_it_expires(server, monkeypatch):
     """The library asks for the next token while the last one is valid, and signs in with it again."""
     asked = threading.Semaphore(0)
-    made = iam.new_token_and_expiry
+    made = msk_tokens.new_token_and_expiry
 
     def count_calls(region):
         asked.release()
         return made(region)
 
-    monkeypatch.setattr(iam, "TOKEN_LIFETIME", timedelta(seconds=3))
-    monkeypatch.setattr(iam, "new_token_and_expiry", count_calls)
+    monkeypatch.setattr(msk_tokens, "TOKEN_LIFETIME", timedelta(seconds=3))
+    monkeypatch.setattr(msk_tokens, "new_token_and_expiry", count_calls)
     client = new_consumer(address_of(server))
     try:
         for _ in range(3):

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from msgspec.structs import replace
 
-from nakadi.engines.memory.stores import MemoryLogIndex
+from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.log_index import (
     NOTHING_INDEXED,
     ArchiveLocation,

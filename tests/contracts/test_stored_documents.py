@@ -7,16 +7,11 @@ import json
 
 import pytest
 
-from nakadi.engines.common.assignments import assignment_from_json, assignment_json
-from nakadi.engines.common.documents import topic_from_json, topic_json
-from nakadi.event_types.documents import (
-    event_type_body,
-    event_type_from_document,
-    measured_statistics_body,
-    measured_statistics_from_body,
-    table_state_body,
-    table_state_from_body,
-)
+from nakadi.engines.common.assignment_json import assignment_from_json, assignment_json
+from nakadi.engines.common.log_index_json import topic_from_json, topic_json
+from nakadi.event_types.documents import event_type_body, event_type_from_document
+from nakadi.event_types.measured_statistics import measured_statistics_body, measured_statistics_from_body
+from nakadi.event_types.table_states import table_state_body, table_state_from_body
 from nakadi.ports.registry import Document
 from nakadi.subscriptions.api.repository import subscription_body, subscription_from_document
 

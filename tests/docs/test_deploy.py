@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from nakadi.app.settings import Settings
-from nakadi.auth import tokens
+from nakadi.auth import key_set
 from nakadi.common import caching
 from nakadi.engines.kinesis import stream
 from nakadi.engines.kinesis.continuity import RETRY_TIMEOUT_SECONDS
@@ -38,7 +38,7 @@ def test_the_ages_of_what_is_remembered_are_those_of_the_code():
         f"`NAKADI_CACHE_SECONDS`, {('no', 'one')[Settings().cache_seconds]} second by default",
         f"{round(100 * (caching.CLOCK_DRIFT_FACTOR - 1))} % more",
         f"{access.CHECK_INTERVAL_SECONDS + Settings().cache_seconds:.0f} s: it looks once a second",
-        f"{tokens.KEY_SET_MAX_AGE_SECONDS:.0f} s in each process, and",
+        f"{key_set.KEY_SET_MAX_AGE_SECONDS:.0f} s in each process, and",
         f"{caching.MAX_CACHE_ENTRY_AGE_SECONDS:.0f} s in each process |",
         f"housekeeping has removed events | {DEFAULT_OPTIONS.lease:.0f} s",
         f"at most {KPI_WRITE_INTERVAL_SECONDS:.0f} s late",

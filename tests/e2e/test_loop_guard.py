@@ -10,7 +10,7 @@ from unittest.mock import patch
 import httpx
 import pytest
 
-from nakadi.auth import tokens
+from nakadi.auth import key_set
 from nakadi.common.waiting import Callback
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.model.event_type import EventType
@@ -63,7 +63,7 @@ def keys_are_fetched(stage: Stage) -> Scene:
     name = create_event_type(stage.api)["name"]
     stage.issuer.rotate()
     stage.api.headers.update(stage.issuer.bearer("the-admin"))
-    with patch.object(tokens, "KEY_SET_RETRY_INTERVAL_SECONDS", 0.0):
+    with patch.object(key_set, "KEY_SET_RETRY_INTERVAL_SECONDS", 0.0):
         yield
         stage.publish(name)
 
@@ -73,7 +73,7 @@ def a_replaced_key_is_fetched(stage: Stage) -> Scene:
     stage.issuer._keys.clear()
     stage.issuer.rotate()
     stage.api.headers.update(stage.issuer.bearer("the-admin"))
-    with patch.object(tokens, "KEY_SET_RETRY_INTERVAL_SECONDS", 0.0):
+    with patch.object(key_set, "KEY_SET_RETRY_INTERVAL_SECONDS", 0.0):
         yield
         stage.publish(name)
 

@@ -12,10 +12,11 @@ import pytest
 from moto.kinesis.models import kinesis_backends
 
 from nakadi.app.engines import open_log_index, open_registry
-from nakadi.common import work
-from nakadi.event_types.deletion import Housekeeping
-from nakadi.event_types.documents import TABLE_STATES_KIND, TableState, event_type_from_document, table_state_body
+from nakadi.common import chores
+from nakadi.event_types.documents import event_type_from_document
+from nakadi.event_types.housekeeping import Housekeeping
 from nakadi.event_types.repository import EVENT_TYPES_KIND
+from nakadi.event_types.table_states import TABLE_STATES_KIND, TableState, table_state_body
 from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 from nakadi.ports.registry import PutDocument
 from nakadi.subscriptions.api.stats import StalledSubscriptions
@@ -107,7 +108,7 @@ def test_reports_what_stalls_and_what_failed(functions, capsys, monkeypatch):
         stalled()
 
     def failing():
-        work.run_and_log_failure("retention", "order.placed", lambda: 1 / 0)
+        chores.run_and_log_failure("retention", "order.placed", lambda: 1 / 0)
 
     def stalled():
         monkeypatch.setattr(StalledSubscriptions, "stalled_ids", property(lambda _: {"a", "b"}))

@@ -12,7 +12,7 @@ import pytest
 from nakadi.app.engines import LogDependencies, open_event_log, open_log_index
 from nakadi.app.log_indexer import index_batch
 from nakadi.common.waiting import run_blocking
-from nakadi.engines.archive import objects
+from nakadi.engines.archive import member_format
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.indexing import IndexingResult
@@ -78,7 +78,9 @@ class Shards:
         found = {}
         for partition in range(PARTITIONS):
             segments = self.index.segments_from(TOPIC, partition, 0, 1000)
-            events = [event for each in segments for event in objects.parse_member(store.read_range(each.location))]
+            events = [
+                event for each in segments for event in member_format.parse_member(store.read_range(each.location))
+            ]
             found[partition] = (
                 heads[TOPIC, partition].state.next_offset,
                 [(event.offset, event.record.value) for event in events],

@@ -106,7 +106,7 @@ UNUSED = {
     "publish": [
         "nakadi.streaming",
         "nakadi.http.docs_page",
-        "nakadi.event_types.registration",
+        "nakadi.event_types.creation",
         "jwt",
     ],
     "event_types": ["nakadi.streaming", "nakadi.http.docs_page", "jwt"],
@@ -114,7 +114,7 @@ UNUSED = {
         "nakadi.streaming",
         "nakadi.http.docs_page",
         "nakadi.publishing",
-        "nakadi.event_types.registration",
+        "nakadi.event_types.creation",
         "jwt",
     ],
     "subscriptions": ["nakadi.streaming", "nakadi.http.docs_page", "nakadi.publishing", "jwt"],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi.event_types.documents import TABLE_STATES_KIND, TableState, table_state_body, table_state_from_body
+from nakadi.event_types.table_states import TABLE_STATES_KIND, TableState, table_state_body, table_state_from_body
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.registry import PutDocument
 from nakadi_jobs import acknowledge, table_states

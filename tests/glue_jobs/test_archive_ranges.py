@@ -1,7 +1,7 @@
 import pytest
 from msgspec.structs import replace
 
-from nakadi.engines.memory.stores import MemoryLogIndex
+from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 from nakadi_jobs.archive_ranges import (
     NO_PROGRESS,

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from nakadi.engines.archive import objects
+from nakadi.engines.archive import member_format
 from nakadi.engines.archive.stores import FolderStore
 from nakadi.model.events import Record, StoredEvent
 from nakadi.model.log_index import ArchiveLocation
@@ -105,8 +105,8 @@ def test_parts_of_an_archive_are_searched(tmp_path):
     """A part is found by what is in it, a number however it is written; one that cannot be read is named."""
     store = FolderStore(tmp_path)
     contents = {
-        "a": objects.pack_member("t", 0, make_events({"id": "b"}, {"id": 4711.0})),
-        "b": objects.pack_member("t", 0, make_events({"other": "4711"}, {"id": 4712})),
+        "a": member_format.pack_member("t", 0, make_events({"id": "b"}, {"id": 4711.0})),
+        "b": member_format.pack_member("t", 0, make_events({"other": "4711"}, {"id": 4712})),
         "c": b"broken",
     }
     parts = []

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from nakadi.engines.archive.evacuation import Evacuation
-from nakadi.engines.archive.maintenance import claim_partition
+from nakadi.engines.archive.merging import claim_partition
 from nakadi.engines.archive.stores import S3Store
 from nakadi.local import Broker
 from nakadi.model.annotations import PARTITION_BY_ANNOTATION, RETENTION_ANNOTATION, SORT_BY_ANNOTATION

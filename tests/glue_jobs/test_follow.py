@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nakadi.event_types.documents import TABLE_STATES_KIND, table_state_from_body
+from nakadi.event_types.table_states import TABLE_STATES_KIND, table_state_from_body
 from nakadi_jobs import follow
 from nakadi_jobs.follow import Follower
 from tests.support.jobs import order

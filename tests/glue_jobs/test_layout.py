@@ -2,13 +2,8 @@
 
 import pytest
 
-from nakadi.event_types.tables import (
-    PARTITION_BY_ANNOTATION,
-    SORT_BY_ANNOTATION,
-    BadTableLayout,
-    TablePartitionColumn,
-    TableSortColumn,
-)
+from nakadi.event_types.table_layout import BadTableLayout, TablePartitionColumn, TableSortColumn
+from nakadi.model.annotations import PARTITION_BY_ANNOTATION, SORT_BY_ANNOTATION
 from nakadi_jobs import compaction
 from nakadi_jobs.columns import BIGINT, BOOLEAN, DOUBLE, STRING, TIMESTAMP, Array, Field, Struct, Texts
 from nakadi_jobs.layout import DEFAULT_LAYOUT, choose_layout

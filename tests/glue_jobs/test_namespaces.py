@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from nakadi.engines.memory.stores import MemoryLogIndex, MemoryRegistry
+from nakadi.engines.memory.log_index import MemoryLogIndex
+from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.event_types.storages import STORAGES_KIND
 from nakadi.ports.registry import ABSENT_REVISION, PutDocument
 from nakadi_jobs.namespaces import namespaces_of_broker

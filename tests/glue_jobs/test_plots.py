@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from nakadi.event_types.documents import TableState
+from nakadi.event_types.table_states import TableState
 from nakadi_jobs import plots
 
 FIRST = datetime(2026, 11, 20, 10, tzinfo=UTC)

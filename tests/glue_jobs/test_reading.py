@@ -2,7 +2,7 @@ from collections import Counter
 
 import pytest
 
-from nakadi.engines.archive import objects
+from nakadi.engines.archive import member_format
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.model.events import Record, StoredEvent
 from nakadi.model.log_index import ArchiveLocation
@@ -10,7 +10,7 @@ from nakadi_jobs import reading
 from nakadi_jobs.reading import copy_members, find_problem, spark_url
 from tests.support.builders import A_MOMENT
 
-WHOLE = objects.pack_member("t", 0, [StoredEvent(0, Record(b'{"a":"' + b"x" * 5_000_000 + b'"}'), A_MOMENT)])
+WHOLE = member_format.pack_member("t", 0, [StoredEvent(0, Record(b'{"a":"' + b"x" * 5_000_000 + b'"}'), A_MOMENT)])
 
 
 def test_a_whole_member_has_no_problem():
@@ -63,7 +63,7 @@ class CountingStore(MemoryStore):
 
 def a_member(topic, offset, size=10):
     text = b'{"a":"%b"}' % (b"x" * size)
-    return objects.pack_member(topic, 0, [StoredEvent(offset, Record(text), A_MOMENT)])
+    return member_format.pack_member(topic, 0, [StoredEvent(offset, Record(text), A_MOMENT)])
 
 
 def an_object(store, key, topics, offset):
@@ -90,7 +90,7 @@ def test_a_shared_object_is_read_once_for_all_event_types(monkeypatch):
     for topic in topics:
         of_topic = [each for each in made if each.topic == topic]
         texts = [to.content(each.name) for each in of_topic]
-        assert [event.offset for text in texts for event in objects.parse_member(text)] == list(range(8))
+        assert [event.offset for text in texts for event in member_format.parse_member(text)] == list(range(8))
         assert all(each.name.startswith(f"{topic}/run-0-") for each in of_topic)
     assert len({each.name for each in made}) == len(made) > len(topics)
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from nakadi.app.engines import open_registry
-from nakadi.engines.archive import objects
-from nakadi.event_types.documents import TABLE_STATES_KIND, table_state_from_body
+from nakadi.engines.archive import member_format
 from nakadi.event_types.storages import STORAGES_KIND
+from nakadi.event_types.table_states import TABLE_STATES_KIND, table_state_from_body
 from nakadi.model.annotations import PARTITION_BY_ANNOTATION, RETENTION_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy
 from nakadi.ports.registry import ABSENT_REVISION, PutDocument
@@ -28,7 +28,7 @@ def archive_of(data, event_type):
     return {
         event.offset: event.record.value
         for part in unread_parts(data.index, event_type, NO_PROGRESS)
-        for event in objects.parse_member(data.store.read_range(part.location))
+        for event in member_format.parse_member(data.store.read_range(part.location))
     }
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nakadi.event_types.documents import TABLE_STATES_KIND, TableState, table_state_body
+from nakadi.event_types.table_states import TABLE_STATES_KIND, TableState, table_state_body
 from nakadi.model.event_type import Category
 from nakadi.ports.registry import PutDocument
 from nakadi_jobs.data_files import TimeRange

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from nakadi.common.waiting import run_blocking
-from nakadi.engines.memory.stores import MemoryCoordination
+from nakadi.engines.memory.coordination import MemoryCoordination
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import TryLater, Unavailable
 from nakadi.model.subscription import Assignment, CommitResult, ReadFrom

@@ -19,8 +19,8 @@ from nakadi.common.waiting import run_blocking
 from nakadi.engines.common import frames
 from nakadi.engines.kinesis.envelopes import WHOLE_FRAME, parse_envelope
 from nakadi.engines.kinesis.event_log import KinesisLog
-from nakadi.engines.kinesis.recent_records import ArrivedRecord
-from nakadi.event_types import cursors
+from nakadi.engines.kinesis.numbering import ArrivedRecord
+from nakadi.event_types import positions
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import EventType, Position
 from nakadi.model.events import Record, Stored
@@ -317,7 +317,7 @@ class Outages:
     def _judge_leap(self, consumer: Consumer, position: Position, before: int, after: int, found: set[int]) -> None:
         """Within a timeline, only what is nowhere any more may be left out, and only if the timeline is closed."""
         passed = [value for value in self._acknowledged[consumer.place] if before < value < after]
-        timeline = cursors.timeline_with_order(self._type(consumer.place[0]), position.timeline)
+        timeline = positions.timeline_with_order(self._type(consumer.place[0]), position.timeline)
         if timeline is None or not timeline.closed or found & set(passed) or not set(passed) <= self._forgotten:
             self.figures.skipped += 1
         else:
@@ -329,7 +329,7 @@ class Outages:
         name, partition = consumer.place
         while True:
             event_type = self._type(name)
-            timeline, offset = cursors.next_event_location(event_type, consumer.position, partition)
+            timeline, offset = positions.next_event_location(event_type, consumer.position, partition)
             try:
                 piece = log.read(timeline.topic, partition, offset, limit=at_once)
             except OffsetUnavailable:

@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nakadi.common.waiting import run_blocking
-from nakadi.engines.archive import objects
+from nakadi.engines.archive import member_format
 from nakadi.engines.archive.stores import open_archive
-from nakadi.engines.dynamodb.client import parse_table_address
 from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
 from nakadi.engines.dynamodb.registry import DynamoDbRegistry
+from nakadi.engines.dynamodb.table_address import parse_table_address
 from nakadi.engines.kinesis import opening
 from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.event_log import KinesisLog
 from nakadi.engines.kinesis.indexing import Indexer
-from nakadi.engines.kinesis.recent_records import ArrivedRecord
+from nakadi.engines.kinesis.numbering import ArrivedRecord
 from nakadi.engines.kinesis.stream import Stream
-from nakadi.engines.memory.stores import MemoryLogIndex
+from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.events import Record, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
@@ -230,7 +230,7 @@ class Voyage:
         values: list[bytes] = []
         for segment in self._index.segments_from(TOPIC, place, 0, 10_000):
             assert segment.location
-            for event in objects.parse_member(self._archive.read_range(segment.location)):
+            for event in member_format.parse_member(self._archive.read_range(segment.location)):
                 self.figures.changed += event.offset != len(values)
                 values.append(event.record.value or b"")
         return values

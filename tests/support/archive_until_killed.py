@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nakadi.app.engines import open_event_log, open_log_index
 from nakadi.common.waiting import run_blocking
-from nakadi.engines.archive.archiver import ArchivePolicy
+from nakadi.engines.archive.policy import ArchivePolicy
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.model.events import Record, Stored

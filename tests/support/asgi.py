@@ -2,9 +2,10 @@
 
 import asyncio
 
-from nakadi.http.application import Application, Route
+from nakadi.http.application import Application
 from nakadi.http.asgi import AsgiApplication, RequestLimits
 from nakadi.http.message import StreamingResponse
+from nakadi.http.router import Route
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.patience import PATIENCE
 

@@ -83,7 +83,7 @@ def aws() -> Iterator[Aws]:
     with (
         mock_aws(),
         patch.object(BotocoreStubber, "__call__", answered),
-        patch("nakadi.engines.dynamodb.client.new_session", _session),
+        patch("nakadi.engines.dynamodb.table_address.new_session", _session),
         patch_moto(),
     ):
         yield world

@@ -13,7 +13,8 @@ from urllib.parse import quote
 from hypothesis import strategies as some
 
 from nakadi import openapi
-from nakadi.openapi import ApiOperation, example_of_parameter, examples_of_media_type
+from nakadi.openapi import ApiOperation
+from nakadi.openapi.examples import example_of_parameter, examples_of_media_type
 
 NUMBERS = (
     *("0", "-0", "1", "-1", "007", "+5", "1.0", "1.5", "1e2", "1e400", "-1e400", "1e-400", "NaN", "Infinity"),

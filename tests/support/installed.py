@@ -42,7 +42,8 @@ PROMISES = {
 NEEDS_AWS = (
     "nakadi.app.functions",
     "nakadi.app.log_indexer",
-    "nakadi.engines.common.aws",
+    "nakadi.engines.common.aws_sessions",
+    "nakadi.engines.common.msk_tokens",
     "nakadi.engines.dynamodb",
     "nakadi.engines.kinesis",
 )

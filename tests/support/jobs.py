@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from nakadi.app.engines import open_log_index, open_registry
 from nakadi.common.caching import Cache
-from nakadi.engines.archive import objects
+from nakadi.engines.archive import member_format, object_keys
 from nakadi.engines.archive.stores import open_archive
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.event_type import EventType, Version
@@ -129,9 +129,9 @@ class DataFolder:
         """
         first = self._head(event_type, partition).state.next_offset
         stored = _make_stored_events(events, first, keys, at, apart)
-        before = b"".join(objects.pack_member(other.timeline.topic, 0, stored) for other in other_topics)
-        content = objects.pack_member(event_type.timeline.topic, partition, stored)
-        key = objects.new_log_key(self.index.identity(), event_type.name, event_type.timeline.topic, at)
+        before = b"".join(member_format.pack_member(other.timeline.topic, 0, stored) for other in other_topics)
+        content = member_format.pack_member(event_type.timeline.topic, partition, stored)
+        key = object_keys.new_log_key(self.index.identity(), event_type.name, event_type.timeline.topic, at)
         self.store.put(key, before + content)
         return self._index_events(event_type, partition, stored, ArchiveLocation(key, len(before), len(content)))
 
@@ -146,7 +146,7 @@ class DataFolder:
             stored = _make_stored_events(
                 some, self._head(event_type, 0).state.next_offset, None, at, timedelta(seconds=1)
             )
-            packed = objects.pack_member(event_type.timeline.topic, 0, stored)
+            packed = member_format.pack_member(event_type.timeline.topic, 0, stored)
             members.append((event_type, stored, ArchiveLocation(key, len(content), len(packed))))
             content += packed
         self.store.put(key, content)

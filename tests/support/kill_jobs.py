@@ -18,7 +18,7 @@ from datetime import timedelta
 from io import StringIO
 from pathlib import Path
 
-from nakadi.engines.archive import objects
+from nakadi.engines.archive import member_format
 from nakadi.model.event_type import Category, CleanupPolicy, EventType
 from nakadi_jobs import compaction as finishing
 from nakadi_jobs.archive_ranges import NO_PROGRESS, unread_parts
@@ -187,7 +187,7 @@ def kill_retention(killed: KilledJobs, kills: int) -> None:
     archived = {
         event.offset
         for part in unread_parts(killed.data.index, killed.customers, NO_PROGRESS)
-        for event in objects.parse_member(killed.data.store.read_range(part.location))
+        for event in member_format.parse_member(killed.data.store.read_range(part.location))
     }
     assert archived == {offset for offset, _, _ in left}
     killed.run("retention", "--grace-hours", "0", kill=False)

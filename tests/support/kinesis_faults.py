@@ -12,11 +12,11 @@ from botocore.exceptions import ClientError
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.kinesis import opening
 from nakadi.engines.kinesis.continuity import ShardTreeCache
-from nakadi.engines.kinesis.envelopes import hash_key
 from nakadi.engines.kinesis.event_log import KinesisLog, KinesisOptions
 from nakadi.engines.kinesis.indexing import Indexer
+from nakadi.engines.kinesis.partition_keys import hash_key
 from nakadi.engines.kinesis.stream import OutgoingRecord, Stream
-from nakadi.engines.memory.stores import MemoryLogIndex
+from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.log_index import LogIndex
 from tests.support.aws import Aws, aws

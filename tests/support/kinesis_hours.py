@@ -17,7 +17,8 @@ from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.event_log import KinesisLog, KinesisOptions
 from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.engines.kinesis.stream import Stream
-from nakadi.engines.memory.stores import MemoryLogIndex, MemoryRegistry
+from nakadi.engines.memory.log_index import MemoryLogIndex
+from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.ports.log_index import LogIndex
 from tests.storms.weather import Time
 from tests.support.builders import a_timeline, an_event_type

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from nakadi.auth.tokens import KeySet
+from nakadi.auth.key_set import KeySet
 from nakadi.common.work import LongWorkQueue, is_blocking_forbidden
 from nakadi.publishing import publisher
 from nakadi.publishing import validation as publishing_validation

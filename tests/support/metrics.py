@@ -8,7 +8,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from nakadi.common.metrics import Metrics
-from nakadi.http.routes.monitoring import PLAIN_MEDIA_TYPE, make_prometheus_renderer
+from nakadi.http.metrics_prometheus import PLAIN_MEDIA_TYPE, make_prometheus_renderer
 
 TEXT = "text/plain;version=0.0.4"
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from nakadi.common.waiting import run_blocking
-from nakadi.engines.memory.stores import MemoryCoordination
+from nakadi.engines.memory.coordination import MemoryCoordination
 from nakadi.model.event_type import Position
 from nakadi.model.events import Record
 from nakadi.model.subscription import Assignment, CommitResult, ParkedEventInfo, PartitionAssignment, Redrive

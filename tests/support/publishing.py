@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from nakadi.auth.permissions import Admins, Blacklist, Features, Permissions
+from nakadi.auth.admins import Admins
+from nakadi.auth.blacklist import Blacklist
+from nakadi.auth.features import Features
+from nakadi.auth.permissions import Permissions
 from nakadi.common.caching import Cache
 from nakadi.common.waiting import Task, run_blocking
 from nakadi.engines.memory.eid_claims import MemoryEidClaims
 from nakadi.engines.memory.event_log import MemoryLog
-from nakadi.engines.memory.stores import MemoryRegistry
+from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
 from nakadi.model.event_type import Category, EnrichmentStrategy, EventType, Version

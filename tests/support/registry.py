@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nakadi.auth.permissions import SettingsDocument
+from nakadi.auth.settings_document import SettingsDocument
 from nakadi.common.caching import Cache
-from nakadi.engines.memory.stores import MemoryRegistry
+from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.ports.registry import DocumentChange
 from tests.support.clock import HandMovedClock
 

@@ -3,13 +3,13 @@
 from math import inf
 
 from nakadi.common.waiting import run_blocking
-from nakadi.engines.archive import objects
-from nakadi.engines.archive.archiver import ArchivePolicy
-from nakadi.engines.archive.objects import archived_segments_from
+from nakadi.engines.archive import object_keys
+from nakadi.engines.archive.policy import ArchivePolicy
+from nakadi.engines.archive.segments import archived_segments_from
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.engines.memory.event_log import MemoryLog
-from nakadi.engines.memory.stores import MemoryLogIndex
+from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Unavailable
 from tests.support.clock import HandMovedClock
@@ -70,7 +70,7 @@ class TieredLogFixture:
     def objects(self) -> list[str]:
         return [
             each.key
-            for folder in (objects.LOG_FOLDER, objects.REWRITTEN_FOLDER)
+            for folder in (object_keys.LOG_FOLDER, object_keys.REWRITTEN_FOLDER)
             for each in self.store.list_objects(folder)
         ]
 

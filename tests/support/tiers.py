@@ -5,7 +5,7 @@ from math import inf
 from pathlib import Path
 
 from nakadi.app.engines import open_event_log, open_log_index
-from nakadi.engines.archive.archiver import ArchivePolicy, TopicCatalog
+from nakadi.engines.archive.policy import ArchivePolicy, TopicCatalog
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.model.events import AppendResult, Record

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from nakadi.engines.archive.objects import decompress_members
+from nakadi.engines.archive.gzip_format import decompress_members
 from nakadi.engines.archive.tiered_log import TieredLog
 from tests.support.api import create_event_type
 from tests.support.consumer import Consumer

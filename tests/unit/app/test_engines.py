@@ -9,7 +9,7 @@ import pytest
 
 from nakadi.app import engines
 from nakadi.engines.memory.event_log import MemoryLog
-from nakadi.engines.memory.stores import MemoryRegistry
+from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.model.outcomes import BadSetting
 from tests.support.clock import HandMovedClock
 from tests.support.engines import COORDINATIONS, EID_CLAIMS, EVENT_LOGS, LOG_INDEXES, REGISTRIES

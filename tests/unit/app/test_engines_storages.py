@@ -20,7 +20,7 @@ from nakadi.app.engines import (
 from nakadi.engines.archive.stores import open_archive_if_set
 from nakadi.engines.kinesis import opening
 from nakadi.engines.memory.event_log import MemoryLog
-from nakadi.engines.memory.stores import MemoryLogIndex
+from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.event_type import Storage, StorageType
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock

@@ -13,8 +13,9 @@ from nakadi.app.functions import (
     request_from_event,
     subject_from_context,
 )
-from nakadi.http.application import Application, Route
+from nakadi.http.application import Application
 from nakadi.http.message import Response, StreamingResponse, json_response
+from nakadi.http.router import Route
 from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
 
 EVENTS = Path(__file__).parents[3] / "events" / "apigateway"

@@ -2,7 +2,10 @@ import itertools
 
 import pytest
 
-from nakadi.auth.permissions import Admins, Blacklist, Features, Permissions, permission_denied_error
+from nakadi.auth.admins import Admins
+from nakadi.auth.blacklist import Blacklist
+from nakadi.auth.features import Features
+from nakadi.auth.permissions import Permissions, permission_denied_error
 from nakadi.model.authorization import (
     UNAUTHENTICATED,
     WILDCARD,

@@ -8,14 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.auth import tokens as tokens_module
-from nakadi.auth.tokens import (
-    KEY_SET_MAX_AGE_SECONDS,
-    KEY_SET_RETRY_INTERVAL_SECONDS,
-    KeySet,
-    TokenRules,
-    TokenVerifier,
-    make_key_fetcher,
-)
+from nakadi.auth.key_set import KEY_SET_MAX_AGE_SECONDS, KEY_SET_RETRY_INTERVAL_SECONDS, KeySet, make_key_fetcher
+from nakadi.auth.tokens import TokenRules, TokenVerifier
 from nakadi.model.authorization import Attribute
 from nakadi.model.outcomes import NotAuthenticated
 from nakadi.ports.clock import SystemClock

@@ -18,7 +18,7 @@ from nakadi.common.caching import (
     ChangeWatchOfSeveralProcesses,
 )
 from nakadi.common.work import NeedsThread, run_without_blocking
-from nakadi.engines.memory.stores import MemoryRegistry
+from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.registry import ChangeCounters, PutDocument, RemoveDocument
 from tests.support.clock import HandMovedClock

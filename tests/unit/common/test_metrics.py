@@ -12,21 +12,24 @@ import pytest
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
+from nakadi.common.chores import run_and_log_failure
 from nakadi.common.counting import OTHER_LABEL_VALUE
 from nakadi.common.metrics import Metrics
 from nakadi.common.waiting import run_blocking
-from nakadi.common.work import LongWorkQueue, run_and_log_failure
-from nakadi.engines.archive.archiver import ArchivePolicy
-from nakadi.engines.archive.reading import SegmentCache, UnreadableSegment
+from nakadi.common.work import LongWorkQueue
+from nakadi.engines.archive.archive_worker import ArchiveWorker
+from nakadi.engines.archive.policy import ArchivePolicy
+from nakadi.engines.archive.segment_cache import SegmentCache, UnreadableSegment
 from nakadi.engines.archive.stores import MemoryStore
-from nakadi.engines.archive.tiered_log import ArchiveWorker
+from nakadi.engines.memory.coordination import MemoryCoordination
 from nakadi.engines.memory.event_log import MemoryLog
-from nakadi.engines.memory.stores import MemoryCoordination, MemoryLogIndex
+from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.engines.sqlite.event_log import SqliteLog
-from nakadi.http.application import Application, Lane, Route
+from nakadi.http.application import Application
 from nakadi.http.asgi import AsgiApplication
 from nakadi.http.message import empty_response
-from nakadi.http.routes.monitoring import metrics_view
+from nakadi.http.metrics_json import metrics_view
+from nakadi.http.router import Lane, Route
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import Position
 from nakadi.model.events import EventSlice, Record, StoredEvent

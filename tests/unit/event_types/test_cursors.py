@@ -9,8 +9,8 @@ from nakadi.event_types.cursors import (
     fits_64_bits,
     offset_digits,
     parse_offset,
-    position_in_newest_timeline,
 )
+from nakadi.event_types.positions import position_in_newest_timeline
 from nakadi.model.event_type import Cursor, Position
 from tests.support.builders import an_event_type
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.common.caching import Cache
-from nakadi.engines.memory.stores import MemoryRegistry
+from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.event_types import repository
 from nakadi.event_types.repository import MAX_EVENT_TYPE_WRITE_ATTEMPTS, EventTypes
 from nakadi.model.event_type import Version

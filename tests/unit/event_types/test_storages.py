@@ -1,8 +1,9 @@
 import pytest
 
-from nakadi.auth.permissions import Features, SettingsDocument
+from nakadi.auth.features import Features
+from nakadi.auth.settings_document import SettingsDocument
 from nakadi.common.caching import Cache
-from nakadi.engines.memory.stores import MemoryRegistry
+from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.event_types.storages import Storages
 from nakadi.model.event_type import Storage, StorageType
 from nakadi.model.outcomes import Invalid, NotFound, NotPermitted, TryLater, Unavailable

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
-from nakadi.event_types.system_event_types import (
+from nakadi.event_types.system_event_type_definitions import (
     AUDIT_LOG,
     BATCH_PUBLISHED,
     DEAD_LETTER_SCHEMA,

@@ -2,8 +2,9 @@
 
 import pytest
 
-from nakadi.http.application import Application, Route
+from nakadi.http.application import Application
 from nakadi.http.message import StreamingResponse
+from nakadi.http.router import Route
 from nakadi.local.serving import ServerThread
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.http_server import SlowHandler, Streams, echo

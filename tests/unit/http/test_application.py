@@ -6,8 +6,9 @@ import logging
 
 import pytest
 
-from nakadi.http.application import Application, Route
+from nakadi.http.application import Application
 from nakadi.http.message import Request, Response, StreamingResponse, json_response
+from nakadi.http.router import Route
 from nakadi.model.authorization import Subject
 from nakadi.model.outcomes import Conflict, NotAuthenticated, NotFound, NotPermitted, TooLarge
 from tests.support.logs import records_of_this_thread

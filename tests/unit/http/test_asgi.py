@@ -7,9 +7,11 @@ import json
 import pytest
 
 from nakadi.common.metrics import Metrics
-from nakadi.http.application import Application, Route
+from nakadi.http.application import Application
 from nakadi.http.asgi import AsgiApplication, RequestLimits
-from nakadi.http.message import Response, StreamingResponse, empty_response, json_response, request_from_scope
+from nakadi.http.asgi_requests import request_from_scope
+from nakadi.http.message import Response, StreamingResponse, empty_response, json_response
+from nakadi.http.router import Route
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.outcomes import NotAuthenticated
 from tests.support.asgi import NO_HEAD_START, Client, a_scope, an_application, get_application_response, get_response

@@ -8,9 +8,11 @@ import zlib
 
 import pytest
 
-from nakadi.http.application import Application, Lane, Route
+from nakadi.http.application import Application
 from nakadi.http.asgi import AsgiApplication, RequestLimits
-from nakadi.http.message import ClientGone, Response, StreamingResponse, empty_response, request_from_scope
+from nakadi.http.asgi_requests import request_from_scope
+from nakadi.http.message import ClientGone, Response, StreamingResponse, empty_response
+from nakadi.http.router import Lane, Route
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.asgi import NO_HEAD_START, Client, a_scope, an_application, get_response, streaming
 from tests.support.patience import PATIENCE, measure_cpu

@@ -2,7 +2,8 @@
 
 import pytest
 
-from nakadi.http.bodies import ObjectReader, event_type_draft, json_document, object_body, subscription_draft
+from nakadi.http.bodies import ObjectReader, json_document, object_body
+from nakadi.http.drafts import event_type_draft, subscription_draft
 from nakadi.http.message import Request
 from nakadi.model.outcomes import Malformed
 

@@ -14,11 +14,13 @@ from nakadi.app.settings import Settings
 from nakadi.common.metrics import Metrics
 from nakadi.common.waiting import LEAVE_LOOP, Callback
 from nakadi.common.work import check_may_block
-from nakadi.engines.memory.stores import MemoryRegistry
+from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.http import direct
-from nakadi.http.application import Application, Lane, Route
+from nakadi.http.application import Application
+from nakadi.http.asgi_requests import request_from_scope
 from nakadi.http.direct import LoopMailbox, LoopWorkQueue, QuickAnswerer, WriteGate, http_response_bytes
-from nakadi.http.message import Response, empty_response, json_response, request_from_scope
+from nakadi.http.message import Response, empty_response, json_response
+from nakadi.http.router import Lane, Route
 from nakadi.local.serving import ServerThread
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.events import Refused, Stored
@@ -492,13 +494,13 @@ def test_nothing_is_begun_for_a_client_that_has_left():
 @pytest.mark.parametrize(("size", "lanes"), [(32 * 1024, []), (32 * 1024 + 1, [Lane.EVENTS])])
 def test_a_long_answer_is_compressed_in_a_thread(monkeypatch, size, lanes):
     """The loop compresses short answers only, for a long one would hold up all other requests."""
-    compress, threads = direct.negotiation.compress_body, []
+    compress, threads = direct.compression.compress_body, []
 
     def compressing(*arguments):
         threads.append(threading.current_thread() is threading.main_thread())
         return compress(*arguments)
 
-    monkeypatch.setattr(direct.negotiation, "compress_body", compressing)
+    monkeypatch.setattr(direct.compression, "compress_body", compressing)
     response = Response(200, {"content-type": "application/json"}, b"x" * size)
     _, [answer], _, used = answer_directly(response, BareConnection(is_lost=False))
     assert used == lanes

@@ -14,7 +14,6 @@ import pytest
 
 from nakadi import openapi
 from nakadi.http import docs_page
-from nakadi.http.application import Router
 from nakadi.http.docs_page import (
     VOID_ELEMENTS,
     element,
@@ -25,8 +24,9 @@ from nakadi.http.docs_page import (
     type_html,
 )
 from nakadi.http.message import Request, Response
-from nakadi.http.routes import monitoring
-from nakadi.openapi import example_of_parameter, example_of_schema
+from nakadi.http.router import Router
+from nakadi.http.routes import documentation
+from nakadi.openapi.examples import example_of_parameter, example_of_schema
 
 PAGE = docs_page.page_html("https://nakadi.example.org")
 
@@ -56,7 +56,7 @@ class Reader(HTMLParser):
 
 
 def answer(path: str, **headers: str) -> Response:
-    route, _ = Router(monitoring.documentation_routes()).find_route("GET", path)
+    route, _ = Router(documentation.routes()).find_route("GET", path)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     request = Request(method="GET", path=path, headers=named, declared=route.parameters)
     response = route.handler(request)

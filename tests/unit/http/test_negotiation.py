@@ -5,10 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from msgspec.structs import replace
 
-from nakadi.http.application import Application, Route
+from nakadi.http.application import Application
 from nakadi.http.message import Request, Response, StreamingResponse, empty_response, json_response
 from nakadi.http.negotiation import json_media_type_for, with_preferred_problem_media_type
 from nakadi.http.problem import problem_of_error
+from nakadi.http.router import Route
 from nakadi.model.outcomes import NotFound
 from tests.support.everything import choose_count
 from tests.support.patience import measure_cpu

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi.http.application import Application, Route
+from nakadi.http.application import Application
 from nakadi.http.message import Request, Response
 from nakadi.http.parameters import (
     FlagParameter,
@@ -12,6 +12,7 @@ from nakadi.http.parameters import (
     TextParameter,
     UndeclaredParameter,
 )
+from nakadi.http.router import Route
 from nakadi.model.outcomes import Malformed
 
 TEXT, NUMBER, FLAG, LIST, HEADER = (

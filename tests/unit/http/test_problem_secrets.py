@@ -10,7 +10,8 @@ import pytest
 
 from nakadi import openapi
 from nakadi.local import Broker
-from nakadi.openapi import ApiOperation, example_of_parameter, examples_of_media_type
+from nakadi.openapi import ApiOperation
+from nakadi.openapi.examples import example_of_parameter, examples_of_media_type
 from tests.support.api import create_event_type
 from tests.support.patience import PATIENCE
 

@@ -8,10 +8,11 @@ import time
 
 import pytest
 
-from nakadi.http.application import Application, Route
+from nakadi.http.application import Application
 from nakadi.http.asgi import AsgiApplication
 from nakadi.http.connection import Connection, ServerState
 from nakadi.http.message import empty_response
+from nakadi.http.router import Route
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.http_server import H2C, JSON, digest
 from tests.support.logs import records_of

@@ -11,9 +11,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from nakadi.http import connection
-from nakadi.http.application import Application, Route
+from nakadi.http.application import Application
 from nakadi.http.asgi import RequestLimits
 from nakadi.http.message import StreamingResponse
+from nakadi.http.router import Route
 from nakadi.http.server import Server, open_listening_socket
 from nakadi.local.serving import ServerThread
 from nakadi.model.authorization import UNAUTHENTICATED

@@ -5,8 +5,9 @@ import threading
 import httpx
 import pytest
 
-from nakadi.http.application import Application, Route
+from nakadi.http.application import Application
 from nakadi.http.message import json_response
+from nakadi.http.router import Route
 from nakadi.local.serving import ServerThread, server_url
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support import http

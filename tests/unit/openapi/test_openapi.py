@@ -32,7 +32,7 @@ from nakadi.model.event_type import (
     SchemaType,
     StorageType,
 )
-from nakadi.openapi import examples_of_media_type
+from nakadi.openapi.examples import examples_of_media_type
 from nakadi_cli import __version__
 from tests.support.environment import plain_environment
 from tests.support.openapi import validate

@@ -14,9 +14,9 @@ from nakadi import openapi
 from nakadi.app.broker import open_broker
 from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
-from nakadi.http.application import Route
 from nakadi.http.message import JSON_MEDIA_TYPE, Parameter
 from nakadi.http.parameters import ChoiceParameter, FlagParameter, Header, IntegerParameter, ListParameter
+from nakadi.http.router import Route
 
 # The application reads it from every request.
 OF_EVERY_REQUEST = ("header", "x-flow-id")
@@ -81,7 +81,9 @@ def _assert_described_as_declared(parameter: Parameter, schema: openapi.Node, wh
 
 
 @pytest.mark.parametrize(
-    "path", [*sorted(PACKAGE.glob("http/routes/*.py")), PACKAGE / "http/bodies.py"], ids=lambda path: path.stem
+    "path",
+    [*sorted(PACKAGE.glob("http/routes/*.py")), PACKAGE / "http/bodies.py", PACKAGE / "http/drafts.py"],
+    ids=lambda path: path.stem,
 )
 def test_handlers_read_through_declarations_alone(path: Path) -> None:
     """No module of routes reads the query, the headers or the URL of a request past its declarations."""

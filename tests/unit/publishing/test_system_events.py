@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from nakadi.auth.permissions import Features
-from nakadi.event_types.system_event_types import (
+from nakadi.auth.features import Features
+from nakadi.event_types.system_event_type_definitions import (
     ACCESS_LOG,
     BATCH_PUBLISHED,
     DATA_STREAMED,

@@ -3,9 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
-from nakadi.auth.permissions import Admins, Blacklist, Features, Permissions
+from nakadi.auth.admins import Admins
+from nakadi.auth.blacklist import Blacklist
+from nakadi.auth.features import Features
+from nakadi.auth.permissions import Permissions
 from nakadi.common.caching import Cache
-from nakadi.engines.memory.stores import MemoryRegistry
+from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import EventType

@@ -9,10 +9,13 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from nakadi.auth.permissions import Admins, Blacklist, Features, Permissions
+from nakadi.auth.admins import Admins
+from nakadi.auth.blacklist import Blacklist
+from nakadi.auth.features import Features
+from nakadi.auth.permissions import Permissions
 from nakadi.common.caching import Cache
 from nakadi.common.waiting import run_blocking
-from nakadi.engines.memory.stores import MemoryRegistry
+from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import CursorResolver
 from nakadi.http.message import Request

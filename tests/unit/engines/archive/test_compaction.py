@@ -10,7 +10,8 @@ import pytest
 
 from nakadi.common.waiting import run_blocking
 from nakadi.engines.archive import archiver as archiver_module
-from nakadi.engines.archive.archiver import ArchivePolicy, Archiver
+from nakadi.engines.archive.archiver import Archiver
+from nakadi.engines.archive.policy import ArchivePolicy
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.model.events import Record
 from tests.support.patience import PATIENCE, until

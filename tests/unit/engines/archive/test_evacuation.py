@@ -5,13 +5,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nakadi.engines.archive import objects
+from nakadi.engines.archive import member_format, object_keys
 from nakadi.engines.archive.evacuation import Evacuation, EvacuationBusy
-from nakadi.engines.archive.maintenance import ArchiveSweep, PartitionBusy, claim_partition
-from nakadi.engines.archive.objects import BadArchive
-from nakadi.engines.archive.reading import ArchiveReader, SegmentCache
+from nakadi.engines.archive.gzip_format import BadArchive
+from nakadi.engines.archive.merging import PartitionBusy, claim_partition
+from nakadi.engines.archive.reading import ArchiveReader
+from nakadi.engines.archive.segment_cache import SegmentCache
 from nakadi.engines.archive.stores import MemoryStore
-from nakadi.engines.memory.stores import MemoryLogIndex
+from nakadi.engines.archive.sweeping import ArchiveSweep
+from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.events import Record, StoredEvent
 from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 
@@ -30,7 +32,7 @@ def add_object(index, store, key, places=PLACES):
     for topic, partition in places:
         head = index.index_heads([(topic, partition)])[topic, partition]
         first = head.state.next_offset
-        member = objects.pack_member(topic, partition, [event(topic, first), event(topic, first + 1)])
+        member = member_format.pack_member(topic, partition, [event(topic, first), event(topic, first + 1)])
         segment = IndexSegment(
             state_before=IndexingState(next_offset=first),
             offset_count=2,
@@ -69,8 +71,8 @@ def evacuation(index, store):
 def rewrite(index, store, topic="a", partition=0):
     """The first segment of a partition comes to lie in an object of its own, as after an erasure."""
     [segment] = index.segments_from(topic, partition, 0, 1)
-    key = objects.new_rewritten_key(segment.location.key, topic, partition, 0)
-    content = objects.pack_member(topic, partition, [event(topic, 0)])
+    key = object_keys.new_rewritten_key(segment.location.key, topic, partition, 0)
+    content = member_format.pack_member(topic, partition, [event(topic, 0)])
     store.put(key, content)
     written = IndexSegment(
         state_before=segment.state_before,
@@ -170,7 +172,7 @@ def test_a_damaged_object_stays(index, store, evacuation):
 
 def test_a_young_object_may_be_about_to_be_used(index, store, evacuation):
     """An indexer refers to its object after it has written it: until then it is not taken for a dead one."""
-    content = objects.pack_member("a", 0, [event("a", 2), event("a", 3)])
+    content = member_format.pack_member("a", 0, [event("a", 2), event("a", 3)])
     store.put("log/ns/shared/2026-11-21/t-2.json.gz", content)
     [found] = [each for each in evacuation.partly_dead_objects() if each.stored.key.endswith("t-2.json.gz")]
     assert not evacuation.is_settled(found.stored, NOW)
@@ -181,7 +183,7 @@ def test_a_young_object_may_be_about_to_be_used(index, store, evacuation):
 
 def test_a_young_object_of_a_rewriter_may_be_about_to_be_used(index, store, evacuation):
     """Who holds the partition may still refer to it; once the partition is free, nobody will."""
-    store.put("compacted/ns/a/0/000-1.json.gz", objects.pack_member("a", 0, [event("a", 0)]))
+    store.put("compacted/ns/a/0/000-1.json.gz", member_format.pack_member("a", 0, [event("a", 0)]))
     [found] = evacuation.partly_dead_objects()
     with claim_partition(index, "a", 0):
         assert not evacuation.is_settled(found.stored, NOW)
@@ -198,7 +200,7 @@ NEXT_KEY = "log/ns/shared/2026-11-21/t-2.json.gz"
 
 def test_a_sweep_without_grace_leaves_what_is_about_to_be_used(index, store, evacuation):
     """An archiver may refer to the object that it wrote a moment ago until another one has archived the events."""
-    store.put(NEXT_KEY, objects.pack_member("a", 0, [event("a", 2), event("a", 3)]))
+    store.put(NEXT_KEY, member_format.pack_member("a", 0, [event("a", 2), event("a", 3)]))
     assert sweep(evacuation) == 0
     assert NEXT_KEY in store.all_keys()
 
@@ -217,7 +219,7 @@ def test_a_sweep_sees_a_reference_that_is_made_while_it_looks(index, store, monk
         add_object(index, store, NEXT_KEY, PLACES[:1])
         return found
 
-    store.put(NEXT_KEY, objects.pack_member("a", 0, [event("a", 2), event("a", 3)]))
+    store.put(NEXT_KEY, member_format.pack_member("a", 0, [event("a", 2), event("a", 3)]))
     monkeypatch.setattr(index, "referenced_archive_keys", read_references_then_archive)
     assert sweep(Evacuation(index, store, ("ns",))) == 0
     assert offsets(index, store, "a", 0) == [0, 1, 2, 3]
@@ -225,7 +227,7 @@ def test_a_sweep_sees_a_reference_that_is_made_while_it_looks(index, store, monk
 
 def test_a_sweep_without_grace_leaves_young_objects_while_members_move(store, evacuation):
     """A process that moves members refers to its new object only later: its events are in the index already."""
-    store.put(NEXT_KEY, objects.pack_member("a", 0, [event("a", 0)]))
+    store.put(NEXT_KEY, member_format.pack_member("a", 0, [event("a", 0)]))
     with evacuation.claimed():
         assert sweep(evacuation) == 0
     assert sweep(evacuation) == 1

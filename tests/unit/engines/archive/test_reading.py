@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from nakadi.engines.archive import objects
-from nakadi.engines.archive import reading as libraries
-from nakadi.engines.archive.objects import archived_segments_from
-from nakadi.engines.archive.reading import CONCURRENT_READS, ArchiveReader, SegmentCache, UnreadableSegment
+from nakadi.engines.archive import gzip_format, member_format, segment_cache
+from nakadi.engines.archive.reading import ArchiveReader
+from nakadi.engines.archive.segment_cache import CONCURRENT_READS, SegmentCache, UnreadableSegment
+from nakadi.engines.archive.segments import archived_segments_from
 from nakadi.engines.archive.stores import MemoryStore
-from nakadi.engines.memory.stores import MemoryLogIndex
+from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.events import Record, StoredEvent
 from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 from tests.support.patience import PATIENCE, until
@@ -76,7 +76,7 @@ class ReadingSetup:
         first = 0
         for revision, count in enumerate(counts):
             events = [StoredEvent(first + number, Record(b"%d" % number), NOW) for number in range(count)]
-            content = objects.pack_member("t", 0, events, "order.placed")
+            content = member_format.pack_member("t", 0, events, "order.placed")
             self.store.put(f"object {revision}", content)
             segment = IndexSegment(
                 state_before=IndexingState(next_offset=first),
@@ -211,13 +211,13 @@ def test_what_is_asked_for_at_once_is_bounded_by_bytes(monkeypatch, bytes_ahead,
     """Large objects are read few at a time, and a very large one alone."""
     sizes = {segment.location.length for segment in ReadingSetup(*[10] * 12).segments}
     assert 150 < min(sizes) <= max(sizes) <= 200
-    monkeypatch.setattr(libraries, "MAX_BYTES_READ_AHEAD", bytes_ahead)
+    monkeypatch.setattr(segment_cache, "MAX_BYTES_READ_AHEAD", bytes_ahead)
     assert read_in_rounds(12, at_once).rounds == 12 / at_once
 
 
 def test_a_reader_that_ends_leaves_nothing_to_be_read(monkeypatch):
     """What was asked for and has not begun when its reader ends is never read."""
-    monkeypatch.setattr(libraries, "CONCURRENT_READS", 1)
+    monkeypatch.setattr(segment_cache, "CONCURRENT_READS", 1)
     store = Rounds()
     setup = ReadingSetup(*[10] * 30, store=store)
     with ThreadPoolExecutor(1) as threads, closing(setup.reader):
@@ -302,17 +302,21 @@ def test_the_manifest_begins_with_the_segment_of_an_offset(setup: ReadingSetup):
 
 def test_members_of_many_events_are_split(monkeypatch):
     """A range may hold several members; their events come back as one, in order, and with whatever each line has."""
-    monkeypatch.setattr(objects, "GZIP_MEMBER_BYTES", 200)
+    monkeypatch.setattr(member_format, "GZIP_MEMBER_BYTES", 200)
     events = [StoredEvent(number, Record(b"%d" % number), NOW) for number in range(50)]
     events += [StoredEvent(50, Record(None, "key"), NOW), StoredEvent(51, Record(b"1", "key"), NOW)]
-    packer = objects.MemberPacker("t", 0, "order.placed")
+    packer = member_format.MemberPacker("t", 0, "order.placed")
     for event in events:
         packer.add_events([event])
     content = packer.finish()
     assert content.count(b"\x1f\x8b\x08") > 5
-    assert list(objects.parse_partition_member(content, "t", 0)) == list(objects.parse_member(content)) == events
+    assert (
+        list(member_format.parse_partition_member(content, "t", 0))
+        == list(member_format.parse_member(content))
+        == events
+    )
     for wrong in (("t", 1), ("u", 0)):
-        with pytest.raises(objects.BadArchive):
-            objects.parse_partition_member(content, *wrong)
-    with pytest.raises(objects.BadArchive):
-        objects.parse_partition_member(content + content, "t", 0)
+        with pytest.raises(gzip_format.BadArchive):
+            member_format.parse_partition_member(content, *wrong)
+    with pytest.raises(gzip_format.BadArchive):
+        member_format.parse_partition_member(content + content, "t", 0)

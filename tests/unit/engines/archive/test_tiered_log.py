@@ -9,12 +9,13 @@ from math import inf
 import pytest
 
 from nakadi.common.waiting import run_blocking
-from nakadi.engines.archive.archiver import ArchivePolicy, Archiver
-from nakadi.engines.archive.objects import archived_segments_from
+from nakadi.engines.archive.archiver import Archiver
+from nakadi.engines.archive.policy import ArchivePolicy
+from nakadi.engines.archive.segments import archived_segments_from
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.engines.memory.event_log import MemoryLog
-from nakadi.engines.memory.stores import MemoryLogIndex
+from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.events import OffsetBounds, Record
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic

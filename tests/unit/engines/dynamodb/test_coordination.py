@@ -12,9 +12,10 @@ from msgspec.structs import replace
 
 from nakadi.app.engines import open_coordination
 from nakadi.common.waiting import run_blocking
-from nakadi.engines.dynamodb.client import RETRY_PAUSES_SECONDS, CallRetryPolicy, TableAddress
+from nakadi.engines.dynamodb.client import RETRY_PAUSES_SECONDS, CallRetryPolicy
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
 from nakadi.engines.dynamodb.coordination_table import LEASES_KEY, CoordinationTable
+from nakadi.engines.dynamodb.table_address import TableAddress
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import BadSetting, Invalid, Unavailable
 from nakadi.model.subscription import EMPTY_ASSIGNMENT, Assignment, CommitResult, PartitionAssignment

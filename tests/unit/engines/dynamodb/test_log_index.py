@@ -3,8 +3,9 @@
 import pytest
 
 from nakadi.engines.dynamodb import log_index
-from nakadi.engines.dynamodb.client import RETRY_PAUSES_SECONDS, CallRetryPolicy, TableAddress
+from nakadi.engines.dynamodb.client import RETRY_PAUSES_SECONDS, CallRetryPolicy
 from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
+from nakadi.engines.dynamodb.table_address import TableAddress
 from nakadi.model.log_index import (
     ArchiveLocation,
     IndexHead,

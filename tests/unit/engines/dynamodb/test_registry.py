@@ -9,14 +9,9 @@ from pynamodb.expressions.operand import Path
 
 from nakadi.app.engines import open_registry
 from nakadi.engines.common.documents import CHANGE_COUNTS_KIND
-from nakadi.engines.dynamodb.client import (
-    CONFLICT_RETRY_PAUSES_SECONDS,
-    RETRY_PAUSES_SECONDS,
-    CallRetryPolicy,
-    TableAddress,
-    connect,
-)
+from nakadi.engines.dynamodb.client import CONFLICT_RETRY_PAUSES_SECONDS, RETRY_PAUSES_SECONDS, CallRetryPolicy
 from nakadi.engines.dynamodb.registry import DocumentItem, DynamoDbRegistry
+from nakadi.engines.dynamodb.table_address import TableAddress, connect
 from nakadi.engines.dynamodb.tables import DOCUMENTS_TABLE
 from nakadi.model.outcomes import BadSetting, Invalid, Unavailable
 from nakadi.ports.registry import (

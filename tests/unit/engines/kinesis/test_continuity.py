@@ -3,7 +3,7 @@
 import pytest
 
 from nakadi.engines.kinesis.continuity import ShardTreeCache
-from nakadi.engines.kinesis.stream import Shard
+from nakadi.engines.kinesis.shards import Shard
 from nakadi.model.log_index import RecordPosition
 
 

@@ -5,9 +5,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from nakadi.common.waiting import run_blocking
-from nakadi.engines.archive import maintenance
-from nakadi.engines.archive.maintenance import MIN_SEGMENTS_TO_MERGE, ArchiveSweep, SegmentMerger
-from nakadi.engines.archive.objects import archived_segments_from
+from nakadi.engines.archive import merging
+from nakadi.engines.archive.merging import MIN_SEGMENTS_TO_MERGE, SegmentMerger
+from nakadi.engines.archive.segments import archived_segments_from
+from nakadi.engines.archive.sweeping import ArchiveSweep
 from nakadi.model.events import OffsetBounds, Record
 from nakadi.model.outcomes import Unavailable
 from tests.support.kinesis_faults import FaultyKinesis
@@ -109,7 +110,7 @@ def test_compaction_that_was_asleep_changes_nothing(faulty_kinesis: FaultyKinesi
         put(key, content)
         assert faulty_kinesis.index.claim("compaction/t/0", "another process", 60)
 
-    monkeypatch.setattr(maintenance, "CLAIM_DURATION_SECONDS", 0.0)
+    monkeypatch.setattr(merging, "CLAIM_DURATION_SECONDS", 0.0)
     faulty_kinesis.archive.put = put_and_sleep
     before = list(archived_segments_from(faulty_kinesis.index, "t", 0))
     upto = faulty_kinesis.clock.now() + timedelta(seconds=1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nakadi.common.waiting import run_blocking
-from nakadi.engines.kinesis import continuity, indexing, maintenance, reading, scanning, tails
+from nakadi.engines.kinesis import continuity, gaps, indexing, scanning, shard_watch, tails
 from nakadi.model.events import Record, Refused, Stored
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.model.outcomes import Unavailable
@@ -45,7 +45,7 @@ def log(faulty_kinesis: FaultyKinesis):
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
     """No one in these tests waits as long as in production; a module that waits by another name is an error here."""
-    for module in (continuity, indexing, maintenance, reading, scanning, tails):
+    for module in (continuity, gaps, indexing, scanning, shard_watch, tails):
         monkeypatch.setattr(module, "RETRY_TIMEOUT_SECONDS", 1.0)
 
 
@@ -53,7 +53,7 @@ def test_every_module_that_waits_is_known():
     """A module of the engine that gives up after a time has it shortened in these tests."""
     folder = Path(continuity.__file__).parent
     waiting = {each.stem for each in folder.glob("*.py") if "RETRY_TIMEOUT_SECONDS" in each.read_text()}
-    assert waiting == {"continuity", "indexing", "maintenance", "reading", "scanning", "tails"}
+    assert waiting == {"continuity", "gaps", "indexing", "scanning", "shard_watch", "tails"}
 
 
 def values(log, partition: int = 0) -> list[bytes | None]:

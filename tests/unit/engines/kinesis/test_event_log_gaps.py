@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.common.waiting import run_blocking
-from nakadi.event_types.cursors import count_events_between, next_event_location
-from nakadi.event_types.system_event_types import AUDIT_LOG
+from nakadi.event_types.positions import count_events_between, next_event_location
+from nakadi.event_types.system_event_type_definitions import AUDIT_LOG
 from nakadi.event_types.timelines import next_timeline
 from nakadi.http.views import timeline_view
 from nakadi.model.authorization import UNAUTHENTICATED, Feature

@@ -13,16 +13,19 @@ import pytest
 
 from nakadi.common.caching import ChangeWatch
 from nakadi.common.waiting import run_blocking
-from nakadi.engines.archive.reading import SegmentCache
+from nakadi.engines.archive.segment_cache import SegmentCache
 from nakadi.engines.archive.stores import MemoryStore
+from nakadi.engines.kinesis.call_rate import GrowingPauses
 from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.event_log import KinesisLog, KinesisOptions
+from nakadi.engines.kinesis.failures import ShardBusy
 from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.engines.kinesis.reading import StreamReader
-from nakadi.engines.kinesis.stream import GrowingPauses, ShardBusy, ShardTree, Stream
+from nakadi.engines.kinesis.shards import ShardTree
+from nakadi.engines.kinesis.stream import Stream
 from nakadi.engines.kinesis.tails import LastWrittenRecords
 from nakadi.engines.kinesis.topics import TopicCache
-from nakadi.engines.memory.stores import MemoryLogIndex
+from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.events import EventSlice, Record, Stored
 from nakadi.model.log_index import ShardProgress
 from nakadi.ports.clock import SystemClock

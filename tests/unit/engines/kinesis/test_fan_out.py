@@ -11,11 +11,12 @@ import pytest
 from nakadi.common.waiting import run_blocking
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.kinesis import fan_out, opening
+from nakadi.engines.kinesis.call_rate import GrowingPauses
 from nakadi.engines.kinesis.continuity import ShardCursor
 from nakadi.engines.kinesis.event_log import KinesisLog
-from nakadi.engines.kinesis.recent_records import ArrivedRecord
-from nakadi.engines.kinesis.stream import GrowingPauses, RecordPage, Stream
-from nakadi.engines.memory.stores import MemoryLogIndex
+from nakadi.engines.kinesis.numbering import ArrivedRecord
+from nakadi.engines.kinesis.stream import RecordPage, Stream
+from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.events import Record
 from nakadi.model.log_index import RecordPosition
 from nakadi.ports.clock import SystemClock

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from nakadi.common.caching import ChangeWatch
 from nakadi.common.waiting import run_blocking
 from nakadi.engines.kinesis import envelopes
+from nakadi.engines.kinesis.call_rate import GrowingPauses
 from nakadi.engines.kinesis.continuity import ShardTreeCache
-from nakadi.engines.kinesis.reading import RestartingReader, StreamReader
-from nakadi.engines.kinesis.stream import GrowingPauses
+from nakadi.engines.kinesis.reading import StreamReader
+from nakadi.engines.kinesis.restarting_reader import RestartingReader
 from nakadi.engines.kinesis.tails import MAX_READ_PAUSE_SECONDS, LastWrittenRecords
 from nakadi.engines.kinesis.topics import TopicCache
 from nakadi.model.events import OffsetBounds, Record

@@ -3,7 +3,8 @@
 import pytest
 
 from nakadi.engines.kinesis import envelopes
-from nakadi.engines.kinesis.recent_records import RECORD_OVERHEAD_BYTES, ArrivedRecord, RecentRecords
+from nakadi.engines.kinesis.numbering import ArrivedRecord
+from nakadi.engines.kinesis.recent_records import RECORD_OVERHEAD_BYTES, RecentRecords
 from nakadi.model.log_index import NOTHING_INDEXED, IndexingState, RecordPosition
 
 SIZE = 100

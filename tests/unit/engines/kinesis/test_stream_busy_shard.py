@@ -16,16 +16,12 @@ from nakadi.common.waiting import run_blocking
 from nakadi.engines.kinesis import event_log as event_log_module
 from nakadi.engines.kinesis import stream as stream_module
 from nakadi.engines.kinesis import tails as tails_module
+from nakadi.engines.kinesis.call_rate import CallRate
 from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.event_log import KinesisLog
-from nakadi.engines.kinesis.reading import ShardWatch
-from nakadi.engines.kinesis.stream import (
-    MAX_WAIT_TO_BEGIN_READING_SECONDS,
-    MAX_WAIT_TO_READ_ON_SECONDS,
-    CallRate,
-    ShardBusy,
-    Stream,
-)
+from nakadi.engines.kinesis.failures import ShardBusy
+from nakadi.engines.kinesis.shard_watch import ShardWatch
+from nakadi.engines.kinesis.stream import MAX_WAIT_TO_BEGIN_READING_SECONDS, MAX_WAIT_TO_READ_ON_SECONDS, Stream
 from nakadi.event_types.snapshot import event_log_errors_as_unavailable
 from nakadi.http.problem import problem_of_error
 from nakadi.model.events import Record

@@ -4,9 +4,12 @@ import re
 import httpx
 import pytest
 
-from nakadi.auth.permissions import Admins, Blacklist, Permissions, SettingsDocument
+from nakadi.auth.admins import Admins
+from nakadi.auth.blacklist import Blacklist
+from nakadi.auth.permissions import Permissions
+from nakadi.auth.settings_document import SettingsDocument
 from nakadi.common.caching import Cache
-from nakadi.engines.memory.stores import MemoryRegistry
+from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.http.application import Application
 from nakadi.http.routes import publishing as routes
 from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Authorization, BlockedKind, Feature, Subject

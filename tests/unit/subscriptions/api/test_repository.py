@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nakadi.common.caching import Cache
-from nakadi.engines.memory.stores import MemoryRegistry
+from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.outcomes import Conflict, NotFound, Unavailable
 from nakadi.model.subscription import Subscription

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from nakadi.common.caching import Cache
 from nakadi.common.waiting import run_blocking
 from nakadi.engines.memory.event_log import MemoryLog
-from nakadi.engines.memory.stores import MemoryRegistry
+from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import CursorResolver
 from nakadi.model.event_type import Position

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from nakadi.engines.memory.stores import MemoryCoordination
+from nakadi.engines.memory.coordination import MemoryCoordination
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EMPTY_ASSIGNMENT

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from msgspec.structs import replace
 
-from nakadi.engines.memory.stores import MemoryCoordination
+from nakadi.engines.memory.coordination import MemoryCoordination
 from nakadi.model.event_type import Position
 from nakadi.model.subscription import EMPTY_ASSIGNMENT, OffsetsCommitted, SubscriptionChange
 from nakadi.subscriptions.api.assignments import with_entries

@@ -14,14 +14,16 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nakadi.auth.permissions import Admins, Blacklist, Features
+from nakadi.auth.admins import Admins
+from nakadi.auth.blacklist import Blacklist
+from nakadi.auth.features import Features
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.storages import Storages
-from nakadi.event_types.system_event_types import AUDIT_LOG, EVENT_TYPE_LOG, SUBSCRIPTION_LOG
+from nakadi.event_types.system_event_type_definitions import AUDIT_LOG, EVENT_TYPE_LOG, SUBSCRIPTION_LOG
 from nakadi.http import views
-from nakadi.http.application import Handler, Route
 from nakadi.http.message import Answer, Request
-from nakadi.http.views import subscription_view
+from nakadi.http.router import Handler, Route
+from nakadi.http.subscription_views import subscription_view
 from nakadi.model.authorization import Feature
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import StillRunning

@@ -103,7 +103,8 @@ def make_authentication(settings: Settings, clock: Clock) -> Authenticate | None
 
 def make_token_verifier(settings: Settings, clock: Clock) -> TokenVerifier:
     """What tells good tokens from others, by these settings."""
-    from nakadi.auth.tokens import KeySet, TokenRules, TokenVerifier, make_key_fetcher
+    from nakadi.auth.key_set import KeySet, make_key_fetcher
+    from nakadi.auth.tokens import TokenRules, TokenVerifier
 
     if not settings.auth_jwks:
         raise BadSetting("NAKADI_AUTH=jwt needs NAKADI_AUTH_JWKS: the file or URL of the key set")

@@ -26,15 +26,15 @@ from nakadi.app.settings import Settings
 from nakadi.common.caching import ChangeCounter, ChangeCountingRegistry, ChangeWatch, ChangeWatchOfSeveralProcesses
 from nakadi.common.metrics import Metrics
 from nakadi.common.work import LongWorkQueue
-from nakadi.event_types.deletion import DeletedEventTypeCleanup, GetDependents, Housekeeping
+from nakadi.event_types.compaction_guard import CompactionGuard
+from nakadi.event_types.deletion import DeletedEventTypeCleanup, GetDependents
+from nakadi.event_types.housekeeping import Housekeeping
+from nakadi.event_types.lost_events import LostEventsRecovery
 from nakadi.event_types.snapshot import CursorResolver
-from nakadi.event_types.system_event_types import (
-    SystemEventTypeOwner,
-    SystemEventTypes,
-    system_event_type_definitions,
-)
-from nakadi.event_types.tables import CompactionGuard, TableLagMonitor
-from nakadi.event_types.timelines import LostEventsRecovery, Timelines
+from nakadi.event_types.system_event_type_definitions import SystemEventTypeOwner, system_event_type_definitions
+from nakadi.event_types.system_event_types import SystemEventTypes
+from nakadi.event_types.table_lag import TableLagMonitor
+from nakadi.event_types.timelines import Timelines
 from nakadi.model.outcomes import NotFound, Unavailable
 from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.coordination import Coordination

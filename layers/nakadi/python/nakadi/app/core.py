@@ -17,22 +17,19 @@ from nakadi.app.engines import (
     storage_url,
 )
 from nakadi.app.settings import Settings
-from nakadi.auth.permissions import (
-    SETTINGS_KIND,
-    Admins,
-    Blacklist,
-    Features,
-    Permissions,
-    SettingsBody,
-    SettingsDocument,
-)
+from nakadi.auth.admins import Admins
+from nakadi.auth.blacklist import Blacklist
+from nakadi.auth.features import Features
+from nakadi.auth.permissions import Permissions
+from nakadi.auth.settings_document import SETTINGS_KIND, SettingsBody, SettingsDocument
 from nakadi.common.caching import Cache, ChangeWatch, wait_until_caches_expire
 from nakadi.common.metrics import Metrics
 from nakadi.common.work import LongWorkQueue
-from nakadi.engines.archive.archiver import ArchivePolicy
+from nakadi.engines.archive.policy import ArchivePolicy
 from nakadi.engines.archive.stores import open_archive_if_set
-from nakadi.event_types.repository import EVENT_TYPES_KIND, EventTypes, TopicDirectory
+from nakadi.event_types.repository import EVENT_TYPES_KIND, EventTypes
 from nakadi.event_types.storages import Storages
+from nakadi.event_types.topic_directory import TopicDirectory
 from nakadi.http.application import Authenticate
 from nakadi.model.authorization import Attribute
 from nakadi.model.event_type import DEFAULT_STORAGE_ID, EventType, Storage, StorageType

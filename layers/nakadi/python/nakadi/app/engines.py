@@ -33,7 +33,7 @@ from nakadi.ports.log_index import LogIndex
 from nakadi.ports.registry import Registry
 
 if TYPE_CHECKING:
-    from nakadi.engines.archive.archiver import ArchivePolicy, TopicCatalog
+    from nakadi.engines.archive.policy import ArchivePolicy, TopicCatalog
 
 Opener = TypeVar("Opener")
 
@@ -69,7 +69,7 @@ def open_registry(url: str) -> Registry:
 
 
 def _open_memory_registry(_url: str) -> Registry:
-    from nakadi.engines.memory.stores import MemoryRegistry
+    from nakadi.engines.memory.registry import MemoryRegistry
 
     return MemoryRegistry()
 
@@ -82,8 +82,8 @@ def _open_sqlite_registry(url: str) -> Registry:
 
 
 def _open_dynamodb_registry(url: str) -> Registry:
-    from nakadi.engines.dynamodb.client import parse_table_address
     from nakadi.engines.dynamodb.registry import DynamoDbRegistry
+    from nakadi.engines.dynamodb.table_address import parse_table_address
 
     return DynamoDbRegistry(parse_table_address(url))
 
@@ -104,7 +104,7 @@ def open_log_index(url: str) -> LogIndex:
 
 
 def _open_memory_log_index(_url: str) -> LogIndex:
-    from nakadi.engines.memory.stores import MemoryLogIndex
+    from nakadi.engines.memory.log_index import MemoryLogIndex
 
     return MemoryLogIndex()
 
@@ -117,8 +117,8 @@ def _open_sqlite_log_index(url: str) -> LogIndex:
 
 
 def _open_dynamodb_log_index(url: str) -> LogIndex:
-    from nakadi.engines.dynamodb.client import parse_table_address
     from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
+    from nakadi.engines.dynamodb.table_address import parse_table_address
 
     return DynamoDbLogIndex(parse_table_address(url))
 
@@ -139,7 +139,7 @@ def open_coordination(url: str) -> Coordination:
 
 
 def _open_memory_coordination(_url: str) -> Coordination:
-    from nakadi.engines.memory.stores import MemoryCoordination
+    from nakadi.engines.memory.coordination import MemoryCoordination
 
     return MemoryCoordination()
 
@@ -152,8 +152,8 @@ def _open_sqlite_coordination(url: str) -> Coordination:
 
 
 def _open_dynamodb_coordination(url: str) -> Coordination:
-    from nakadi.engines.dynamodb.client import parse_table_address
     from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
+    from nakadi.engines.dynamodb.table_address import parse_table_address
 
     return DynamoDbCoordination(parse_table_address(url))
 
@@ -188,8 +188,8 @@ def _open_sqlite_eid_claims(url: str) -> EidClaims:
 
 
 def _open_dynamodb_eid_claims(url: str) -> EidClaims:
-    from nakadi.engines.dynamodb.client import parse_table_address
     from nakadi.engines.dynamodb.eid_claims import DynamoDbEidClaims
+    from nakadi.engines.dynamodb.table_address import parse_table_address
 
     return DynamoDbEidClaims(parse_table_address(url))
 

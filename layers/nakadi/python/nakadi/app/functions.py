@@ -22,7 +22,7 @@ from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from nakadi.app.logs import METRIC_NAMESPACE, without_secrets
-from nakadi.http import negotiation
+from nakadi.http import compression
 from nakadi.http.application import Application, current_flow_id
 from nakadi.http.message import Request, Response, StreamingResponse, joined_headers
 from nakadi.http.problem import NotAcceptable
@@ -147,7 +147,7 @@ def make_http_function(name: str, *areas: str, collects_kpis: bool = True) -> La
     load_engines_on_aws()
     for area in areas:
         module = import_module(f"nakadi.http.routes.{area}")
-        compile_body_schemas(*getattr(module, "PREPARED_BODY_SCHEMAS", ()))
+        compile_body_schemas(*getattr(module, "BODY_SCHEMAS_TO_COMPILE", ()))
 
     def opened(counts: FunctionMetrics) -> HandleInvocation:
         broker = open_broker(read_settings(os.environ))
@@ -246,7 +246,7 @@ def _header_pairs(event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _compressed_response(request: Request, answer: Response) -> Response:
-    return negotiation.compress_body(request, answer) if request.headers.get("accept") else answer
+    return compression.compress_body(request, answer) if request.headers.get("accept") else answer
 
 
 def _proxy_response(response: Response) -> dict[str, Any]:

@@ -27,11 +27,11 @@ from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 from nakadi.app.engines import open_log_index, with_stream_name
 from nakadi.app.logs import METRIC_NAMESPACE
 from nakadi.app.settings import Settings
-from nakadi.common.work import run_and_log_failure
+from nakadi.common.chores import run_and_log_failure
 from nakadi.engines.archive.stores import open_archive_if_set
 from nakadi.engines.kinesis.indexing import Indexer, IndexingResult
+from nakadi.engines.kinesis.numbering import ArrivedRecord
 from nakadi.engines.kinesis.opening import open_indexer
-from nakadi.engines.kinesis.recent_records import ArrivedRecord
 from nakadi.model.log_index import RecordPosition
 from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic

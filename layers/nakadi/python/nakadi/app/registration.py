@@ -7,12 +7,14 @@ from msgspec import Struct
 from nakadi.app.core import BrokerCore
 from nakadi.common.work import LongWorkQueue
 from nakadi.event_types.adoption import TopicAdoption
+from nakadi.event_types.creation import EventTypeCreation
 from nakadi.event_types.deletion import DeletedEventTypeCleanup, EventTypeDeletion, GetDependents
-from nakadi.event_types.registration import EventTypeCreation, EventTypeUpdate, Repartitioning
+from nakadi.event_types.repartitioning import Repartitioning
 from nakadi.event_types.rules import EventTypeLimits
 from nakadi.event_types.schema_versions import SchemaVersions
-from nakadi.event_types.system_event_types import AUDIT_LOG, KPI_EVENT_TYPES
+from nakadi.event_types.system_event_type_definitions import AUDIT_LOG, KPI_EVENT_TYPES
 from nakadi.event_types.timelines import Timelines
+from nakadi.event_types.update import EventTypeUpdate
 from nakadi.ports.deduplication import DeduplicatingLogs
 
 SCHEMA_WORK_TURN_TIMEOUT_SECONDS = 20.0

@@ -8,9 +8,11 @@ from typing import cast
 from msgspec.structs import replace
 
 from nakadi.app.broker import BrokerServices
-from nakadi.auth.permissions import SETTINGS_KIND
-from nakadi.http.application import Application, Handler, ReportAnswer, RequestKpiRecorder, Route
+from nakadi.auth.settings_document import SETTINGS_KIND
+from nakadi.http.application import Application, ReportAnswer
 from nakadi.http.message import Answer, Request
+from nakadi.http.request_kpis import RequestKpiRecorder
+from nakadi.http.router import Handler, Route
 
 # What the streaming service serves, and no function.
 STREAMING_AREAS = ("streams", "subscription_streams")
@@ -69,7 +71,7 @@ def _answered_when_in_force(route: Route, broker: BrokerServices) -> Route:
 
 
 def _event_type_routes(broker: BrokerServices) -> list[Route]:
-    from nakadi.http.routes import event_types
+    from nakadi.http.routes import event_types, schemas, strategies, timelines
 
     settings = broker.settings
     handlers = event_types.EventTypeHandlers(
@@ -84,9 +86,9 @@ def _event_type_routes(broker: BrokerServices) -> list[Route]:
     )
     return [
         *handlers.routes(),
-        *event_types.schema_routes(broker.registration.schema_versions),
-        *event_types.timeline_routes(broker.timelines, broker.registration.topic_adoption),
-        *event_types.strategy_routes(),
+        *schemas.routes(broker.registration.schema_versions),
+        *timelines.routes(broker.timelines, broker.registration.topic_adoption),
+        *strategies.routes(),
     ]
 
 
@@ -113,14 +115,14 @@ def _cursor_routes(broker: BrokerServices) -> list[Route]:
 
 
 def _subscription_routes(broker: BrokerServices) -> list[Route]:
-    from nakadi.http.routes.subscriptions import ParkedEventHandlers
+    from nakadi.http.routes.parked_events import ParkedEventHandlers
 
     subscribing = broker.subscription_requests
     return [*subscribing.handlers.routes(), *ParkedEventHandlers(subscribing.parked_events).routes()]
 
 
 def _subscription_stream_routes(broker: BrokerServices) -> list[Route]:
-    from nakadi.http.routes import streams
+    from nakadi.http.routes import subscription_streams
     from nakadi.publishing.system_events import StreamKpis
 
     def new_stream_kpis(request: Request, subscription_id: str) -> StreamKpis:
@@ -128,29 +130,30 @@ def _subscription_stream_routes(broker: BrokerServices) -> list[Route]:
             broker.kpi_collector, broker.clock, request.subject, request.flow_id, subscription_id, broker.metrics
         )
 
-    return streams.subscription_routes(broker.subscription_streams, new_stream_kpis)
+    return subscription_streams.routes(broker.subscription_streams, new_stream_kpis)
 
 
 def _settings_routes(broker: BrokerServices) -> list[Route]:
-    from nakadi.http.routes import settings
+    from nakadi.http.routes import settings, storages
 
     return [
         *settings.routes(broker.admins, broker.blacklist, broker.features, broker.create_missing_event_types),
-        *settings.storage_routes(broker.storages, broker.event_types, broker.admins),
+        *storages.routes(broker.storages, broker.event_types, broker.admins),
     ]
 
 
 def _monitoring_routes(broker: BrokerServices) -> list[Route]:
-    from nakadi.http.routes import monitoring
+    from nakadi.http import readiness
+    from nakadi.http.routes import documentation, monitoring
 
     return [
         *monitoring.routes(
             broker.read_metrics or broker.read_own_metrics,
             broker.clock,
-            monitoring.ReadinessCheck(lambda: broker.registry.get(SETTINGS_KIND, "features"), broker.clock),
+            readiness.ReadinessCheck(lambda: broker.registry.get(SETTINGS_KIND, "features"), broker.clock),
             _version(),
         ),
-        *monitoring.documentation_routes(),
+        *documentation.routes(),
     ]
 
 

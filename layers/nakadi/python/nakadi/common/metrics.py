@@ -11,19 +11,9 @@ from collections.abc import Callable, Collection, Sequence
 from operator import add
 from time import process_time
 
-from nakadi.common.counting import (
-    AnsweredRequestMetrics,
-    BoundedLabelValues,
-    BucketBounds,
-    Counter,
-    Gauge,
-    Histogram,
-    Labels,
-    MetricDefinition,
-    SentEventMetrics,
-    StoredEventMetrics,
-)
-from nakadi.common.work import failed_chore_counts
+from nakadi.common.chores import failed_chore_counts
+from nakadi.common.counting import BoundedLabelValues, BucketBounds, Counter, Gauge, Histogram, Labels, MetricDefinition
+from nakadi.common.metric_groups import AnsweredRequestMetrics, SentEventMetrics, StoredEventMetrics
 
 Metric = Counter | Histogram
 

@@ -1,24 +1,19 @@
-"""Long work, and chores: maintenance that runs on a schedule, for one object after the other.
+"""Turns at long work.
 
 Python lets one thread compute at a time. If several computed for seconds, each would only take longer, and
 every other request would have to squeeze in between. So threads take turns at long work, and there is always room for
 short work.
-
-If a chore fails for one object, it continues with the others. It has no caller that could get an answer, so it logs
-each failure with the operation, the object and the cause, and counts it.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
-from nakadi.model.outcomes import Fault, TryLater
+from nakadi.model.outcomes import TryLater
 
 Result = TypeVar("Result")
 
@@ -107,38 +102,3 @@ class LongWorkQueue:
         finally:
             with self._lock:
                 self._waiting -= 1
-
-
-# Chores ---------------------------------------------------------------------------------------------------------------
-
-
-log = logging.getLogger(__name__)
-
-_failures_lock = threading.Lock()
-_failures_by_operation: Counter[str] = Counter()
-
-
-class ChoreStopped(BaseException):
-    """Raised in the midst of a chore when the process is about to end: it ends the whole, and is no failure of the part
-    that it was at."""
-
-
-def run_and_log_failure(operation: str, thing: str, work: Callable[[], object]) -> bool:
-    """Do a part of a chore, whatever comes of it; whether it succeeded. `operation` is one of few, and goes before "of"
-    and the thing. What is no `Exception` is raised: it ends the whole."""
-    try:
-        work()
-    except Exception as error:
-        with _failures_lock:
-            _failures_by_operation[operation] += 1
-        # A service that did not answer needs one line; an unexpected error needs its traceback.
-        trace = None if isinstance(error, Fault) else error
-        log.warning("The %s of %s failed, it is tried again later: %r", operation, thing, error, exc_info=trace)
-        return False
-    return True
-
-
-def failed_chore_counts() -> Mapping[str, int]:
-    """How many parts of chores have failed in this process, by operation."""
-    with _failures_lock:
-        return dict(_failures_by_operation)

@@ -94,9 +94,6 @@ def partition_count(statistic: Statistics | None, *, default: int, maximum: int)
     return min(max(statistic.read_parallelism, statistic.write_parallelism), maximum)
 
 
-# Changes --------------------------------------------------------------------------------------------------------------
-
-
 CATEGORY_CHANGE_MESSAGE = (
     "Category change is allowed only from 'undefined' to 'business'. "
     "'enrichment_strategies' should be properly set as well"
@@ -182,9 +179,6 @@ def _becomes_business(old: EventType, new: EventType) -> bool:
         and EnrichmentStrategy.METADATA in new.enrichment_strategies
         and new.compatibility_mode is not CompatibilityMode.COMPATIBLE
     )
-
-
-# Limits ---------------------------------------------------------------------------------------------------------------
 
 
 class EventTypeLimits(Struct, frozen=True, kw_only=True):

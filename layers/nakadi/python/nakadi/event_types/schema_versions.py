@@ -10,9 +10,10 @@ import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nakadi.auth.permissions import Features, Permissions
+from nakadi.auth.features import Features
+from nakadi.auth.permissions import Permissions
 from nakadi.common.work import LongWorkQueue, client_never_gone
-from nakadi.event_types.documents import now_in_milliseconds
+from nakadi.event_types.drafts import now_in_milliseconds
 from nakadi.event_types.forecast import ChangeForecast, SchemaForecast, forecast_evolution, forecast_schema
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.rules import check_fields_in_schema
@@ -81,9 +82,6 @@ def _effective_schema_from(tree: Mapping[str, Any], definition: EventType | Even
         mode=definition.compatibility_mode,
         cleanup_policy=definition.cleanup_policy,
     )
-
-
-# Versions -------------------------------------------------------------------------------------------------------------
 
 
 LATEST_VERSION = "latest"

@@ -12,12 +12,14 @@ from nakadi.event_types.cursors import (
     CursorError,
     CursorErrorKind,
     NumberedOffset,
-    canonical_position,
     fits_64_bits,
-    last_offset_if_closed,
-    next_event_location,
     offset_digits,
     parse_offset,
+)
+from nakadi.event_types.positions import (
+    canonical_position,
+    last_offset_if_closed,
+    next_event_location,
     partition_number,
     position_before_lost_events,
     timeline_with_order,

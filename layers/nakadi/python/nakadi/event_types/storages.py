@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nakadi.auth.permissions import Features, SettingsDocument
+from nakadi.auth.features import Features
+from nakadi.auth.settings_document import SettingsDocument
 from nakadi.model.event_type import DEFAULT_STORAGE_ID, Storage, StorageType, is_kafka_configuration, is_stream_name
 from nakadi.model.outcomes import Conflict, Invalid, NotFound, NotPermitted, TryLater, Unavailable
 from nakadi.openapi.checks import openapi_violations

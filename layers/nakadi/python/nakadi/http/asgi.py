@@ -16,8 +16,9 @@ from msgspec.structs import replace
 
 from nakadi.common.metrics import Metrics
 from nakadi.common.waiting import LEAVE_LOOP
-from nakadi.http import negotiation
-from nakadi.http.application import AdmittedRequest, Lane, current_flow_id, logged_path
+from nakadi.http import compression
+from nakadi.http.application import AdmittedRequest, current_flow_id, logged_path
+from nakadi.http.asgi_requests import AsgiScope, ClosableConnection, connection_in_scope, request_from_scope
 from nakadi.http.direct import (
     MAX_BYTES_COMPRESSED_ON_LOOP,
     MAX_QUICK_BODY_BYTES,
@@ -26,24 +27,19 @@ from nakadi.http.direct import (
     NeedsThreadError,
     QuickAnswerer,
 )
+from nakadi.http.memory import MIN_BYTES_TO_TRIM, RequestMemory, trim_memory
 from nakadi.http.message import (
-    MIN_BYTES_TO_TRIM,
     Answer,
-    AsgiScope,
     ClientGone,
-    ClosableConnection,
     Request,
-    RequestMemory,
     Response,
     StreamingResponse,
     UnfinishedAnswer,
-    connection_in_scope,
     finish_answer,
-    request_from_scope,
     stay_in_thread,
-    trim_memory,
 )
 from nakadi.http.problem import RequestTooSlow, make_and_log_problem
+from nakadi.http.router import Lane
 from nakadi.model.outcomes import TooLarge, TryLater
 
 log = logging.getLogger(__name__)
@@ -60,7 +56,7 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
     """What a client may take of our memory and patience."""
 
     # Compressed or not: a body that is not compressed is bounded by the same figure as one that was.
-    max_body_bytes: int = negotiation.MAX_DECOMPRESSED_BYTES
+    max_body_bytes: int = compression.MAX_DECOMPRESSED_BYTES
     # What all bodies in work may take together, as sent, decompressed and parsed.
     max_memory_bytes: int = 1024 * 1024 * 1024
     # For the whole body: the largest one at a megabyte a second, and with a margin.
@@ -175,7 +171,7 @@ class AsgiApplication:
         elif answer is not None:
             # Compressing a long list takes as long as many a request: not on the loop either.
             is_long = len(answer.body) > MAX_BYTES_COMPRESSED_ON_LOOP and request.method != "HEAD"
-            compress = negotiation.compress_body
+            compress = compression.compress_body
             sent = await self._run_in_thread(lane, compress, request, answer) if is_long else compress(request, answer)
             await _send_response(sent, send)
         if share.taken > MIN_BYTES_TO_TRIM:
@@ -317,7 +313,7 @@ class AsgiApplication:
             connection.abort()
             await self._run_in_thread(Lane.STREAMS, answer.release_if_never_served)
             return None
-        is_compressed = negotiation.wants_gzip(request.headers.get("accept-encoding", ""))
+        is_compressed = compression.wants_gzip(request.headers.get("accept-encoding", ""))
         compressor = StreamCompressor() if is_compressed else None
         encoding = {"content-encoding": "gzip"} if compressor else {}
         await send(_start_of_response(answer.status, {**answer.headers, **encoding, "vary": "Accept-Encoding"}, None))
@@ -328,7 +324,7 @@ class AsgiApplication:
     async def _serve_stream(self, stream: _BegunStream, scope: Message, receive: Receive, send: Send) -> None:
         request, answer, compressor = stream
         connection = connection_in_scope(scope)
-        is_read_directly = negotiation.client_may_read_socket(request.headers)
+        is_read_directly = compression.client_may_read_socket(request.headers)
         head_start = self._limits.first_chunk_delay_seconds if is_read_directly else 0.0
         outlet = _StreamOutlet(send, compressor, self._limits.stalled_client_timeout_seconds, head_start)
         self._outlets.add(outlet)
@@ -391,7 +387,7 @@ class StreamCompressor:
     """
 
     def __init__(self) -> None:
-        self._compressor = zlib.compressobj(negotiation.GZIP_LEVEL, wbits=16 + 12, memLevel=5)
+        self._compressor = zlib.compressobj(compression.GZIP_LEVEL, wbits=16 + 12, memLevel=5)
 
     def compress(self, chunk: bytes) -> bytes:
         return self._compressor.compress(chunk) + self._compressor.flush(zlib.Z_SYNC_FLUSH)

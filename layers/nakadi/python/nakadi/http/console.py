@@ -13,9 +13,10 @@ from email.utils import formatdate
 from pathlib import Path
 from stat import S_ISREG
 
-from nakadi.http.application import AdmittedRequest, Lane
+from nakadi.http.application import AdmittedRequest
 from nakadi.http.direct import AnsweringApp
 from nakadi.http.message import Answer, Request, Response, UnfinishedAnswer
+from nakadi.http.router import Lane
 from nakadi.model.outcomes import BadSetting, Outcome
 
 CONSOLE_PREFIX = "/console"

@@ -17,18 +17,12 @@ from typing import Any, Protocol, TypeVar
 
 from nakadi.common.waiting import LEAVE_LOOP
 from nakadi.common.work import NeedsThread, run_without_blocking
-from nakadi.http import negotiation
-from nakadi.http.application import AdmittedRequest, Lane
-from nakadi.http.message import (
-    Answer,
-    AsgiScope,
-    Request,
-    Response,
-    UnfinishedAnswer,
-    connection_in_scope,
-    stay_in_thread,
-)
+from nakadi.http import compression
+from nakadi.http.application import AdmittedRequest
+from nakadi.http.asgi_requests import AsgiScope, connection_in_scope
+from nakadi.http.message import Answer, Request, Response, UnfinishedAnswer, stay_in_thread
 from nakadi.http.problem import make_and_log_problem
+from nakadi.http.router import Lane
 from nakadi.model.outcomes import Outcome, TooLarge, TryLater
 
 log = logging.getLogger(__name__)
@@ -274,7 +268,7 @@ class QuickAnswerer:
             self._answer_from_thread(request, lambda: response, respond)
             return
         request.memory.close()
-        respond(negotiation.compress_body(request, response) if response.body else response)
+        respond(compression.compress_body(request, response) if response.body else response)
 
     def _answer_from_thread(self, request: Request, work: Callable[[], Response], respond: SendResponse) -> None:
         def done(future: asyncio.Future[Response]) -> None:
@@ -287,7 +281,7 @@ class QuickAnswerer:
                 response = make_and_log_problem(error, f"Answering {request.method}")
             respond(response)
 
-        working = self._in_thread(Lane.EVENTS, lambda: negotiation.compress_body(request, work()))
+        working = self._in_thread(Lane.EVENTS, lambda: compression.compress_body(request, work()))
         working.add_done_callback(done)
 
 

@@ -1,120 +1,23 @@
-"""Request and response, the only types that routes and edges exchange; the memory of requests, and their URLs."""
+"""Request and response, the only types that routes and edges exchange."""
 
 from __future__ import annotations
 
-import ctypes
 import json
-import re
-import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import parse_qsl, unquote, unquote_to_bytes
 
 import orjson
 from msgspec import Struct, field
 
 from nakadi.common.waiting import LEAVE_LOOP, Task, Wait
 from nakadi.common.work import client_never_gone
+from nakadi.http.memory import UNLIMITED_SHARE, MemoryShare
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
-from nakadi.model.outcomes import MAX_TEXT_CHARACTERS, Malformed, TooLarge, TryLater
 
 if TYPE_CHECKING:
     # A function that answers without streams starts sooner without it.
     import asyncio
-
-# Memory ---------------------------------------------------------------------------------------------------------------
-
-
-# What a request has to have taken so that giving memory back to the system is worth a few milliseconds.
-MIN_BYTES_TO_TRIM = 4 * 1024 * 1024
-
-
-class RequestMemory:
-    """How much memory requests may take, and have taken. Threads share it."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._lock = threading.Lock()
-        self._taken = 0
-
-    @property
-    def taken_bytes(self) -> int:
-        return self._taken
-
-    def open_share(self) -> MemoryShare:
-        """The part of a new request; it has to be closed."""
-        return MemoryShare(self)
-
-    def take(self, size: int, share_size: int) -> None:
-        """Take more for a request that has a share of so many bytes; raises `TooLarge` or `TryLater`."""
-        if share_size + size > self._limit:
-            raise TooLarge(f"The request needs more than the {self._limit} bytes of memory that all requests have")
-        with self._lock:
-            if self._taken + size > self._limit:
-                raise TryLater("There is not enough memory for this request at the moment, please repeat request")
-            self._taken += size
-
-    def release(self, size: int) -> None:
-        with self._lock:
-            self._taken -= size
-
-
-class MemoryShare:
-    """What one request has taken. Without a `RequestMemory` there is no limit."""
-
-    def __init__(self, memory: RequestMemory | None = None) -> None:
-        self._memory = memory
-        # An edge closes it while a thread may still be at work for a request that was given up.
-        self._lock = threading.Lock()
-        self.taken = 0
-        self._closed = False
-
-    def take(self, size: int) -> None:
-        """Take so many bytes more, until the share is closed; raises `TooLarge` or `TryLater`."""
-        if self._memory is None:
-            return
-        with self._lock:
-            if not self._closed:
-                self._memory.take(size, self.taken)
-                self.taken += size
-
-    def release_down_to(self, taken: int) -> None:
-        """Give back what was taken since this much was, for work that is begun anew."""
-        with self._lock:
-            if self._memory is not None and not self._closed:
-                self._memory.release(self.taken - taken)
-                self.taken = taken
-
-    def close(self) -> None:
-        """Give everything back. Doing it again changes nothing."""
-        with self._lock:
-            if self._memory is not None and not self._closed:
-                self._memory.release(self.taken)
-            self._closed = True
-
-
-UNLIMITED_SHARE = MemoryShare()
-"""The share of requests whose memory has no limit."""
-
-
-def trim_memory() -> None:
-    """Give back what the allocator of the C library keeps of memory that was freed, in pieces between others."""
-    trim = _find_malloc_trim()
-    if trim is not None:
-        trim(0)
-
-
-def _find_malloc_trim() -> Callable[[int], int] | None:
-    """The function for it, which only some libraries have."""
-    try:
-        malloc_trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):
-        return None
-    return malloc_trim
-
-
-# Requests and responses -----------------------------------------------------------------------------------------------
 
 
 is_request_about_kpis: ContextVar[bool] = ContextVar("is_request_about_kpis", default=False)
@@ -259,93 +162,3 @@ def stay_in_thread(work: Answer | UnfinishedAnswer) -> Answer | UnfinishedAnswer
     while isinstance(work, UnfinishedAnswer) and work.wait is LEAVE_LOOP:
         work = work.resume(None)
     return work
-
-
-# Requests of servers that speak ASGI ----------------------------------------------------------------------------------
-
-
-AsgiScope = Mapping[str, Any]
-
-SCHEME_AND_HOST_PATTERN = re.compile(r"^https?://[^/?]*", re.IGNORECASE)
-
-
-class ClosableConnection(Protocol):
-    """What a server may offer as `connection` in the state of a scope, for there are no words for it in ASGI."""
-
-    is_half_closed: bool
-    is_lost: bool
-    has_whole_body: bool
-    """Whether the body of the newest request has arrived, so that nothing is won by refusing to read it."""
-
-    def close_unless_reused(self) -> None:
-        """Close unless the client asks for something else on it in a moment."""
-
-    def abort(self) -> None:
-        """Close now."""
-
-
-def request_from_scope(
-    scope: AsgiScope,
-    body: bytes = b"",
-    memory: MemoryShare = UNLIMITED_SHARE,
-    is_draining: Callable[[], bool] = client_never_gone,
-) -> Request:
-    """The request. What is wrong with its URL is for the application to say."""
-    raw_path = scope["raw_path"].decode("latin-1")
-    if not raw_path.startswith("/"):
-        raw_path = SCHEME_AND_HOST_PATTERN.sub("", raw_path) or "/"
-    query = scope["query_string"].decode("latin-1")
-    pairs = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]]
-    headers: Mapping[str, str] = dict(pairs)
-    connection = connection_in_scope(scope)
-    return Request(
-        method=scope["method"],
-        path=unquote(raw_path) if "%" in raw_path else raw_path,
-        target=f"{raw_path}?{query}" if query else raw_path,
-        query=parse_query(query) if query else {},
-        headers=headers if len(headers) == len(pairs) else joined_headers(pairs),
-        body=body,
-        # Long work should be given up: who asked may be gone, or will have to ask another process.
-        # A client that closes its half may still read. To be gone altogether looks the same from here.
-        is_client_gone=lambda: (
-            is_draining() or (connection is not None and (connection.is_lost or connection.is_half_closed))
-        ),
-        memory=memory,
-    )
-
-
-def parse_query(query: str) -> Mapping[str, tuple[str, ...]]:
-    return {name: tuple(values) for name, values in values_by_name(parse_qsl(query, keep_blank_values=True)).items()}
-
-
-def connection_in_scope(scope: AsgiScope) -> ClosableConnection | None:
-    found: ClosableConnection | None = scope.get("state", {}).get("connection")
-    return found
-
-
-# Whether a URL can be accepted ----------------------------------------------------------------------------------------
-
-
-# Slashes, backslashes, semicolons and control characters that could make two readers see two different paths.
-SUSPICIOUS_PATH_PATTERN = re.compile(r"//|;|\\|%2f|%5c|%3b|%0[0-9a-f]|%1[0-9a-f]|%25|/\.{1,2}(/|$)|%2e", re.IGNORECASE)
-INCOMPLETE_ESCAPE_PATTERN = re.compile(r"%(?![0-9a-f]{2})", re.IGNORECASE)
-
-
-def checked_path(request: Request) -> str:
-    """The path as it was sent, still escaped. Raises `Malformed` for a flow id or a URL that cannot be accepted."""
-    target, path = request.target, request.target.partition("?")[0]
-    # It goes into every event of the request, and into every line of the log.
-    if len(request.headers.get("x-flow-id", "")) > MAX_TEXT_CHARACTERS:
-        raise Malformed(f"X-Flow-Id has more than {MAX_TEXT_CHARACTERS} characters")
-    if SUSPICIOUS_PATH_PATTERN.search(path):
-        raise Malformed("The request was rejected because its URL is not normal")
-    if not target.isascii() or ("%" in target and INCOMPLETE_ESCAPE_PATTERN.search(target)):
-        raise Malformed(
-            "The request was rejected because its URL has characters that are not escaped as they should be"
-        )
-    if "%" in target:
-        try:
-            unquote_to_bytes(target).decode()
-        except UnicodeDecodeError:
-            raise Malformed("The request was rejected because its URL is not UTF-8") from None
-    return path

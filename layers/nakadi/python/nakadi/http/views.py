@@ -1,25 +1,25 @@
-"""The nouns as JSON, and the links between pages."""
+"""Event types and settings as JSON, and the links between pages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
-from uuid import uuid4
 
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from nakadi.event_types.documents import MeasuredStatistics, TableState
 from nakadi.event_types.forecast import ChangeForecast, ForecastChange, SchemaForecast
-from nakadi.model.annotations import EVENT_TYPE_ANNOTATIONS, SUBSCRIPTION_ANNOTATIONS, annotation_warnings
+from nakadi.event_types.measured_statistics import MeasuredStatistics
+from nakadi.event_types.table_states import TableState
+from nakadi.model.annotations import EVENT_TYPE_ANNOTATIONS, annotation_warnings
 from nakadi.model.authorization import Attribute, Authorization, BlockedKind, Feature
-from nakadi.model.event_type import EventType, Position, Schema, Storage, Timeline
-from nakadi.model.subscription import CommitResult, EventTypePartition, Subscription
+from nakadi.model.event_type import EventType, Schema, Storage, Timeline
 
 if TYPE_CHECKING:
-    from nakadi.subscriptions.api.stats import PartitionStats, StatsByEventType
+    pass
+
 
 Links = dict[str, dict[str, str]]
 
@@ -214,78 +214,3 @@ def _end_offsets_view(timeline: Timeline) -> View | None:
     if timeline.latest_positions is None:
         return None
     return {"offsets": [timeline.latest_positions[number] for number in sorted(timeline.latest_positions)]}
-
-
-# Subscriptions -------------------------------------------------------------------------------------------------------
-
-
-def subscription_view(subscription: Subscription, status: StatsByEventType | None = None) -> View:
-    view: View = {
-        "owning_application": subscription.owning_application,
-        "event_types": subscription.event_types,
-        "consumer_group": subscription.consumer_group,
-        "read_from": subscription.read_from,
-        "initial_cursors": [asdict(each) for each in subscription.initial_cursors],
-        "authorization": _subscription_authorization_view(subscription.authorization),
-        "annotations": subscription.annotations,
-        "labels": subscription.labels,
-        "id": subscription.id,
-        "created_at": timestamp(subscription.created_at),
-        "updated_at": timestamp(subscription.updated_at),
-    }
-    if warnings := annotation_warnings(subscription.annotations, SUBSCRIPTION_ANNOTATIONS):
-        view["warnings"] = warnings
-    if status is not None:
-        view["status"] = subscription_stats_view(status)
-    return view
-
-
-def _subscription_authorization_view(authorization: Authorization | None) -> View | None:
-    if authorization is None:
-        return None
-    return {"admins": attributes_view(authorization.admins), "readers": attributes_view(authorization.readers)}
-
-
-def committed_cursors_view(committed: Sequence[tuple[EventTypePartition, Position]]) -> View:
-    return {
-        "items": [
-            {
-                "partition": partition.partition,
-                "offset": str(position),
-                "event_type": partition.event_type,
-                "cursor_token": str(uuid4()),
-            }
-            for partition, position in committed
-        ]
-    }
-
-
-def cursor_results_view(items: Sequence[Mapping[str, str]], results: Sequence[CommitResult]) -> View:
-    """What became of each cursor, which is repeated as it was sent."""
-    names = ("partition", "offset", "event_type", "cursor_token")
-    return {
-        "items": [
-            {"cursor": {name: item[name] for name in names}, "result": verdict}
-            for item, verdict in zip(items, results, strict=True)
-        ]
-    }
-
-
-def subscription_stats_view(stats: StatsByEventType) -> list[View]:
-    return [
-        {"event_type": event_type, "partitions": [_partition_stats_view(each) for each in partitions]}
-        for event_type, partitions in stats.items()
-    ]
-
-
-def _partition_stats_view(stats: PartitionStats) -> View:
-    view: View = {
-        "partition": stats.partition,
-        "state": stats.state,
-        "unconsumed_events": stats.unconsumed_events,
-        "consumer_lag_seconds": stats.lag_seconds,
-        "stream_id": stats.stream_id,
-        "assignment_type": stats.assignment_type,
-        "stalled": stats.stalled or None,
-    }
-    return {name: value for name, value in view.items() if value is not None}

@@ -95,9 +95,6 @@ class Resource(Struct, frozen=True):
     authorization: Authorization | None = None
 
 
-# Administration -------------------------------------------------------------------------------------------------------
-
-
 class BlockedKind(StrEnum):
     CONSUMER_APP = "CONSUMER_APP"
     CONSUMER_EVENT_TYPE = "CONSUMER_ET"

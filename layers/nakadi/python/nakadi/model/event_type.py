@@ -70,9 +70,6 @@ class SchemaDraft(Struct, frozen=True, kw_only=True):
     text: str | None = None
 
 
-# Storages -------------------------------------------------------------------------------------------------------------
-
-
 class StorageType(StrEnum):
     EMBEDDED = "embedded"
     KINESIS = "kinesis"
@@ -114,9 +111,6 @@ def is_kafka_configuration(configuration: Mapping[str, Any]) -> bool:
     )
 
 
-# Timelines ------------------------------------------------------------------------------------------------------------
-
-
 class Timeline(Struct, frozen=True, kw_only=True):
     """One generation. `topic` names it in its storage's event log and is never used twice.
 
@@ -144,9 +138,6 @@ class Timeline(Struct, frozen=True, kw_only=True):
         return self.latest_positions is not None
 
 
-# Cursors --------------------------------------------------------------------------------------------------------------
-
-
 class Cursor(Struct, frozen=True):
     """A place as a client wrote it; delivery goes on *behind* it."""
 
@@ -164,9 +155,6 @@ class Position(Struct, frozen=True, order=True):
         """The form that is published: `001-0001-000000000000000012`, `001-0001--1`."""
         number = f"{self.offset:018d}" if self.offset >= 0 else str(self.offset)
         return f"001-{self.timeline:04x}-{number}"
-
-
-# Event types ----------------------------------------------------------------------------------------------------------
 
 
 MAX_DEDUPLICATION_SECONDS = 7 * 24 * 3600

@@ -13,9 +13,6 @@ from msgspec import Struct
 
 from nakadi.model.authorization import Attribute
 
-# Moments --------------------------------------------------------------------------------------------------------------
-
-
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
@@ -26,9 +23,6 @@ def microseconds_since_epoch(moment: datetime) -> int:
 
 def datetime_from_microseconds(microseconds: int) -> datetime:
     return EPOCH + microseconds * MICROSECOND
-
-
-# Events ---------------------------------------------------------------------------------------------------------------
 
 
 TopicPartition = tuple[str, int]

@@ -143,9 +143,6 @@ class BadSetting(Exception):
     it, in a sentence for the operator."""
 
 
-# Sizes ----------------------------------------------------------------------------------------------------------------
-
-
 # A name, a path to a field, an offset.
 MAX_TEXT_CHARACTERS = 1000
 # Fields, annotations, labels: what is read with every event, or returned with every event type.

@@ -88,9 +88,6 @@ class SubscriptionDraft(Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str | None] | None = None
 
 
-# What the streams of a subscription share: who reads what, how far it is committed, who is alive ----------------------
-
-
 class PartitionState(StrEnum):
     UNASSIGNED = "unassigned"
     ASSIGNED = "assigned"

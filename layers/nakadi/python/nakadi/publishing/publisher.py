@@ -21,7 +21,8 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nakadi.auth.permissions import Features, Permissions, permission_denied_error
+from nakadi.auth.features import Features
+from nakadi.auth.permissions import Permissions, permission_denied_error
 from nakadi.common.metrics import Metrics
 from nakadi.common.waiting import LEAVE_LOOP, run_blocking
 from nakadi.common.work import LongWorkQueue, check_may_block, client_never_gone

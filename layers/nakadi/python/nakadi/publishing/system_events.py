@@ -24,16 +24,16 @@ from uuid import uuid4
 import orjson
 from msgspec import Struct
 
-from nakadi.auth.permissions import Features
+from nakadi.auth.features import Features
 from nakadi.common.metrics import Metrics
-from nakadi.event_types.system_event_types import (
+from nakadi.event_types.system_event_type_definitions import (
     ACCESS_LOG,
     BATCH_PUBLISHED,
     DATA_STREAMED,
     KPI_DEFINITIONS,
     KPI_EVENT_TYPES,
-    SystemEventTypes,
 )
+from nakadi.event_types.system_event_types import SystemEventTypes
 from nakadi.model.authorization import Feature, Subject
 from nakadi.model.outcomes import Fault, Outcome
 from nakadi.ports.clock import Clock

@@ -16,7 +16,8 @@ from functools import partial
 
 from msgspec import Struct, field
 
-from nakadi.auth.permissions import Features, Permissions
+from nakadi.auth.features import Features
+from nakadi.auth.permissions import Permissions
 from nakadi.event_types.repository import EventTypes, not_found_error
 from nakadi.model.authorization import Attribute, Authorization, Feature, Operation, Resource, ResourceType, Subject
 from nakadi.model.event_type import EventType

@@ -6,73 +6,20 @@ the next one begins at the index. If two archive the same events, one finds the 
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
-from datetime import datetime
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
-from typing import Protocol
 
 from msgspec import Struct
 
 from nakadi.common.metrics import Metrics
-from nakadi.engines.archive import objects
-from nakadi.engines.archive.objects import MemberPacker
+from nakadi.engines.archive import object_keys
+from nakadi.engines.archive.member_format import MemberPacker
+from nakadi.engines.archive.policy import TopicCatalog
 from nakadi.model.events import OffsetBounds, datetime_from_microseconds, microseconds_since_epoch
 from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.event_log import EventLog, OffsetUnavailable, UnknownTopic
 from nakadi.ports.log_index import LogIndex
-
-# Options --------------------------------------------------------------------------------------------------------------
-
-
-class ArchivePolicy(Struct, frozen=True, kw_only=True):
-    """When events move to the archive, and how long they stay where.
-
-    The first three are seconds. `archive_after`: how long events wait to be archived, about; an infinite time is for
-    those who see to everything themselves. `hot_retention`: how long the hot half keeps what is archived.
-    `unreferenced_grace`: how long archive objects without references stay: longer than it takes from writing one to the
-    index entry.
-
-    `new_share_to_compact`: the cold part of a compacted partition is written anew when what came since is such a part
-    of it. `another_process_archives`: another process archives what is appended here.
-    """
-
-    archive_after: float = 60.0
-    hot_retention: float = 86_400.0
-    unreferenced_grace: float = 86_400.0
-    new_share_to_compact: float = 0.25
-    another_process_archives: bool = False
-
-
-class TopicCatalog(Protocol):
-    """Which topics there are, and whose they are."""
-
-    def topics(self) -> Iterable[tuple[str, int]]:
-        """Every topic with its number of partitions."""
-
-    def event_type_name_of(self, topic: str) -> str | None:
-        """The name of the event type that a topic belongs to, if it is known."""
-
-    def may_remove_records_from(self, topic: str) -> bool:
-        """Whether archived events may be removed from it: False when another broker uses it, or it is not known."""
-
-
-class EmptyTopicCatalog:
-    """Nothing is known of topics but what is seen of them."""
-
-    def topics(self) -> Iterable[tuple[str, int]]:
-        return ()
-
-    def event_type_name_of(self, _topic: str) -> str | None:
-        return None
-
-    def may_remove_records_from(self, _topic: str) -> bool:
-        return True
-
-
-# Archiving ------------------------------------------------------------------------------------------------------------
-
 
 TARGET_OBJECT_BYTES = 24_000_000
 TARGET_MEMBER_BYTES = 1_500_000
@@ -80,8 +27,6 @@ BYTES_PER_HOT_READ = 400_000
 """As they are in the log. A member is what a reader unpacks at once; what one read returns is packed without pause."""
 
 EVENTS_PER_HOT_READ = 2_000
-
-log = logging.getLogger(__name__)
 
 
 def _no_pause() -> None:
@@ -240,7 +185,7 @@ class Archiver:
         ), size
 
     def _store_and_index(self, topic: str, packed: Sequence[PackedMember]) -> None:
-        key = objects.new_log_key(
+        key = object_keys.new_log_key(
             self.namespace,
             self._directory.event_type_name_of(topic),
             topic,
@@ -260,33 +205,3 @@ class Archiver:
             self._metrics.archive_segments.add()
             self._metrics.archive_events.add(each.event_count)
             self._metrics.archive_bytes.add(len(each.content))
-
-
-# Removal from the hot half --------------------------------------------------------------------------------------------
-
-
-def trim_all_archived(hot: EventLog, index: LogIndex, topic: str, partition: int) -> None:
-    """Let the hot half go of all that is archived, its last events too unless others were stored at the same time."""
-    state = index.index_heads([(topic, partition)])[topic, partition].state
-    behind = datetime_from_microseconds(state.latest_stored_at + 1)
-    # Of the events of one moment, some may not be archived. Later events are stored later, also those that come now.
-    if hot.offset_at(topic, partition, behind) <= state.next_offset:
-        hot.trim(topic, partition, behind)
-    else:
-        trim_hot_log(hot, index, topic, partition)
-
-
-def trim_hot_log(
-    hot: EventLog, index: LogIndex, topic: str, partition: int, stored_before: datetime | None = None
-) -> bool:
-    """Let the hot half go of what is archived and was stored before a moment; say whether anything archived is left.
-
-    The last archived events stay: nothing that is not archived is older than they are, which is what makes this safe.
-    """
-    latest = datetime_from_microseconds(
-        index.index_heads([(topic, partition)])[topic, partition].state.latest_stored_at
-    )
-    limit = latest if stored_before is None else min(stored_before, latest)
-    if hot.offset_at(topic, partition, limit) > hot.bounds(topic, [partition])[partition].oldest:
-        hot.trim(topic, partition, limit)
-    return limit < latest

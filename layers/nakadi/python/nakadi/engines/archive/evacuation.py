@@ -18,17 +18,11 @@ from uuid import uuid4
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nakadi.engines.archive import objects
-from nakadi.engines.archive.maintenance import (
-    CLAIM_DURATION_SECONDS,
-    ArchiveSweep,
-    PartitionBusy,
-    SweepResult,
-    claim_partition,
-    list_objects_of_index,
-    wait_for_partition,
-)
-from nakadi.engines.archive.objects import BadArchive, archived_segments_from
+from nakadi.engines.archive import member_format, object_keys
+from nakadi.engines.archive.gzip_format import BadArchive
+from nakadi.engines.archive.merging import CLAIM_DURATION_SECONDS, PartitionBusy, claim_partition, wait_for_partition
+from nakadi.engines.archive.segments import archived_segments_from
+from nakadi.engines.archive.sweeping import ArchiveSweep, SweepResult, list_objects_of_index
 from nakadi.model.events import TopicPartition
 from nakadi.model.log_index import ArchiveLocation, IndexSegment
 from nakadi.model.outcomes import Unavailable
@@ -156,10 +150,10 @@ class Evacuation(Struct, frozen=True):
         if stored.written_at < now - SETTLED_AGE:
             return True
         try:
-            ends = objects.end_offsets(self._read(ArchiveLocation(stored.key, 0, stored.size)))
+            ends = member_format.end_offsets(self._read(ArchiveLocation(stored.key, 0, stored.size)))
         except ArchiveObjectGone:
             return True
-        if stored.key.startswith(objects.LOG_FOLDER):
+        if stored.key.startswith(object_keys.LOG_FOLDER):
             heads = self.index.index_heads(list(ends))
             return all(end <= heads[place].state.next_offset or self._is_gone(place) for place, end in ends.items())
         return all(map(self._can_be_claimed, ends))
@@ -180,7 +174,7 @@ class Evacuation(Struct, frozen=True):
         patience; what was moved until then stays moved. Raises `ArchiveObjectGone` and `BadArchive` for an object that
         cannot be read.
         """
-        new_key, content, locations = objects.new_key_beside(key), bytearray(), []
+        new_key, content, locations = object_keys.new_key_beside(key), bytearray(), []
         for member in members:
             assert member.segment.location is not None
             locations.append(ArchiveLocation(new_key, len(content), member.segment.location.length))

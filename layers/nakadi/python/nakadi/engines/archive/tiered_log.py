@@ -9,33 +9,27 @@ One thread archives, removes and cleans up, in small steps so that no request wa
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
-from math import inf
 from typing import TypeVar
 
+from nakadi.common.chores import ChoreStopped
 from nakadi.common.metrics import Metrics
-from nakadi.common.work import ChoreStopped, run_and_log_failure
-from nakadi.engines.archive.archiver import ArchivePolicy, Archiver, EmptyTopicCatalog, TopicCatalog, trim_hot_log
+from nakadi.engines.archive.archive_worker import ArchiveWorker
 from nakadi.engines.archive.compaction import ArchiveCompaction
-from nakadi.engines.archive.evacuation import Evacuation, EvacuationBusy
-from nakadi.engines.archive.maintenance import ArchiveSweep, PartitionBusy, SegmentMerger
-from nakadi.engines.archive.reading import ArchiveReader, SegmentCache, UnreadableSegment
+from nakadi.engines.archive.policy import ArchivePolicy, EmptyTopicCatalog, TopicCatalog
+from nakadi.engines.archive.reading import ArchiveReader
+from nakadi.engines.archive.segment_cache import SegmentCache, UnreadableSegment
 from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, TopicPartition, microseconds_since_epoch
 from nakadi.model.log_index import Topic
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
 from nakadi.ports.deduplication import DeduplicatingLog, EventIds
-from nakadi.ports.event_log import EventLog, OffsetUnavailable, UnknownTopic
+from nakadi.ports.event_log import EventLog, OffsetUnavailable
 from nakadi.ports.log_index import LogIndex
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -247,255 +241,3 @@ def _unavailable_when_closed() -> Iterator[None]:
         yield
     except ChoreStopped as stopped:
         raise Unavailable("The event log is closed.") from stopped
-
-
-# The thread that archives, cools and sweeps ---------------------------------------------------------------------------
-
-
-PAUSE_RATIO = 3.0
-"""For each second of work so many of pause: at most a quarter of a processor."""
-
-HOT_TRIM_INTERVAL_SECONDS = 60.0
-SCAN_INTERVAL_SECONDS = 3600.0
-"""How often it is looked for events that other processes appended and did not archive."""
-
-MERGE_INTERVAL_SECONDS = 3600.0
-SWEEP_INTERVAL_SECONDS = 3600.0
-
-
-class ArchiveWorker:
-    def __init__(
-        self,
-        hot: EventLog,
-        index: LogIndex,
-        store: ArchiveStore,
-        clock: Clock,
-        directory: TopicCatalog,
-        tiers: ArchivePolicy,
-        metrics: Metrics | None = None,
-    ) -> None:
-        self._hot = hot
-        self._index = index
-        self._clock = clock
-        self._directory = directory
-        self._tiers = tiers
-        self._metrics = metrics or Metrics()
-        self._archiver = Archiver(hot, index, store, directory, self._metrics)
-        self._merger = SegmentMerger(index=index, store=store, event_type_name_of=directory.event_type_name_of)
-        self._store = store
-        # Partition -> since when it has something to archive. Taking one out is followed by a look at all its events.
-        self._waiting: dict[TopicPartition, float] = {}
-        self._trimmable: set[TopicPartition] = set()
-        self._archive_lock = threading.Lock()
-        self._closing = threading.Event()
-        self._metrics.archive_waiting.add_source(lambda: {(): len(self._waiting)})
-        self._metrics.archive_lag.add_source(lambda: {(): self._longest_wait()})
-        self._thread = threading.Thread(target=self._run, name="event-log-archiver", daemon=True)
-        if tiers.archive_after != inf and not tiers.another_process_archives:
-            self._thread.start()
-
-    def schedule_archiving(self, topic: str, partitions: Iterable[int]) -> None:
-        """Something new is there to be archived."""
-        if self._tiers.another_process_archives:
-            return
-        for partition in partitions:
-            self._waiting.setdefault((topic, partition), time.monotonic())
-
-    def archive_all(self) -> None:
-        """Archive what waits, and let the hot half go of what it need not keep any more, without a pause. Raises
-        `Unavailable` if not all of it could be archived."""
-        failed = self._archive_partitions(list(self._waiting), pause=_no_pause)
-        self.trim_hot_partitions()
-        if failed:
-            raise Unavailable(f"{failed} topics could not be archived")
-
-    def archive_partition(self, topic: str, partition: int) -> None:
-        """Archive all there is of a partition."""
-        with self._archive_lock:
-            while self._archiver.archive_next_object(topic, [partition]):
-                pass
-            self._trimmable.add((topic, partition))
-
-    def trim_hot_partitions(self) -> None:
-        before = self._clock.now() - timedelta(seconds=self._tiers.hot_retention)
-        for topic, partition in list(self._trimmable):
-            self._run_and_count_failure(
-                "cooling", f"{topic}/{partition}", partial(self._trim_hot_partition, topic, partition, before)
-            )
-
-    def _trim_hot_partition(self, topic: str, partition: int, before: datetime) -> None:
-        if not self._directory.may_remove_records_from(topic):
-            return
-        try:
-            left = trim_hot_log(self._hot, self._index, topic, partition, before)
-        except UnknownTopic:
-            left = False
-        if not left:
-            self._trimmable.discard((topic, partition))
-
-    def sweep(self) -> None:
-        known = self._index.topic_names()
-        # Other logs may have their topics in the same index.
-        live = {topic for topic, _ in self._directory.topics()}
-        for topic in known:
-            if topic not in live:
-                self._run_and_count_failure(
-                    "removal of a topic from the index", topic, partial(self._unindex_deleted_topic, topic)
-                )
-        self._run_and_count_failure("evacuation", "the archive", self._evacuate)
-        unreferenced = ArchiveSweep(self._index, self._store, namespaces=(self._archiver.namespace,))
-        unreferenced.run(datetime.now(UTC) - timedelta(seconds=self._tiers.unreferenced_grace))
-
-    def _evacuate(self) -> None:
-        """Have the sweep find what is dead in objects beside what lives, once they are without references."""
-        pause = WorkPacer(self._closing)
-        evacuation = Evacuation(self._index, self._store, namespaces=(self._archiver.namespace,))
-        with suppress(EvacuationBusy):
-            evacuation.move_out_all(datetime.now(UTC), pause)
-
-    def merge_segments(self, pause: Callable[[], None] | None = None) -> None:
-        """Make few objects of many small ones, which are read in less time."""
-        pause = pause or WorkPacer(self._closing)
-        for topic in self._index.topic_names():
-            known = self._index.topic(topic)
-            for partition in range(known.partitions if known else 0):
-                self._run_and_count_failure(
-                    "merging", f"{topic}/{partition}", partial(self._merge_partition, topic, partition, pause)
-                )
-                pause()
-
-    def _merge_partition(self, topic: str, partition: int, pause: Callable[[], None]) -> None:
-        with suppress(PartitionBusy):
-            for piece in self._merger.plan_merges(topic, partition):
-                self._merger.merge_group(piece)
-                pause()
-
-    def stop(self) -> None:
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        tasks = (
-            _PeriodicTask(self._archive_due_partitions, max(0.02, min(1.0, self._tiers.archive_after / 4))),
-            _PeriodicTask(
-                self.trim_hot_partitions, max(0.02, min(HOT_TRIM_INTERVAL_SECONDS, self._tiers.hot_retention / 4))
-            ),
-            _PeriodicTask(self._mark_all_partitions_due, SCAN_INTERVAL_SECONDS),
-            _PeriodicTask(self.merge_segments, MERGE_INTERVAL_SECONDS),
-            _PeriodicTask(self.sweep, max(1.0, min(SWEEP_INTERVAL_SECONDS, self._tiers.unreferenced_grace / 4))),
-        )
-        if self._closing.wait(tasks[0].every):
-            return
-        self._try_until_stopped(self._mark_all_partitions_due)
-        while not self._closing.wait(min(each.seconds_until_due() for each in tasks)):
-            for each in tasks:
-                if each.seconds_until_due() <= 0:
-                    self._try_until_stopped(each.work)
-                    each.schedule_next()
-
-    def _run_and_count_failure(self, operation: str, thing: str, work: Callable[[], None]) -> bool:
-        if self._closing.is_set():
-            raise ChoreStopped
-        succeeded = run_and_log_failure(operation, thing, work)
-        if not succeeded:
-            self._metrics.archive_failures.add(1, operation)
-        return succeeded
-
-    def _longest_wait(self) -> float:
-        """Seconds. Others add to what waits meanwhile, so it is copied first."""
-        return max(0.0, time.monotonic() - min(tuple(self._waiting.values()), default=inf))
-
-    def _try_until_stopped(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except ChoreStopped:
-            pass
-        except Unavailable as error:
-            log.warning("The archive has to wait: %s", error)
-        except Exception:  # the next attempt may succeed, and this is the only place to log it
-            log.exception("The work on the archive failed")
-
-    def _mark_all_partitions_due(self) -> None:
-        """What this process does not know of is as good as due: what was stored before it began, or by others."""
-        due = time.monotonic() - self._tiers.archive_after
-        known = [
-            (topic, known.partitions) for topic in self._index.topic_names() if (known := self._index.topic(topic))
-        ]
-        for topic, partitions in (*self._directory.topics(), *known):
-            for partition in range(partitions):
-                self._waiting.setdefault((topic, partition), due)
-
-    def _archive_due_partitions(self) -> None:
-        due = time.monotonic() - self._tiers.archive_after
-        self._archive_partitions(
-            [partition for partition, since in list(self._waiting.items()) if since <= due], WorkPacer(self._closing)
-        )
-
-    def _archive_partitions(self, due: list[TopicPartition], pause: Callable[[], None]) -> int:
-        """How many topics could not be archived."""
-        topics: dict[str, list[int]] = {}
-        for topic, partition in due:
-            topics.setdefault(topic, []).append(partition)
-        return sum(
-            not self._run_and_count_failure("archiving", topic, partial(self._archive_topic, topic, partitions, pause))
-            for topic, partitions in topics.items()
-        )
-
-    def _archive_topic(self, topic: str, partitions: list[int], pause: Callable[[], None]) -> None:
-        for partition in partitions:
-            self._waiting.pop((topic, partition), None)
-        try:
-            with self._archive_lock:
-                while self._archiver.archive_next_object(topic, partitions, pause):
-                    pause()
-        except UnknownTopic:
-            return
-        except BaseException:
-            # Not as long due as it was: what fails again and again must not be tried without a pause.
-            for partition in partitions:
-                self._waiting.setdefault((topic, partition), time.monotonic())
-            raise
-        self._trimmable.update((topic, partition) for partition in partitions)
-        pause()
-
-    def _unindex_deleted_topic(self, topic: str) -> None:
-        if not self._topic_exists(topic):
-            self._index.delete_topic(topic)
-
-    def _topic_exists(self, topic: str) -> bool:
-        try:
-            self._hot.bounds(topic, [])
-        except UnknownTopic:
-            return False
-        return True
-
-
-class WorkPacer:
-    """Called in the midst of work, it pauses in proportion to the work since the last pause."""
-
-    def __init__(self, closing: threading.Event) -> None:
-        self._closing = closing
-        self._began = time.monotonic()
-
-    def __call__(self) -> None:
-        if self._closing.wait(PAUSE_RATIO * min(1.0, time.monotonic() - self._began)):
-            raise ChoreStopped
-        self._began = time.monotonic()
-
-
-class _PeriodicTask:
-    def __init__(self, work: Callable[[], None], every: float) -> None:
-        self.work = work
-        self.every = every
-        self._due = time.monotonic() + every
-
-    def seconds_until_due(self) -> float:
-        return self._due - time.monotonic()
-
-    def schedule_next(self) -> None:
-        self._due = time.monotonic() + self.every
-
-
-def _no_pause() -> None:
-    pass

@@ -5,21 +5,16 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
-from urllib.parse import parse_qsl, urlsplit
+from typing import TypeVar
 from uuid import uuid4
 
 from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError, HTTPClientError
 from botocore.parsers import ResponseParserError
-from msgspec import Struct
 from pynamodb.connection import Connection
 from pynamodb.exceptions import CancellationReason, PynamoDBException, TransactWriteError
-from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
-from nakadi.engines.common.aws_sessions import new_session
-from nakadi.engines.dynamodb.tables import Table
-from nakadi.model.outcomes import BadSetting, Unavailable
+from nakadi.model.outcomes import Unavailable
 
 # With four attempts a call ends within 13 seconds, well before API Gateway gives up on the request.
 CONNECT_TIMEOUT_SECONDS = 1.0
@@ -159,51 +154,3 @@ def transaction_attempt(add_changes: Callable[[TransactWrite], None], connection
         return True
 
     return attempt
-
-
-# Tables ---------------------------------------------------------------------------------------------------------------
-
-
-MAX_CONNECTIONS = 50
-
-BoundModel = TypeVar("BoundModel", bound=Model)
-
-
-def model_meta(table: Table) -> Any:
-    return type("Meta", (), {"table_name": table.name_suffix})
-
-
-class TableAddress(Struct, frozen=True):
-    """The tables with a prefix, in a region, perhaps behind an endpoint of one's own."""
-
-    prefix: str
-    region: str | None = None
-    endpoint: str | None = None
-
-    def bind_model(self, model: type[BoundModel], table: Table) -> type[BoundModel]:
-        meta = {
-            "table_name": table.full_name(self.prefix),
-            "region": self.region,
-            "host": self.endpoint,
-            "connect_timeout_seconds": CONNECT_TIMEOUT_SECONDS,
-            "read_timeout_seconds": READ_TIMEOUT_SECONDS,
-            "max_retry_attempts": 0,
-            "max_pool_connections": MAX_CONNECTIONS,
-        }
-        return type("Items", (model,), {"Meta": type("Meta", (), meta)})
-
-
-def parse_table_address(url: str) -> TableAddress:
-    parts = urlsplit(url)
-    if not parts.netloc:
-        raise BadSetting(f"{url!r} names no tables; it should be like dynamodb://prefix?region=eu-central-1")
-    wishes = dict(parse_qsl(parts.query))
-    return TableAddress(parts.netloc, wishes.get("region"), wishes.get("endpoint"))
-
-
-def connect(items: type[Model]) -> Connection:
-    """What PynamoDB keeps to itself, with its client: by itself it makes one for each thread, when that first asks."""
-    connection: Connection = items._get_connection().connection  # noqa: SLF001  # see above
-    connection._local.session = new_session()  # noqa: SLF001  # see above
-    assert connection.client
-    return connection

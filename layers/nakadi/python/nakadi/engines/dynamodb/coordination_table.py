@@ -9,16 +9,11 @@ little later. So many commits are as cheap as few.
 
 from __future__ import annotations
 
-import logging
-import time
 import zlib
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import islice
-from math import inf
 from typing import Any
-from uuid import uuid4
 
 from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import DoesNotExist
@@ -27,29 +22,22 @@ from pynamodb.expressions.update import Action
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
-from nakadi.engines.common.assignments import assignment_from_json, assignment_json
-from nakadi.engines.common.callbacks import ChangePoller
-from nakadi.engines.dynamodb.client import (
-    CALL_ERRORS,
-    CallRetryPolicy,
-    TableAddress,
-    connect,
-    model_meta,
-    transaction_attempt,
-)
+from nakadi.engines.common.assignment_json import assignment_from_json, assignment_json
+from nakadi.engines.dynamodb.client import CallRetryPolicy, transaction_attempt
+from nakadi.engines.dynamodb.table_address import TableAddress, connect, model_meta
 from nakadi.engines.dynamodb.tables import COORDINATION_TABLE
 from nakadi.model.event_type import Position
 from nakadi.model.events import datetime_from_microseconds, microseconds_since_epoch
 from nakadi.model.outcomes import Invalid, Unavailable
-from nakadi.model.subscription import Assignment, CommittedOffset, EventTypePartition, SubscriptionChange
-
-# Items ----------------------------------------------------------------------------------------------------------------
-
+from nakadi.model.subscription import Assignment, CommittedOffset, EventTypePartition
 
 ASSIGNMENT_SORT_KEY = "assignment"
 OFFSET_SORT_KEY_PREFIX = "offset#"
 LEASES_KEY = "leases"
 CHANGES_KEY = "news"
+
+# A commit that was refused is judged by what is there then; if that would have let it through, it is made again.
+MAX_COMMIT_ATTEMPTS = 5
 
 # One write unit pays for so much, keys and names included: a text that is longer costs less packed.
 MAX_BYTES_STORED_UNCOMPRESSED = 900
@@ -172,9 +160,6 @@ def assignment_change_actions(owner: str | None, position: Position | None, now:
     return [item.owner.remove() if owner is None else item.owner.set(owner), *moved]
 
 
-# Table ----------------------------------------------------------------------------------------------------------------
-
-
 class CoordinationTable:
     """Reads see every write that returned before they began."""
 
@@ -233,147 +218,3 @@ class CoordinationTable:
 
     def refuse_calls(self) -> None:
         self._closed = True
-
-
-# Noticing what other processes change ---------------------------------------------------------------------------------
-
-
-CHANGE_POLL_INTERVAL_SECONDS = 0.4
-"""Seconds between two looks."""
-
-REPORT_INTERVAL_SECONDS = 0.4
-"""Changes within the same period of this length are reported once."""
-
-RECHECK_DELAY_SECONDS = REPORT_INTERVAL_SECONDS + 0.1
-"""So long after hearing of a change, whatever else happened in the same moment has been written, too."""
-
-MAX_REPORT_LATENESS_SECONDS = 2.0
-"""News may be seen so much later than others that bear a later time: clocks differ, and writes take theirs."""
-
-TIME_DIGITS = 16
-
-_log = logging.getLogger(__name__)
-
-ChangeCallback = Callable[[str, SubscriptionChange], None]
-
-
-def in_same_report_interval(first: int, second: int) -> bool:
-    """Whether two changes, in microseconds, are reported once."""
-    length = int(REPORT_INTERVAL_SECONDS * 1_000_000)
-    return first // length == second // length
-
-
-class TableChangeReader:
-    """What others change, as far as it is known; asked by one thread at a time."""
-
-    def __init__(self, items: type[CoordinationItem], own_name: str, now: Callable[[], float] = time.time) -> None:
-        self._items = items
-        self._own_name = own_name
-        self._now = now
-        self._start_key = ""
-        self._seen_keys: frozenset[str] = frozenset()
-        self._rechecks: deque[tuple[float, str]] = deque()
-
-    def skip_to_now(self) -> None:
-        """Earlier changes are of no interest."""
-        self._start_key, self._seen_keys = _time_key(self._now() - MAX_REPORT_LATENESS_SECONDS), frozenset()
-
-    def read_changes(self, now: float) -> Sequence[tuple[str, SubscriptionChange]]:
-        """What others changed since the last look. `now` is on a monotonic clock."""
-        found = list(self._items.query(CHANGES_KEY, range_key_condition=CoordinationItem.sort_key > self._start_key))
-        new = [each for each in found if each.sort_key not in self._seen_keys]
-        self._rechecks.extend((now + RECHECK_DELAY_SECONDS, each.subscription) for each in new)
-        if found:
-            self._advance_start_key(found[-1].sort_key)
-            self._seen_keys = frozenset(each.sort_key for each in found if each.sort_key > self._start_key)
-        return [(each.subscription, SubscriptionChange(each.change)) for each in new if each.reporter != self._own_name]
-
-    def _advance_start_key(self, newest: str) -> None:
-        """The next look begins a little before the newest, for some arrive late; no clock of another process that is
-        ahead makes us deaf to the rest.
-        """
-        seconds = min(int(newest[:TIME_DIGITS]) / 1_000_000, self._now())
-        self._start_key = max(self._start_key, _time_key(seconds - MAX_REPORT_LATENESS_SECONDS))
-
-    def pop_due_rechecks(self, now: float) -> Sequence[str]:
-        """Where something may have changed in the same moment as what was reported."""
-        again: dict[str, None] = {}
-        while self._rechecks and self._rechecks[0][0] <= now:
-            again[self._rechecks.popleft()[1]] = None
-        return list(again)
-
-    @property
-    def next_recheck_time(self) -> float:
-        return self._rechecks[0][0] if self._rechecks else inf
-
-
-class TableChangePoller(ChangePoller):
-    """Polls the table while this process has watchers, and not at all otherwise."""
-
-    def __init__(self, items: type[CoordinationItem], attempts: CallRetryPolicy, on_change: ChangeCallback) -> None:
-        super().__init__("The coordination", thread_name="coordination-news")
-        self._items = items
-        self._attempts = attempts
-        self._on_change = on_change
-        self._own_name = uuid4().hex[:8]
-        self._change_reader = TableChangeReader(items, self._own_name)
-        self._is_failing = False
-
-    def report_change(self, subscription: str, change: SubscriptionChange) -> None:
-        """Write an item that tells other processes. Without it, they find out at their next look without a report."""
-        now = time.time()
-        item = self._items(
-            CHANGES_KEY,
-            f"{_time_key(now)}#{uuid4().hex[:8]}",
-            subscription=subscription,
-            change=change.value,
-            reporter=self._own_name,
-            expires=int(now) + CHANGE_RETENTION_SECONDS,
-        )
-        try:
-            self._attempts.call_with_retries(lambda _: item.save())
-        except Unavailable:
-            _log.warning("Reporting a change of subscription %s to other processes failed", subscription, exc_info=True)
-
-    def _skip_past_changes(self) -> None:
-        # Makes no call. A thread that rests begins anew by itself: the feed is asked by one thread at a time.
-        if self._thread is None:
-            self._change_reader.skip_to_now()
-
-    def _poll(self) -> None:
-        next_look = time.monotonic() + CHANGE_POLL_INTERVAL_SECONDS
-        while not self._closed.wait(max(0.0, min(next_look, self._change_reader.next_recheck_time) - time.monotonic())):
-            if not self._wanted.is_set():
-                self._wanted.wait()
-                self._change_reader.skip_to_now()
-            if time.monotonic() >= next_look and not self._closed.is_set():
-                self._report_new_changes()
-                next_look = time.monotonic() + CHANGE_POLL_INTERVAL_SECONDS
-            for subscription in self._change_reader.pop_due_rechecks(time.monotonic()):
-                self._on_change(subscription, SubscriptionChange.OFFSETS)
-
-    def _report_new_changes(self) -> None:
-        try:
-            found = self._change_reader.read_changes(time.monotonic())
-        except CALL_ERRORS:
-            # The next look is soon, and asks for what was missed. It is said once.
-            if not self._is_failing:
-                _log.warning(
-                    "Looking for changes of other processes failed, tried again in %s s",
-                    CHANGE_POLL_INTERVAL_SECONDS,
-                    exc_info=True,
-                )
-            self._is_failing = True
-            return
-        except Exception:  # noqa: BLE001  # waiting streams would wait for ever
-            _log.exception(
-                "Looking for changes of other processes failed, tried again in %s s", CHANGE_POLL_INTERVAL_SECONDS
-            )
-            return
-        self._is_failing = False
-        for subscription, changed in found:
-            self._on_change(subscription, changed)
-
-
-def _time_key(seconds: float) -> str:
-    return f"{int(seconds * 1_000_000):0{TIME_DIGITS}d}"

@@ -16,8 +16,9 @@ import msgspec
 from pynamodb.exceptions import DeleteError, PutError
 from pynamodb.expressions.condition import Condition
 
-from nakadi.engines.dynamodb.client import CallRetryPolicy, TableAddress, is_condition_failure
+from nakadi.engines.dynamodb.client import CallRetryPolicy, is_condition_failure
 from nakadi.engines.dynamodb.coordination_table import CoordinationItem, CoordinationTable
+from nakadi.engines.dynamodb.table_address import TableAddress
 from nakadi.engines.dynamodb.tables import EID_CLAIM_KEY_PREFIX
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.eid_claims import EidClaim

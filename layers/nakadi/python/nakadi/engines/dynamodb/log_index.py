@@ -18,7 +18,7 @@ from pynamodb.expressions.condition import Condition
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
-from nakadi.engines.common.documents import (
+from nakadi.engines.common.log_index_json import (
     continuing_topic,
     indexing_state_from_json,
     indexing_state_json,
@@ -36,10 +36,7 @@ from nakadi.engines.common.documents import (
 from nakadi.engines.dynamodb.client import (
     CONFLICT_RETRY_PAUSES_SECONDS,
     CallRetryPolicy,
-    TableAddress,
-    connect,
     is_condition_failure,
-    model_meta,
     transaction_attempt,
 )
 from nakadi.engines.dynamodb.log_index_keys import (
@@ -54,6 +51,7 @@ from nakadi.engines.dynamodb.log_index_keys import (
     topic_key,
 )
 from nakadi.engines.dynamodb.registry import DocumentItem, add_change_counts, read_change_counters
+from nakadi.engines.dynamodb.table_address import TableAddress, connect, model_meta
 from nakadi.engines.dynamodb.tables import DOCUMENTS_TABLE, LOG_INDEX_TABLE
 from nakadi.model.events import TopicPartition
 from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexSegment, ShardProgress, Topic
@@ -61,8 +59,6 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.log_index import TOPICS_KIND
 from nakadi.ports.registry import ChangeCounters, change_bucket
-
-# Items ----------------------------------------------------------------------------------------------------------------
 
 
 class LogIndexItem(Model):
@@ -75,9 +71,6 @@ class LogIndexItem(Model):
     body = UnicodeAttribute()
     revision = NumberAttribute(null=True)
     expires_at = NumberAttribute(null=True, attr_name="until")
-
-
-# Log index ------------------------------------------------------------------------------------------------------------
 
 
 TOPIC_SORT_KEY = "topic"

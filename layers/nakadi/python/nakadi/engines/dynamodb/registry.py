@@ -22,12 +22,10 @@ from nakadi.engines.dynamodb.client import (
     CONDITION_FAILED_CODE,
     CONFLICT_RETRY_PAUSES_SECONDS,
     CallRetryPolicy,
-    TableAddress,
     cancellation_reasons,
-    connect,
     is_condition_failure,
-    model_meta,
 )
+from nakadi.engines.dynamodb.table_address import TableAddress, connect, model_meta
 from nakadi.engines.dynamodb.tables import DOCUMENTS_TABLE
 from nakadi.model.outcomes import Invalid, Unavailable
 from nakadi.ports.registry import (
@@ -40,9 +38,6 @@ from nakadi.ports.registry import (
     PutDocument,
     RemoveDocument,
 )
-
-# Items ----------------------------------------------------------------------------------------------------------------
-
 
 # One read unit pays for so much: a text that is longer costs less packed, one that is not stays legible in a console.
 MAX_BYTES_STORED_UNCOMPRESSED = 4000
@@ -89,9 +84,6 @@ def is_valid_key(key: str) -> bool:
     return 0 < len(key.encode()) <= MAX_KEY_BYTES
 
 
-# Counted changes ------------------------------------------------------------------------------------------------------
-
-
 COUNTER_NAME_PREFIX = "n"
 
 
@@ -110,9 +102,6 @@ def add_change_counts(transaction: TransactWrite, items: type[DocumentItem], buc
         items(CHANGE_COUNTS_KIND, CHANGE_COUNTS_KIND),
         [Path(f"{COUNTER_NAME_PREFIX}{bucket}").add(1) for bucket in buckets],
     )
-
-
-# Registry -------------------------------------------------------------------------------------------------------------
 
 
 class DynamoDbRegistry:

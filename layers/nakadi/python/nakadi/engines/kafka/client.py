@@ -132,7 +132,7 @@ class ClusterAddress(Struct, frozen=True):
 
 
 def _iam_settings(region: str) -> dict[str, object]:
-    from nakadi.engines.common.aws_sessions import new_token_and_expiry  # noqa: PLC0415  # botocore is only there where it is needed
+    from nakadi.engines.common.msk_tokens import new_token_and_expiry  # noqa: PLC0415  # botocore is only there where it is needed
 
     return {
         "security.protocol": "SASL_SSL",

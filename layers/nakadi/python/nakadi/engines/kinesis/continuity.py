@@ -19,16 +19,11 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from nakadi.engines.kinesis.recent_records import ArrivedRecord
-from nakadi.engines.kinesis.stream import (
-    GrowingPauses,
-    IteratorExpired,
-    NoSuchShard,
-    RecordPage,
-    SequenceUnavailable,
-    ShardTree,
-    Stream,
-)
+from nakadi.engines.kinesis.call_rate import GrowingPauses
+from nakadi.engines.kinesis.failures import IteratorExpired, NoSuchShard, SequenceUnavailable
+from nakadi.engines.kinesis.numbering import ArrivedRecord
+from nakadi.engines.kinesis.shards import ShardTree
+from nakadi.engines.kinesis.stream import RecordPage, Stream
 from nakadi.model.log_index import RecordPosition, ShardProgress
 from nakadi.model.outcomes import Unavailable
 

@@ -14,8 +14,6 @@ stored twice by us, and its publisher gets that the outcome is unknown.
 
 from __future__ import annotations
 
-import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -26,17 +24,24 @@ from msgspec import Struct
 from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
 from nakadi.common.waiting import CallThreads, ThreadCall
-from nakadi.engines.archive.reading import SegmentCache
-from nakadi.engines.common import frames
+from nakadi.engines.archive.segment_cache import SegmentCache
 from nakadi.engines.common.callbacks import PartitionListeners
-from nakadi.engines.kinesis import envelopes
+from nakadi.engines.kinesis.compaction import StreamCompactor
 from nakadi.engines.kinesis.continuity import ShardTreeCache
-from nakadi.engines.kinesis.envelopes import MAX_TOPIC_CHARACTERS, hash_key, partition_key
 from nakadi.engines.kinesis.fan_out import FanOut
+from nakadi.engines.kinesis.gaps import GapSkipper
 from nakadi.engines.kinesis.indexing import Indexer
-from nakadi.engines.kinesis.maintenance import GapSkipper, StreamCompactor
-from nakadi.engines.kinesis.reading import RestartingReader, ShardWatch, SharedShardWatch, StreamReader
-from nakadi.engines.kinesis.stream import GrowingPauses, OutgoingRecord, RecordFailure, Stream, StreamCallFailed
+from nakadi.engines.kinesis.partition_keys import MAX_TOPIC_CHARACTERS
+from nakadi.engines.kinesis.reading import StreamReader
+from nakadi.engines.kinesis.restarting_reader import RestartingReader
+from nakadi.engines.kinesis.shard_watch import ShardWatch, SharedShardWatch
+from nakadi.engines.kinesis.stream import Stream
+from nakadi.engines.kinesis.stream_writer import (
+    APPEND_TIMEOUT_SECONDS,
+    MAX_RECORD_BYTES,
+    REFUSED_AS_TIMED_OUT,
+    StreamWriter,
+)
 from nakadi.engines.kinesis.tails import LastWrittenRecords
 from nakadi.engines.kinesis.topics import KnownTopic, TopicCache
 from nakadi.model.events import (
@@ -55,123 +60,6 @@ from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
 from nakadi.ports.log_index import LogIndex
-
-MAX_RECORD_BYTES = 1_048_576
-MAX_PUT_CALL_BYTES = 5_000_000
-MAX_PUT_CALL_RECORDS = 500
-
-APPEND_TIMEOUT_SECONDS = 3.0
-"""Seconds. A publisher that waits for a throttled shard occupies a function meanwhile, and there are only so many of
-them; it can try again better than we can. Well below what a reader waits for the last part of an append."""
-
-REFUSED_AS_TIMED_OUT = Refused("timed out")
-REFUSED_AS_FAILED = Refused("internal error")
-
-log = logging.getLogger(__name__)
-
-
-class _SendQueue(Struct):
-    """What is left to be sent to one partition, in its order."""
-
-    records: list[OutgoingRecord]
-    outcome: RecordPosition | Refused | None = None
-    sent_count: int = 0
-
-    @property
-    def next_record(self) -> OutgoingRecord:
-        return self.records[self.sent_count]
-
-    def mark_next_as_stored(self, position: RecordPosition) -> None:
-        self.sent_count += 1
-        if self.sent_count == len(self.records):
-            self.outcome = position
-
-
-class StreamWriter:
-    def __init__(
-        self, stream: Stream, record_bytes: int = MAX_RECORD_BYTES, give_up_after: float = APPEND_TIMEOUT_SECONDS
-    ) -> None:
-        self._stream = stream
-        self._record_bytes = record_bytes
-        self._give_up_after = give_up_after
-
-    def append(
-        self, topic: str, batches: Mapping[int, Sequence[Record]], now: int
-    ) -> Mapping[int, RecordPosition | Refused]:
-        """Each partition's fate: where its last record lies, or why it is not known to be stored."""
-        queues = {
-            number: _SendQueue(self._pack_records(topic, number, batch, now)) for number, batch in batches.items()
-        }
-        return self._send(queues)
-
-    def seal(self, topic: str, partitions: Sequence[int], now: int) -> Mapping[int, RecordPosition | Refused]:
-        data = envelopes.pack_seal(now)
-        return self._send({number: _SendQueue([_new_record(topic, number, data)]) for number in partitions})
-
-    def _pack_records(self, topic: str, partition: int, batch: Sequence[Record], now: int) -> list[OutgoingRecord]:
-        frame = frames.encode(batch)
-        most = self._record_bytes - len(partition_key(topic, partition).encode())
-        if len(frame) + envelopes.MAX_HEADER_BYTES <= most:
-            pieces = [envelopes.pack_frame(len(batch), now, frame)]
-        else:
-            pieces = envelopes.pack_parts(len(batch), now, frame, os.urandom(8), most)
-        return [_new_record(topic, partition, piece) for piece in pieces]
-
-    def _send(self, queues: Mapping[int, _SendQueue]) -> Mapping[int, RecordPosition | Refused]:
-        patience = GrowingPauses(self._give_up_after)
-        while waiting := [queue for queue in queues.values() if queue.outcome is None]:
-            held_back = [self._send_next_record_of_each(call) for call in _group_into_calls(waiting)]
-            if patience.is_over:
-                for queue in waiting:
-                    queue.outcome = queue.outcome or REFUSED_AS_TIMED_OUT
-            elif any(held_back):
-                patience.pause()
-        return {number: queue.outcome for number, queue in queues.items() if queue.outcome is not None}
-
-    def _send_next_record_of_each(self, queues: Sequence[_SendQueue]) -> bool:
-        """Send the next record of each. Whether any has to wait."""
-        try:
-            fates = self._stream.put_records([queue.next_record for queue in queues])
-        except StreamCallFailed as trouble:
-            if trouble.is_temporary and trouble.had_no_effect:
-                return True
-            log.warning("Append of %s records failed, outcome unknown: %s", len(queues), trouble)
-            for queue in queues:
-                queue.outcome = REFUSED_AS_FAILED if trouble.had_no_effect else REFUSED_AS_TIMED_OUT
-            return False
-        for queue, fate in zip(queues, fates, strict=True):
-            _apply_put_result(queue, fate)
-        return any(isinstance(fate, RecordFailure) and fate.had_no_effect for fate in fates)
-
-
-def _apply_put_result(queue: _SendQueue, fate: RecordPosition | RecordFailure) -> None:
-    if isinstance(fate, RecordPosition):
-        queue.mark_next_as_stored(fate)
-    elif not fate.had_no_effect:
-        log.warning("A record is not known to be stored: %s", fate.reason)
-        queue.outcome = REFUSED_AS_FAILED
-
-
-def _group_into_calls(queues: Sequence[_SendQueue]) -> Iterator[list[_SendQueue]]:
-    """Queues whose next records fit into one call."""
-    call: list[_SendQueue] = []
-    size = 0
-    for queue in queues:
-        if call and (len(call) == MAX_PUT_CALL_RECORDS or size + queue.next_record.size_bytes > MAX_PUT_CALL_BYTES):
-            yield call
-            call, size = [], 0
-        call.append(queue)
-        size += queue.next_record.size_bytes
-    if call:
-        yield call
-
-
-def _new_record(topic: str, partition: int, data: bytes) -> OutgoingRecord:
-    key = partition_key(topic, partition)
-    return OutgoingRecord(key, hash_key(key), data)
-
-
-# The log --------------------------------------------------------------------------------------------------------------
 
 
 class KinesisOptions(Struct, frozen=True, kw_only=True):

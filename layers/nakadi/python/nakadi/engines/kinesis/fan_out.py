@@ -24,14 +24,8 @@ from botocore.eventstream import ParserError
 from msgspec import Struct
 from urllib3.exceptions import HTTPError
 
-from nakadi.engines.kinesis.stream import (
-    NoSuchShard,
-    RecordPage,
-    SequenceUnavailable,
-    StreamCallFailed,
-    parse_record,
-    translate_errors,
-)
+from nakadi.engines.kinesis.failures import NoSuchShard, SequenceUnavailable, StreamCallFailed
+from nakadi.engines.kinesis.stream import RecordPage, parse_record, translate_errors
 from nakadi.model.outcomes import Unavailable
 
 log = logging.getLogger(__name__)

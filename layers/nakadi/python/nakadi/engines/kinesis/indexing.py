@@ -22,8 +22,9 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from nakadi.engines.archive import objects
+from nakadi.engines.archive import member_format
 from nakadi.engines.kinesis import envelopes
+from nakadi.engines.kinesis.call_rate import GrowingPauses
 from nakadi.engines.kinesis.continuity import (
     RETRY_TIMEOUT_SECONDS,
     SURELY_KEPT_MILLISECONDS,
@@ -34,10 +35,12 @@ from nakadi.engines.kinesis.continuity import (
     shard_progress,
     shards_lost_before_indexed,
 )
-from nakadi.engines.kinesis.envelopes import GAP_MARKER_PARTITION_KEY, original_topic, parse_partition_key
-from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RecordNumberer, decode_frame
+from nakadi.engines.kinesis.frames import Frame, decode_frame
+from nakadi.engines.kinesis.numbering import ArrivedRecord
+from nakadi.engines.kinesis.partition_keys import GAP_MARKER_PARTITION_KEY, original_topic, parse_partition_key
+from nakadi.engines.kinesis.recent_records import RecordNumberer
 from nakadi.engines.kinesis.scanning import Scanner
-from nakadi.engines.kinesis.stream import GrowingPauses, Stream
+from nakadi.engines.kinesis.stream import Stream
 from nakadi.model.events import StoredEvent, TopicPartition
 from nakadi.model.log_index import (
     SEALED_AT_INDEX_END,
@@ -334,7 +337,7 @@ class Indexer:
         ranges: dict[TopicPartition, tuple[int, int]] = {}
         for partition, counting in numbered_batches.items():
             if counting.frames_with_events:
-                member = objects.pack_member(*partition, self._decode_batch(counting, outcome))
+                member = member_format.pack_member(*partition, self._decode_batch(counting, outcome))
                 ranges[partition] = (len(content), len(member))
                 content += member
         if not ranges:

@@ -11,11 +11,12 @@ from botocore.config import Config
 from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
 from nakadi.engines.common.aws_sessions import new_session
+from nakadi.engines.kinesis.call_rate import GrowingPauses
 from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.event_log import DEFAULT_OPTIONS, KinesisLog, KinesisOptions
 from nakadi.engines.kinesis.fan_out import FanOut, StreamConsumerApi
 from nakadi.engines.kinesis.indexing import Indexer
-from nakadi.engines.kinesis.stream import GrowingPauses, Stream
+from nakadi.engines.kinesis.stream import Stream
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
 from nakadi.ports.log_index import LogIndex

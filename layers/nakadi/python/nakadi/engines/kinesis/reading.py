@@ -1,43 +1,34 @@
-"""Reading: first what is in memory, then the archive, then the stream itself; and watching.
-
-While there are watchers, every shard is polled, or pushed.
-"""
+"""Reading: first what is in memory, then the archive, then the stream itself."""
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from nakadi.engines.archive.objects import first_segment_offset_since
-from nakadi.engines.archive.reading import ArchiveReader, SegmentCache
-from nakadi.engines.kinesis.continuity import RETRY_TIMEOUT_SECONDS, GapFound, ShardTreeCache, confirm_no_gap_in_chain
-from nakadi.engines.kinesis.envelopes import hash_key, original_topic, parse_partition_key, partition_key
-from nakadi.engines.kinesis.fan_out import FanOut
-from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RankOf, RecentRecords, cut_before, slice_frames
+from nakadi.engines.archive.reading import ArchiveReader
+from nakadi.engines.archive.segment_cache import SegmentCache
+from nakadi.engines.archive.segments import first_segment_offset_since
+from nakadi.engines.kinesis.continuity import ShardTreeCache, confirm_no_gap_in_chain
+from nakadi.engines.kinesis.frames import Frame, cut_before, slice_frames
+from nakadi.engines.kinesis.numbering import ArrivedRecord
+from nakadi.engines.kinesis.partition_keys import hash_key, original_topic, parse_partition_key, partition_key
+from nakadi.engines.kinesis.recent_records import RankOf, RecentRecords
 from nakadi.engines.kinesis.scanning import NumberingStart, Scanner
-from nakadi.engines.kinesis.stream import GrowingPauses, ShardBusy
-from nakadi.engines.kinesis.tails import LastWrittenRecords, ShardPositionLost, ShardTails
+from nakadi.engines.kinesis.tails import LastWrittenRecords, ShardTails
 from nakadi.engines.kinesis.topics import TopicCache
 from nakadi.model.events import EventSlice, OffsetBounds, TopicPartition, microseconds_since_epoch
-from nakadi.model.log_index import SEALED_AT_INDEX_END, IndexingState, IndexSegment, RecordPosition, Topic
+from nakadi.model.log_index import SEALED_AT_INDEX_END, IndexingState, IndexSegment, Topic
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveObjectGone
 from nakadi.ports.event_log import OffsetUnavailable
 from nakadi.ports.log_index import LogIndex
 
-# Reading --------------------------------------------------------------------------------------------------------------
-
+T = TypeVar("T")
 
 EVENTS_PER_SEARCH_READ = 1000
 MAX_BYTES_PER_SEARCH_READ = 4_000_000
-
-T = TypeVar("T")
 
 
 MAX_KNOWN_ENDS = 10_000
@@ -287,217 +278,3 @@ class StreamReader:
             return start
         at = bisect_left(times, stored_at, key=lambda frame: frame.stored_at)
         return max(start, times[at].first_offset) if at < len(times) else start
-
-
-# A reader that lasts --------------------------------------------------------------------------------------------------
-
-
-StreamReaderFactory = Callable[[LastWrittenRecords], StreamReader]
-
-log = logging.getLogger(__name__)
-
-
-class RestartingReader:
-    """Asks a `StreamReader`. What this process stored itself is known to every new one.
-
-    `_reader` is replaced as a whole, and read without the lock: a thread that has just read the old one asks that one,
-    which answers rightly or has lost its place.
-    """
-
-    def __init__(self, new_reader: StreamReaderFactory, shard_trees: ShardTreeCache) -> None:
-        self._new_reader = new_reader
-        self._shard_trees = shard_trees
-        self._lock = threading.Lock()
-        self._last_written = LastWrittenRecords()
-        self._reader = new_reader(self._last_written)
-
-    def remember_acknowledged(self, position: RecordPosition) -> None:
-        """Note a record that this process knows: no later answer may be older."""
-        self._last_written.remember_stored(position)
-
-    def read_to_tip(self, shard: str, as_of: float, patience: GrowingPauses) -> bool:
-        return self._call_with_restart(lambda reader: reader.tails.read_to_tip(shard, as_of, patience))
-
-    def receive_pushed_records(self, shard: str, fan_out: FanOut, should_stop: Callable[[], bool]) -> bool:
-        """Take what is pushed, as long as this is the reader that is asked."""
-        return self._call_with_restart(
-            lambda reader: reader.tails.receive_pushed_records(
-                shard, fan_out, lambda: should_stop() or self._reader is not reader
-            )
-        )
-
-    def partition_state(self, topic: str, partition: int, as_of: float | None = None) -> IndexingState:
-        return self._call_with_restart(lambda reader: reader.partition_state(topic, partition, as_of))
-
-    def bounds(self, topic: str, partition: int, as_of: float) -> OffsetBounds:
-        return self._call_with_restart(lambda reader: reader.bounds(topic, partition, as_of))
-
-    def read_now(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> EventSlice:
-        return self._call_with_restart(lambda reader: reader.read_now(topic, partition, start, limit, max_bytes))
-
-    def offset_at(self, topic: str, partition: int, stored_at: int) -> int:
-        return self._call_with_restart(lambda reader: reader.offset_at(topic, partition, stored_at))
-
-    def _call_with_restart(self, call: Callable[[StreamReader], T]) -> T:
-        reader = self._reader
-        try:
-            return call(reader)
-        except ShardPositionLost as asleep:
-            log.info("Shard %s was not read for a long time: reading resumes where the index ends", asleep)
-        try:
-            return call(self._replace_reader(reader))
-        except ShardPositionLost as asleep:
-            raise Unavailable(f"Shard {asleep} cannot be read") from asleep
-
-    def _replace_reader(self, old: StreamReader) -> StreamReader:
-        # Of several threads that lost their place one begins a reader, and the others ask that one. A thread that still
-        # asks the old one gets what is right, or has lost its place as well and comes here.
-        with self._lock:
-            if self._reader is old:
-                self._shard_trees.refresh()
-                reader = self._new_reader(self._last_written)
-                # Before any thread can ask it, and so before it reports anything.
-                reader.adopt_continued_topics_of(old)
-                self._reader = reader
-            return self._reader
-
-
-# Watching -------------------------------------------------------------------------------------------------------------
-
-
-MAX_GAP_WAIT_INTERVALS = 25
-"""A gap is closed by housekeeping, which takes minutes: until then a shard is not asked as often."""
-
-
-class ShardWatch:
-    """One thread for each shard, from now until `stop`.
-
-    A shard that came from a merge is begun by the threads of both that it came from: the lock lets one of them, and the
-    name stays in the table when the thread has ended, so that no shard is followed twice. It is read only when both are
-    read to their ends, whichever comes first: `ShardTails` sees to that.
-    """
-
-    def __init__(
-        self, reader: RestartingReader, shard_trees: ShardTreeCache, interval: float, fan_out: FanOut | None = None
-    ) -> None:
-        self._reader = reader
-        self._shard_trees = shard_trees
-        self._interval = interval
-        self._fan_out = fan_out
-        self._lock = threading.Lock()
-        self._threads: dict[str, threading.Thread] = {}
-        self._ended = threading.Event()
-        self._start_thread("", self._start_threads_of_leaves)
-
-    def stop(self) -> None:
-        self._ended.set()
-
-    def join_threads(self) -> None:
-        # A copy, for threads may still begin others; none does any more once `_ended` was seen under the lock.
-        for thread in tuple(self._threads.values()):
-            thread.join()
-
-    def _start_threads_of_leaves(self) -> None:
-        while not self._ended.is_set():
-            try:
-                leaves = self._shard_trees.current.leaves()
-            except Exception:  # whatever it was, those who wait for news must not wait for ever
-                log.warning("Listing the shards failed, tried again in %s s", self._interval, exc_info=True)
-                self._ended.wait(self._interval)
-                continue
-            for shard in leaves:
-                self._start_thread(shard, partial(self._follow, shard))
-            return
-
-    def _start_thread(self, name: str, work: Callable[[], None]) -> None:
-        with self._lock:
-            if name not in self._threads and not self._ended.is_set():
-                thread = threading.Thread(target=work, name=f"kinesis-{name}", daemon=True)
-                self._threads[name] = thread
-                thread.start()
-
-    def _follow(self, shard: str) -> None:
-        """Read one shard to its end, then begin with those that came from it."""
-        while not self._ended.is_set():
-            try:
-                # What others have asked for just now need not be asked again: streams that begin ask in any case.
-                recently = time.monotonic() - self._interval / 2
-                ended = self._reader.read_to_tip(shard, recently, GrowingPauses(RETRY_TIMEOUT_SECONDS))
-                if not ended and self._fan_out is not None:
-                    # What cannot be pushed, and what a subscription that fell silent did not tell, is asked for above.
-                    ended = self._reader.receive_pushed_records(shard, self._fan_out, self._ended.is_set)
-                if ended and self._start_threads_of_children(shard):
-                    return
-            except GapFound as gap:
-                log.warning("Watching shard %s waits for housekeeping: %s", shard, gap)
-                self._ended.wait(MAX_GAP_WAIT_INTERVALS * self._interval)
-            except ShardBusy as busy:
-                log.warning("Watching waits: %s", busy)
-                self._ended.wait(busy.retry_after_seconds)
-            except Unavailable:
-                log.warning("Shard %s is polled again", shard, exc_info=True)
-                if self._is_gone_from_stream(shard):
-                    self._start_threads_of_leaves()
-                    return
-            except Exception:  # as above
-                log.exception("Shard %s is polled again", shard)
-            self._ended.wait(self._interval)
-
-    def _is_gone_from_stream(self, shard: str) -> bool:
-        try:
-            return shard not in self._shard_trees.refresh()
-        except Unavailable:
-            return False
-
-    def _start_threads_of_children(self, shard: str) -> bool:
-        children = self._shard_trees.current.children(shard) or self._shard_trees.refresh().children(shard)
-        for child in children:
-            self._start_thread(child, partial(self._follow, child))
-        return bool(children)
-
-
-class SharedShardWatch:
-    """Watches as long as there are watchers.
-
-    A watch whose last watcher leaves is ended, and not waited for: its threads may wait for Kinesis. If another watcher
-    comes meanwhile, two threads read a shard for a moment. Each record is taken once all the same, by the reader of its
-    shard, which has a lock.
-    """
-
-    def __init__(self, begin_watch: Callable[[], ShardWatch]) -> None:
-        self._begin_watch = begin_watch
-        self._lock = threading.Lock()
-        self._wanted = 0
-        self._watch: ShardWatch | None = None
-        self._closed = False
-
-    def add_watcher(self) -> None:
-        with self._lock:
-            if self._closed:
-                raise Unavailable("The event log is closed.")
-            self._wanted += 1
-            if self._watch is None:
-                self._watch = self._begin_watch()
-
-    def remove_watcher(self) -> None:
-        with self._lock:
-            self._wanted -= 1
-            if not self._wanted and self._watch is not None:
-                self._watch.stop()
-                self._watch = None
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        self.add_watcher()
-        try:
-            yield
-        finally:
-            self.remove_watcher()
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.stop()
-            watch.join_threads()

@@ -1,125 +1,24 @@
-"""Numbering records by partition, and keeping the newest of all partitions in memory, up to a number of bytes."""
+"""The newest records of all partitions, kept in memory up to a number of bytes."""
 
 from __future__ import annotations
 
-import logging
 import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
-from typing import NamedTuple
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
-from nakadi.engines.common import frames
 from nakadi.engines.kinesis import envelopes
-from nakadi.engines.kinesis.envelopes import Envelope
-from nakadi.model.events import EventSlice, StoredEvent, datetime_from_microseconds
-from nakadi.model.log_index import IndexingState, RecordPosition, UnfinishedAppendPart
-
-# Numbering ------------------------------------------------------------------------------------------------------------
-
-
-ABANDONED_APPEND_AGE_MS = 60_000
-"""Between the arrivals of an append's first part and its last. Its publisher gives up long before."""
-
-
-class ArrivedRecord(NamedTuple):
-    """A record as the stream has it; `arrived_at_ms` is when it arrived there, in milliseconds."""
-
-    position: RecordPosition
-    partition_key: str
-    arrived_at_ms: int
-    data: bytes
-
-
-class NumberedFrame(NamedTuple):
-    """A frame with its offsets. Its bytes are those of these records, one after the other."""
-
-    first_offset: int
-    event_count: int
-    stored_at: int
-    record_positions: tuple[RecordPosition, ...]
-
-
-def state_after_record(
-    state: IndexingState, record: ArrivedRecord, envelope: Envelope | None
-) -> tuple[IndexingState, NumberedFrame | None]:
-    """The partition with this record, which follows all it has counted, and the frame that it completes, if any."""
-    if envelope is None or state.sealed_at is not None:
-        return replace(state, last_position=record.position), None
-    if envelope.kind == envelopes.SEAL:
-        return replace(state, last_position=record.position, sealed_at=record.position, unfinished_parts=()), None
-    parts = _without_abandoned_parts(state.unfinished_parts, record.arrived_at_ms)
-    if envelope.kind == envelopes.WHOLE_FRAME:
-        return _state_and_numbered_frame(state, record, envelope, parts, (record.position,))
-    return _state_after_frame_part(state, record, envelope, parts)
-
-
-def _state_after_frame_part(
-    state: IndexingState, record: ArrivedRecord, envelope: Envelope, parts: tuple[UnfinishedAppendPart, ...]
-) -> tuple[IndexingState, NumberedFrame | None]:
-    mine = [part for part in parts if part.append_id == envelope.append_id]
-    others = tuple(part for part in parts if part.append_id != envelope.append_id)
-    if envelope.part_number != len(mine):
-        return replace(state, last_position=record.position, unfinished_parts=parts), None
-    if envelope.part_number == envelope.part_count - 1:
-        return _state_and_numbered_frame(
-            state, record, envelope, others, (*(part.position for part in mine), record.position)
-        )
-    part = UnfinishedAppendPart(
-        envelope.append_id, envelope.part_number, record.position, mine[0].arrived_at if mine else record.arrived_at_ms
-    )
-    return replace(state, last_position=record.position, unfinished_parts=(*others, *mine, part)), None
-
-
-def _state_and_numbered_frame(
-    state: IndexingState,
-    record: ArrivedRecord,
-    envelope: Envelope,
-    parts: tuple[UnfinishedAppendPart, ...],
-    marks: tuple[RecordPosition, ...],
-) -> tuple[IndexingState, NumberedFrame]:
-    latest = max(state.latest_stored_at, envelope.stored_at)
-    counted = IndexingState(
-        last_position=record.position,
-        next_offset=state.next_offset + envelope.event_count,
-        latest_stored_at=latest,
-        unfinished_parts=parts,
-    )
-    return counted, NumberedFrame(state.next_offset, envelope.event_count, latest, marks)
-
-
-def _without_abandoned_parts(parts: tuple[UnfinishedAppendPart, ...], now: int) -> tuple[UnfinishedAppendPart, ...]:
-    return tuple(part for part in parts if now - part.arrived_at <= ABANDONED_APPEND_AGE_MS) if parts else parts
-
-
-# Recent records -------------------------------------------------------------------------------------------------------
-
+from nakadi.engines.kinesis.frames import Frame
+from nakadi.engines.kinesis.numbering import ArrivedRecord, state_after_record
+from nakadi.model.log_index import IndexingState, RecordPosition
 
 RECORD_OVERHEAD_BYTES = 250
 """Bytes that a record takes beside its own."""
 
 RankOf = Callable[[RecordPosition | None], tuple[int, int]]
-
-
-class Frame(NamedTuple):
-    """Events with their offsets. A record that completes no frame is one without events.
-
-    One that is `is_incomplete` has records that the stream had no more when it was counted.
-    """
-
-    first_offset: int
-    event_count: int
-    stored_at: int
-    content: bytes
-    is_incomplete: bool = False
-
-    @property
-    def end_offset(self) -> int:
-        return self.first_offset + self.event_count
 
 
 class RecordNumberer:
@@ -311,61 +210,3 @@ class _FrameLimit(Struct):
 
 def _frame_end(frame: Frame) -> int:
     return frame.end_offset
-
-
-# Frames as events -----------------------------------------------------------------------------------------------------
-
-
-log = logging.getLogger(__name__)
-
-
-def decode_frame(frame: Frame, start: int = 0) -> list[StoredEvent]:
-    """The events of a frame from an offset on. A damaged frame keeps its numbers, and shows nothing."""
-    if not frame.event_count:
-        return []
-    try:
-        records = frames.decode(frame.content)
-    except Exception:  # bytes that are not ours can fail anywhere, and must not stop the shard
-        log.warning("The frame at offset %s cannot be read", frame.first_offset, exc_info=True)
-        return []
-    moment = datetime_from_microseconds(frame.stored_at)
-    numbered = enumerate(records[: frame.event_count], frame.first_offset)
-    return [
-        StoredEvent(offset, record, moment) for offset, record in numbered if record is not None and offset >= start
-    ]
-
-
-def slice_frames(found: Iterable[Frame], start: int, limit: int, max_bytes: int) -> EventSlice:
-    """As many events of these frames as fit, at least one if there is one."""
-    events: list[StoredEvent] = []
-    following = start
-    for frame in found:
-        events += decode_frame(frame, start)
-        following = max(following, frame.end_offset)
-        if len(events) >= limit:
-            break
-    return slice_events(events, following, limit, max_bytes)
-
-
-def cut_before(end_offset: int, event_slice: EventSlice) -> EventSlice:
-    """What of a slice is before an offset. The archive may have more already than a reader has heard of."""
-    if event_slice.next_offset <= end_offset:
-        return event_slice
-    return EventSlice(tuple(event for event in event_slice.events if event.offset < end_offset), end_offset)
-
-
-def slice_events(events: Sequence[StoredEvent], next_offset: int, limit: int, max_bytes: int) -> EventSlice:
-    """The first of these events that fit; `next_offset` is behind all of them."""
-    fitting = _count_fitting(events[: max(limit, 1)], max_bytes)
-    if fitting < len(events):
-        next_offset = events[fitting - 1].offset + 1
-    return EventSlice(tuple(events[:fitting]), next_offset)
-
-
-def _count_fitting(events: Sequence[StoredEvent], max_bytes: int) -> int:
-    total = 0
-    for number, event in enumerate(events):
-        total += len(event.record.value or b"")
-        if number and total > max_bytes:
-            return number
-    return len(events)

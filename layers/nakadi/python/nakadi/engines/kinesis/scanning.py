@@ -10,10 +10,14 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
+from nakadi.engines.kinesis.call_rate import GrowingPauses
 from nakadi.engines.kinesis.continuity import RETRY_TIMEOUT_SECONDS, ShardCursor, ShardTreeCache
-from nakadi.engines.kinesis.envelopes import hash_key, parse_envelope
-from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RecordNumberer
-from nakadi.engines.kinesis.stream import GrowingPauses, Stream
+from nakadi.engines.kinesis.envelopes import parse_envelope
+from nakadi.engines.kinesis.frames import Frame
+from nakadi.engines.kinesis.numbering import ArrivedRecord
+from nakadi.engines.kinesis.partition_keys import hash_key
+from nakadi.engines.kinesis.recent_records import RecordNumberer
+from nakadi.engines.kinesis.stream import Stream
 from nakadi.model.events import TopicPartition
 from nakadi.model.log_index import IndexingState, RecordPosition
 from nakadi.model.outcomes import Unavailable

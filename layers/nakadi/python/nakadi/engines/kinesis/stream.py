@@ -1,15 +1,12 @@
-"""The stream as Kinesis presents it: shards and their parents, a few calls, and three kinds of failures."""
+"""The stream as Kinesis presents it: a few calls, whose failures are in `failures`."""
 
 from __future__ import annotations
 
-import math
-import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from botocore.exceptions import (
@@ -23,90 +20,11 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 from msgspec import Struct
 
-from nakadi.engines.kinesis.recent_records import ArrivedRecord
+from nakadi.engines.kinesis.call_rate import CallRate
+from nakadi.engines.kinesis.failures import IteratorExpired, NoSuchShard, SequenceUnavailable, StreamCallFailed
+from nakadi.engines.kinesis.numbering import ArrivedRecord
+from nakadi.engines.kinesis.shards import Shard
 from nakadi.model.log_index import RecordPosition
-from nakadi.model.outcomes import Unavailable
-
-# Shards ---------------------------------------------------------------------------------------------------------------
-
-
-UNLISTED_SHARD_DEPTH = -1
-
-
-class Shard(Struct, frozen=True):
-    id: str
-    first_hash_key: int
-    last_hash_key: int
-    parent_ids: tuple[str, ...] = ()
-    is_closed: bool = False
-
-
-class ShardTree:
-    """What one listing of the shards says. Shards that the stream has forgotten are older than all it lists."""
-
-    def __init__(self, shards: Iterable[Shard]) -> None:
-        self._shards: Mapping[str, Shard] = {shard.id: shard for shard in shards}
-
-    def __contains__(self, shard: str) -> bool:
-        return shard in self._shards
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._shards)
-
-    def shards_covering(self, hash_key: int) -> list[str]:
-        """The shards that cover a hash key, one after the other in time."""
-        covering = [each for each in self._shards.values() if each.first_hash_key <= hash_key <= each.last_hash_key]
-        return [each.id for each in sorted(covering, key=lambda each: self._depths[each.id])]
-
-    def listed_parents(self, shard: str) -> list[str]:
-        """Those that are still listed."""
-        return [parent for parent in self._shards[shard].parent_ids if parent in self._shards]
-
-    def all_parents(self, shard: str) -> tuple[str, ...]:
-        """Those it came from, whether or not they are still listed."""
-        return self._shards[shard].parent_ids if shard in self._shards else ()
-
-    def first_hash_key(self, shard: str) -> int:
-        return self._shards[shard].first_hash_key
-
-    def children(self, shard: str) -> list[str]:
-        return [each.id for each in self._shards.values() if shard in each.parent_ids]
-
-    def leaves(self) -> list[str]:
-        """Those without children: at any moment they share all hash keys among them."""
-        parents = {parent for shard in self._shards.values() for parent in shard.parent_ids}
-        return [shard for shard in self._shards if shard not in parents]
-
-    def rank(self, position: RecordPosition | None) -> tuple[int, int]:
-        """By this, two records of one partition are in their order. Nothing at all comes before every record."""
-        return (
-            (UNLISTED_SHARD_DEPTH, -1)
-            if position is None
-            else (self._depths.get(position.shard, UNLISTED_SHARD_DEPTH), position.sequence)
-        )
-
-    @cached_property
-    def _depths(self) -> Mapping[str, int]:
-        depths: dict[str, int] = {}
-        for shard in self._shards_parents_first():
-            depths[shard] = 1 + max(
-                (depths[parent] for parent in self.listed_parents(shard)), default=UNLISTED_SHARD_DEPTH
-            )
-        return depths
-
-    def _shards_parents_first(self) -> Iterator[str]:
-        waiting = dict.fromkeys(self._shards)
-        while waiting:
-            ready = [each for each in waiting if not any(parent in waiting for parent in self.listed_parents(each))]
-            if not ready:
-                raise ValueError("shards that descend from each other")
-            for each in ready:
-                del waiting[each]
-                yield each
-
-
-# Calls ----------------------------------------------------------------------------------------------------------------
-
 
 THROTTLING_ERRORS = {
     "KMSThrottlingException",
@@ -117,8 +35,6 @@ THROTTLING_ERRORS = {
     "Throttling",
     "ThrottlingException",
 }
-MAX_READ_INTERVAL_SECONDS = 3.0
-"""Seconds between two reads of a shard that many processes read."""
 
 MAX_WAIT_TO_BEGIN_READING_SECONDS = 5.0
 """Seconds that who begins to read a shard at some place waits for a turn; who would wait longer is refused at once. At
@@ -134,36 +50,6 @@ function was frozen. A write on it would fail, and nothing would tell whether it
 CONSUMER_OPERATIONS = {"DescribeStreamConsumer", "DeregisterStreamConsumer", "SubscribeToShard"}
 READ_OPERATIONS = {"GetRecords", "GetShardIterator"} | CONSUMER_OPERATIONS
 NOTHING_SENT_ERRORS = (ConnectTimeoutError, CredentialRetrievalError, EndpointConnectionError, NoCredentialsError)
-
-
-class StreamCallFailed(Unavailable):
-    """Raised when a call did not work. `is_temporary`: it may work soon. `had_no_effect`: it certainly had no
-    effect."""
-
-    def __init__(self, message: str, *, is_temporary: bool, had_no_effect: bool) -> None:
-        super().__init__(message)
-        self.is_temporary = is_temporary
-        self.had_no_effect = had_no_effect
-
-
-class NoSuchShard(StreamCallFailed):
-    """Raised when a shard, or a consumer, is not there: the stream has forgotten it, or there is no such stream."""
-
-
-class IteratorExpired(Exception):
-    """Raised when a shard iterator is too old. Reading goes on with a new one."""
-
-
-class SequenceUnavailable(Exception):
-    """Raised when a shard has nothing at the position that was asked for: it is too old, or of another stream."""
-
-
-class ShardBusy(Unavailable):
-    """Raised at once in the place of a call that would wait too long for its turn: a shard answers only so many."""
-
-    def __init__(self, shard: str, seconds: float) -> None:
-        message = f"Shard {shard} has more to answer than it can; there is room in {seconds:.1f} s"
-        super().__init__(message, retry_after_seconds=max(math.ceil(seconds), 1))
 
 
 class OutgoingRecord(NamedTuple):
@@ -283,94 +169,6 @@ class Stream:
         with self._iterator_pace.observe_outcome(shard), self._connection_for_call():
             answer = self._client.get_shard_iterator(StreamName=self.name, ShardId=shard, **position)
         return str(_require_field(answer, "ShardIterator"))
-
-
-class CallRate:
-    """Lets calls for one name through at most so often, and less often where others call, too."""
-
-    def __init__(self, interval: float, longest: float = MAX_READ_INTERVAL_SECONDS) -> None:
-        self._shortest = interval
-        self._longest = max(longest, interval)
-        self._lock = threading.Lock()
-        self._next: dict[str, float] = {}
-        self._intervals: dict[str, float] = {}
-
-    def slow_down(self, name: str) -> None:
-        """A call was refused: there are too many."""
-        with self._lock:
-            self._intervals[name] = min(2 * self._interval_of(name), self._longest)
-
-    def speed_up(self, name: str) -> None:
-        """A call was answered: perhaps there is room for more."""
-        with self._lock:
-            self._intervals[name] = max(0.95 * self._interval_of(name), self._shortest)
-
-    @contextmanager
-    def observe_outcome(self, name: str) -> Iterator[None]:
-        """Around a call: whether it is refused decides when the next one is due."""
-        try:
-            yield
-        except StreamCallFailed as trouble:
-            if trouble.is_temporary and trouble.had_no_effect:
-                self.slow_down(name)
-            raise
-        self.speed_up(name)
-
-    def _interval_of(self, name: str) -> float:
-        return self._intervals.get(name, self._shortest)
-
-    def check_has_room(self, name: str, longest_wait: float) -> None:
-        """Raise `ShardBusy` if the next turn is further away than that."""
-        with self._lock:
-            self._find_turn(name, time.monotonic(), longest_wait)
-
-    def _find_turn(self, name: str, now: float, longest_wait: float) -> float:
-        turn = max(now, self._next.get(name, now))
-        if turn - now > longest_wait:
-            raise ShardBusy(name, turn - now)
-        return turn
-
-    def wait_for_turn(self, name: str, longest_wait: float = math.inf) -> None:
-        """Wait for the next turn, and take it. Raises `ShardBusy` at once if it is further away than that."""
-        with self._lock:
-            now = time.monotonic()
-            turn = self._find_turn(name, now, longest_wait)
-            # Spread, so that those who were refused together do not come back together.
-            spread = random.uniform(0.5, 1.5) if self._interval_of(name) > self._shortest else 1.0  # noqa: S311  # nothing to guess
-            self._next[name] = turn + spread * self._interval_of(name)
-        if turn > now:
-            time.sleep(turn - now)
-
-
-class GrowingPauses:
-    """Tries again with growing pauses, until so many seconds have passed."""
-
-    def __init__(self, seconds: float, shortest: float = 0.05, longest: float = 1.0) -> None:
-        self._end = time.monotonic() + seconds
-        self._pause = shortest
-        self._longest = longest
-
-    @property
-    def seconds_left(self) -> float:
-        return max(self._end - time.monotonic(), 0.0)
-
-    @property
-    def is_over(self) -> bool:
-        return time.monotonic() + self._pause >= self._end
-
-    def pause(self) -> None:
-        time.sleep(self._pause)
-        self._pause = min(2 * self._pause, self._longest)
-
-    def retry(self, call: Callable[[], Any]) -> Any:
-        """Call something that can be repeated without harm, until it works or this is over."""
-        while True:
-            try:
-                return call()
-            except StreamCallFailed as trouble:
-                if not trouble.is_temporary or self.is_over:
-                    raise
-            self.pause()
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 
+from nakadi.engines.kinesis.call_rate import MAX_READ_INTERVAL_SECONDS, GrowingPauses
 from nakadi.engines.kinesis.continuity import (
     RETRY_TIMEOUT_SECONDS,
     GapCheckingCursor,
@@ -19,18 +20,12 @@ from nakadi.engines.kinesis.continuity import (
     shard_progress,
     shards_lost_before_indexed,
 )
+from nakadi.engines.kinesis.failures import NoSuchShard, ShardBusy, StreamCallFailed
 from nakadi.engines.kinesis.fan_out import FanOut
-from nakadi.engines.kinesis.recent_records import ArrivedRecord, RankOf
-from nakadi.engines.kinesis.stream import (
-    MAX_READ_INTERVAL_SECONDS,
-    GrowingPauses,
-    NoSuchShard,
-    RecordPage,
-    ShardBusy,
-    ShardTree,
-    Stream,
-    StreamCallFailed,
-)
+from nakadi.engines.kinesis.numbering import ArrivedRecord
+from nakadi.engines.kinesis.recent_records import RankOf
+from nakadi.engines.kinesis.shards import ShardTree
+from nakadi.engines.kinesis.stream import RecordPage, Stream
 from nakadi.model.log_index import RecordPosition, ShardProgress
 from nakadi.model.outcomes import Unavailable
 

@@ -8,10 +8,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from nakadi.common.waiting import Done, Wait
+from nakadi.engines.common.assignment_json import assignment_from_json, assignment_json
 from nakadi.engines.common.assignments import (
     PositionsByPartition,
-    assignment_from_json,
-    assignment_json,
     commit_report,
     offset_after_change,
     owner_sessions_of_changed_offsets,

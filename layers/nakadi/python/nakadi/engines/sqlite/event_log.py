@@ -21,9 +21,9 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from nakadi.common.chores import run_and_log_failure
 from nakadi.common.metrics import Metrics
 from nakadi.common.waiting import Callback
-from nakadi.common.work import run_and_log_failure
 from nakadi.engines.common import frames
 from nakadi.engines.common.callbacks import PartitionListeners
 from nakadi.engines.common.duplicates import PlacesByPartition, fates_with_duplicates

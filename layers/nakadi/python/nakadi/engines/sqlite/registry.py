@@ -15,11 +15,13 @@ from nakadi.engines.common.documents import (
     CHANGE_COUNTS_KIND,
     changed_buckets,
     check_changes_of_one_write,
-    continuing_topic,
     document_after_change,
     document_from_json,
     document_json,
     documents_from_json,
+)
+from nakadi.engines.common.log_index_json import (
+    continuing_topic,
     indexing_state_from_json,
     indexing_state_json,
     is_deleted_topic_placeholder,

@@ -15,15 +15,8 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
 
-from nakadi.openapi import (
-    ApiOperation,
-    Node,
-    document,
-    example_of_parameter,
-    examples_of_media_type,
-    operations,
-    resolve_reference,
-)
+from nakadi.openapi import ApiOperation, Node, document, operations, resolve_reference
+from nakadi.openapi.examples import example_of_parameter, examples_of_media_type
 
 # Stands for the address of the broker until it is known who looks. No text of ours contains it.
 ADDRESS_PLACEHOLDER = "\u0001address\u0001"

@@ -9,20 +9,14 @@ from typing import Any
 from msgspec import Struct
 
 from nakadi.auth.permissions import Permissions
-from nakadi.event_types.cursors import (
-    PARTITION_NOT_FOUND_MESSAGE,
-    CursorError,
-    CursorErrorKind,
-    count_events_between,
-    offset_as_sent,
-    shifted_position,
-)
+from nakadi.event_types.cursors import CursorError, CursorErrorKind, offset_as_sent
+from nakadi.event_types.positions import PARTITION_NOT_FOUND_MESSAGE, count_events_between, shifted_position
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import DUPLICATE_PARTITIONS_MESSAGE, CursorResolver, PartitionSnapshot
-from nakadi.http.application import Route
 from nakadi.http.bodies import ObjectReader, json_document, list_body
 from nakadi.http.message import Request, Response, json_response
 from nakadi.http.parameters import TextParameter
+from nakadi.http.router import Route
 from nakadi.model.authorization import Operation
 from nakadi.model.event_type import Cursor, EventType, Position
 from nakadi.model.outcomes import Invalid, Malformed, MalformedFields, NotFound, Violation

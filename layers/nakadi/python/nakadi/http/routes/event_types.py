@@ -1,37 +1,33 @@
-"""Event types, the versions of their schemas, their timelines, and the strategies that they choose from."""
+"""Event types."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import islice
 
 from msgspec import Struct
 
-from nakadi.auth.permissions import Features, Permissions
-from nakadi.event_types.adoption import TimelineToAdopt, TopicAdoption
+from nakadi.auth.features import Features
+from nakadi.auth.permissions import Permissions
+from nakadi.event_types.creation import EventTypeCreation
 from nakadi.event_types.deletion import EventTypeDeletion
-from nakadi.event_types.registration import EventTypeCreation, EventTypeUpdate, Repartitioning
+from nakadi.event_types.repartitioning import Repartitioning
 from nakadi.event_types.repository import EVENT_TYPES_PAGE_SIZE, EventTypes
-from nakadi.event_types.schema_versions import SchemaEvaluation, SchemaVersions
-from nakadi.event_types.timelines import Timelines
-from nakadi.http.application import Route
-from nakadi.http.bodies import ObjectReader, attribute_parameter, event_type_draft, object_body, schema_draft
+from nakadi.event_types.update import EventTypeUpdate
+from nakadi.http.bodies import object_body
+from nakadi.http.drafts import attribute_parameter, event_type_draft
 from nakadi.http.message import Request, Response, empty_response, json_response
 from nakadi.http.parameters import FlagParameter, IntegerParameter, TextParameter
+from nakadi.http.router import Route
 from nakadi.http.views import (
-    View,
     event_type_view,
     forecast_view,
     measured_statistics_view,
-    page_links,
-    schema_forecast_view,
-    schema_view,
     table_state_view,
-    timeline_view,
 )
 from nakadi.model.annotations import EVENT_TYPE_ANNOTATIONS, annotation_warnings
 from nakadi.model.authorization import Attribute, Feature, Operation
-from nakadi.model.event_type import CleanupPolicy, EnrichmentStrategy, EventType, PartitionStrategy
+from nakadi.model.event_type import CleanupPolicy, EventType
 from nakadi.model.outcomes import Malformed, Violations
 from nakadi.openapi.checks import openapi_violations
 
@@ -154,157 +150,3 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
 def _lists_writer(event_type: EventType, writer: Attribute) -> bool:
     """Literally: a wildcard writer is not everyone's name."""
     return event_type.authorization is not None and writer in event_type.authorization.writers
-
-
-# Schemas --------------------------------------------------------------------------------------------------------------
-
-
-DEFAULT_SCHEMA_LIMIT = 20
-
-SCHEMA_OFFSET, SCHEMA_LIMIT = IntegerParameter("offset", 0), IntegerParameter("limit", DEFAULT_SCHEMA_LIMIT)
-FETCH = FlagParameter("fetch")
-
-
-def schema_routes(schema_versions: SchemaVersions) -> list[Route]:
-    handlers = _SchemaHandlers(schema_versions)
-    all_ = "/event-types/{name}/schemas"
-    one, check = f"{all_}/{{version}}", f"{all_}/{{version}}/compatibility-check"
-    return [
-        Route(
-            method="GET",
-            template=all_,
-            handler=handlers.list,
-            operation="list_schemas",
-            parameters=(SCHEMA_OFFSET, SCHEMA_LIMIT),
-        ),
-        Route(
-            method="POST",
-            template=all_,
-            handler=handlers.add,
-            operation="add_schema",
-            parameters=(FETCH, DRY_RUN),
-            changes_cached_documents=True,
-            only_reads=_only_reads_schemas,
-        ),
-        Route(method="GET", template=one, handler=handlers.get, operation="get_schema"),
-        Route(method="POST", template=check, handler=handlers.check_compatibility, operation="check_compatibility"),
-    ]
-
-
-def _only_reads_schemas(request: Request) -> bool:
-    return FETCH.read(request) or DRY_RUN.read(request)
-
-
-class _SchemaHandlers(Struct, frozen=True):
-    versions: SchemaVersions
-
-    def list(self, request: Request) -> Response:
-        name = request.path_parameters["name"]
-        offset, limit = SCHEMA_OFFSET.read(request), SCHEMA_LIMIT.read(request)
-        schemas, more = self.versions.page(name, offset, limit, request.subject)
-        links = page_links(
-            f"/event-types/{name}/schemas",
-            offset=offset,
-            limit=limit or DEFAULT_SCHEMA_LIMIT,
-            size=len(schemas),
-            has_more=more,
-        )
-        return json_response({"items": [schema_view(each) for each in schemas], "_links": links})
-
-    def get(self, request: Request) -> Response:
-        parameters = request.path_parameters
-        return json_response(schema_view(self.versions.get(parameters["name"], parameters["version"], request.subject)))
-
-    def add(self, request: Request) -> Response:
-        name, draft = request.path_parameters["name"], schema_draft(object_body(request))
-        if FETCH.read(request):
-            return json_response(schema_view(self.versions.find_equal(name, draft, request.subject)))
-        if DRY_RUN.read(request):
-            return json_response(forecast_view(self.versions.forecast(name, draft, request.subject)))
-        self.versions.add(name, draft, request.subject)
-        return empty_response()
-
-    def check_compatibility(self, request: Request) -> Response:
-        parameters, text = request.path_parameters, object_body(request).text("schema")
-        evaluation = self.versions.evaluate(parameters["name"], parameters["version"], text, request.subject)
-        return json_response(_evaluation_view(evaluation))
-
-
-def _evaluation_view(evaluation: SchemaEvaluation) -> View:
-    refusal = evaluation.forecast.refusal
-    return {
-        "compatible": refusal is None,
-        "compatibility_mode": evaluation.event_type.compatibility_mode,
-        **({} if refusal is None else {"error": refusal}),
-        "validated_against_version": str(evaluation.compared_schema.version),
-        **schema_forecast_view(evaluation.forecast),
-    }
-
-
-# Timelines ------------------------------------------------------------------------------------------------------------
-
-
-def timeline_routes(timelines: Timelines, adoption: TopicAdoption) -> list[Route]:
-    handlers = _TimelineHandlers(timelines, adoption)
-    path = "/event-types/{name}/timelines"
-    return [
-        Route(method="GET", template=path, handler=handlers.list, operation="list_timelines"),
-        Route(
-            method="POST",
-            template=path,
-            handler=handlers.create,
-            operation="create_timeline",
-            changes_cached_documents=True,
-        ),
-    ]
-
-
-class _TimelineHandlers(Struct, frozen=True):
-    timelines: Timelines
-    adoption: TopicAdoption
-
-    def list(self, request: Request) -> Response:
-        name = request.path_parameters["name"]
-        return json_response([timeline_view(each, name) for each in self.timelines.timelines_of(name, request.subject)])
-
-    def create(self, request: Request) -> Response:
-        name, body = request.path_parameters["name"], object_body(request)
-        storage_id, adopted = body.text("storage_id"), body.objects("adopt")
-        if adopted is None:
-            self.timelines.move_to_new_timeline(name, storage_id, request.subject)
-        else:
-            drafts = [_read_adopted_timeline(each) for each in adopted]
-            self.adoption.adopt(name, storage_id, drafts, request.subject)
-        return empty_response(201)
-
-
-def _read_adopted_timeline(body: ObjectReader) -> TimelineToAdopt:
-    position = body.object("latest_position")
-    return TimelineToAdopt(
-        order=body.integer("order", bits=32),
-        topic=body.text("topic"),
-        latest_offsets=None if position is None else position.integers("offsets") or (),
-    )
-
-
-# Strategies -----------------------------------------------------------------------------------------------------------
-
-
-VALIDATION_STRATEGIES = ("schema-validation",)
-
-
-def strategy_routes() -> list[Route]:
-    return [
-        _make_strategies_route("partition", tuple(PartitionStrategy)),
-        _make_strategies_route("enrichment", tuple(EnrichmentStrategy)),
-        _make_strategies_route("validation", VALIDATION_STRATEGIES),
-    ]
-
-
-def _make_strategies_route(kind: str, strategies: Sequence[str]) -> Route:
-    return Route(
-        method="GET",
-        template=f"/registry/{kind}-strategies",
-        handler=lambda _: json_response(strategies),
-        operation=f"list_{kind}_strategies",
-    )

@@ -10,11 +10,11 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from nakadi.auth.permissions import Permissions
-from nakadi.http.application import Lane, Route
+from nakadi.http.compression import MAX_DECOMPRESSED_BYTES
 from nakadi.http.message import JSON_MEDIA_TYPE, AnswerTask, Parameter, Request, Response, json_response
-from nakadi.http.negotiation import MAX_DECOMPRESSED_BYTES
 from nakadi.http.parameters import Header
 from nakadi.http.problem import UnsupportedMediaType
+from nakadi.http.router import Lane, Route
 from nakadi.http.views import View
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Fault, Invalid, Malformed, Outcome

@@ -1,29 +1,20 @@
-"""Streams: the events of an event type or of a subscription, as they arrive."""
+"""Streams of an event type's events, as they arrive."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from uuid import uuid4
 
 from msgspec import Struct
 
-from nakadi.event_types.system_event_types import KPI_EVENT_TYPES
-from nakadi.http.application import Lane, Route
-from nakadi.http.bodies import ObjectReader, object_body
-from nakadi.http.message import Outlet, Request, Response, StreamingResponse, empty_response, is_request_about_kpis
+from nakadi.http.message import Outlet, Request, StreamingResponse
 from nakadi.http.negotiation import preferred_media_type
-from nakadi.http.parameters import ChoiceParameter, Header, IntegerParameter
+from nakadi.http.parameters import Header, IntegerParameter
 from nakadi.http.problem import make_and_log_problem
-from nakadi.model.outcomes import Violations
-from nakadi.model.subscription import EventTypePartition
-from nakadi.openapi.checks import openapi_violations
+from nakadi.http.router import Lane, Route
 from nakadi.publishing.system_events import StreamKpis
 from nakadi.streaming.formats import EventStreamFormat, JsonStreamFormat
 from nakadi.streaming.session import StreamParameters
 from nakadi.streaming.streams import EventStreams
-from nakadi.subscriptions.stream.actions import DISCONNECT_CHOICES, SubscriptionStreamParameters
-from nakadi.subscriptions.stream.driver import EventSubscriptionFormat, JsonSubscriptionFormat, SubscriptionFormat
-from nakadi.subscriptions.stream.streams import JoinedStream, SubscriptionStreams
 
 DEPRECATION_WARNING = (
     "299 - nakadi - the Low-level API is deprecated and will be removed from a future release. "
@@ -61,7 +52,7 @@ class _EventTypeStreamHandlers(Struct, frozen=True):
 
     def stream_events(self, request: Request) -> StreamingResponse:
         asked = StreamParameters(**{each.name: each.read(request) for each in STREAM_PARAMETERS})
-        server_sent = wants_server_sent_events(request)
+        server_sent = wants_server_sent_events(ACCEPT.read(request))
         opening = self.streams.open(
             request.path_parameters["name"], asked, _requested_start_cursors(request, server_sent), request.subject
         )
@@ -78,11 +69,10 @@ def _problem_body_of_stream(error: Exception) -> bytes:
     return make_and_log_problem(error, "A stream of events").body
 
 
-def wants_server_sent_events(request: Request) -> bool:
+def wants_server_sent_events(accept: str | None) -> bool:
     """Browsers name this type and no other when they open an event source; generated clients name all there are."""
     return (
-        preferred_media_type(ACCEPT.read(request) or "", EVENT_STREAM_MEDIA_TYPE, JSON_STREAM_MEDIA_TYPE)
-        == EVENT_STREAM_MEDIA_TYPE
+        preferred_media_type(accept or "", EVENT_STREAM_MEDIA_TYPE, JSON_STREAM_MEDIA_TYPE) == EVENT_STREAM_MEDIA_TYPE
     )
 
 
@@ -99,122 +89,4 @@ def _stream_headers(content_type: str) -> dict[str, str]:
         "cache-control": "no-cache",
         "x-accel-buffering": "no",
         "warning": DEPRECATION_WARNING,
-    }
-
-
-# Streams of subscriptions ---------------------------------------------------------------------------------------------
-
-
-STREAM_ID_HEADER = "X-Nakadi-StreamId"
-
-SUBSCRIPTION_STREAM_PARAMETERS = (
-    IntegerParameter("batch_limit", None),
-    IntegerParameter("max_uncommitted_events", None),
-    IntegerParameter("stream_limit", None, bits=64),
-    IntegerParameter("batch_flush_timeout", None),
-    IntegerParameter("batch_timespan", None, bits=64),
-    IntegerParameter("stream_timeout", None, bits=64),
-    IntegerParameter("stream_keep_alive_limit", None),
-    IntegerParameter("commit_timeout", None, bits=64),
-)
-"""Numbers that are given in a query or as members of a body."""
-
-ON_DISCONNECT = ChoiceParameter("on_disconnect", DISCONNECT_CHOICES)
-"""The same, as a text."""
-
-NewSubscriptionStreamKpis = Callable[[Request, str], StreamKpis]
-
-
-def subscription_routes(streams: SubscriptionStreams, new_stream_kpis: NewSubscriptionStreamKpis) -> list[Route]:
-    handlers = _SubscriptionStreamHandlers(streams, new_stream_kpis)
-    template = "/subscriptions/{subscription_id}/events"
-    return [
-        # Whatever a client says it accepts, it gets a stream: some say text/html, and mean it no more than we do.
-        Route(
-            method="GET",
-            template=template,
-            handler=handlers.open_stream,
-            operation="stream_subscription_events",
-            parameters=(*SUBSCRIPTION_STREAM_PARAMETERS, ON_DISCONNECT, ACCEPT),
-            lane=Lane.STREAMS,
-        ),
-        Route(
-            method="POST",
-            template=template,
-            handler=handlers.open_stream_by_body,
-            operation="stream_subscription_events_with_parameters",
-            parameters=(ACCEPT,),
-            lane=Lane.STREAMS,
-        ),
-    ]
-
-
-class _SubscriptionStreamHandlers(Struct, frozen=True):
-    streams: SubscriptionStreams
-    new_stream_kpis: NewSubscriptionStreamKpis
-
-    def open_stream(self, request: Request) -> StreamingResponse | Response:
-        parameters = _stream_parameters(lambda each: each.read(request), ON_DISCONNECT.read(request))
-        return self._open_stream_response(request, parameters)
-
-    def open_stream_by_body(self, request: Request) -> StreamingResponse | Response:
-        body = object_body(request)
-        parameters = _stream_parameters(
-            lambda each: body.integer(each.name, bits=each.bits), body.text(ON_DISCONNECT.name), _read_partitions(body)
-        )
-        return self._open_stream_response(request, parameters)
-
-    def _open_stream_response(
-        self, request: Request, parameters: SubscriptionStreamParameters
-    ) -> StreamingResponse | Response:
-        subscription_id = request.path_parameters["subscription_id"]
-        new_format: Callable[[], SubscriptionFormat] = (
-            EventSubscriptionFormat if wants_server_sent_events(request) else JsonSubscriptionFormat
-        )
-        if request.method == "HEAD":
-            self.streams.check_can_open(subscription_id, parameters, request.subject)
-            return empty_response(headers=_subscription_headers(new_format, str(uuid4())))
-        opening = self.streams.open(subscription_id, parameters, request.subject)
-
-        if not KPI_EVENT_TYPES.isdisjoint(opening.subscription.event_types):
-            is_request_about_kpis.set(True)
-
-        def serve(outlet: Outlet) -> Awaitable[None]:
-            return self.streams.serve(opening, new_format(), outlet, self.new_stream_kpis(request, subscription_id))
-
-        return StreamingResponse(
-            serve,
-            _subscription_headers(new_format, opening.id),
-            release_if_never_served=lambda: self._abandon(opening),
-        )
-
-    def _abandon(self, joined: JoinedStream) -> None:
-        self.streams.abandon(joined)
-
-
-def _stream_parameters(
-    read: Callable[[IntegerParameter[None]], int | None],
-    on_disconnect: str | None,
-    partitions: tuple[EventTypePartition, ...] = (),
-) -> SubscriptionStreamParameters:
-    numbers = {each.name: read(each) for each in SUBSCRIPTION_STREAM_PARAMETERS}
-    return SubscriptionStreamParameters(**numbers, on_disconnect=on_disconnect, partitions=partitions)
-
-
-def _read_partitions(body: ObjectReader) -> tuple[EventTypePartition, ...]:
-    listed = [(each.text("event_type"), each.text("partition")) for each in body.objects("partitions") or ()]
-    named = [{"event_type": event_type, "partition": partition} for event_type, partition in listed]
-    missing = openapi_violations("SubscriptionEventStreamParameters", {"partitions": named})
-    if missing:
-        raise Violations(missing)
-    return tuple(EventTypePartition(event_type or "", partition or "") for event_type, partition in listed)
-
-
-def _subscription_headers(new_format: Callable[[], SubscriptionFormat], stream_id: str) -> dict[str, str]:
-    # Proxies that gather an answer before passing it on would hold a stream for ever.
-    return {
-        STREAM_ID_HEADER: stream_id,
-        "content-type": new_format().content_type,
-        "cache-control": "no-cache",
-        "x-accel-buffering": "no",
     }

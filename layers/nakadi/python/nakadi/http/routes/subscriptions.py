@@ -1,4 +1,4 @@
-"""Subscriptions: the resource, its cursors, how its streams are doing, and its parked events."""
+"""Subscriptions: the resource, its cursors, and how its streams are doing."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from operator import attrgetter
 from typing import Any
 from urllib.parse import urlencode
 
-import orjson
 from msgspec import Struct
 
-from nakadi.auth.permissions import Features, Permissions
-from nakadi.event_types.system_event_types import KPI_EVENT_TYPES
-from nakadi.http.application import Lane, Route
-from nakadi.http.bodies import ObjectReader, attribute_parameter, json_body, object_body, subscription_draft
+from nakadi.auth.features import Features
+from nakadi.auth.permissions import Permissions
+from nakadi.event_types.system_event_type_definitions import KPI_EVENT_TYPES
+from nakadi.http.bodies import ObjectReader, json_body, object_body
+from nakadi.http.drafts import attribute_parameter, subscription_draft
 from nakadi.http.message import Request, Response, empty_response, is_request_about_kpis, json_response
 from nakadi.http.parameters import FlagParameter, Header, IntegerParameter, ListParameter, TextParameter
-from nakadi.http.views import (
-    View,
+from nakadi.http.router import Lane, Route
+from nakadi.http.subscription_views import (
     committed_cursors_view,
     cursor_results_view,
     subscription_stats_view,
     subscription_view,
-    timestamp,
 )
+from nakadi.http.views import timestamp
 from nakadi.model.annotations import SUBSCRIPTION_ANNOTATIONS, annotation_warnings
 from nakadi.model.authorization import Feature, Operation
 from nakadi.model.outcomes import Malformed, Violations
@@ -38,13 +38,6 @@ from nakadi.subscriptions.api.listing import (
     SubscriptionPage,
 )
 from nakadi.subscriptions.api.open_streams import OpenStreams
-from nakadi.subscriptions.api.parked_events import (
-    ParkedEventFilter,
-    ParkedEvents,
-    ParkedEventStatus,
-    event_key,
-    parse_parked_event_id,
-)
 from nakadi.subscriptions.api.repository import Subscriptions
 from nakadi.subscriptions.api.resource import SubscriptionCreation, SubscriptionDeletion, SubscriptionUpdater
 from nakadi.subscriptions.api.stats import SubscriptionStats
@@ -177,24 +170,24 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
         return json_response(subscription_view(subscription), 201, headers)
 
     def get(self, request: Request) -> Response:
-        subscription = self.subscriptions.get(_subscription_id(request))
+        subscription = self.subscriptions.get(read_subscription_id(request))
         self.permissions.require(Operation.VIEW, subscription.resource, request.subject)
         return json_response(subscription_view(subscription))
 
     def replace(self, request: Request) -> Response:
         draft = subscription_draft(object_body(request))
-        self.update.update(_subscription_id(request), draft, request.subject)
+        self.update.update(read_subscription_id(request), draft, request.subject)
         return empty_response(204, _warning_header(draft.annotations or {}))
 
     def delete(self, request: Request) -> Response:
-        self.deletion.delete(_subscription_id(request), request.subject)
+        self.deletion.delete(read_subscription_id(request), request.subject)
         return empty_response(204)
 
     # Cursors
 
     def get_cursors(self, request: Request) -> Response:
         return json_response(
-            committed_cursors_view(self.cursors.committed_positions(_subscription_id(request), request.subject))
+            committed_cursors_view(self.cursors.committed_positions(read_subscription_id(request), request.subject))
         )
 
     async def commit_cursors(self, request: Request) -> Response:
@@ -214,25 +207,27 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
 
     def reset_cursors(self, request: Request) -> Response:
         _, cursors = _read_cursors(request, RESET_BODY_SCHEMA)
-        self.cursors.reset(_subscription_id(request), cursors, request.subject)
+        self.cursors.reset(read_subscription_id(request), cursors, request.subject)
         return empty_response(204)
 
     # Open streams
 
     def leave_stream(self, request: Request) -> Response:
-        self.open_streams.leave(_subscription_id(request), request.path_parameters["stream_id"], request.subject)
+        self.open_streams.leave(read_subscription_id(request), request.path_parameters["stream_id"], request.subject)
         return empty_response(204)
 
     def extend_stream(self, request: Request) -> Response:
         commit_by = self.open_streams.extend(
-            _subscription_id(request), request.path_parameters["stream_id"], request.subject
+            read_subscription_id(request), request.path_parameters["stream_id"], request.subject
         )
         return json_response({"commit_by": timestamp(commit_by)})
 
     # Stats
 
     def get_stats(self, request: Request) -> Response:
-        found = self.stats.stats_of(_subscription_id(request), request.subject, with_lag=SHOW_TIME_LAG.read(request))
+        found = self.stats.stats_of(
+            read_subscription_id(request), request.subject, with_lag=SHOW_TIME_LAG.read(request)
+        )
         return json_response({"items": subscription_stats_view(found)})
 
 
@@ -261,7 +256,7 @@ def _with_scalars_as_texts(body: ObjectReader) -> dict[str, Any]:
     return {"items": None if items is None else [{name: each.text(name) for name in names} for each in items]}
 
 
-def _subscription_id(request: Request) -> str:
+def read_subscription_id(request: Request) -> str:
     return request.path_parameters["subscription_id"]
 
 
@@ -316,108 +311,3 @@ def _page_parameters(
     query += [(name, "true") for name, wanted in flags.items() if wanted]
     query.append(("token" if isinstance(start, str) else "offset", str(start)))
     return [*query, ("limit", str(limit))]
-
-
-# Parked events --------------------------------------------------------------------------------------------------------
-
-
-EVENT_TYPE, PARTITION, KEY, AFTER = map(TextParameter, ("event_type", "partition", "key", "after"))
-
-
-class ParkedEventHandlers(Struct, frozen=True):
-    parked_events: ParkedEvents
-
-    def routes(self) -> list[Route]:
-        all_ = "/subscriptions/{subscription_id}/parked-events"
-        one = f"{all_}/{{parked_event_id}}"
-        return [
-            Route(
-                method="GET",
-                template=all_,
-                handler=self.list,
-                operation="list_parked_events",
-                parameters=(EVENT_TYPE, PARTITION, KEY, AFTER, LIMIT),
-            ),
-            Route(
-                method="POST", template=f"{all_}/redrive", handler=self.redrive_all, operation="redrive_parked_events"
-            ),
-            Route(method="GET", template=one, handler=self.get, operation="get_parked_event"),
-            Route(method="DELETE", template=one, handler=self.skip, operation="skip_parked_event"),
-            Route(method="POST", template=f"{one}/redrive", handler=self.redrive, operation="redrive_parked_event"),
-        ]
-
-    def list(self, request: Request) -> Response:
-        limit, after = _parked_event_limit(request), _last_listed_parked_event(request)
-        wanted = ParkedEventFilter(
-            event_type=EVENT_TYPE.read(request),
-            partition=PARTITION.read(request),
-            key=KEY.read(request),
-        )
-        found = self.parked_events.list_events(_subscription_id(request), wanted, after, limit + 1, request.subject)
-        links = dict(_parked_event_links(request, wanted, found, limit))
-        return json_response({"items": [parked_event_view(each) for each in found[:limit]], "_links": links})
-
-    def get(self, request: Request) -> Response:
-        standing, value = self.parked_events.get_event(
-            _subscription_id(request), _parked_event_id(request), request.subject
-        )
-        return json_response({**parked_event_view(standing), "event": orjson.Fragment(value)})
-
-    def skip(self, request: Request) -> Response:
-        self.parked_events.skip(_subscription_id(request), _parked_event_id(request), request.subject)
-        return empty_response(204)
-
-    def redrive(self, request: Request) -> Response:
-        self.parked_events.redrive(_subscription_id(request), _parked_event_id(request), request.subject)
-        return empty_response(204)
-
-    def redrive_all(self, request: Request) -> Response:
-        self.parked_events.redrive_all(_subscription_id(request), request.subject)
-        return empty_response(204)
-
-
-def parked_event_view(status: ParkedEventStatus) -> View:
-    parked, key = status.parked, event_key(status.parked)
-    return {
-        "id": status.id,
-        "event_type": parked.partition.event_type,
-        "partition": parked.partition.partition,
-        "offset": str(parked.position),
-        **({} if key is None else {"key": key}),
-        "state": "redriving" if status.is_being_resent else "parked",
-        "failed_commits": parked.failed_streams,
-        "stored_at": timestamp(parked.stored_at),
-        "parked_at": timestamp(parked.parked_at),
-    }
-
-
-def _parked_event_id(request: Request) -> str:
-    return request.path_parameters["parked_event_id"]
-
-
-def _parked_event_limit(request: Request) -> int:
-    limit = LIMIT.read(request)
-    if not 1 <= limit <= 1000:
-        raise Malformed("'limit' parameter should have value between 1 and 1000")
-    return limit
-
-
-def _last_listed_parked_event(request: Request) -> str | None:
-    after = AFTER.read(request)
-    if after and parse_parked_event_id(after) is None:
-        raise Malformed(f"'{after}' is not the id of a parked event")
-    return after or None
-
-
-def _parked_event_links(
-    request: Request, filters: ParkedEventFilter, found: Sequence[ParkedEventStatus], limit: int
-) -> Iterator[tuple[str, dict[str, str]]]:
-    if len(found) > limit:
-        parameters = (
-            ("event_type", filters.event_type),
-            ("partition", filters.partition),
-            ("key", filters.key),
-        )
-        query = [(name, value) for name, value in parameters if value is not None]
-        query += [("after", found[limit - 1].id), ("limit", str(limit))]
-        yield "next", {"href": f"/subscriptions/{_subscription_id(request)}/parked-events?{urlencode(query)}"}

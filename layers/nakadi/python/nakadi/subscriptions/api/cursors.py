@@ -10,13 +10,8 @@ from msgspec import Struct, field
 from nakadi.auth.permissions import Permissions
 from nakadi.common.metrics import Metrics
 from nakadi.common.waiting import LEAVE_LOOP
-from nakadi.event_types.cursors import (
-    CursorError,
-    CursorErrorKind,
-    offset_digits,
-    position_in_newest_timeline,
-    timeline_with_order,
-)
+from nakadi.event_types.cursors import CursorError, CursorErrorKind, offset_digits
+from nakadi.event_types.positions import position_in_newest_timeline, timeline_with_order
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import CursorResolver
 from nakadi.model.authorization import Operation, Subject

@@ -11,8 +11,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from nakadi.auth import permissions
-from nakadi.event_types.documents import annotation_violations, label_violations
+from nakadi.auth import authorization
+from nakadi.event_types.annotations import annotation_violations, label_violations
 from nakadi.model.annotations import POLICY_ANNOTATION, SEND_COUNT_ANNOTATION
 from nakadi.model.outcomes import Violation, Violations
 from nakadi.model.subscription import PartitionAssignment, SubscriptionDraft
@@ -45,7 +45,7 @@ def _body_from_draft(draft: SubscriptionDraft) -> dict[str, Any]:
         "consumer_group": draft.consumer_group,
         "read_from": draft.read_from,
         "initial_cursors": [asdict(each) for each in draft.initial_cursors],
-        "authorization": permissions.authorization_body(draft.authorization),
+        "authorization": authorization.authorization_body(draft.authorization),
     }
 
 

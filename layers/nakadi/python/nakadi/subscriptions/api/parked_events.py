@@ -16,8 +16,9 @@ from uuid import uuid4
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nakadi.auth.permissions import Features, Permissions
-from nakadi.event_types import cursors
+from nakadi.auth.features import Features
+from nakadi.auth.permissions import Permissions
+from nakadi.event_types import positions
 from nakadi.event_types.cursors import MAX_OFFSET
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.authorization import Authorization, Feature, Operation, Resource, ResourceType, Subject
@@ -216,7 +217,7 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
         for name, group in groupby(events, key=lambda each: each.partition.event_type):
             event_type = self.event_types.get(name)
             for each in group:
-                timeline = cursors.timeline_with_order(event_type, each.position.timeline)
+                timeline = positions.timeline_with_order(event_type, each.position.timeline)
                 if timeline is None or timeline.deleted:
                     raise Conflict(
                         f"{parked_event_id(each)} cannot be redriven, its timeline is gone: read it here, and skip it"

@@ -10,12 +10,14 @@ from functools import partial
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nakadi.auth import permissions
-from nakadi.auth.permissions import Features, Permissions
-from nakadi.common.work import run_and_log_failure
-from nakadi.event_types import documents
-from nakadi.event_types.cursors import CursorError, last_offset_if_closed
-from nakadi.event_types.documents import AUTHORIZATION_MANDATORY_MESSAGE, now_in_milliseconds
+from nakadi.auth import authorization
+from nakadi.auth.features import Features
+from nakadi.auth.permissions import Permissions
+from nakadi.common.chores import run_and_log_failure
+from nakadi.event_types import drafts
+from nakadi.event_types.cursors import CursorError
+from nakadi.event_types.drafts import AUTHORIZATION_MANDATORY_MESSAGE, now_in_milliseconds
+from nakadi.event_types.positions import last_offset_if_closed
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import CursorResolver
 from nakadi.model.authorization import WILDCARD, Feature, Operation, Subject
@@ -84,7 +86,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
         self._check_partition_count(event_types)
         if draft.read_from is ReadFrom.CURSORS:
             self._check_cursors(cursors_from_drafts(draft.initial_cursors), event_types)
-        documents.check_no_duplicate_attributes(draft.authorization)
+        drafts.check_no_duplicate_attributes(draft.authorization)
         subscription = self._subscription_of_draft(draft)
         # Before it is stored: a client that may not see it could never use it.
         self.permissions.require(Operation.VIEW, subscription.resource, subject)
@@ -134,7 +136,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
             consumer_group=draft.consumer_group,
             read_from=draft.read_from,
             initial_cursors=cursors_from_drafts(draft.initial_cursors),
-            authorization=documents.authorization_from_draft(draft.authorization),
+            authorization=drafts.authorization_from_draft(draft.authorization),
             annotations=draft.annotations or {},
             labels=draft.labels or {},
             created_at=now,
@@ -195,11 +197,11 @@ class SubscriptionUpdater(Struct, frozen=True, kw_only=True):
         old = self.subscription_repository.get(subscription_id)
         self.permissions.require_all_operations((Operation.VIEW, Operation.ADMIN), old.resource, subject)
         check_unchanged(old, draft)
-        permissions.check_authorization_not_removed(old.authorization, draft.authorization)
-        documents.check_no_duplicate_attributes(draft.authorization)
+        authorization.check_authorization_not_removed(old.authorization, draft.authorization)
+        drafts.check_no_duplicate_attributes(draft.authorization)
         new = replace(
             old,
-            authorization=documents.authorization_from_draft(draft.authorization),
+            authorization=drafts.authorization_from_draft(draft.authorization),
             annotations=old.annotations if draft.annotations is None else draft.annotations,
             labels=old.labels if draft.labels is None else draft.labels,
             # Every change moves the time of the last change, also two within one millisecond.

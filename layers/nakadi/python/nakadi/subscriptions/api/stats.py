@@ -13,8 +13,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nakadi.auth.permissions import Permissions
-from nakadi.common.work import run_and_log_failure
-from nakadi.event_types import cursors
+from nakadi.common.chores import run_and_log_failure
+from nakadi.event_types import positions
 from nakadi.event_types.cursors import CursorError
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import CursorResolver
@@ -198,7 +198,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
     def _count_unconsumed(self, event_type: EventType, partition: str, committed: Position, newest: Position) -> int:
         """A commit may be ahead of the newest event; then nothing waits."""
         try:
-            return max(0, cursors.count_events_between(event_type, partition, committed, newest))
+            return max(0, positions.count_events_between(event_type, partition, committed, newest))
         except Invalid:
             log.warning("A committed offset of %s is in no timeline: %s", event_type.name, committed)
             return 0
@@ -220,7 +220,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
             event_log = self.logs.for_storage(timeline.storage_id)
             oldest = event_log.bounds(timeline.topic, [number])[number].oldest
             found = event_log.read(timeline.topic, number, max(offset, oldest), limit=1, max_bytes=1)
-            end = cursors.last_offset_if_closed(timeline, number)
+            end = positions.last_offset_if_closed(timeline, number)
             if found.events or end is None:
                 return found.events[0].stored_at if found.events else None
             # What was left of this timeline is gone.

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from nakadi.auth.permissions import Permissions
 from nakadi.common.caching import Cache
-from nakadi.event_types import cursors
+from nakadi.event_types import positions
 from nakadi.event_types.cursors import CursorError
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import CursorResolver, PartitionSnapshot
@@ -231,7 +231,7 @@ def event_distance(event_type: EventType | None, partition: EventTypePartition, 
         return last.offset - first.offset
     try:
         if event_type is not None:
-            return cursors.count_events_between(event_type, partition.partition, first, last)
+            return positions.count_events_between(event_type, partition.partition, first, last)
     except Invalid:
         pass
     return 1  # the number is not known, or not any more; but there were some

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable
 from functools import cache, partial
 from uuid import uuid4
 
+from nakadi.common.chores import run_and_log_failure
 from nakadi.common.metrics import Metrics
-from nakadi.common.work import run_and_log_failure
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import Assignment
 from nakadi.ports.clock import Clock

@@ -28,8 +28,8 @@ from math import inf
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nakadi.common.chores import run_and_log_failure
 from nakadi.common.waiting import run_blocking
-from nakadi.common.work import run_and_log_failure
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import (

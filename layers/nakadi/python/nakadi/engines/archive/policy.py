@@ -1,0 +1,53 @@
+"""What an archive is told: when events move, how long they stay, and which topics there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from msgspec import Struct
+
+
+class ArchivePolicy(Struct, frozen=True, kw_only=True):
+    """When events move to the archive, and how long they stay where.
+
+    The first three are seconds. `archive_after`: how long events wait to be archived, about; an infinite time is for
+    those who see to everything themselves. `hot_retention`: how long the hot half keeps what is archived.
+    `unreferenced_grace`: how long archive objects without references stay: longer than it takes from writing one to the
+    index entry.
+
+    `new_share_to_compact`: the cold part of a compacted partition is written anew when what came since is such a part
+    of it. `another_process_archives`: another process archives what is appended here.
+    """
+
+    archive_after: float = 60.0
+    hot_retention: float = 86_400.0
+    unreferenced_grace: float = 86_400.0
+    new_share_to_compact: float = 0.25
+    another_process_archives: bool = False
+
+
+class TopicCatalog(Protocol):
+    """Which topics there are, and whose they are."""
+
+    def topics(self) -> Iterable[tuple[str, int]]:
+        """Every topic with its number of partitions."""
+
+    def event_type_name_of(self, topic: str) -> str | None:
+        """The name of the event type that a topic belongs to, if it is known."""
+
+    def may_remove_records_from(self, topic: str) -> bool:
+        """Whether archived events may be removed from it: False when another broker uses it, or it is not known."""
+
+
+class EmptyTopicCatalog:
+    """Nothing is known of topics but what is seen of them."""
+
+    def topics(self) -> Iterable[tuple[str, int]]:
+        return ()
+
+    def event_type_name_of(self, _topic: str) -> str | None:
+        return None
+
+    def may_remove_records_from(self, _topic: str) -> bool:
+        return True

@@ -1,0 +1,247 @@
+"""Reading segments of archive objects, several at a time, and keeping what was read for a moment."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import NamedTuple
+
+from nakadi.common.metrics import Metrics
+from nakadi.engines.archive import gzip_format, member_format
+from nakadi.engines.archive.segments import count_events_from
+from nakadi.model.events import StoredEvent
+from nakadi.model.log_index import ArchiveLocation, IndexSegment
+from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore
+
+log = logging.getLogger(__name__)
+
+
+MAX_CACHED_BYTES = 4_000_000
+"""Compressed, as they are in the store: some segments for each of those who read at the same time."""
+
+CONCURRENT_READS = 16
+"""Objects that a process asks for at the same time."""
+
+MAX_OBJECTS_READ_AHEAD = 16
+MAX_BYTES_READ_AHEAD = 2_000_000
+"""Objects, and their bytes as they are in the store, that are asked for before a reader takes the first of them."""
+
+MIN_COMPRESSION_RATIO = 4
+"""Times larger at least than in the store: to guess which segments are enough for a reader."""
+
+MAX_SEQUENTIAL_READS = 1000
+"""Readers that are recognized when they come back for what follows."""
+
+Events = Sequence[StoredEvent]
+
+
+class UnreadableSegment(ArchiveObjectGone):
+    """Raised for events that the archive should have, and has not, or not as they were; the message tells offsets."""
+
+
+class SequentialRead(NamedTuple):
+    """A reader that comes back for what follows: how many segments were read for it the last time, and up to where."""
+
+    segment_count: int = 0
+    end_offset: int = 0
+
+
+class SegmentCache:
+    """Archived segments that were read lately, and threads that read ahead."""
+
+    def __init__(self, store: ArchiveStore, most_bytes: int = MAX_CACHED_BYTES, metrics: Metrics | None = None) -> None:
+        self._store = store
+        self._metrics = metrics or Metrics()
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._members: OrderedDict[ArchiveLocation, Events] = OrderedDict()
+        self._bytes = 0
+        self._ahead: dict[ArchiveLocation, Future[Events]] = {}
+        self._sequential_reads: OrderedDict[tuple[str, int, int], SequentialRead] = OrderedDict()
+        self._readers: ThreadPoolExecutor | None = None
+        self._closed = False
+
+    def read_segment(self, topic: str, partition: int, segment: IndexSegment) -> Events:
+        """The events of a segment that is archived. Raises `UnreadableSegment`."""
+        location = _archived_location(segment)
+        known, ahead = self._cached_or_pending(location)
+        if known is None and ahead is not None:
+            # Its reader may never come back, and leave it.
+            with suppress(CancelledError):
+                return ahead.result()
+        if known is None:
+            return self._read_segment(location, topic, partition, segment)
+        self._metrics.cache_hits.add(1, "archive")
+        return known
+
+    def read_in_order(
+        self, topic: str, partition: int, segments: Iterable[IndexSegment], start: int, limit: int, max_bytes: int
+    ) -> Generator[tuple[IndexSegment, Events], None, None]:
+        """The events of these segments, one after the other in their order, while those that follow are read.
+
+        No more is asked for at once than what a reader is likely to need for so many events, or bytes, from `start` on.
+        To be closed by a reader that needs no more: then what has not begun is not read. Raises
+        `UnreadableSegment` where a segment is that cannot be read.
+        """
+        behind = iter(segments)
+        waiting: deque[tuple[IndexSegment, Future[Events] | None]] = deque()
+        following = next(behind, None)
+        events = size = 0
+        try:
+            while following is not None or waiting:
+                while following is not None and self._fits_read_ahead(
+                    waiting, following, events < limit, size < max_bytes
+                ):
+                    # What is read alone needs no thread of its own.
+                    alone = not waiting and count_events_from(following, start) >= limit
+                    waiting.append((following, None if alone else self._begin_read(topic, partition, following)))
+                    events += count_events_from(following, start)
+                    size += MIN_COMPRESSION_RATIO * _archived_location(following).length
+                    following = next(behind, None)
+                segment, future = waiting.popleft()
+                yield segment, self._await_result(topic, partition, segment, future)
+        finally:
+            for _, future in waiting:
+                if future is not None:
+                    future.cancel()
+
+    @staticmethod
+    def _fits_read_ahead(
+        waiting: Sequence[tuple[IndexSegment, object]], following: IndexSegment, more_events: bool, more_bytes: bool
+    ) -> bool:
+        if not waiting:
+            return True
+        asked = sum(_archived_location(each).length for each, _ in waiting)
+        fits = (
+            len(waiting) < MAX_OBJECTS_READ_AHEAD
+            and asked + _archived_location(following).length <= MAX_BYTES_READ_AHEAD
+        )
+        return fits and more_events and more_bytes
+
+    def begin_reading_ahead(self, topic: str, partition: int, segments: Iterable[IndexSegment]) -> int:
+        """Read as many of these ahead as fit, since they will be needed soon. Returns where the last of them ends."""
+        end = size = 0
+        for segment in segments:
+            if segment.location is None or (size and size + segment.location.length > MAX_BYTES_READ_AHEAD):
+                break
+            size += segment.location.length
+            self._begin_read(topic, partition, segment)
+            end = segment.end_offset
+        return end
+
+    # Readers that come back
+
+    def pop_sequential_read(self, topic: str, partition: int, start: int) -> SequentialRead | None:
+        """The run of a reader that continues where one has stopped; None if none stopped there."""
+        with self._lock:
+            return self._sequential_reads.pop((topic, partition, start), None)
+
+    def remember_sequential_read(
+        self, topic: str, partition: int, next_offset: int, sequential: SequentialRead
+    ) -> None:
+        with self._lock:
+            self._sequential_reads[topic, partition, next_offset] = sequential
+            while len(self._sequential_reads) > MAX_SEQUENTIAL_READS:
+                self._sequential_reads.popitem(last=False)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            readers = self._readers
+        if readers is not None:
+            readers.shutdown(cancel_futures=True)
+
+    def _cached_or_pending(self, location: ArchiveLocation) -> tuple[Events | None, Future[Events] | None]:
+        with self._lock:
+            known = self._members.get(location)
+            if known is not None:
+                self._members.move_to_end(location)
+            return known, self._ahead.get(location)
+
+    def _begin_read(self, topic: str, partition: int, segment: IndexSegment) -> Future[Events] | None:
+        """The read of a segment, begun unless it is under way; None if its events are known, or after closing."""
+        location = _archived_location(segment)
+        with self._lock:
+            if self._closed or location in self._members:
+                return None
+            begun = self._ahead.get(location)
+            if begun is not None:
+                return begun
+            self._readers = self._readers or ThreadPoolExecutor(CONCURRENT_READS, thread_name_prefix="archive-reader")
+            begun = self._readers.submit(self._read_segment, location, topic, partition, segment)
+            self._ahead[location] = begun
+        begun.add_done_callback(self._pending_read_remover(location))
+        return begun
+
+    def _pending_read_remover(self, location: ArchiveLocation) -> Callable[[Future[Events]], None]:
+        def when_done(future: Future[Events]) -> None:
+            with self._lock:
+                if self._ahead.get(location) is future:
+                    del self._ahead[location]
+
+        return when_done
+
+    def _await_result(self, topic: str, partition: int, segment: IndexSegment, future: Future[Events] | None) -> Events:
+        if future is not None:
+            with suppress(CancelledError):
+                return future.result()
+        return self.read_segment(topic, partition, segment)
+
+    def _read_segment(self, location: ArchiveLocation, topic: str, partition: int, segment: IndexSegment) -> Events:
+        self._metrics.cache_misses.add(1, "archive")
+        try:
+            events = read_segment(self._store, topic, partition, segment)
+        except UnreadableSegment:
+            self._metrics.archive_unreadable.add()
+            raise
+        self._add_to_cache(location, events)
+        return events
+
+    def _add_to_cache(self, location: ArchiveLocation, events: Events) -> None:
+        with self._lock:
+            if location not in self._members:
+                self._members[location] = events
+                self._bytes += location.length
+            while self._bytes > self._most_bytes and len(self._members) > 1:
+                gone, _ = self._members.popitem(last=False)
+                self._bytes -= gone.length
+
+
+def _archived_location(segment: IndexSegment) -> ArchiveLocation:
+    assert segment.location is not None
+    return segment.location
+
+
+def read_segment(store: ArchiveStore, topic: str, partition: int, segment: IndexSegment) -> Sequence[StoredEvent]:
+    """The events of a segment as they are in the store, where they must be as they were written."""
+    location = segment.location
+    assert location is not None
+    try:
+        events = member_format.parse_partition_member(store.read_range(location), topic, partition)
+        _check_contents(events, segment)
+    except gzip_format.BadArchive as error:
+        raise _logged_unreadable_error(topic, partition, segment, f"is damaged: {error}") from error
+    except ArchiveObjectGone as error:
+        raise _logged_unreadable_error(topic, partition, segment, "is not there") from error
+    return events
+
+
+def _check_contents(events: Sequence[StoredEvent], segment: IndexSegment) -> None:
+    if events and not segment.first_offset <= events[0].offset <= events[-1].offset < segment.end_offset:
+        raise gzip_format.BadArchive(f"it has offsets {events[0].offset} to {events[-1].offset}")
+    if segment.event_count is not None and len(events) != segment.event_count:
+        raise gzip_format.BadArchive(f"it has {len(events)} events of {segment.event_count}")
+
+
+def _logged_unreadable_error(topic: str, partition: int, segment: IndexSegment, why: str) -> UnreadableSegment:
+    assert segment.location is not None
+    message = (
+        f"Offsets {segment.first_offset} to {segment.end_offset - 1} of {topic}/{partition} cannot be read:"
+        f" the archive object {segment.location.key} {why}"
+    )
+    log.error("%s", message)
+    return UnreadableSegment(message)

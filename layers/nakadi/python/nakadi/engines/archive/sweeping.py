@@ -1,0 +1,81 @@
+"""Removing objects from the archive that the log index no longer refers to."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import datetime
+from functools import partial
+
+from msgspec import Struct
+
+from nakadi.common.chores import run_and_log_failure
+from nakadi.engines.archive import object_keys
+from nakadi.ports.archive_store import ArchiveStore, StoredObject
+from nakadi.ports.log_index import LogIndex
+
+log = logging.getLogger(__name__)
+
+
+KEYS_PER_REMOVAL = 500
+
+
+class SweepResult(Struct, frozen=True):
+    """What a sweep found that was older than the grace time, and what it removed."""
+
+    old_object_count: int = 0
+    removed_count: int = 0
+    bytes_freed: int = 0
+
+
+class ArchiveSweep(Struct, frozen=True):
+    """Sweeps an archive that one log index describes.
+
+    Each object gets a new name and a reference within moments of being written: what is old and not
+    referred to will never be. `namespaces` are those in which everything belongs to the index; without them they are
+    those that the index refers to.
+
+    `is_settled` says of an object without references whether nobody is about to refer to it. Without it, all that were
+    written before the given moment count as such.
+    """
+
+    index: LogIndex
+    store: ArchiveStore
+    namespaces: Collection[str] | None = None
+    is_settled: Callable[[StoredObject], bool] | None = None
+
+    def run(self, older_than: datetime) -> SweepResult:
+        """Remove every object that was written before, and has no reference."""
+        listed = list_objects_of_index(self.index, self.store, self.namespaces)
+        found = [each for each in listed if each.written_at < older_than]
+        # The references after the objects: what began to be referred to in between is seen.
+        unused = self._without_references(found)
+        if self.is_settled is not None:
+            # An archiver that had still to refer to an object may have done so by now, and thereby settled it.
+            unused = self._without_references([each for each in unused if self.is_settled(each)])
+        gone: list[StoredObject] = []
+        for start in range(0, len(unused), KEYS_PER_REMOVAL):
+            some = unused[start : start + KEYS_PER_REMOVAL]
+            keys_of_some = [each.key for each in some]
+            if run_and_log_failure(
+                "removal of archive objects", f"{some[0].key} and on", partial(self.store.remove, keys_of_some)
+            ):
+                gone += some
+        if gone:
+            log.info("Removed %s unneeded archive objects", len(gone))
+        return SweepResult(len(found), len(gone), sum(each.size for each in gone))
+
+    def _without_references(self, found: Sequence[StoredObject]) -> Sequence[StoredObject]:
+        referenced_archive_keys = self.index.referenced_archive_keys() if found else ()
+        return [each for each in found if each.key not in referenced_archive_keys]
+
+
+def list_objects_of_index(
+    index: LogIndex, store: ArchiveStore, namespaces: Collection[str] | None
+) -> Iterator[StoredObject]:
+    """The objects of these namespaces, by default of those that the index refers to."""
+    if namespaces is None:
+        namespaces = {object_keys.namespace_of_key(key) for key in index.referenced_archive_keys()}
+    for namespace in sorted(namespaces):
+        for folder in (object_keys.LOG_FOLDER, object_keys.REWRITTEN_FOLDER):
+            yield from store.list_objects(f"{folder}{namespace}/")

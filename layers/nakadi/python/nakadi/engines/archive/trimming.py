@@ -1,0 +1,36 @@
+"""Removing events from the hot half once they are archived."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from nakadi.model.events import datetime_from_microseconds
+from nakadi.ports.event_log import EventLog
+from nakadi.ports.log_index import LogIndex
+
+
+def trim_all_archived(hot: EventLog, index: LogIndex, topic: str, partition: int) -> None:
+    """Let the hot half go of all that is archived, its last events too unless others were stored at the same time."""
+    state = index.index_heads([(topic, partition)])[topic, partition].state
+    behind = datetime_from_microseconds(state.latest_stored_at + 1)
+    # Of the events of one moment, some may not be archived. Later events are stored later, also those that come now.
+    if hot.offset_at(topic, partition, behind) <= state.next_offset:
+        hot.trim(topic, partition, behind)
+    else:
+        trim_hot_log(hot, index, topic, partition)
+
+
+def trim_hot_log(
+    hot: EventLog, index: LogIndex, topic: str, partition: int, stored_before: datetime | None = None
+) -> bool:
+    """Let the hot half go of what is archived and was stored before a moment; say whether anything archived is left.
+
+    The last archived events stay: nothing that is not archived is older than they are, which is what makes this safe.
+    """
+    latest = datetime_from_microseconds(
+        index.index_heads([(topic, partition)])[topic, partition].state.latest_stored_at
+    )
+    limit = latest if stored_before is None else min(stored_before, latest)
+    if hot.offset_at(topic, partition, limit) > hot.bounds(topic, [partition])[partition].oldest:
+        hot.trim(topic, partition, limit)
+    return limit < latest

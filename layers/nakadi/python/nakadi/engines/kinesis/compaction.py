@@ -1,0 +1,176 @@
+"""Compaction: it writes the archive of a partition anew without what newer events replaced.
+
+The stream itself never changes. From then on, readers take what is compacted from the archive alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from uuid import uuid4
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nakadi.engines.archive import member_format
+from nakadi.engines.archive.merging import PartitionBusy, claim_partition
+from nakadi.engines.archive.rewriting import CompactionRule
+from nakadi.engines.kinesis.continuity import ShardTreeCache
+from nakadi.engines.kinesis.indexing import Indexer
+from nakadi.engines.kinesis.partition_keys import hash_key, partition_key
+from nakadi.engines.kinesis.restarting_reader import RestartingReader
+from nakadi.engines.kinesis.topics import TopicCache
+from nakadi.model.events import StoredEvent
+from nakadi.model.log_index import (
+    ArchiveLocation,
+    IndexSegment,
+)
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports.archive_store import ArchiveStore
+from nakadi.ports.log_index import LogIndex
+
+COMPACTED_FOLDER = "compacted/"
+"""Objects in here hold one segment each, and no other events: they can be removed when it is replaced."""
+
+MAX_GROUP_EVENTS = 20_000
+MAX_GROUP_BYTES = 16_000_000
+EVENTS_PER_READ = 1000
+
+
+class StreamCompactor(Struct, frozen=True, kw_only=True):
+    stream_name: str
+    index: LogIndex
+    archive: ArchiveStore | None
+    topic_cache: TopicCache
+    reader: RestartingReader
+    indexer: Indexer
+    shard_trees: ShardTreeCache
+
+    def compact(self, topic: str, partition: int, stored_before: int, tombstones_before: int) -> None:
+        oldest = self.topic_cache.get_with_partition(topic, partition).oldest.get(partition, 0)
+        end = self.reader.offset_at(topic, partition, stored_before)
+        if end <= oldest:
+            return
+        if self.archive is None:
+            raise Unavailable("Compaction needs an archive")
+        with suppress(PartitionBusy), claim_partition(self.index, topic, partition) as renew_claim:
+            self._index_up_to(topic, partition, end)
+            self._rewrite_archive(
+                topic, partition, self._compaction_rule(topic, partition, oldest, end, tombstones_before), renew_claim
+            )
+
+    def remove_compacted_objects(self, locations: Sequence[ArchiveLocation]) -> None:
+        """Nothing refers to these any more."""
+        keys = [location.key for location in locations if location.key.startswith(COMPACTED_FOLDER)]
+        if keys and self.archive is not None:
+            self.archive.remove(keys)
+
+    def _index_up_to(self, topic: str, partition: int, end: int) -> None:
+        """The indexer is seconds behind, and what is compacted is older; this is for the day when it stands still."""
+        if self._indexed_until(topic, partition) < end:
+            for shard in self.shard_trees.refresh().shards_covering(hash_key(partition_key(topic, partition))):
+                self.indexer.catch_up(shard)
+            if self._indexed_until(topic, partition) < end:
+                raise Unavailable(f"{topic}/{partition} is not indexed up to {end}")
+
+    def _indexed_until(self, topic: str, partition: int) -> int:
+        return self.index.index_heads([(topic, partition)])[topic, partition].state.next_offset
+
+    def _compaction_rule(
+        self, topic: str, partition: int, oldest: int, end: int, tombstones_before: int
+    ) -> CompactionRule:
+        found = self._read_events(topic, partition, oldest, end)
+        newest = {event.record.key: event.offset for event in found if event.offset < end}
+        last = self.reader.partition_state(topic, partition).next_offset - 1
+        return CompactionRule(
+            oldest_offset=oldest,
+            end_offset=end,
+            last_offset=last,
+            newest_offset_by_key=newest,
+            tombstones_before=tombstones_before,
+        )
+
+    def _rewrite_archive(
+        self, topic: str, partition: int, rule: CompactionRule, renew_claim: Callable[[], None]
+    ) -> None:
+        segments = list(self._list_segments(topic, partition, rule.oldest_offset, rule.end_offset))
+        written = [self._rewrite_group(topic, partition, group, rule) for group in _group_small_segments(segments)]
+        end = segments[-1].end_offset
+        renew_claim()
+        if written != segments:
+            self.index.replace_segments(topic, partition, written, end)
+        elif not self._was_compaction_interrupted(topic, partition, segments):
+            return
+        self.index.set_compacted_until(topic, partition, end)
+        self.topic_cache.forget_topic(topic)
+        kept = {segment.location for segment in written}
+        self.remove_compacted_objects(
+            [each.location for each in segments if each.location and each.location not in kept]
+        )
+
+    def _was_compaction_interrupted(self, topic: str, partition: int, segments: Sequence[IndexSegment]) -> bool:
+        """Whether compacted segments were written without being noted."""
+        compacted = [
+            each.end_offset for each in segments if each.location and each.location.key.startswith(COMPACTED_FOLDER)
+        ]
+        noted = self.topic_cache.read_again(topic).topic.compacted.get(partition, 0)
+        return max(compacted, default=0) > noted
+
+    def _rewrite_group(
+        self, topic: str, partition: int, group: Sequence[IndexSegment], rule: CompactionRule
+    ) -> IndexSegment:
+        """These segments as one, in an object of its own; a single one of which everything stays is left as it is."""
+        events = list(
+            self._read_events(topic, partition, max(group[0].first_offset, rule.oldest_offset), group[-1].end_offset)
+        )
+        kept = [event for event in events if rule.keeps(event)]
+        if len(group) == 1 and len(kept) == len(events) and group[0].location is not None:
+            return group[0]
+        content = member_format.pack_member(topic, partition, kept)
+        name = f"{group[0].first_offset:018d}-{uuid4().hex}.json.gz"
+        key = f"{COMPACTED_FOLDER}{self.stream_name}/{topic}/{partition}/{name}"
+        assert self.archive is not None
+        self.archive.put(key, content)
+        return replace(
+            group[0],
+            offset_count=group[-1].end_offset - group[0].first_offset,
+            last_stored_at=group[-1].last_stored_at,
+            location=ArchiveLocation(key, 0, len(content)),
+        )
+
+    def _list_segments(self, topic: str, partition: int, start: int, end: int) -> Iterator[IndexSegment]:
+        """The segments that hold anything from one offset to another."""
+        segment = self.index.segment_at_or_before(topic, partition, start)
+        following = start
+        if segment is not None and segment.end_offset > start:
+            yield segment
+            following = segment.end_offset
+        while following < end:
+            found = self.index.segments_from(topic, partition, following, 100)
+            for each in found:
+                if each.first_offset >= end:
+                    return
+                yield each
+                following = each.end_offset
+            if not found:
+                return
+
+    def _read_events(self, topic: str, partition: int, start: int, end: int) -> Iterator[StoredEvent]:
+        offset = start
+        while offset < end:
+            piece = self.reader.read_now(topic, partition, offset, EVENTS_PER_READ, 4_000_000)
+            yield from (event for event in piece.events if event.offset < end)
+            offset = max(piece.next_offset, offset + 1)
+
+
+def _group_small_segments(segments: Sequence[IndexSegment]) -> Iterator[Sequence[IndexSegment]]:
+    group: list[IndexSegment] = []
+    for segment in segments:
+        events = sum(each.offset_count for each in [*group, segment])
+        size = sum(each.location.length for each in [*group, segment] if each.location)
+        if group and (events > MAX_GROUP_EVENTS or 8 * size > MAX_GROUP_BYTES):
+            yield group
+            group = []
+        group.append(segment)
+    if group:
+        yield group

@@ -1,0 +1,37 @@
+"""How calls to Kinesis fail, by what the caller does next."""
+
+from __future__ import annotations
+
+import math
+
+from nakadi.model.outcomes import Unavailable
+
+
+class StreamCallFailed(Unavailable):
+    """Raised when a call did not work. `is_temporary`: it may work soon. `had_no_effect`: it certainly had no
+    effect."""
+
+    def __init__(self, message: str, *, is_temporary: bool, had_no_effect: bool) -> None:
+        super().__init__(message)
+        self.is_temporary = is_temporary
+        self.had_no_effect = had_no_effect
+
+
+class NoSuchShard(StreamCallFailed):
+    """Raised when a shard, or a consumer, is not there: the stream has forgotten it, or there is no such stream."""
+
+
+class IteratorExpired(Exception):
+    """Raised when a shard iterator is too old. Reading goes on with a new one."""
+
+
+class SequenceUnavailable(Exception):
+    """Raised when a shard has nothing at the position that was asked for: it is too old, or of another stream."""
+
+
+class ShardBusy(Unavailable):
+    """Raised at once in the place of a call that would wait too long for its turn: a shard answers only so many."""
+
+    def __init__(self, shard: str, seconds: float) -> None:
+        message = f"Shard {shard} has more to answer than it can; there is room in {seconds:.1f} s"
+        super().__init__(message, retry_after_seconds=max(math.ceil(seconds), 1))

@@ -1,0 +1,338 @@
+"""Maintenance of topics: compaction, and what becomes of them when a shard forgot events before they were indexed.
+
+Compaction writes the archive of a partition anew without what newer events replaced. The stream itself never changes.
+From then on readers take what is compacted from the archive alone.
+
+A gap is where events were forgotten too early. Nothing tells the numbers of the events behind a gap, and readers may
+have shown some of them. So no number of the topic is given again: each partition ends where it is indexed, and another
+topic continues it, whose numbers begin anew. It counts the same records, under the same keys, so publishers need not
+hear of it, and what the stream still has is kept.
+
+Every step can be repeated. In this order a crash, an indexer that is still at work, or a reader cannot harm:
+
+1. A partition is ended in its head, by the condition that all who count on use. From there on its topic counts nothing.
+2. The following topic begins where the partition ended; where there is a gap, it has no beginning yet, and cannot be
+   counted.
+3. The topic refers to the following one, and all event types have their new timelines.
+4. Partitions in the shard begin at the first record that is there now, which is indexed at once with what follows. Then
+   the shard's progress is behind the gap, and all processes count on.
+
+A topic that was closed before the gap is not continued, for its timeline is not the last one. But it is known where it
+ends, so those of its events that are still there keep their numbers, and the lost ones are left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from uuid import uuid4
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nakadi.engines.archive import member_format
+from nakadi.engines.kinesis import envelopes
+from nakadi.engines.kinesis.call_rate import GrowingPauses
+from nakadi.engines.kinesis.continuity import RETRY_TIMEOUT_SECONDS, ShardCursor, ShardTreeCache, confirm_no_gap
+from nakadi.engines.kinesis.failures import NoSuchShard
+from nakadi.engines.kinesis.indexing import Indexer
+from nakadi.engines.kinesis.numbering import ArrivedRecord
+from nakadi.engines.kinesis.partition_keys import GAP_MARKER_PARTITION_KEY, hash_key, next_topic_name, partition_key
+from nakadi.engines.kinesis.recent_records import RecordNumberer
+from nakadi.engines.kinesis.scanning import Scanner
+from nakadi.engines.kinesis.shards import ShardTree
+from nakadi.engines.kinesis.stream import OutgoingRecord
+from nakadi.model.events import TopicContinuation
+from nakadi.model.log_index import (
+    SEALED_AT_INDEX_END,
+    ArchiveLocation,
+    IndexHead,
+    IndexingState,
+    IndexSegment,
+    RecordPosition,
+    ShardGap,
+    ShardProgress,
+)
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports.archive_store import ArchiveStore
+from nakadi.ports.event_log import UnknownTopic
+from nakadi.ports.log_index import LogIndex
+
+log = logging.getLogger(__name__)
+
+
+MAX_GAP_CLOSING_ATTEMPTS = 8
+
+CLAIM_DURATION_SECONDS = 600.0
+"""Seconds. Longer than a gap takes to be closed."""
+
+END_OF_SHARD_SEQUENCE = 10**128
+"""Behind every record that a shard can have."""
+
+
+class RemainingRecords(Struct, frozen=True):
+    """What a shard has from its first record on, and the position in front of that."""
+
+    records: Sequence[ArrivedRecord]
+    position_before: RecordPosition
+    read_at: int
+    shard_ended: bool
+
+
+class GapSkipper(Struct, frozen=True, kw_only=True):
+    index: LogIndex
+    archive: ArchiveStore | None
+    shard_trees: ShardTreeCache
+    indexer: Indexer
+
+    def ensure_continuations(self, topic: str, gaps: Sequence[ShardGap]) -> Sequence[TopicContinuation]:
+        """The topics that continue this one, the first one first, and where each before them ended.
+
+        When it has partitions in shards with these gaps, there is one that begins behind all of them.
+        """
+        found: list[TopicContinuation] = []
+        while True:
+            known = self.index.topic(topic)
+            if known is None:
+                raise UnknownTopic(topic)
+            if known.continued_in is None:
+                touching = [gap for gap in gaps if self._partitions_affected_by(gap, topic, known.partitions)]
+                if {str(gap) for gap in touching} <= set(known.begun_after_gaps):
+                    return found
+                self._continue_topic(topic, touching)
+            else:
+                heads = self.index.index_heads([(topic, partition) for partition in range(known.partitions)])
+                ends = {partition: head.state.next_offset for (_, partition), head in heads.items()}
+                topic = known.continued_in
+                found.append(TopicContinuation(topic, ends))
+
+    def close_gaps(self, gaps: Sequence[ShardGap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
+        """Have all processes count on behind these gaps.
+
+        `topics` are those of all timelines: each with the ends of its partitions, or None for one that is open.
+        """
+        stream, owner = self.shard_trees.stream.name, uuid4().hex
+        if not self.index.claim(f"gaps/{stream}", owner, CLAIM_DURATION_SECONDS):
+            raise Unavailable(f"Another process closes the gaps in {stream}")
+        try:
+            progress = self.index.shard_progresses(stream)
+            if all(progress.get(gap.shard, gap.progress) == gap.progress for gap in gaps):
+                self._close_claimed_gaps(gaps, topics)
+        finally:
+            self.index.release_claim(f"gaps/{stream}", owner)
+
+    def _close_claimed_gaps(self, gaps: Sequence[ShardGap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
+        for gap in gaps:
+            # A note for people. And what cannot be kept now must be known before any partition begins.
+            if self.archive is not None:
+                self.archive.put(f"gaps/{self.shard_trees.stream.name}/{gap}", str(gap).encode())
+        remaining = {gap: self._read_remaining_records(gap) for gap in gaps}
+        for topic, ends in topics.items():
+            known = self.index.topic(topic)
+            if known is not None and known.continued_in is None:
+                for partition in range(known.partitions):
+                    self._continue_partition(topic, partition, known.continues, ends, remaining)
+        for gap, found in remaining.items():
+            if found.records:
+                self.indexer.index_behind_gap(gap.shard, found.records)
+            if found.shard_ended:
+                self._write_progress(gap, gap.progress._replace(ended=True, complete_until=found.read_at))
+
+    def _continue_partition(
+        self,
+        topic: str,
+        partition: int,
+        continued_topic: str | None,
+        ends: Mapping[int, int] | None,
+        remaining: Mapping[ShardGap, RemainingRecords],
+    ) -> None:
+        """Have a partition go on behind the last gap that concerns it."""
+        key = hash_key(partition_key(topic, partition))
+        touching = [gap for gap in remaining if _hash_key_filter_of_shard(self.shard_trees.current, gap.shard)(key)]
+        if touching:
+            gap = max(touching, key=lambda each: self.shard_trees.rank(remaining[each].position_before))
+            if ends is None:
+                self._begin_partition_behind_gap(topic, partition, remaining[gap].position_before, continued_topic, gap)
+            else:
+                self._skip_lost_events(topic, partition, ends.get(partition, 0), remaining[gap], gap)
+
+    def _write_progress(self, gap: ShardGap, progress: ShardProgress) -> None:
+        self.index.advance_shard_progress(self.shard_trees.stream.name, gap.shard, progress)
+
+    # Ending
+
+    def _continue_topic(self, topic: str, gaps: Sequence[ShardGap]) -> None:
+        name = next_topic_name(topic)
+        done = 0
+        while (known := self.index.topic(topic)) is not None and (
+            done < known.partitions or known.continued_in is None
+        ):
+            touched = {
+                partition for gap in gaps for partition in self._partitions_affected_by(gap, topic, known.partitions)
+            }
+            for partition in range(done, known.partitions):
+                ended = self._end_partition(topic, partition)
+                if partition not in touched:
+                    self.index.advance_head(name, partition, 0, IndexHead(replace(ended, next_offset=0)), None)
+            done = known.partitions
+            self.index.create_next_topic(topic, name, [str(gap) for gap in gaps])
+
+    def _end_partition(self, topic: str, partition: int) -> IndexingState:
+        """End a partition where it is indexed; return how it was counted up to there."""
+        for _ in range(MAX_GAP_CLOSING_ATTEMPTS):
+            head = self.index.index_heads([(topic, partition)])[topic, partition]
+            if head.state.sealed_at == SEALED_AT_INDEX_END:
+                return replace(head.state, sealed_at=None)
+            # One that was sealed counts nothing behind its seal as it is.
+            if head.state.sealed_at is not None:
+                return head.state
+            ended = IndexHead(replace(head.state, sealed_at=SEALED_AT_INDEX_END))
+            if self.index.advance_head(topic, partition, head.revision, ended, None):
+                return head.state
+        raise Unavailable(f"Others index {topic}/{partition} at the same time")
+
+    # Beginning
+
+    def _begin_partition_behind_gap(
+        self, topic: str, partition: int, start: RecordPosition, continued_topic: str | None, gap: ShardGap
+    ) -> None:
+        """Have an open partition begin behind a gap, if it does not yet."""
+        head = self.index.index_heads([(topic, partition)])[topic, partition]
+        counted = head.state
+        is_behind = bool(head.revision) and self.shard_trees.rank(counted.last_position) >= self.shard_trees.rank(start)
+        if is_behind or (continued_topic is None and not head.revision):
+            # One that was made after the gap was found counts from where its first record lies.
+            return
+        if continued_topic is None:
+            raise Unavailable(f"{topic} has to be continued before it is counted behind a gap")
+        if head.revision and counted.last_position is not None:
+            # An attempt was cut short, and more is forgotten since, which others may have counted: another gap.
+            self._write_progress(gap, gap.progress._replace(complete_until=(gap.progress.complete_until or 0) + 1))
+            raise Unavailable(f"{gap.shard} has forgotten more events since {topic}/{partition} has begun")
+        begun = counted if head.revision else self._initial_continuation_state(continued_topic, partition)
+        begun = replace(begun, last_position=start, unfinished_parts=())
+        if not self.index.advance_head(topic, partition, head.revision, IndexHead(begun), None):
+            raise Unavailable(f"Others index {topic}/{partition} at the same time")
+
+    def _initial_continuation_state(self, topic: str, partition: int) -> IndexingState:
+        """How a partition begins that continues this one."""
+        ended = self.index.index_heads([(topic, partition)])[topic, partition].state
+        return replace(
+            ended, next_offset=0, sealed_at=None if ended.sealed_at == SEALED_AT_INDEX_END else ended.sealed_at
+        )
+
+    def _skip_lost_events(
+        self, topic: str, partition: int, end: int, remaining: RemainingRecords, gap: ShardGap
+    ) -> None:
+        """Have a closed partition, which is not indexed to its end, go on with what is still there of it."""
+        for _ in range(MAX_GAP_CLOSING_ATTEMPTS):
+            head = self.index.index_heads([(topic, partition)])[topic, partition]
+            before = head.state
+            if before.sealed_at is not None or self.shard_trees.rank(before.last_position) >= self.shard_trees.rank(
+                remaining.position_before
+            ):
+                return
+            remaining_events = self._count_remaining_events(partition_key(topic, partition), remaining)
+            following_offset = max(end - remaining_events, before.next_offset)
+            # Those that are lost came later than the last time at which none was missing.
+            latest = max(before.latest_stored_at, 1000 * (gap.progress.complete_until or 0))
+            behind = replace(
+                before,
+                last_position=remaining.position_before,
+                next_offset=following_offset,
+                latest_stored_at=latest,
+                sealed_at=remaining.position_before if following_offset == end else None,
+                unfinished_parts=(),
+            )
+            hole = self._store_empty_segment(topic, partition, before, following_offset, latest)
+            if self.index.advance_head(topic, partition, head.revision, IndexHead(behind), hole):
+                log.error(
+                    "Events %s to %s of %s/%s are lost", before.next_offset, following_offset - 1, topic, partition
+                )
+                return
+        raise Unavailable(f"Others index {topic}/{partition} at the same time")
+
+    def _count_remaining_events(self, key: str, remaining: RemainingRecords) -> int:
+        counter = RecordNumberer(IndexingState(last_position=remaining.position_before), {})
+        for record in remaining.records:
+            if record.partition_key == key:
+                counter.number_record(record)
+        last = remaining.records[-1] if remaining.records else None
+        start = IndexingState(last_position=last.position if last else remaining.position_before)
+        for record in Scanner(self.shard_trees.stream, self.shard_trees).read_records(key, start):
+            counter.number_record(record)
+        if last is not None:
+            behind = ShardProgress(last.position.sequence, complete_until=last.arrived_at_ms)
+            confirm_no_gap(self.shard_trees, last.position.shard, behind, GrowingPauses(RETRY_TIMEOUT_SECONDS))
+        return counter.state.next_offset
+
+    def _store_empty_segment(
+        self, topic: str, partition: int, before: IndexingState, end: int, stored_at: int
+    ) -> IndexSegment | None:
+        """A segment without events, which readers step over as they do over what compaction removed."""
+        if end == before.next_offset or self.archive is None:
+            return None
+        content = member_format.pack_member(topic, partition, [])
+        key = f"log/{self.shard_trees.stream.name}/{topic}/{partition}/{before.next_offset:018d}-lost.json.gz"
+        self.archive.put(key, content)
+        return IndexSegment(
+            state_before=before,
+            offset_count=end - before.next_offset,
+            first_stored_at=stored_at,
+            last_stored_at=stored_at,
+            location=ArchiveLocation(key, 0, len(content)),
+            event_count=0,
+        )
+
+    # Shards
+
+    def _read_remaining_records(self, gap: ShardGap) -> RemainingRecords:
+        shard = gap.shard
+        shard_tree = self.shard_trees.refresh()
+        read_at = int(time.time() * 1000)
+        nothing = RemainingRecords((), RecordPosition(shard, END_OF_SHARD_SEQUENCE), read_at, shard_ended=True)
+        if shard not in shard_tree:
+            return nothing
+        patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
+        while True:
+            cursor = ShardCursor(self.shard_trees.stream, shard, None)
+            try:
+                records = _first_records(cursor, patience)
+            except NoSuchShard:
+                return nothing
+            if records:
+                start = RecordPosition(shard, records[0].position.sequence - 1)
+                return RemainingRecords(records, start, read_at, shard_ended=False)
+            if cursor.ended:
+                return nothing
+            # A reader of something forgotten needs to see that it lies in front of what comes next.
+            # Events may have been stored since then: so the beginning is looked for again.
+            self.shard_trees.stream.put_records(
+                [OutgoingRecord(GAP_MARKER_PARTITION_KEY, shard_tree.first_hash_key(shard), envelopes.MAGIC_BYTES)]
+            )
+            if patience.is_over:
+                raise Unavailable(f"{shard} does not show a record that was stored")
+            patience.pause()
+
+    def _partitions_affected_by(self, gap: ShardGap, topic: str, partitions: int) -> list[int]:
+        touches = _hash_key_filter_of_shard(self.shard_trees.current, gap.shard)
+        return [number for number in range(partitions) if touches(hash_key(partition_key(topic, number)))]
+
+
+def _hash_key_filter_of_shard(shard_tree: ShardTree, shard: str) -> Callable[[int], bool]:
+    """Whether a hash key was in a shard. One that is not listed any more is known by those that came from it."""
+    if shard in shard_tree:
+        return lambda key: shard in shard_tree.shards_covering(key)
+    children = set(shard_tree.children(shard))
+    return lambda key: not children or not children.isdisjoint(shard_tree.shards_covering(key))
+
+
+def _first_records(cursor: ShardCursor, patience: GrowingPauses) -> list[ArrivedRecord]:
+    while not cursor.ended:
+        page = cursor.read(patience)
+        if page.records or page.at_tip:
+            return page.records
+        if patience.is_over:
+            raise Unavailable(f"{cursor.shard} does not show in time what it has")
+    return []

@@ -1,0 +1,157 @@
+"""Watching the shards of a stream: while there are watchers, every shard is polled, or pushed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from nakadi.engines.kinesis.call_rate import GrowingPauses
+from nakadi.engines.kinesis.continuity import RETRY_TIMEOUT_SECONDS, GapFound, ShardTreeCache
+from nakadi.engines.kinesis.failures import ShardBusy
+from nakadi.engines.kinesis.fan_out import FanOut
+from nakadi.engines.kinesis.restarting_reader import RestartingReader
+from nakadi.model.outcomes import Unavailable
+
+log = logging.getLogger(__name__)
+
+
+MAX_GAP_WAIT_INTERVALS = 25
+"""A gap is closed by housekeeping, which takes minutes: until then a shard is not asked as often."""
+
+
+class ShardWatch:
+    """One thread for each shard, from now until `stop`.
+
+    A shard that came from a merge is begun by the threads of both that it came from: the lock lets one of them, and the
+    name stays in the table when the thread has ended, so that no shard is followed twice. It is read only when both are
+    read to their ends, whichever comes first: `ShardTails` sees to that.
+    """
+
+    def __init__(
+        self, reader: RestartingReader, shard_trees: ShardTreeCache, interval: float, fan_out: FanOut | None = None
+    ) -> None:
+        self._reader = reader
+        self._shard_trees = shard_trees
+        self._interval = interval
+        self._fan_out = fan_out
+        self._lock = threading.Lock()
+        self._threads: dict[str, threading.Thread] = {}
+        self._ended = threading.Event()
+        self._start_thread("", self._start_threads_of_leaves)
+
+    def stop(self) -> None:
+        self._ended.set()
+
+    def join_threads(self) -> None:
+        # A copy, for threads may still begin others; none does any more once `_ended` was seen under the lock.
+        for thread in tuple(self._threads.values()):
+            thread.join()
+
+    def _start_threads_of_leaves(self) -> None:
+        while not self._ended.is_set():
+            try:
+                leaves = self._shard_trees.current.leaves()
+            except Exception:  # whatever it was, those who wait for news must not wait for ever
+                log.warning("Listing the shards failed, tried again in %s s", self._interval, exc_info=True)
+                self._ended.wait(self._interval)
+                continue
+            for shard in leaves:
+                self._start_thread(shard, partial(self._follow, shard))
+            return
+
+    def _start_thread(self, name: str, work: Callable[[], None]) -> None:
+        with self._lock:
+            if name not in self._threads and not self._ended.is_set():
+                thread = threading.Thread(target=work, name=f"kinesis-{name}", daemon=True)
+                self._threads[name] = thread
+                thread.start()
+
+    def _follow(self, shard: str) -> None:
+        """Read one shard to its end, then begin with those that came from it."""
+        while not self._ended.is_set():
+            try:
+                # What others have asked for just now need not be asked again: streams that begin ask in any case.
+                recently = time.monotonic() - self._interval / 2
+                ended = self._reader.read_to_tip(shard, recently, GrowingPauses(RETRY_TIMEOUT_SECONDS))
+                if not ended and self._fan_out is not None:
+                    # What cannot be pushed, and what a subscription that fell silent did not tell, is asked for above.
+                    ended = self._reader.receive_pushed_records(shard, self._fan_out, self._ended.is_set)
+                if ended and self._start_threads_of_children(shard):
+                    return
+            except GapFound as gap:
+                log.warning("Watching shard %s waits for housekeeping: %s", shard, gap)
+                self._ended.wait(MAX_GAP_WAIT_INTERVALS * self._interval)
+            except ShardBusy as busy:
+                log.warning("Watching waits: %s", busy)
+                self._ended.wait(busy.retry_after_seconds)
+            except Unavailable:
+                log.warning("Shard %s is polled again", shard, exc_info=True)
+                if self._is_gone_from_stream(shard):
+                    self._start_threads_of_leaves()
+                    return
+            except Exception:  # as above
+                log.exception("Shard %s is polled again", shard)
+            self._ended.wait(self._interval)
+
+    def _is_gone_from_stream(self, shard: str) -> bool:
+        try:
+            return shard not in self._shard_trees.refresh()
+        except Unavailable:
+            return False
+
+    def _start_threads_of_children(self, shard: str) -> bool:
+        children = self._shard_trees.current.children(shard) or self._shard_trees.refresh().children(shard)
+        for child in children:
+            self._start_thread(child, partial(self._follow, child))
+        return bool(children)
+
+
+class SharedShardWatch:
+    """Watches as long as there are watchers.
+
+    A watch whose last watcher leaves is ended, and not waited for: its threads may wait for Kinesis. If another watcher
+    comes meanwhile, two threads read a shard for a moment. Each record is taken once all the same, by the reader of its
+    shard, which has a lock.
+    """
+
+    def __init__(self, begin_watch: Callable[[], ShardWatch]) -> None:
+        self._begin_watch = begin_watch
+        self._lock = threading.Lock()
+        self._wanted = 0
+        self._watch: ShardWatch | None = None
+        self._closed = False
+
+    def add_watcher(self) -> None:
+        with self._lock:
+            if self._closed:
+                raise Unavailable("The event log is closed.")
+            self._wanted += 1
+            if self._watch is None:
+                self._watch = self._begin_watch()
+
+    def remove_watcher(self) -> None:
+        with self._lock:
+            self._wanted -= 1
+            if not self._wanted and self._watch is not None:
+                self._watch.stop()
+                self._watch = None
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        self.add_watcher()
+        try:
+            yield
+        finally:
+            self.remove_watcher()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.stop()
+            watch.join_threads()

@@ -1,0 +1,63 @@
+"""What compaction waits for: tables get every event that was published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from nakadi.event_types.repository import EventTypes
+from nakadi.model.annotations import (
+    MATERIALIZE_ANNOTATION,
+)
+from nakadi.model.event_type import EventType
+from nakadi.model.events import TopicPartition, datetime_from_microseconds
+from nakadi.model.log_index import IndexSegment
+from nakadi.ports.event_log import EventLog
+from nakadi.ports.log_index import LogIndex
+
+
+class CompactionGuard(Struct, frozen=True, kw_only=True):
+    """Says which events compaction has to leave alone, so that tables get every event that was published.
+
+    It waits for `longest_delay` at the most: where no job runs any more, or none ever did, events are compacted then.
+    """
+
+    event_types: EventTypes
+    log_index: LogIndex
+    longest_delay: timedelta
+
+    def compactable_until(
+        self, event_type: EventType, topic_partition: TopicPartition, event_log: EventLog, now: datetime
+    ) -> datetime:
+        """Every event of a partition that was stored before is in its table, or has waited for too long.
+
+        A job stores how far a table is after its commit, so that what is found here is never too late. Events of one
+        partition are stored in the order of their offsets.
+        """
+        no_table = event_type.annotations.get(MATERIALIZE_ANNOTATION) == "off"
+        if no_table or not self.longest_delay or self.log_index.topic(topic_partition[0]) is None:
+            return now
+        state = self.event_types.table_state(event_type)
+        following = state.next_offsets.get(topic_partition, 0) if state else 0
+        topic, partition = topic_partition
+        if following >= event_log.bounds(topic, [partition])[partition].next_offset:
+            return now
+        head = self.log_index.index_heads([topic_partition])[topic_partition].state
+        unread = (
+            next(index_segments_from(self.log_index, topic_partition, following), None)
+            if following < head.next_offset
+            else None
+        )
+        # What is not archived yet comes behind the latest that is.
+        since = head.latest_stored_at if unread is None else unread.first_stored_at
+        return max(datetime_from_microseconds(since), now - self.longest_delay)
+
+
+def index_segments_from(log_index: LogIndex, topic_partition: TopicPartition, offset: int) -> Iterator[IndexSegment]:
+    """The segment that an offset is in, if there is one, and the first one behind it."""
+    segment = log_index.segment_at_or_before(*topic_partition, offset)
+    if segment is not None and segment.end_offset > offset:
+        yield segment
+    yield from log_index.segments_from(*topic_partition, offset, 1)

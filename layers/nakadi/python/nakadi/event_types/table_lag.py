@@ -1,0 +1,125 @@
+"""How far tables are behind the events that they are written from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from msgspec import Struct, field
+
+from nakadi.event_types.compaction_guard import index_segments_from
+from nakadi.event_types.repository import EventTypes
+from nakadi.event_types.table_states import TABLE_STATES_KIND, TableState, table_state_from_body
+from nakadi.model.annotations import (
+    MATERIALIZE_ANNOTATION,
+)
+from nakadi.model.event_type import EventType
+from nakadi.model.events import TopicPartition
+from nakadi.ports.clock import Clock
+from nakadi.ports.log_index import LogIndex
+from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument, Registry
+
+TABLE_JOB_STARTS_KIND = "table-jobs"
+"""Documents that say when housekeeping started a job."""
+
+
+class TableLagMonitor(Struct, frozen=True, kw_only=True):
+    """Measures the lags of all tables now and then.
+
+    `lag_seconds_by_event_type` and `table_states_by_event_type` are what it found the last time.
+
+    The lag of a table is the age of the oldest archived event that it does not have. It also grows where no job runs
+    any more, which the latency that jobs measure does not.
+    """
+
+    event_types: EventTypes
+    registry: Registry
+    log_index: LogIndex
+    clock: Clock
+    measures_without_tables: bool = False
+    """Whether there may be tables to make where no job has made one yet."""
+    lag_seconds_by_event_type: dict[str, float] = field(default_factory=dict)
+    table_states_by_event_type: dict[str, TableState] = field(default_factory=dict)
+
+    def measure(self) -> None:
+        """Measure the lag of each table. It costs little where nothing is in the archive that is in no table."""
+        states = {each.key: table_state_from_body(each.body) for each in self.registry.list(TABLE_STATES_KIND)}
+        found: dict[str, float] = {}
+        known: dict[str, TableState] = {}
+        if states or self.measures_without_tables:
+            event_types = [
+                each for each in self.event_types.all() if each.annotations.get(MATERIALIZE_ANNOTATION) != "off"
+            ]
+            now = self.clock.now().timestamp()
+            for event_type, oldest in self._oldest_unread_times(event_types, states):
+                found[event_type.name] = 0.0 if oldest is None else max(0.0, now - oldest / 1e6)
+            known = {each.name: states[each.id] for each in event_types if each.id in states}
+        # In one step each, for the threads that read metrics.
+        self.lag_seconds_by_event_type.update(found)
+        self.table_states_by_event_type.update(known)
+        for gone in self.lag_seconds_by_event_type.keys() - found.keys():
+            del self.lag_seconds_by_event_type[gone]
+        for gone in self.table_states_by_event_type.keys() - known.keys():
+            del self.table_states_by_event_type[gone]
+
+    @property
+    def greatest_lag_seconds(self) -> float:
+        return max(self.lag_seconds_by_event_type.values(), default=0.0)
+
+    def greatest_latency_seconds(self, within: timedelta) -> float:
+        """The greatest latency of the tables that changed lately, in seconds: events of others did not have to wait."""
+        since = self.clock.now() - within
+        changed = (each for each in self.table_states_by_event_type.copy().values() if each.updated_at >= since)
+        return max((each.latency_seconds for each in changed if each.latency_seconds is not None), default=0.0)
+
+    def claim_job_start(self, job: str, after_seconds: float) -> bool:
+        """Whether a job is to be started now: an event waits for so long, and no process started it lately.
+
+        What a run did not mend is not tried again at once: the pause grows with the lag, so that a table that cannot be
+        written costs a few runs a day and not hundreds.
+        """
+        lag = self.greatest_lag_seconds
+        if lag < after_seconds:
+            return False
+        now = self.clock.now()
+        document = self.registry.get(TABLE_JOB_STARTS_KIND, job)
+        if document is not None:
+            since = now - datetime.fromisoformat(document.body["started_at"])
+            if since.total_seconds() < max(after_seconds, lag / 4):
+                return False
+        put = PutDocument(
+            TABLE_JOB_STARTS_KIND,
+            job,
+            {"started_at": now.isoformat()},
+            document.revision if document else ABSENT_REVISION,
+        )
+        try:
+            self.registry.write(put)
+        except ChangedMeanwhile:
+            # Another process has started it.
+            return False
+        return True
+
+    def _oldest_unread_times(
+        self, event_types: Sequence[EventType], states: Mapping[str, TableState]
+    ) -> Iterator[tuple[EventType, int | None]]:
+        """When the oldest event was stored that the table of an event type does not have, in microseconds."""
+        places = {
+            each.id: [(one.topic, number) for one in each.timelines for number in range(one.partitions)]
+            for each in event_types
+        }
+        heads = self.log_index.index_heads([place for found in places.values() for place in found])
+        for event_type in event_types:
+            state = states.get(event_type.id)
+            following = state.next_offsets if state else {}
+            unread = [
+                self._stored_at_of_first_archived(place, following.get(place, 0))
+                for place in places[event_type.id]
+                if heads[place].state.next_offset > following.get(place, 0)
+            ]
+            yield event_type, min((since for since in unread if since is not None), default=None)
+
+    def _stored_at_of_first_archived(self, topic_partition: TopicPartition, offset: int) -> int | None:
+        """When the first archived event from an offset on was stored; None if there is none any more."""
+        segment = next(index_segments_from(self.log_index, topic_partition, offset), None)
+        return None if segment is None or segment.location is None else segment.first_stored_at

@@ -1,0 +1,63 @@
+"""How far the table of an event type is, which a job writes into the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
+
+from nakadi.common.converting import Converter
+from nakadi.event_types.documents import DocumentBody
+from nakadi.model.events import TopicPartition
+
+TABLE_STATES_KIND = "tables"
+"""Documents by the id of the event type."""
+
+
+_STORED_TABLE_STATE_NAMES = {
+    "table_name": "table",
+    "next_offsets": "next",
+    "row_count": "rows",
+    "latency_seconds": "latency",
+    "misfit_count": "misfits",
+    "acknowledged_misfits": "known_misfits",
+    "unreadable_count": "missing",
+    "acknowledged_unreadable": "known_missing",
+}
+
+
+class TableState(Struct, frozen=True, kw_only=True, rename=_STORED_TABLE_STATE_NAMES):
+    """A table of an event type, as the last job that changed it left it.
+
+    `next_offsets` has for each partition the offset up to which the table has its events. Misfits are events that do
+    not fit the columns, as far as jobs counted them, and unreadable ones could not be read; so many of them an operator
+    has acknowledged. `latency_seconds` is how long the oldest event of the last commit had waited since it was
+    published; None if that is not known.
+    """
+
+    table_name: str
+    next_offsets: Mapping[TopicPartition, int]
+    row_count: int
+    misfit_count: int
+    unreadable_count: int
+    updated_at: datetime
+    latency_seconds: float | None = None
+    acknowledged_misfits: int = 0
+    acknowledged_unreadable: int = 0
+
+
+_table_states = Converter(TableState)
+
+
+def table_state_body(state: TableState) -> DocumentBody:
+    offsets = {f"{topic}/{partition}": offset for (topic, partition), offset in state.next_offsets.items()}
+    body = to_builtins(replace(state, next_offsets={}))
+    return {**body, "next": offsets}
+
+
+def table_state_from_body(body: DocumentBody) -> TableState:
+    places = ((name.rpartition("/"), offset) for name, offset in body["next"].items())
+    next_offsets = {(topic, int(partition)): offset for (topic, _, partition), offset in places}
+    return replace(_table_states.from_builtins({**body, "next": {}}), next_offsets=next_offsets)

@@ -1,0 +1,144 @@
+"""Compression of request and response bodies."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import zstandard
+from msgspec.structs import replace
+
+from nakadi.http.memory import MemoryShare
+from nakadi.http.message import Request, Response
+from nakadi.http.problem import NotAcceptable
+from nakadi.model.outcomes import Malformed, TooLarge
+
+# An honest batch of events stays far below; a bomb does not get further.
+MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
+# What one step of decompression makes in memory at most, for gzip; it may be 32 times that for zstd, whose bytes are
+# therefore taken in small slices.
+DECOMPRESSED_PIECE_BYTES = 256 * 1024
+GZIP_INPUT_SLICE_BYTES = 16 * 1024
+ZSTD_INPUT_SLICE_BYTES = 256
+# Every member of a gzip body costs a fresh state; parallel compressors make one per 64 KB or more.
+MAX_COMPRESSED_MEMBERS = 10_000
+# Below this, compression makes the reply slower and hardly shorter than the packets that carry it.
+MIN_BYTES_TO_COMPRESS = 1024
+# Compresses nearly as well as higher levels, in a third of their time.
+GZIP_LEVEL = 4
+
+
+def check_content_encoding(request: Request) -> None:
+    """Raise `NotAcceptable` for a method whose bodies are never compressed."""
+    if "content-encoding" in request.headers and request.method != "POST":
+        raise NotAcceptable(f"{request.method} method doesn't support gzip content encoding")
+
+
+def decompress_body(request: Request, max_bytes: int | None = None) -> Request:
+    """The request with its body as it was before the client compressed it, of so many bytes at most."""
+    max_bytes = MAX_DECOMPRESSED_BYTES if max_bytes is None else max_bytes
+    encoding = request.headers.get("content-encoding", "").lower()
+    if "gzip" in encoding:
+        return replace(request, body=_join_bounded(_gunzip(request.body), max_bytes, request.memory))
+    if "zstd" in encoding:
+        return replace(request, body=_join_bounded(_unzstd(request.body), max_bytes, request.memory))
+    return request
+
+
+def compress_body(request: Request, response: Response) -> Response:
+    """The response as the client of this request may best have it: compressed with gzip, or as it is."""
+    if request.method not in ("GET", "POST") or len(response.body) < MIN_BYTES_TO_COMPRESS:
+        return response
+    headers = {**response.headers, "vary": "Accept-Encoding"}
+    if not wants_gzip(request.headers.get("accept-encoding", "")):
+        return replace(response, headers=headers)
+    body = gzip.compress(response.body, GZIP_LEVEL, mtime=0)
+    return replace(response, headers={**headers, "content-encoding": "gzip"}, body=body)
+
+
+def wants_gzip(accept_encoding: str) -> bool:
+    """Whether an `Accept-Encoding` header prefers gzip to no compression at all."""
+    weights = dict(_parse_range_with_quality(each) for each in accept_encoding.lower().split(",") if each.strip())
+    gzip_weight = weights.get("gzip", weights.get("x-gzip", weights.get("*", 0.0)))
+    return gzip_weight > 0 and gzip_weight >= weights.get("identity", 0.0)
+
+
+def client_may_read_socket(headers: Mapping[str, str]) -> bool:
+    """Whether a client may read a stream from the socket, beside its HTTP library, which has read it until then.
+
+    pynakadi does so on sockets of requests: it loses what the library read together with the headers. Clients that ask
+    for gzip read through a decoder.
+    """
+    by_requests = headers.get("user-agent", "").startswith("python-requests/")
+    return by_requests and not wants_gzip(headers.get("accept-encoding", ""))
+
+
+def _parse_range_with_quality(part: str) -> tuple[str, float]:
+    coding, _, parameters = part.partition(";")
+    found = re.search(r"(?:^|;)\s*q\s*=\s*([01](?:\.\d*)?|\.\d+)\s*(?:;|$)", parameters)
+    return coding.strip(), float(found[1]) if found else 1.0
+
+
+def _join_bounded(pieces: Iterator[bytes], max_bytes: int, memory: MemoryShare) -> bytes:
+    whole = bytearray()
+    for piece in pieces:
+        memory.take(len(piece))
+        whole += piece
+        if len(whole) > max_bytes:
+            raise TooLarge(f"The body decompresses to more than {max_bytes} bytes")
+    return bytes(whole)
+
+
+def _gunzip(compressed_body: bytes) -> Iterator[bytes]:
+    if compressed_body[:2] != b"\x1f\x8b":
+        raise Malformed("Not in GZIP format")
+    return _decompress_members(
+        compressed_body, GZIP_INPUT_SLICE_BYTES, partial(zlib.decompressobj, wbits=31), _gunzipped
+    )
+
+
+def _unzstd(compressed_body: bytes) -> Iterator[bytes]:
+    return _decompress_members(
+        compressed_body, ZSTD_INPUT_SLICE_BYTES, _new_zstd_member, lambda member, part: [member.decompress(part)]
+    )
+
+
+def _new_zstd_member() -> Any:
+    # The window bounds the memory that a frame's header can ask for.
+    return zstandard.ZstdDecompressor(max_window_size=8 * 1024 * 1024).decompressobj()
+
+
+def _gunzipped(member: Any, part: bytes) -> Iterator[bytes]:
+    while part and not member.eof:
+        yield member.decompress(part, DECOMPRESSED_PIECE_BYTES)
+        part = member.unconsumed_tail
+
+
+def _decompress_members(
+    compressed_body: bytes,
+    slice_size: int,
+    new_member: Callable[[], Any],
+    decompressed: Callable[[Any, bytes], Iterable[bytes]],
+) -> Iterator[bytes]:
+    """Decompress members that follow each other; the body has to end where the last of them does."""
+    made, member = 0, None
+    for at in range(0, len(compressed_body), slice_size):
+        rest = compressed_body[at : at + slice_size]
+        while rest:
+            if member is None or member.eof:
+                made, member = made + 1, new_member()
+            if made > MAX_COMPRESSED_MEMBERS:
+                raise Malformed(
+                    f"I/O error while reading input message: more than {MAX_COMPRESSED_MEMBERS} compressed members"
+                )
+            try:
+                yield from decompressed(member, rest)
+            except (zlib.error, zstandard.ZstdError) as error:
+                raise Malformed(f"I/O error while reading input message: {error}") from error
+            rest = member.unused_data
+    if member is None or not member.eof:
+        raise Malformed("I/O error while reading input message: the compressed body ends too early")

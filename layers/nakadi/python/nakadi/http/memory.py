@@ -1,0 +1,102 @@
+"""The memory that requests may take together, and giving it back to the system."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from nakadi.model.outcomes import TooLarge, TryLater
+
+if TYPE_CHECKING:
+    # A function that answers without streams starts sooner without it.
+    pass
+
+
+# What a request has to have taken so that giving memory back to the system is worth a few milliseconds.
+MIN_BYTES_TO_TRIM = 4 * 1024 * 1024
+
+
+class RequestMemory:
+    """How much memory requests may take, and have taken. Threads share it."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._taken = 0
+
+    @property
+    def taken_bytes(self) -> int:
+        return self._taken
+
+    def open_share(self) -> MemoryShare:
+        """The part of a new request; it has to be closed."""
+        return MemoryShare(self)
+
+    def take(self, size: int, share_size: int) -> None:
+        """Take more for a request that has a share of so many bytes; raises `TooLarge` or `TryLater`."""
+        if share_size + size > self._limit:
+            raise TooLarge(f"The request needs more than the {self._limit} bytes of memory that all requests have")
+        with self._lock:
+            if self._taken + size > self._limit:
+                raise TryLater("There is not enough memory for this request at the moment, please repeat request")
+            self._taken += size
+
+    def release(self, size: int) -> None:
+        with self._lock:
+            self._taken -= size
+
+
+class MemoryShare:
+    """What one request has taken. Without a `RequestMemory` there is no limit."""
+
+    def __init__(self, memory: RequestMemory | None = None) -> None:
+        self._memory = memory
+        # An edge closes it while a thread may still be at work for a request that was given up.
+        self._lock = threading.Lock()
+        self.taken = 0
+        self._closed = False
+
+    def take(self, size: int) -> None:
+        """Take so many bytes more, until the share is closed; raises `TooLarge` or `TryLater`."""
+        if self._memory is None:
+            return
+        with self._lock:
+            if not self._closed:
+                self._memory.take(size, self.taken)
+                self.taken += size
+
+    def release_down_to(self, taken: int) -> None:
+        """Give back what was taken since this much was, for work that is begun anew."""
+        with self._lock:
+            if self._memory is not None and not self._closed:
+                self._memory.release(self.taken - taken)
+                self.taken = taken
+
+    def close(self) -> None:
+        """Give everything back. Doing it again changes nothing."""
+        with self._lock:
+            if self._memory is not None and not self._closed:
+                self._memory.release(self.taken)
+            self._closed = True
+
+
+UNLIMITED_SHARE = MemoryShare()
+"""The share of requests whose memory has no limit."""
+
+
+def trim_memory() -> None:
+    """Give back what the allocator of the C library keeps of memory that was freed, in pieces between others."""
+    trim = _find_malloc_trim()
+    if trim is not None:
+        trim(0)
+
+
+def _find_malloc_trim() -> Callable[[int], int] | None:
+    """The function for it, which only some libraries have."""
+    try:
+        malloc_trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):
+        return None
+    return malloc_trim

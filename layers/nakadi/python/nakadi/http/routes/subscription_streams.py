@@ -1,0 +1,136 @@
+"""Streams of a subscription's events."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from uuid import uuid4
+
+from msgspec import Struct
+
+from nakadi.event_types.system_event_type_definitions import KPI_EVENT_TYPES
+from nakadi.http.bodies import ObjectReader, object_body
+from nakadi.http.message import Outlet, Request, Response, StreamingResponse, empty_response, is_request_about_kpis
+from nakadi.http.parameters import ChoiceParameter, IntegerParameter
+from nakadi.http.router import Lane, Route
+from nakadi.http.routes.streams import ACCEPT, wants_server_sent_events
+from nakadi.model.outcomes import Violations
+from nakadi.model.subscription import EventTypePartition
+from nakadi.openapi.checks import openapi_violations
+from nakadi.publishing.system_events import StreamKpis
+from nakadi.subscriptions.stream.actions import DISCONNECT_CHOICES, SubscriptionStreamParameters
+from nakadi.subscriptions.stream.driver import EventSubscriptionFormat, JsonSubscriptionFormat, SubscriptionFormat
+from nakadi.subscriptions.stream.streams import JoinedStream, SubscriptionStreams
+
+STREAM_ID_HEADER = "X-Nakadi-StreamId"
+
+SUBSCRIPTION_STREAM_PARAMETERS = (
+    IntegerParameter("batch_limit", None),
+    IntegerParameter("max_uncommitted_events", None),
+    IntegerParameter("stream_limit", None, bits=64),
+    IntegerParameter("batch_flush_timeout", None),
+    IntegerParameter("batch_timespan", None, bits=64),
+    IntegerParameter("stream_timeout", None, bits=64),
+    IntegerParameter("stream_keep_alive_limit", None),
+    IntegerParameter("commit_timeout", None, bits=64),
+)
+"""Numbers that are given in a query or as members of a body."""
+
+ON_DISCONNECT = ChoiceParameter("on_disconnect", DISCONNECT_CHOICES)
+"""The same, as a text."""
+
+NewSubscriptionStreamKpis = Callable[[Request, str], StreamKpis]
+
+
+def routes(streams: SubscriptionStreams, new_stream_kpis: NewSubscriptionStreamKpis) -> list[Route]:
+    handlers = _SubscriptionStreamHandlers(streams, new_stream_kpis)
+    template = "/subscriptions/{subscription_id}/events"
+    return [
+        # Whatever a client says it accepts, it gets a stream: some say text/html, and mean it no more than we do.
+        Route(
+            method="GET",
+            template=template,
+            handler=handlers.open_stream,
+            operation="stream_subscription_events",
+            parameters=(*SUBSCRIPTION_STREAM_PARAMETERS, ON_DISCONNECT, ACCEPT),
+            lane=Lane.STREAMS,
+        ),
+        Route(
+            method="POST",
+            template=template,
+            handler=handlers.open_stream_by_body,
+            operation="stream_subscription_events_with_parameters",
+            parameters=(ACCEPT,),
+            lane=Lane.STREAMS,
+        ),
+    ]
+
+
+class _SubscriptionStreamHandlers(Struct, frozen=True):
+    streams: SubscriptionStreams
+    new_stream_kpis: NewSubscriptionStreamKpis
+
+    def open_stream(self, request: Request) -> StreamingResponse | Response:
+        parameters = _stream_parameters(lambda each: each.read(request), ON_DISCONNECT.read(request))
+        return self._open_stream_response(request, parameters)
+
+    def open_stream_by_body(self, request: Request) -> StreamingResponse | Response:
+        body = object_body(request)
+        parameters = _stream_parameters(
+            lambda each: body.integer(each.name, bits=each.bits), body.text(ON_DISCONNECT.name), _read_partitions(body)
+        )
+        return self._open_stream_response(request, parameters)
+
+    def _open_stream_response(
+        self, request: Request, parameters: SubscriptionStreamParameters
+    ) -> StreamingResponse | Response:
+        subscription_id = request.path_parameters["subscription_id"]
+        new_format: Callable[[], SubscriptionFormat] = (
+            EventSubscriptionFormat if wants_server_sent_events(ACCEPT.read(request)) else JsonSubscriptionFormat
+        )
+        if request.method == "HEAD":
+            self.streams.check_can_open(subscription_id, parameters, request.subject)
+            return empty_response(headers=_subscription_headers(new_format, str(uuid4())))
+        opening = self.streams.open(subscription_id, parameters, request.subject)
+
+        if not KPI_EVENT_TYPES.isdisjoint(opening.subscription.event_types):
+            is_request_about_kpis.set(True)
+
+        def serve(outlet: Outlet) -> Awaitable[None]:
+            return self.streams.serve(opening, new_format(), outlet, self.new_stream_kpis(request, subscription_id))
+
+        return StreamingResponse(
+            serve,
+            _subscription_headers(new_format, opening.id),
+            release_if_never_served=lambda: self._abandon(opening),
+        )
+
+    def _abandon(self, joined: JoinedStream) -> None:
+        self.streams.abandon(joined)
+
+
+def _stream_parameters(
+    read: Callable[[IntegerParameter[None]], int | None],
+    on_disconnect: str | None,
+    partitions: tuple[EventTypePartition, ...] = (),
+) -> SubscriptionStreamParameters:
+    numbers = {each.name: read(each) for each in SUBSCRIPTION_STREAM_PARAMETERS}
+    return SubscriptionStreamParameters(**numbers, on_disconnect=on_disconnect, partitions=partitions)
+
+
+def _read_partitions(body: ObjectReader) -> tuple[EventTypePartition, ...]:
+    listed = [(each.text("event_type"), each.text("partition")) for each in body.objects("partitions") or ()]
+    named = [{"event_type": event_type, "partition": partition} for event_type, partition in listed]
+    missing = openapi_violations("SubscriptionEventStreamParameters", {"partitions": named})
+    if missing:
+        raise Violations(missing)
+    return tuple(EventTypePartition(event_type or "", partition or "") for event_type, partition in listed)
+
+
+def _subscription_headers(new_format: Callable[[], SubscriptionFormat], stream_id: str) -> dict[str, str]:
+    # Proxies that gather an answer before passing it on would hold a stream for ever.
+    return {
+        STREAM_ID_HEADER: stream_id,
+        "content-type": new_format().content_type,
+        "cache-control": "no-cache",
+        "x-accel-buffering": "no",
+    }

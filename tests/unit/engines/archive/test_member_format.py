@@ -1,0 +1,122 @@
+"""Archive objects, as bytes."""
+
+import gzip
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nakadi.engines.archive import gzip_format, member_format
+from nakadi.model.authorization import Attribute
+from nakadi.model.events import LazyEvents, Record, StoredEvent
+
+NOW = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=UTC)
+
+EVENTS = [
+    StoredEvent(7, Record(b'{"name":"\xc3\xa9\\u0000"}', "k1", Attribute("team", "shop"), "subscription"), NOW),
+    StoredEvent(8, Record(b"1"), NOW),
+    StoredEvent(12, Record(None, "k2"), NOW + timedelta(hours=1)),
+    StoredEvent(13, Record(b"[]", ""), NOW + timedelta(hours=1)),
+    StoredEvent(14, Record(b"null"), NOW + timedelta(hours=1)),
+    StoredEvent(15, Record(None), NOW + timedelta(hours=1)),
+]
+
+
+def test_a_member_holds_events_to_the_byte():
+    """Events come back with offset, time, key, owner and addressee; a tombstone has no event."""
+    assert member_format.parse_member(member_format.pack_member("t", 3, EVENTS)) == EVENTS
+
+
+def test_an_object_is_a_plain_gzip_of_lines():
+    """Members one behind the other are a file that every tool can read, one JSON object a line."""
+    content = member_format.pack_member("t", 0, EVENTS[:2]) + member_format.pack_member("u", 3, EVENTS[2:4])
+    lines = [json.loads(line) for line in gzip.decompress(content).splitlines()]
+    assert lines == [
+        {
+            "topic": "t",
+            "partition": 0,
+            "offset": 7,
+            "time": "2026-11-21T12:00:00.123456Z",
+            "key": "k1",
+            "owner": ["team", "shop"],
+            "directed_to": "subscription",
+            "event": {"name": "é\u0000"},
+        },
+        {"topic": "t", "partition": 0, "offset": 8, "time": "2026-11-21T12:00:00.123456Z", "event": 1},
+        {"topic": "u", "partition": 3, "offset": 12, "time": "2026-11-21T13:00:00.123456Z", "key": "k2"},
+        {"topic": "u", "partition": 3, "offset": 13, "time": "2026-11-21T13:00:00.123456Z", "key": "", "event": []},
+    ]
+
+
+def test_the_same_events_are_the_same_bytes():
+    """Neither time nor chance is in a member."""
+    assert member_format.pack_member("t", 0, EVENTS) == member_format.pack_member("t", 0, list(EVENTS))
+
+
+def test_a_member_of_nothing_holds_nothing():
+    """When everything was compacted away, what is left is empty."""
+    assert member_format.parse_member(member_format.pack_member("t", 0, [])) == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"not gzip", gzip.compress(b"{\n"), gzip.compress(b'{"a":1}\n')],
+    ids=["nothing", "not gzip", "no JSON", "no event"],
+)
+def test_damaged_bytes_are_reported(content):
+    """What is no member is never taken for an empty one."""
+    with pytest.raises(gzip_format.BadArchive):
+        member_format.parse_member(content)
+
+
+@given(
+    st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs"])), st.none() | st.text(max_size=5)), max_size=9)
+)
+def test_every_text_survives(texts):
+    """Whatever characters are in events and keys, they come back."""
+    events = [
+        StoredEvent(offset, Record(json.dumps(text, ensure_ascii=False).encode(), key), NOW)
+        for offset, (text, key) in enumerate(texts)
+        if key is None or key.isascii()
+    ]
+    assert member_format.parse_member(member_format.pack_member("t", 0, events)) == events
+
+
+def plain(offset: int, value: bytes = b"1", second: int = 0) -> StoredEvent:
+    return StoredEvent(offset, Record(value), NOW + timedelta(seconds=second))
+
+
+def test_plain_events_stay_text():
+    """Events without a key and the like are read as lines: one text for neighbours that were stored at one time."""
+    events = [plain(3, b'{"a":1}'), plain(4, b"[]"), plain(5, b"22", 1), plain(9, b"333", 1), plain(10, b"4", 1)]
+    found = member_format.parse_partition_member(
+        member_format.pack_member("t", 0, events[:4]) + member_format.pack_member("t", 0, events[4:]), "t", 0
+    )
+    assert isinstance(found, LazyEvents)
+    assert [(each.first_offset, each.text, each.line_ends) for each in found.lines] == [
+        (3, b'{"a":1}\n[]', [7, 10]),
+        (5, b"22", [2]),
+        (9, b"333", [3]),
+        (10, b"4", [1]),
+    ]
+    assert found == events
+
+
+@pytest.mark.parametrize("others", [EVENTS, [plain(20)]])
+def test_events_of_several_members_follow_each_other(others):
+    """Members of text and others make one sequence."""
+    events = [plain(0), plain(1), *others, plain(30)]
+    content = b"".join(member_format.pack_member("t", 0, part) for part in (events[:2], events[2:-1], events[-1:]))
+    assert list(member_format.parse_partition_member(content, "t", 0)) == events
+
+
+@pytest.mark.parametrize("offsets", [(1, 1), (2, 1), (0, 2, 1)])
+def test_offsets_that_do_not_grow_are_damage(offsets):
+    """Neither within a member nor from one to the next."""
+    whole = member_format.pack_member("t", 0, [plain(each) for each in offsets])
+    apart = b"".join(member_format.pack_member("t", 0, [plain(each)]) for each in offsets)
+    for content in (whole, apart):
+        with pytest.raises(gzip_format.BadArchive):
+            member_format.parse_partition_member(content, "t", 0)

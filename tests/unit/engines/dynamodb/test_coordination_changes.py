@@ -1,0 +1,251 @@
+"""How processes with one table hear of each other, and how seldom they ask."""
+
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from nakadi.common.waiting import run_blocking
+from nakadi.engines.dynamodb import coordination_changes
+from nakadi.engines.dynamodb.client import CallRetryPolicy
+from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
+from nakadi.engines.dynamodb.coordination_changes import (
+    CHANGE_POLL_INTERVAL_SECONDS,
+    MAX_REPORT_LATENESS_SECONDS,
+    RECHECK_DELAY_SECONDS,
+    REPORT_INTERVAL_SECONDS,
+    TableChangeReader,
+)
+from nakadi.engines.dynamodb.coordination_table import CHANGES_KEY, CoordinationTable
+from nakadi.engines.dynamodb.table_address import TableAddress
+from nakadi.model.event_type import Position
+from nakadi.model.subscription import EMPTY_ASSIGNMENT, CommitResult, SubscriptionChange
+from tests.support.aws import REGION, refusal_fault, timeout_before_effect
+from tests.support.builders import A_MOMENT
+from tests.support.coordination import a_place, an_assignment, entries
+from tests.support.logs import records_of
+from tests.support.patience import PATIENCE, started_threads, until
+
+SUBSCRIPTION = "1b6c"
+
+
+@pytest.fixture
+def here(aws):  # noqa: ARG001  # it is inside
+    with_table = DynamoDbCoordination(TableAddress("test", REGION))
+    new = an_assignment("a")
+    with_table.replace_assignment(SUBSCRIPTION, EMPTY_ASSIGNMENT, new, A_MOMENT, {a_place(): Position(1, -1)})
+    yield with_table
+    with_table.close()
+
+
+@pytest.fixture
+def there(here):  # noqa: ARG001  # after it
+    """Another process with the same table."""
+    other = DynamoDbCoordination(TableAddress("test", REGION))
+    yield other
+    other.close()
+
+
+def commit(coordination, offset, seconds=0.0):
+    now = A_MOMENT + timedelta(seconds=10 + seconds)
+    found = run_blocking(coordination.commit(SUBSCRIPTION, "a", {a_place(): Position(1, offset)}, now))
+    assert found == {a_place(): CommitResult.COMMITTED}
+
+
+class Ear:
+    """Listens, and can wait for a later change."""
+
+    def __init__(self, coordination, subscription=SUBSCRIPTION):
+        self.heard = []
+        self._something = threading.Condition()
+        self.end = coordination.add_change_listener(subscription, self._hear)
+
+    def _hear(self, changed):
+        with self._something:
+            self.heard.append(changed)
+            self._something.notify_all()
+
+    def wait_for(self, changed):
+        with self._something:
+            return self._something.wait_for(lambda: changed in self.heard, PATIENCE)
+
+
+class TestTogether:
+    def test_commits_are_heard(self, here, there):
+        """A commit through one process is heard in another. (S198)"""
+        ear = Ear(here)
+        commit(there, 5)
+        assert ear.wait_for(SubscriptionChange.OFFSETS)
+        assert here.committed_offsets(SUBSCRIPTION)[a_place()].position == Position(1, 5)
+
+    def test_changes_are_heard_after_a_look_that_failed(self, aws, here, there, caplog):
+        """A look that fails, for whatever reason, is logged and not the last one. (S198)"""
+        failed = threading.Event()
+
+        def mistaken(*_):
+            failed.set()
+            raise ValueError("a mistake")
+
+        aws.goes_wrong("Query", mistaken)
+        ear = Ear(here)
+        assert failed.wait(PATIENCE)
+        commit(there, 5)
+        assert ear.wait_for(SubscriptionChange.OFFSETS)
+        assert "Looking for changes of other processes failed" in caplog.text
+
+    def test_assignments_are_heard(self, here, there):
+        """A change of who reads what is heard in another process; and so is the end of a subscription. (S237, S72)"""
+        ear = Ear(here)
+        old = there.assignment(SUBSCRIPTION)
+        there.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("b")), A_MOMENT)
+        assert ear.wait_for(SubscriptionChange.ASSIGNMENT)
+        ear.heard.clear()
+        there.remove_subscription_state(SUBSCRIPTION)
+        assert ear.wait_for(SubscriptionChange.ASSIGNMENT)
+
+    def test_nothing_is_missed_that_no_one_could_ask_for(self, aws, here, there, caplog):
+        """What happened while DynamoDB did not answer is heard afterwards; the silence is said once."""
+        ear = Ear(here)
+        silent = [
+            refusal_fault("ThrottlingException"),
+            timeout_before_effect,
+            refusal_fault("ProvisionedThroughputExceededException"),
+        ]
+        aws.goes_wrong("Query", *silent)
+        commit(there, 5)
+        assert ear.wait_for(SubscriptionChange.OFFSETS)
+        told = [each.getMessage() for each in records_of("nakadi.engines.dynamodb", caplog)]
+        assert len(told) == len(set(told))
+
+    def test_one_question_serves_all(self, aws, here):
+        """A thousand subscriptions are watched by the same questions as one, and by none without watchers."""
+        with started_threads() as started:
+            ears = [Ear(here, f"subscription {each}") for each in range(1_000)]
+            began = time.monotonic()
+            aws.calls.clear()
+            until(lambda: aws.calls["Query"] >= 3)
+            assert set(aws.calls) == {"Query"}
+            assert aws.calls["Query"] <= (time.monotonic() - began) / CHANGE_POLL_INTERVAL_SECONDS + 1
+            assert started() == ["coordination-news"]
+        for each in ears:
+            each.end()
+        settled = aws.calls["Query"] + 1  # one may be under way
+        time.sleep(3 * CHANGE_POLL_INTERVAL_SECONDS)
+        assert aws.calls["Query"] <= settled
+
+    def test_a_later_watcher_is_notified_as_well(self, here, there):
+        """A watcher that begins when there was none hears what happens from then on."""
+        Ear(here).end()
+        time.sleep(2 * CHANGE_POLL_INTERVAL_SECONDS)
+        ear = Ear(here)
+        commit(there, 5)
+        assert ear.wait_for(SubscriptionChange.OFFSETS)
+
+
+def test_changes_of_others_are_heard_within_a_second():
+    """A look, and the echo of it, come in time; an echo comes when the moment is over. (S198)"""
+    assert CHANGE_POLL_INTERVAL_SECONDS < 1.0
+    assert CHANGE_POLL_INTERVAL_SECONDS + RECHECK_DELAY_SECONDS < 1.0
+    assert RECHECK_DELAY_SECONDS > REPORT_INTERVAL_SECONDS
+
+
+class Clock:
+    def __init__(self):
+        self.seconds = time.time() + 60
+
+    def __call__(self):
+        return self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time of day, by which news are named."""
+    clock = Clock()
+    monkeypatch.setattr(coordination_changes, "time", Times(clock))
+    return clock
+
+
+class Times:
+    def __init__(self, clock):
+        self.time = clock
+        self.monotonic = time.monotonic
+
+
+class TestFeed:
+    @pytest.fixture
+    def items(self, here):  # noqa: ARG002  # after it
+        """The items of the table, past every coordination."""
+        return CoordinationTable(TableAddress("test", REGION), CallRetryPolicy()).items
+
+    @pytest.fixture
+    def feed(self, items, clock):
+        feed = TableChangeReader(items, "me", clock)
+        feed.skip_to_now()
+        return feed
+
+    def test_reports_everything_once(self, feed, there):
+        """What was reported is not reported again by the next look, though that looks back a little."""
+        commit(there, 1)
+        assert feed.read_changes(0.0) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)]
+        assert feed.read_changes(0.4) == []
+
+    def test_reports_again_what_belongs_to_the_same_moment(self, feed, there, aws):
+        """Commits in a moment of which others were reported cost no news, and are looked for when it is over."""
+        commit(there, 1)
+        assert feed.read_changes(0.0)
+        aws.calls.clear()
+        commit(there, 2)
+        assert aws.calls["PutItem"] == 0
+        assert feed.read_changes(0.4) == []
+        assert (feed.next_recheck_time, list(feed.pop_due_rechecks(RECHECK_DELAY_SECONDS - 0.01))) == (
+            RECHECK_DELAY_SECONDS,
+            [],
+        )
+        assert feed.pop_due_rechecks(RECHECK_DELAY_SECONDS) == [SUBSCRIPTION]
+        assert feed.pop_due_rechecks(9.0) == []
+
+    def test_reports_of_every_moment(self, feed, there, aws):
+        """Commits in different moments are news, each of them."""
+        for each in range(5):
+            commit(there, each, seconds=REPORT_INTERVAL_SECONDS * each)
+        assert aws.calls["PutItem"] >= 5
+        assert feed.read_changes(0.0) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)] * 5
+        assert feed.pop_due_rechecks(9.0) == [SUBSCRIPTION]
+
+    def test_does_not_report_to_a_process_its_own(self, feed, items, clock):
+        """A process reports its own changes at once; but others may have followed it in the same moment."""
+        now = f"{int(clock.seconds * 1_000_000)}#1"
+        items(
+            CHANGES_KEY, now, subscription=SUBSCRIPTION, change=SubscriptionChange.OFFSETS.value, reporter="me"
+        ).save()
+        assert feed.read_changes(0.0) == []
+        assert feed.pop_due_rechecks(9.0) == [SUBSCRIPTION]
+
+    def test_hears_those_whose_clock_is_late(self, feed, there, clock):
+        """News that bear a time a little before what was heard last are heard, and once."""
+        commit(there, 1, seconds=1)
+        assert feed.read_changes(0.0)
+        clock.seconds -= MAX_REPORT_LATENESS_SECONDS / 2
+        commit(there, 2, seconds=2)
+        clock.seconds += MAX_REPORT_LATENESS_SECONDS / 2
+        assert feed.read_changes(0.4) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)]
+        assert feed.read_changes(0.8) == []
+
+    def test_is_not_deafened_by_a_clock_that_is_ahead(self, feed, there, clock):
+        """Someone whose clock is an hour ahead does not keep us from hearing the others."""
+        clock.seconds += 3600
+        commit(there, 1, seconds=1)
+        clock.seconds -= 3600
+        assert feed.read_changes(0.0)
+        commit(there, 2, seconds=2)
+        assert feed.read_changes(0.4) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)]
+
+    def test_knows_nothing_of_what_was_before(self, items, there, clock):
+        """Old changes are not reported to new listeners."""
+        commit(there, 1)
+        clock.seconds += 60
+        feed = TableChangeReader(items, "me", clock)
+        feed.skip_to_now()
+        assert feed.read_changes(0.0) == []

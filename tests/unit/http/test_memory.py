@@ -1,0 +1,85 @@
+"""The memory that requests share."""
+
+import threading
+
+import pytest
+
+from nakadi.http import memory
+from nakadi.http.memory import UNLIMITED_SHARE, RequestMemory
+from nakadi.model.outcomes import TooLarge, TryLater
+
+
+def test_shares_have_a_limit_together():
+    """What is beyond the limit is refused for now, and possible once another share was closed."""
+    all_together = RequestMemory(100)
+    one, other = all_together.open_share(), all_together.open_share()
+    one.take(60)
+    other.take(40)
+    with pytest.raises(TryLater):
+        other.take(1)
+
+    one.close()
+    other.take(60)
+
+    assert (all_together.taken_bytes, other.taken) == (100, 100)
+
+
+def test_a_share_beyond_the_limit_is_too_large():
+    """What would not fit even if nothing else were there is refused for good."""
+    share = RequestMemory(100).open_share()
+    share.take(60)
+    with pytest.raises(TooLarge):
+        share.take(41)
+
+    assert share.taken == 60
+
+
+def test_a_closed_share_takes_nothing():
+    """A thread that goes on after its request was given up does not take what would not be given back."""
+    all_together = RequestMemory(100)
+    share = all_together.open_share()
+    share.take(60)
+    share.close()
+    share.close()
+    share.take(60)
+
+    assert all_together.taken_bytes == 0
+
+
+def test_nothing_is_lost_between_threads():
+    """Shares of many threads add up, and nothing is left of them."""
+    all_together = RequestMemory(1_000_000)
+
+    def work():
+        for _ in range(200):
+            share = all_together.open_share()
+            for _ in range(5):
+                share.take(3)
+            share.close()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert all_together.taken_bytes == 0
+
+
+def test_requests_that_no_one_counts_have_no_limit():
+    """Without a limit, taking has no effect."""
+    UNLIMITED_SHARE.take(1 << 60)
+    UNLIMITED_SHARE.close()
+
+    assert UNLIMITED_SHARE.taken == 0
+
+
+def test_memory_is_returned_where_the_system_can(monkeypatch):
+    """The C library gives back what it keeps; one that has no function for it is left alone."""
+    called = []
+    monkeypatch.setattr(memory, "_find_malloc_trim", lambda: called.append)
+    memory.trim_memory()
+    monkeypatch.setattr(memory, "_find_malloc_trim", lambda: None)
+    memory.trim_memory()
+
+    assert called == [0]

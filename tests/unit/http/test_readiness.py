@@ -1,0 +1,88 @@
+"""Whether the broker can do its work."""
+
+import threading
+
+import pytest
+
+from nakadi.common.metrics import Metrics
+from nakadi.http.application import Application
+from nakadi.http.message import Request
+from nakadi.http.readiness import ReadinessCheck
+from nakadi.http.routes import monitoring
+from nakadi.model.authorization import UNAUTHENTICATED
+from nakadi.model.outcomes import TryLater, Unavailable
+from nakadi.ports.clock import SystemClock
+from tests.support.clock import HandMovedClock
+from tests.support.patience import PATIENCE
+
+
+class Registry:
+    """Asked by probes: counts them, and answers when it is free to."""
+
+    def __init__(self, error=None):
+        self.asked = 0
+        self.error = error
+        self.free = threading.Event()
+        self.free.set()
+
+    def probe(self):
+        self.asked += 1
+        assert self.free.wait(PATIENCE)
+        if self.error:
+            raise self.error
+
+
+def test_an_answer_is_good_for_a_moment():
+    """The registry is asked again only when its last answer is no longer fresh."""
+    registry, clock = Registry(), HandMovedClock()
+    readiness = ReadinessCheck(registry.probe, clock, max_age_seconds=1, timeout_seconds=30)
+    for _ in range(3):
+        readiness.check()
+    assert registry.asked == 1
+
+    clock.move(1)
+    readiness.check()
+    assert registry.asked == 2
+
+
+def test_a_registry_that_fails_is_reported_and_asked_again():
+    """A failure is logged and reported, without its details, and is over when the registry works again."""
+    registry, clock = Registry(Unavailable("/secret/path: disk I/O error")), HandMovedClock()
+    readiness = ReadinessCheck(registry.probe, clock, max_age_seconds=1, timeout_seconds=30)
+    with pytest.raises(TryLater, match=r"^The registry cannot be reached$"):
+        readiness.check()
+
+    registry.error = None
+    clock.move(1)
+    readiness.check()
+
+
+def test_a_registry_that_does_not_answer_holds_one_thread():
+    """However often it is asked for, there is one probe at a time, and no request waits longer than its patience."""
+    registry, clock = Registry(), HandMovedClock()
+    registry.free.clear()
+    readiness = ReadinessCheck(registry.probe, clock, max_age_seconds=1, timeout_seconds=0)
+    before = threading.enumerate()
+    for _ in range(100):
+        clock.move(1)
+        with pytest.raises(TryLater, match=r"^The registry does not answer$"):
+            readiness.check()
+    probes = [each for each in threading.enumerate() if each.name == "nakadi-readiness" and each not in before]
+    assert (registry.asked, len(probes)) == (1, 1)
+
+    registry.free.set()
+    probes[0].join(PATIENCE)
+    readiness.check()
+
+
+def test_it_is_a_problem_not_to_be_ready():
+    """`GET /ready` is 200 or 503, and a 503 says when to ask again; health is another question."""
+    registry = Registry(Unavailable("no"))
+    readiness = ReadinessCheck(registry.probe, SystemClock(), timeout_seconds=30)
+    application = Application(
+        monitoring.routes(lambda: Metrics(0), SystemClock(), readiness, "1"), lambda _: UNAUTHENTICATED
+    )
+
+    answer = application.answer(Request(method="GET", path="/ready", target="/ready"))
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+    assert application.answer(Request(method="GET", path="/health", target="/health")).status == 200
