@@ -7,9 +7,10 @@ import threading
 from collections import Counter
 from itertools import count, islice
 
+import httpx
 import pytest
 
-from nakadi_client import Consumer, Limits, Producer, StreamOptions, key_at
+from nakadi_client import Connection, Consumer, Limits, Producer, StreamOptions, key_at
 from nakadi_client.testing import LocalNakadi, Network
 from tests.support.everything import SEED, choose_count
 from tests.support.patience import PATIENCE, until
@@ -19,11 +20,33 @@ OPTIONS = StreamOptions(commit_timeout=2, batch_limit=20, max_uncommitted_events
 EVENT_TYPE = {"partition_strategy": "hash", "partition_key_fields": ["key"]}
 
 
+class Gateway:
+    """What stands before a broker, and answers so many of the next requests with 503."""
+
+    def __init__(self, url):
+        self.url, self.refusals = url, 0
+
+    def connection(self):
+        return Connection(self.url, transport=_Passage(self))
+
+
+class _Passage(httpx.HTTPTransport):
+    def __init__(self, gateway):
+        super().__init__()
+        self._gateway = gateway
+
+    def handle_request(self, request):
+        if self._gateway.refusals > 0:
+            self._gateway.refusals -= 1
+            return httpx.Response(503, headers={"Retry-After": "0"})
+        return super().handle_request(request)
+
+
 class Group:
     """Consumers of one subscription that come and go, and what they handled, in the order in which they did."""
 
-    def __init__(self, nakadi, network):
-        self.nakadi, self._url = nakadi, network.url
+    def __init__(self, nakadi, gateway):
+        self.nakadi, self._gateway = nakadi, gateway
         self.subscription = nakadi.subscribe("order")
         self.handled = []
         self._members = []
@@ -31,7 +54,7 @@ class Group:
         self.reconnects = self.commits_lost = self.hand_overs = 0
 
     def join(self):
-        consumer = Consumer(self._url, self.subscription, options=OPTIONS, stop_on_signals=False)
+        consumer = Consumer(self._gateway.connection(), self.subscription, options=OPTIONS, stop_on_signals=False)
         thread = threading.Thread(target=self._work, args=(consumer,), daemon=True)
         thread.start()
         self._members.append((consumer, thread))
@@ -86,7 +109,8 @@ def nakadi():
 
 
 def test_every_fault_at_once(nakadi, record_property):
-    """Parts of batches fail (207), writes and reads are throttled, answers get lost, lines are torn, consumers change.
+    """Parts of batches fail (207), a gateway has no room (503), reads are throttled, answers get lost, lines are torn,
+    and consumers change.
 
     Every event is acknowledged, and is handled. It is stored twice only if its report says so, and a stream brings
     nothing that was committed before it began.
@@ -97,10 +121,12 @@ def test_every_fault_at_once(nakadi, record_property):
     limits = Limits(batch_events=20, in_flight=2, linger=0.005)
     deliveries = []
     with Network(nakadi.url) as network:
-        group = Group(nakadi, network)
+        gateway = Gateway(network.url)
+        group = Group(nakadi, gateway)
         group.join()
         kinds = {
             "207": lambda: faults.refuse(partition=str(rng.randrange(PARTITIONS)), times=rng.randint(1, 3)),
+            "503": lambda: setattr(gateway, "refusals", rng.randint(1, 5)),
             "throttled": lambda: faults.throttle(times=rng.randint(1, 3)),
             "timed out": lambda: faults.time_out(partition=str(rng.randrange(PARTITIONS))),
             "reads throttled": lambda: faults.throttle_reads(times=rng.randint(1, 3)),
@@ -109,7 +135,9 @@ def test_every_fault_at_once(nakadi, record_property):
             "hand-over": group.hand_over,
         }
         done = Counter()
-        with Producer(network.url, "order", key=key_at("key"), limits=limits, stop_on_signals=False) as producer:
+        with Producer(
+            gateway.connection(), "order", key=key_at("key"), limits=limits, stop_on_signals=False
+        ) as producer:
             for _ in range(choose_count(3, 40)):
                 for name in rng.sample(sorted(kinds), len(kinds)):
                     seen = len(group.handled)

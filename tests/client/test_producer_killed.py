@@ -60,7 +60,7 @@ class Life:
 def test_nothing_that_was_acknowledged_is_lost(tmp_path, record_property):
     """Every acknowledged event is stored and consumed, in the order of its key; copies are told where they may be."""
     rng = random.Random(SEED)
-    kills = choose_count(3, 100)
+    kills = choose_count(3, 40)
     life = Life(tmp_path)
     httpx.post(f"{life.url}/event-types", json=EVENT_TYPE, timeout=PATIENCE).raise_for_status()
     subscription = httpx.post(
