@@ -174,7 +174,7 @@ def target(request, tmp_path_factory) -> Iterator[Target]:
 def test_hostile_requests_are_answered_as_described(target, record_property):
     """Whatever stands in a path, a query, a header or a body, the answer is a documented one and no fault. (R16)"""
 
-    @settings(SEEDED, max_examples=choose_repetitions(300, 4_000))
+    @settings(SEEDED, max_examples=choose_repetitions(150, 4_000))
     @given(hostile_requests(BrokerContent(target.names, target.bodies)))
     def attack(request: HostileRequest) -> None:
         target.hold(request)

@@ -5,6 +5,7 @@ import os
 import pytest
 
 
+@pytest.mark.long
 def test_broker(failure, sentence):
     """The console does what the sentence says."""
     if os.environ.get("CONSOLE_BROKER") and sentence.startswith("metrics are shown as they are counted"):

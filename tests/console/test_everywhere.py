@@ -1,6 +1,9 @@
 """All pages of the console: by keyboard, on a phone, and by axe."""
 
+import pytest
 
+
+@pytest.mark.long
 def test_everywhere(failure):
     """The console does what the sentence says."""
     assert not failure, failure
