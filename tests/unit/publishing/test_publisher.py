@@ -3,6 +3,7 @@ import itertools
 import pytest
 from msgspec.structs import replace
 
+from nakadi.common.waiting import LEAVE_LOOP
 from nakadi.model.authorization import Attribute, Authorization, Feature, Subject
 from nakadi.model.event_type import CleanupPolicy, PartitionStrategy, Version
 from nakadi.model.events import Record
@@ -387,3 +388,12 @@ def test_tombstones_do_not_come_to_the_successor_of_a_compacted_event_type(house
     event_type = house.add(a_compacted_type())
     another = made_again(house, event_type, cleanup_policy=CleanupPolicy.DELETE)
     assert house.delete(another, [tombstone()]).status is BatchStatus.REJECTED
+
+
+def test_what_follows_a_refused_append_leaves_the_event_loop(house):
+    """To say what became of each event, the whole batch may have to be parsed again."""
+    event_type = house.add(an_event_type())
+    house.log.refusing = {0: "timed out"}
+    task = house.publisher.publishing_task(event_type.name, b'[{"a":1}]', ANN, "the-flow")
+    assert task.send(None) is LEAVE_LOOP
+    task.close()
