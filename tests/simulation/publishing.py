@@ -243,7 +243,7 @@ class Publisher:
             self.begin_attempt()
 
     def _is_append(self) -> bool:
-        return getattr(self.step, "func", None) == self.world.append
+        return getattr(self.step, "func", None) is self.world.module._append_to
 
     def _take(self, step: Callable[[], Any]) -> None:
         self.step = step
