@@ -109,7 +109,7 @@ class AcceptingCheck:
     """A check with as many steps for each question as a batch has."""
 
     def __init__(self, check):
-        self.fits = check.fits
+        self.fits, self.parts = check.fits, check.checks_of_parts
         self.accepts = lambda events: check.accepts(events, [MAX_STEPS])
 
 
@@ -179,6 +179,7 @@ UNTYPED_PARTS = {
     "not": ({"not": {"type": "null"}}, 0, None),
     "different items": ({"type": "array", "uniqueItems": True}, [1, "1", [1]], [1, [2], 1.0]),
     "items by position": ({"items": [TEXT, {"type": "integer"}]}, ["a", 1], [1]),
+    "items of a list by position": ({"type": "array", "items": [TEXT, {"type": "integer"}]}, ["a", 1], [1]),
     "names by pattern": ({"type": "object", "patternProperties": {"^x": TEXT}}, {"x": "", "y": 1}, {"x": 1}),
     "few members": ({"type": "object", "maxProperties": 1}, {"x": {"y": 2}}, {"x": 1, "y": 2}),
     "an exclusive bound": ({"type": "integer", "exclusiveMinimum": 0}, 1, 0),
@@ -246,6 +247,67 @@ def test_what_a_type_cannot_say_is_checked_in_its_place(part, good, bad, place):
     assert check.accepts([{}, {"n": 1}, make_event(good)])
     assert not check.accepts([make_event(good), make_event(bad)])
     assert not check.accepts([{"n": ""}, make_event(good)])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *({"type": "integer", "minimum": 0, "maximum": 2**53}, {"type": ["number", "null"], "maximum": -(2**53)}),
+        *({"type": "string", "minLength": 1, "maxLength": 2, "format": "uuid"}, {"type": "string", "enum": ["a"]}),
+        *(
+            {"type": "array", "minItems": 1, "maxItems": 2, "items": TEXT},
+            {"type": "boolean"},
+            {"type": "null"},
+            True,
+            {},
+        ),
+        *({"type": "object", "additionalProperties": TEXT}, {"type": "object", "additionalProperties": False}),
+        *(
+            {"$ref": "#/properties/n"},
+            {"type": "object", "required": ["a"], "properties": {"b": TEXT}},
+            {"minLegth": 1},
+        ),
+    ],
+)
+def test_what_a_type_says_needs_no_code(said):
+    """Types, members, lengths and bounds are no parts for themselves."""
+    assert not check_for({"type": "object", "properties": {"n": {"type": "integer"}, "x": said}}).parts
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(
+            {"type": "number", "minimum": 2**53 + 1},
+            {"type": "number", "maximum": 1.5},
+            {"type": "integer", "enum": [1]},
+        ),
+        *(
+            {"type": "number", "minimum": 1, "exclusiveMinimum": True},
+            {"type": ["string", "integer"]},
+            {"enum": ["a", 1]},
+        ),
+        *(
+            {"type": "string", "enum": ["a"], "maxLength": 1},
+            {"type": ["string", "null"], "enum": ["a"]},
+            {"maximum": 1},
+        ),
+        *(
+            {"type": "array", "items": [TEXT]},
+            {"type": "object", "properties": {"a": TEXT}, "additionalProperties": TEXT},
+        ),
+        *(
+            {"type": "string", "pattern": "a"},
+            {"type": "string", "format": "date-time"},
+            {"const": 1},
+            {"minLength": 1},
+        ),
+    ],
+)
+def test_what_no_type_says_is_a_part(said):
+    """One part of the schema is left to code, and no more."""
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}, "x": said}}
+    assert [part.path for part in check_for(schema).parts] == [("x",)]
 
 
 @pytest.mark.parametrize("name", ['"', "\\", "\n", "", "x" * 200, "é", 'metadata":{'])

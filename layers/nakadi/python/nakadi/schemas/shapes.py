@@ -73,7 +73,7 @@ class MsgspecTypes:
         made = self._find_or_make_type(schema)
         if made is not None:
             return made
-        if isinstance(schema, bool):
+        if not isinstance(schema, dict):  # false, or the schemas of a list's items by their position
             raise _NoMsgspecType
         return _MsgspecType(Any, (UntypedPart((), schema),))
 
