@@ -164,6 +164,11 @@ class RandomSchemas:
             most = 1
         if self._draw.random() < 0.2:
             schema |= {"minItems": 1, "maxItems": 4}
+        if self._draw.random() < 0.1:
+            second = self.part(levels - 1)
+            return Part(
+                {**schema, "items": [items.schema, second.schema]}, lambda: [items.make(), second.make()][:most]
+            )
         return Part(schema, lambda: [items.make() for _ in range(self._draw.randint(1, most))])
 
     def _object(self, levels: int, properties: int = 2) -> Part:

@@ -10,7 +10,13 @@ from collections.abc import Iterator
 import pytest
 
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.document import COMBINATOR_KEYWORDS, KEYWORDS_WITH_NAMED_SCHEMAS, KEYWORDS_WITH_ONE_SCHEMA
+from nakadi.schemas.batch_check import MAX_STEPS, make_batch_check
+from nakadi.schemas.document import (
+    COMBINATOR_KEYWORDS,
+    KEYWORDS_WITH_NAMED_SCHEMAS,
+    KEYWORDS_WITH_ONE_SCHEMA,
+    SchemaDocument,
+)
 from nakadi.schemas.validation import compile_validator
 
 ELSEWHERE = "refers to another document, or to an id: a reference has to be a pointer into the schema itself"
@@ -278,6 +284,19 @@ def test_not_valid(_, schema, value):
 
     assert not validator.accepts(value)
     assert validator.explain(value).startswith("#")
+
+
+@pytest.mark.parametrize("valid", [True, False])
+def test_all_events_at_once(valid):
+    """What is known of all events of a batch at once is the same, keyword by keyword. (P56, R162)"""
+    for _, schema, value in each_case(valid):
+        around, event = {"type": "object", "properties": {"value": schema}}, {"value": value}
+        if "$ref" in str(schema):  # references begin at the root
+            around, event = schema, value
+        if isinstance(event, dict):
+            document, parts = SchemaDocument.from_root(around), compile_validator(around).compile_parts
+            check = make_batch_check(document, parts, has_metadata=False)
+            assert check.accepts([event], [MAX_STEPS]) is valid, (schema, value)
 
 
 def test_every_keyword():
