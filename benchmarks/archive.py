@@ -44,9 +44,6 @@ HOT, COLD = "bench.hot", "bench.cold"
 Figures = dict[str, float]
 
 
-# The broker ----------------------------------------------------------------------------------------------------------
-
-
 def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
     """A broker, with one route more that archives everything and takes one event type's events out of the hot half."""
     from nakadi.app.broker import open_broker  # noqa: PLC0415  # the load generators do without
@@ -116,9 +113,6 @@ def a_broker(archive_after: int | None) -> Iterator[str]:
         process.kill()
 
 
-# Clients -------------------------------------------------------------------------------------------------------------
-
-
 def an_event(dice: random.Random, number: int) -> str:
     """Like those of a shop: names that come again, numbers and identifiers that do not."""
     items = [
@@ -179,9 +173,6 @@ def rate(url: str, name: str, events: int) -> float:
             began, total = time.perf_counter(), 0
     client.close()
     return total / (time.perf_counter() - began) / 1e6
-
-
-# Questions -----------------------------------------------------------------------------------------------------------
 
 
 def replay(*, quick: bool) -> Figures:

@@ -66,9 +66,6 @@ def events(count: int, size: int) -> Iterator[dict[str, Any]]:
     return ({"n": n, "order": "A-1", "text": text} for n in range(count))
 
 
-# Publishing -----------------------------------------------------------------------------------------------------------
-
-
 def produce(url: str, count: int, size: int, clock: Clock) -> int:
     with Producer(url, "plain", metadata=None) as producer:
         clock.begin()
@@ -132,9 +129,6 @@ def pynakadi_batches(url: str, count: int, size: int, clock: Clock) -> int:
             client.post_events("plain", batch)
             batch = []
     return count
-
-
-# Consuming ------------------------------------------------------------------------------------------------------------
 
 
 def consume(url: str, count: int, _size: int, clock: Clock) -> int:
@@ -250,9 +244,6 @@ CONSUMING: Mapping[str, Way] = {
 }
 
 
-# Kafka ----------------------------------------------------------------------------------------------------------------
-
-
 def produce_confluent(servers: str, count: int, size: int, clock: Clock) -> int:
     from confluent_kafka import Producer as KafkaProducer  # noqa: PLC0415  # it is not installed everywhere
 
@@ -362,9 +353,6 @@ def fill_topic(servers: str, count: int, size: int) -> None:
     for event in events(count, size):
         producer.produce("read", msgspec.json.encode(event))
     producer.flush()
-
-
-# The process of the broker, and one for each measurement --------------------------------------------------------------
 
 
 def serve(port: Any, folder: str) -> None:

@@ -33,9 +33,6 @@ LONGEST_CURSOR = 300
 numbers = count()
 
 
-# The server ----------------------------------------------------------------------------------------------------------
-
-
 def serve(url: str, parent: Any) -> None:
     """A broker, with one route more that stores as many events as are asked for, evenly in all partitions."""
     from nakadi.app.broker import open_broker  # noqa: PLC0415  # the load generators do without
@@ -136,9 +133,6 @@ def create_event_type(url: str, name: str) -> None:
         "default_statistic": statistic,
     }
     httpx.post(f"{url}/event-types", json=definition).raise_for_status()
-
-
-# Consumers -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

@@ -119,9 +119,6 @@ def metered() -> Iterator[tuple[Aws, Meter]]:
         yield world, meter
 
 
-# Commits and changes -------------------------------------------------------------------------------------------------
-
-
 def commits(meter: Meter) -> Iterator[tuple[str, float, float]]:
     coordination = DynamoDbCoordination(TableAddress("bench", REGION))
     for partitions in (1, 8):
@@ -168,9 +165,6 @@ def at(offset: int) -> Position:
 
 def per(meter: Meter, count: int) -> tuple[float, float]:
     return sum(meter.writes.values()) / count, sum(meter.reads.values()) / count
-
-
-# Streams in which nothing happens ------------------------------------------------------------------------------------
 
 
 def idle(streams: int, seconds: float) -> Mapping[str, Mapping[str, float]]:

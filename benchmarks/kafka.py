@@ -76,9 +76,6 @@ def an_empty_topic(servers: str) -> str:
     return name
 
 
-# Publishing ----------------------------------------------------------------------------------------------------------
-
-
 def native_publish(servers: str, value: bytes, batch: int, seconds: float) -> float:
     """Events a second of the library's own producer: as fast as it can, or with one event a client under way."""
     settings = {
@@ -218,9 +215,6 @@ def a_stored_event(port: int, url: str) -> bytes:
         value = log.read(topic, 0, log.bounds(topic, [0])[0].oldest).events[0].record.value
     assert value is not None
     return value
-
-
-# Streaming -----------------------------------------------------------------------------------------------------------
 
 
 def measure_streaming(servers: str, events: int) -> Figures:

@@ -144,9 +144,6 @@ def floor(body: bytes) -> bytes:
     return orjson.dumps(orjson.loads(body))
 
 
-# CPU -----------------------------------------------------------------------------------------------------------------
-
-
 class Nowhere:
     """Takes every record, and keeps none."""
 
@@ -237,9 +234,6 @@ def once(call: Callable[[], object]) -> float:
     began = time.perf_counter()
     call()
     return time.perf_counter() - began
-
-
-# HTTP ----------------------------------------------------------------------------------------------------------------
 
 
 def serve_broker(listening: socket.socket, folder: str) -> None:

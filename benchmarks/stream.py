@@ -39,9 +39,6 @@ BEGIN = '[{"partition":"0","offset":"BEGIN"}]'
 STAMP = re.compile(rb'"at":([0-9.]+),')
 
 
-# The server ----------------------------------------------------------------------------------------------------------
-
-
 def serve(engine: str, ready: Any, stop: Any) -> None:
     """A broker, with one route more that writes a stream's bytes from memory."""
     from nakadi.app.broker import open_broker  # noqa: PLC0415  # the load generators do without
@@ -131,9 +128,6 @@ def batch_line(last: int) -> bytes:
     return f'{{"cursor":{{"partition":"0","offset":"001-0001-{last:018d}"}},"events":[{events}]}}\n'.encode()
 
 
-# Clients -------------------------------------------------------------------------------------------------------------
-
-
 def raise_file_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -212,9 +206,6 @@ def rate(url: str, target: str, clients: int) -> float:
     return size / seconds / 1e6
 
 
-# Latency -------------------------------------------------------------------------------------------------------------
-
-
 def publisher(url: str, per_request: int, rate: int, seconds: float) -> None:
     """Publish at a steady rate over several connections; every event says when its request was due."""
     with ThreadPoolExecutor(PUBLISHERS) as threads:
@@ -287,9 +278,6 @@ def delays_of(url: str, per_request: int, rate: int, seconds: int) -> list[float
         rest = rest[stamps[-1].end() :] if stamps else rest
     client.close()
     return sorted(delays[rate:])
-
-
-# Idle ----------------------------------------------------------------------------------------------------------------
 
 
 def idle(engine: str, *, quick: bool) -> Figures:

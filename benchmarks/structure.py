@@ -40,9 +40,6 @@ SHORT = 60
 REPEATS = 9
 
 
-# The layout ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Module:
     name: str
@@ -176,9 +173,6 @@ def floors(arrows: frozenset[tuple[str, str]], groups: list[frozenset[str]]) -> 
         return depth[room]
 
     return max((of(room) for room in list(below)), default=1)
-
-
-# The walks -----------------------------------------------------------------------------------------------------------
 
 
 class Counted(NamedTuple):
@@ -382,9 +376,6 @@ def ask_over(connection: socket.socket, head: str, body: bytes) -> None:
     connection.sendall(head.encode() + body)
     answer = connection.recv(65536)
     assert answer.startswith(b"HTTP/1.1 20"), answer
-
-
-# The program ---------------------------------------------------------------------------------------------------------
 
 
 def main() -> None:

@@ -44,8 +44,6 @@ from benchmarks.consuming import (
 )
 from benchmarks.stream import connected, cpu_of, drain, memory_of, raise_file_limit
 
-# Throughput ----------------------------------------------------------------------------------------------------------
-
 
 def throughput(engine: str, *, quick: bool) -> Figures:
     """Old events in eight partitions to one session, to four and to eight, in batches of 100."""
@@ -95,9 +93,6 @@ def consumption(server: Server, sessions: int, events: int, commits: str) -> Con
     cpu = cpu_of(server.pid) - cpu
     requests = sum(each.requests for each in consumers)
     return Consumption(PARTITIONS * events / seconds, requests / seconds, 1e6 * cpu / (PARTITIONS * events))
-
-
-# Commits -------------------------------------------------------------------------------------------------------------
 
 
 def commits(engine: str, *, quick: bool) -> Figures:
@@ -164,9 +159,6 @@ def committer(
             assert answer.startswith(b"HTTP/1.1 204"), answer
 
     return run
-
-
-# Taking over ---------------------------------------------------------------------------------------------------------
 
 
 def takeover(engine: str, *, quick: bool) -> Figures:
@@ -282,9 +274,6 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it is still not so"
         time.sleep(0.01)
-
-
-# Idle ----------------------------------------------------------------------------------------------------------------
 
 
 def idle(engine: str, *, quick: bool) -> Figures:

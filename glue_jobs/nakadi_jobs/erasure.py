@@ -171,9 +171,6 @@ def _parse_moment(text: str) -> datetime | None:
     return moment if moment.tzinfo is not None else None
 
 
-# Rewriting objects of the archive. Offsets stay as they are -----------------------------------------------------------
-
-
 CLAIM_TIMEOUT_SECONDS = 60.0
 """Seconds to wait for a compaction of the same partition."""
 

@@ -139,9 +139,6 @@ def _count_each(store: ArchiveStore, files: Iterable[File], request: CountReques
         yield from pool.map(lambda file: (file.key, _count_file(store, file, request)), files)
 
 
-# One file -------------------------------------------------------------------------------------------------------------
-
-
 class _ObjectReader(io.RawIOBase):
     """An object of a store as a file, of which only what is asked for is read."""
 
@@ -233,9 +230,6 @@ def _publisher_column(rows: pa.Table, size: pa.ChunkedArray) -> pa.ChunkedArray:
     publisher = rows["nakadi_publisher"]
     is_missing = compute.and_(compute.is_null(publisher), compute.fill_null(compute.greater(size, 0), fill_value=False))
     return compute.if_else(is_missing, "", publisher)
-
-
-# What was counted before ----------------------------------------------------------------------------------------------
 
 
 def load(store: ArchiveStore, folder: str) -> KnownCounts:

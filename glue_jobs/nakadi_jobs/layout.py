@@ -111,9 +111,6 @@ def _find_column(path: str, columns: Struct) -> tuple[str, Scalar]:
     return ".".join(found), kind
 
 
-# In Iceberg's own interface -------------------------------------------------------------------------------------------
-
-
 def partition_by(table: Any, expressions: Any, wanted: Sequence[TablePartitionColumn]) -> None:
     """Let Iceberg's table be partitioned by these fields, and by no others, from now on."""
     there = {

@@ -161,9 +161,6 @@ def _sum_by(counts: Iterable[Count], by: str) -> Counter[str | None]:
     return found
 
 
-# Counting, for all event types in one job of Spark. `type` says whose an event is ------------------------------------
-
-
 PUBLISHER = '"published_by":"'
 
 _FIRST_MINUTE = 'substring(substring_index(head, \'"time":"\', -1), 1, 16)'

@@ -146,9 +146,6 @@ def _split_into_shares(parts: Sequence[ArchiveRange], count: int) -> Iterator[Se
         yield share
 
 
-# One share -----------------------------------------------------------------------------------------------------------
-
-
 class _Chunk(NamedTuple):
     """Text of members of a topic, and what is wanted of it."""
 

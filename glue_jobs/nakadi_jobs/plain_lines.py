@@ -206,9 +206,6 @@ class _Topic(NamedTuple):
     timeline: int
 
 
-# What is read, and as what -------------------------------------------------------------------------------------------
-
-
 def _reading_type(kind: Kind) -> pa.DataType | None:
     """As what Arrow reads values; None for what only Spark reads. Moments are texts until it is known how they look."""
     match kind:
@@ -281,9 +278,6 @@ def _column_types(schema: pa.Schema, columns: Struct) -> pa.StructType:
     """The type of the columns, which are among those of the table."""
     names = {field.name.lower() for field in columns.fields}
     return pa.struct([field for field in schema if field.name.lower() in names])
-
-
-# Columns -------------------------------------------------------------------------------------------------------------
 
 
 def _convert(found: pa.Array, kind: Kind, wanted: pa.DataType) -> _Column:

@@ -165,9 +165,6 @@ class Archive(Struct, frozen=True):
         return self.spark._jvm  # noqa: SLF001  # the only way to ask Hadoop
 
 
-# Copying members, here or in a task of Spark --------------------------------------------------------------------------
-
-
 Members = Sequence[tuple[ArchiveLocation, str]]
 """Members of one object, in their order, and their topics."""
 

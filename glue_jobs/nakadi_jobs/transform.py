@@ -296,9 +296,6 @@ def _line(columns: Struct) -> Struct:
     )
 
 
-# Completeness: how many members of an event its columns hold, as an expression of Spark SQL ---------------------------
-
-
 def count_names(text: str) -> str:
     """At least as many as there are members."""
     return f"((octet_length({text}) - octet_length(replace({text}, '\":', ''))) div 2)"

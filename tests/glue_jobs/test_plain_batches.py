@@ -199,9 +199,6 @@ def test_owners_and_publishers(jobs, data):
     assert rows == [("shop", None, False, True), (None, None, False, True), (None, None, True, False)]
 
 
-# Lines alone ----------------------------------------------------------------------------------------------------------
-
-
 def iceberg(kind, number=0):
     """The type in Iceberg's JSON."""
     match kind:

@@ -53,9 +53,6 @@ class Plan:
     seed: int = 0
 
 
-# The server ----------------------------------------------------------------------------------------------------------
-
-
 class Server:
     """The program on a SQLite file, always at the same port."""
 
@@ -164,9 +161,6 @@ def count_stored(host: str) -> int:
     return sum(int(each["newest_available_offset"].split("-", 2)[2]) + 1 for each in partitions)
 
 
-# Publishers and consumers --------------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class Publisher:
     """Publishes batch after batch, each until it was acknowledged."""
@@ -253,9 +247,6 @@ def publishing(plan: Plan, host: str) -> Iterator[list[Publisher]]:
         stop.set()
         for thread in threads:
             thread.join()
-
-
-# The soak ------------------------------------------------------------------------------------------------------------
 
 
 def run_soak(plan: Plan, folder: Path, say: Say = print, new_ground: Callable[[Path], Ground] = Server) -> Verdict:

@@ -141,9 +141,6 @@ def guarded_attributes(guard: LoopGuard) -> Iterator[tuple[Any, str, Callable[..
     yield LongWorkQueue, "wait_for_turn", guard.guarded_turn()
 
 
-# Brokers in processes of their own ------------------------------------------------------------------------------------
-
-
 def guarded_variables(report: Path, path: str, *, forgets: str | None = None) -> dict[str, str]:
     """Variables with which Python guards the event loop of a broker, and writes to this file what would block it.
 

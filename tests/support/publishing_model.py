@@ -47,9 +47,6 @@ class _Rejected(Exception):
         self.step, self.index, self.detail, self.prior, self.partitions = step, index, detail, prior, partitions
 
 
-# JSON -----------------------------------------------------------------------------------------------------------------
-
-
 def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(dict(pairs)) < len(pairs):
         raise ValueError("a repeated key")
@@ -115,9 +112,6 @@ def _events_in(body: bytes) -> Iterator[tuple[dict[str, Any], str]]:
         json.dumps(event, ensure_ascii=False).encode()  # half a pair of surrogates raises here
         yield event, text[at:end]
         at = end
-
-
-# What becomes of events -----------------------------------------------------------------------------------------------
 
 
 class PublishingModel:

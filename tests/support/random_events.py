@@ -234,9 +234,6 @@ class RandomSchemas:
         return Part({"$ref": "#/definitions/node"}, lambda: tree(3))
 
 
-# Texts ----------------------------------------------------------------------------------------------------------------
-
-
 class Spelling(NamedTuple):
     """How a text is written: how often with escapes, and the blanks between its symbols."""
 

@@ -32,8 +32,6 @@ def refusal(old, new, mode=FORWARD, new_mode=None) -> IncompatibleSchema:
     return refused.value
 
 
-# What was measured, as: old, new, the changes, what mode `forward` says, what mode `compatible` says ------------------
-
 PATCH, MINOR, MAJOR, REFUSED, RESTRICTED = "1.2.4", "1.3.0", "2.0.0", "refused", "restricted"
 
 TYPE_CHANGED, TYPE_NARROWED, ENUM, SUB = "TYPE_CHANGED", "TYPE_NARROWED", "ENUM_ARRAY_CHANGED", "SUB_SCHEMA_CHANGED"
@@ -226,9 +224,6 @@ def test_measured_versions_in_mode_none(old, new, changes, forward):
     levels = [ALL_LEVELS.get(each.split()[0], MAJOR) for each in changes]
     expected = max(levels) if levels else forward
     assert judged(old, new, NONE) == expected
-
-
-# The rest of the rules ------------------------------------------------------------------------------------------------
 
 
 def test_no_change_keeps_everything():

@@ -155,9 +155,6 @@ def test_a_record_that_no_frame_can_hold_is_refused_alone(log):
     assert texts(log) == ["a"]
 
 
-# Commits of cursors ---------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def coordination(path):
     with closing(SqliteCoordination(path)) as coordination:

@@ -146,9 +146,6 @@ class AuditedResources(Struct, frozen=True, kw_only=True):
         return [kind for kind, names in self.blacklist.entries().items() if name in names] or None
 
 
-# Publishing the change that an operation makes ------------------------------------------------------------------------
-
-
 ReadState = Callable[[str], Any]
 
 

@@ -60,9 +60,6 @@ def _opener_for(url: str, openers: Mapping[str, Opener], port: str) -> Opener:
     return openers[scheme]
 
 
-# Registries ----------------------------------------------------------------------------------------------------------
-
-
 def open_registry(url: str) -> Registry:
     """The registry at this URL: `memory:`, `sqlite:///path` or `dynamodb://table-prefix?region=…&endpoint=…`."""
     return _opener_for(url, REGISTRY_OPENERS, "registry")(url)
@@ -93,9 +90,6 @@ REGISTRY_OPENERS: Mapping[str, Callable[[str], Registry]] = {
     "sqlite": _open_sqlite_registry,
     "dynamodb": _open_dynamodb_registry,
 }
-
-
-# Log indexes ---------------------------------------------------------------------------------------------------------
 
 
 def open_log_index(url: str) -> LogIndex:
@@ -130,9 +124,6 @@ LOG_INDEX_OPENERS: Mapping[str, Callable[[str], LogIndex]] = {
 }
 
 
-# Coordinations -------------------------------------------------------------------------------------------------------
-
-
 def open_coordination(url: str) -> Coordination:
     """The coordination at this URL, which begins as those of registries do."""
     return _opener_for(url, COORDINATION_OPENERS, "coordination")(url)
@@ -163,9 +154,6 @@ COORDINATION_OPENERS: Mapping[str, Callable[[str], Coordination]] = {
     "sqlite": _open_sqlite_coordination,
     "dynamodb": _open_dynamodb_coordination,
 }
-
-
-# Claims on ids of events ---------------------------------------------------------------------------------------------
 
 
 def open_eid_claims(url: str) -> EidClaims | None:
@@ -206,9 +194,6 @@ def data_file_paths(urls: Iterable[str]) -> Sequence[Path]:
     from nakadi.engines.sqlite.file import path_in_url
 
     return sorted({path_in_url(url) for url in urls if url.startswith("sqlite:")})
-
-
-# Event logs ----------------------------------------------------------------------------------------------------------
 
 
 def _open_nothing() -> None:
@@ -319,9 +304,6 @@ STORAGE_TYPES: Mapping[str, StorageType] = {
 def storage_type(event_log_url: str) -> StorageType:
     """The type of the storage whose events are in this log."""
     return _opener_for(event_log_url, STORAGE_TYPES, "event log")
-
-
-# Storages ------------------------------------------------------------------------------------------------------------
 
 
 class StorageLogs:

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Logs and metrics -----------------------------------------------------------------------------------------------------
-
-
 # Each deployment has its own, so that alarms of one do not count what another one tells.
 
 HandleInvocation = Callable[[Mapping[str, Any], Any], Any]
@@ -96,9 +93,6 @@ class FunctionMetrics:
         return EphemeralMetrics(namespace=METRIC_NAMESPACE, service=self._function)
 
 
-# Handlers -------------------------------------------------------------------------------------------------------------
-
-
 class LambdaFunction:
     """Nothing happens until the first invocation; what that one opens is kept for those that follow.
 
@@ -126,9 +120,6 @@ class LambdaFunction:
     def _with_log_context(self, handle_gateway_event: HandleInvocation) -> HandleInvocation:
         logged: HandleInvocation = make_logger().inject_lambda_context(handle_gateway_event)
         return logged
-
-
-# Functions behind API Gateway -----------------------------------------------------------------------------------------
 
 
 def make_http_function(name: str, *areas: str, collects_kpis: bool = True) -> LambdaFunction:
@@ -164,9 +155,6 @@ def make_http_function(name: str, *areas: str, collects_kpis: bool = True) -> La
         return answer
 
     return LambdaFunction(name, opened, areas)
-
-
-# The edge to API Gateway ----------------------------------------------------------------------------------------------
 
 
 # A REST API's proxy event becomes our Request, our Response its proxy response. The API takes every body for binary:
@@ -265,9 +253,6 @@ def _text_or_base64(body: bytes) -> tuple[str, bool]:
         return body.decode(), False
     except UnicodeDecodeError:
         return base64.b64encode(body).decode(), True
-
-
-# The authorizer: whose token it is, and a policy that may be kept for every request with the same token ---------------
 
 
 class Unauthorized(Exception):

@@ -53,9 +53,6 @@ def make_indexing_handler(settings: Settings) -> Callable[[Mapping[str, Any], An
     return lambda event, _context: index_batch(indexers.indexer_of_event(event), event)
 
 
-# From a Kinesis stream ------------------------------------------------------------------------------------------------
-
-
 class IndexersByStream:
     """One for each stream that is mapped to this function."""
 
@@ -117,9 +114,6 @@ def _write_indexing_metrics(outcome: IndexingResult) -> None:
     metrics.add_metric("BytesIndexed", MetricUnit.Bytes, outcome.byte_count)
     metrics.add_metric("SetAside", MetricUnit.Count, len(outcome.set_aside_keys))
     metrics.flush_metrics()
-
-
-# From topics ----------------------------------------------------------------------------------------------------------
 
 
 class ArchivingFailed(Exception):

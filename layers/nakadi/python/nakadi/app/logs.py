@@ -14,9 +14,6 @@ from nakadi.http.application import current_flow_id
 # Functions write their metrics as lines of their logs, of which CloudWatch makes metrics.
 METRIC_NAMESPACE = os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "Nakadi")
 
-# Secrets --------------------------------------------------------------------------------------------------------------
-
-
 # Tokens are not logged on purpose. This protects against one in the text of an exception.
 SECRET_PATTERN = re.compile(
     r"(?P<said>\bauthorization['\"]?\s*[:=]\s*(?:b?['\"])?(?:bearer\s+|basic\s+)?)[^\s'\",;]+"
@@ -28,9 +25,6 @@ SECRET_PATTERN = re.compile(
 
 def without_secrets(text: str) -> str:
     return SECRET_PATTERN.sub(lambda found: f"{found['said'] or found['scheme'] or ''}***", text)
-
-
-# Lines ----------------------------------------------------------------------------------------------------------------
 
 
 def set_up_logging(*, json_lines: bool, level: str, access_log: bool) -> None:

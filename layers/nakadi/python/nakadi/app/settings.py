@@ -292,9 +292,6 @@ def _parse_variable(variable: str, environ: Mapping[str, str], kind: str) -> Any
         raise BadSetting(f"{variable} is not {kind}: {environ[variable]!r}") from error
 
 
-# Misspelled names ----------------------------------------------------------------------------------------------------
-
-
 def read_settings(environ: Mapping[str, str]) -> Settings:
     """The settings of this process, as `Settings.from_env` reads them. Variables that only look like one are logged."""
     settings = Settings.from_env(environ)

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, NoReturn, Self
 if TYPE_CHECKING:
     import asyncio
 
+log = logging.getLogger(__name__)
+
 EXIT_CODE_STOPPED = 0
 EXIT_CODE_INTERRUPTED = 130
 
@@ -92,11 +94,6 @@ async def serve_until_signalled(
         greet()
         await serve(stopping)
 
-
-# The time to end ------------------------------------------------------------------------------------------------------
-
-
-log = logging.getLogger(__name__)
 
 # For what has to be said: the log may lead into a pipe that nothing reads from.
 LAST_LOG_TIMEOUT_SECONDS = 1.0

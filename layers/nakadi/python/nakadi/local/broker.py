@@ -29,9 +29,6 @@ from nakadi.ports.event_log import (
     UnknownTopic,
 )
 
-# Faults on demand -----------------------------------------------------------------------------------------------------
-
-
 INTERNAL_ERROR_MESSAGE = "internal error"
 TIMED_OUT_MESSAGE = "timed out"
 
@@ -275,9 +272,6 @@ class FaultyLog:
         earlier = self._log.read(topic, partition, first, limit=found.events[0].offset - first or 1).events
         again = tuple(event for event in earlier if event.offset < found.events[0].offset)
         return EventSlice((*again, *found.events), found.next_offset)
-
-
-# Broker ---------------------------------------------------------------------------------------------------------------
 
 
 class Broker:

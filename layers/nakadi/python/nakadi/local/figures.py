@@ -35,9 +35,6 @@ SUPERVISOR_ANSWER_TIMEOUT_SECONDS = 3.0
 MAX_NAMES_OF_ENDED_PROCESSES = 2000
 
 
-# What a process has counted -------------------------------------------------------------------------------------------
-
-
 class DistributionSnapshot(Struct, frozen=True, array_like=True):
     bucket_counts: list[int]
     value_count: int
@@ -138,9 +135,6 @@ def _add_distribution(row: Distribution, added: DistributionSnapshot) -> None:
     row.value_count += added.value_count
     row.sum_of_values += added.sum_of_values
     row.recent_values.extend(added.recent_values)
-
-
-# What processes ask each other ----------------------------------------------------------------------------------------
 
 
 class _SnapshotRequest(Struct, frozen=True, array_like=True, tag=1):

@@ -20,9 +20,6 @@ from nakadi.http.direct import AnsweringApp
 from nakadi.http.hosts import ServedHosts
 from nakadi.http.server import Server, new_event_loop, open_listening_socket
 
-# Server thread --------------------------------------------------------------------------------------------------------
-
-
 log = logging.getLogger(__name__)
 
 # For what is closed when the clients are gone.
@@ -111,9 +108,6 @@ def make_server(broker: BrokerServices, settings: Settings, bound_address: str) 
 def server_url(host: str, port: int) -> str:
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  # a comparison, not a binding
     return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
-
-
-# Housekeeping thread --------------------------------------------------------------------------------------------------
 
 
 LAST_CHORE_TIMEOUT_SECONDS = 30.0

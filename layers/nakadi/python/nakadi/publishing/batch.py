@@ -336,9 +336,6 @@ class WorkBudget:
             self._held = None
 
 
-# What becomes of a batch ----------------------------------------------------------------------------------------------
-
-
 class PublishingStep(StrEnum):
     NONE = "none"
     VALIDATING = "validating"

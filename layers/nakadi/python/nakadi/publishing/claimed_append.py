@@ -304,9 +304,6 @@ def _place(claim: EidClaim, event: StoredEvent | None) -> EventPlace | None:
     return None if event is None else EventPlace(claim.timeline, claim.partition, event.offset)
 
 
-# Logs that store events once ------------------------------------------------------------------------------------------
-
-
 def run_steps(steps: Steps) -> Mapping[int, AppendResult]:
     """Take each step, and hand its result or its error to what comes next."""
     try:

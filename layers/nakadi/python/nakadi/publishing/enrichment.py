@@ -22,9 +22,6 @@ from nakadi.publishing.batch import (
 )
 from nakadi.schemas.values import NoValueAtPath, StepsExhausted, java_text, path_segments
 
-# Partitions -----------------------------------------------------------------------------------------------------------
-
-
 DrawRandomNumber = Callable[[], float]
 """Draws a number from 0 to below 1, each as likely as the other."""
 
@@ -139,8 +136,6 @@ def partitions_in_text_order(partitions: int) -> tuple[int, ...]:
     return tuple(sorted(range(partitions), key=str))
 
 
-# The hash of a text ---------------------------------------------------------------------------------------------------
-
 # Partitions chosen by hash must stay where they are when producers and consumers move over, so it is the one of Java.
 
 _MASK_32_BITS = 0xFFFFFFFF
@@ -173,9 +168,6 @@ def _utf16_units(text: str) -> Sequence[int]:
         return text.encode()
     packed = text.encode("utf-16-le")
     return struct.unpack(f"<{len(packed) // 2}H", packed)
-
-
-# Metadata -------------------------------------------------------------------------------------------------------------
 
 
 COMPACTION_KEY = "partition_compaction_key"

@@ -409,9 +409,6 @@ class Publisher(Struct, frozen=True, kw_only=True):
             self.sleep(TIMELINE_POLL_INTERVAL_SECONDS)
 
 
-# Validators, kept for the next batch ---------------------------------------------------------------------------------
-
-
 class ValidatorCache:
     """The validators in use, each made once, however many threads ask for it at the same time.
 

@@ -72,9 +72,6 @@ def _new_metadata(now: datetime) -> dict[str, str]:
     return {"eid": str(uuid4()), "occurred_at": now.isoformat()}
 
 
-# Collecting KPI events -----------------------------------------------------------------------------------------------
-
-
 # What the queue may hold: enough for a pause of the log at a high rate, and little beside what else a process holds.
 MAX_QUEUED_EVENTS = 10_000
 MAX_QUEUED_BYTES = 8_000_000
@@ -305,8 +302,6 @@ class KpiCollector:
             event_type != ACCESS_LOG or features.is_on(Feature.ACCESS_LOG_ENABLED)
         )
 
-
-# Streams --------------------------------------------------------------------------------------------------------------
 
 STREAM_KPI_REPORT_INTERVAL_SECONDS = 30.0
 

@@ -51,6 +51,8 @@ from nakadi.schemas.strict_json import OBJECT_MEMORY_BYTES, JsonText
 from nakadi.schemas.validation import Validator
 from nakadi.schemas.values import StepsExhausted, java_text, path_segments
 
+log = logging.getLogger(__name__)
+
 EnterLongWork = Callable[[], AbstractContextManager[None]]
 """The context for work that may take a second."""
 
@@ -256,9 +258,6 @@ def _malformed_body(reason: str) -> Malformed:
     return Malformed(f"Error occurred when parsing event(s). {reason}")
 
 
-# Schemas and owners ---------------------------------------------------------------------------------------------------
-
-
 VALIDATION_TOO_LONG_MESSAGE = (
     "Validating the events of this batch takes more than {} steps: its schema holds their values against too much. "
     "Publish fewer or smaller events at once, or simplify the schema"
@@ -360,11 +359,6 @@ def check_delete_batch(
             raise BatchRejected(PublishingStep.VALIDATING, first + index, problem, prior_step=prior_step)
         first += len(piece)
 
-
-# Owners ---------------------------------------------------------------------------------------------------------------
-
-
-log = logging.getLogger(__name__)
 
 Owners = Sequence[Attribute | None]
 

@@ -66,8 +66,6 @@ def escaped_step(step: str) -> str:
     return step.replace("~", "~0").replace("/", "~1")
 
 
-# Documents ------------------------------------------------------------------------------------------------------------
-
 RawSchema = Mapping[str, Any] | bool
 
 
@@ -219,9 +217,6 @@ def referenced_schemas(schema: Mapping[str, Any], document: SchemaDocument) -> l
         if reference and is_local_reference(reference)
         else []
     )
-
-
-# The effective schema: what a whole event has to look like, metadata and envelope included ----------------------------
 
 
 Schema = dict[str, Any]

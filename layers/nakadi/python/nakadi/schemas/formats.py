@@ -22,8 +22,6 @@ import re2
 
 from nakadi.schemas.values import STEPS_PER_SECOND, RemainingSteps, spend_steps
 
-# Moments --------------------------------------------------------------------------------------------------------------
-
 _USUAL_TIMESTAMP_REGEX = (
     r"\d{4}-"
     r"(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8]))"
@@ -111,8 +109,6 @@ def _offset_problem(offset: str) -> str | None:
         return None
     return ": Zone offset not in valid range: -18:00 to +18:00"
 
-
-# The formats ----------------------------------------------------------------------------------------------------------
 
 # Letters of all scripts, between dots that may be those of other scripts as well. The last label is no number.
 _HOSTNAME_DOT_PATTERN = r"[.\u3002\uff0e\uff61]"
@@ -247,9 +243,6 @@ USUAL_FORMS: Mapping[str, str] = {
 
 # The rest look at a few hundred characters at most.
 FORMATS_THAT_SPEND_STEPS = frozenset({"uri"})
-
-
-# Patterns -------------------------------------------------------------------------------------------------------------
 
 
 # The bytes that RE2 may use for one pattern, for its instructions and for what it learns while it searches.

@@ -50,8 +50,6 @@ class CodeConstants:
         return self.add_constant(frozenset(texts))
 
 
-# Expressions ----------------------------------------------------------------------------------------------------------
-
 Schema = Mapping[str, Any]
 
 
@@ -235,9 +233,6 @@ _NUMBER_CHECK_MAKERS: Mapping[str, Callable[[Schema, str, CodeConstants], CodeCh
 }
 
 
-# Violations -----------------------------------------------------------------------------------------------------------
-
-
 MAX_VIOLATION_LINES = 100
 
 _MAX_QUOTED_VALUE_CHARACTERS = 1_000
@@ -336,8 +331,6 @@ def _truncated_value(value: Any, room: list[int], steps: RemainingSteps) -> Any:
 def truncated_text(text: str) -> str:
     return text if len(text) <= _MAX_QUOTED_VALUE_CHARACTERS else f"{text[:_MAX_QUOTED_VALUE_CHARACTERS]}…"
 
-
-# Values that are not looked into --------------------------------------------------------------------------------------
 
 _SizedValue = str | list[Any] | dict[str, Any]
 FindReason = Callable[[Schema, Any, SchemaPatterns, RemainingSteps], str | None]

@@ -230,9 +230,6 @@ _NODE_PARSER_BY_TYPE: Mapping[str, Callable[[Mapping[str, Any], Annotations], Sc
 }
 
 
-# The fields that a schema defines -------------------------------------------------------------------------------------
-
-
 # A path through a schema that contains itself may be of any length; longer ones than this lead nowhere.
 MAX_PATH_SEGMENTS = 64
 

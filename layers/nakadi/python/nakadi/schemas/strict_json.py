@@ -236,9 +236,6 @@ def utf16_length(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-# What other parsers pass over -----------------------------------------------------------------------------------------
-
-
 JSON_STRING_PATTERN = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _ESCAPED_COLON_PATTERN = re.compile(rb"(?<!\\)(?:\\\\)*+\\u003[aA]")
 
@@ -279,8 +276,6 @@ def _long_digits(text: bytes) -> Iterator[bytes]:
         yield found.group()
         at = zeros.find(_NINETEEN_ZEROS, found.end())
 
-
-# Memory ---------------------------------------------------------------------------------------------------------------
 
 JsonText = bytes | memoryview
 

@@ -94,8 +94,6 @@ def _invalid_json_error(reason: str) -> Invalid:
     return Invalid(f"schema must be a valid json: {reason}")
 
 
-# The restricted language of mode `compatible` -------------------------------------------------------------------------
-
 SchemaFault = tuple[SchemaPath, str]
 KeywordRule = Callable[[SchemaPath, Any], Iterator[SchemaFault]]
 
@@ -262,9 +260,6 @@ KEYWORD_RULES: Mapping[str, KeywordRule] = {
     "type": _either_rule(_type_rule, _types_rule),
     **dict.fromkeys(("allOf", "anyOf", "oneOf"), _schemas_rule),
 }
-
-
-# Loading --------------------------------------------------------------------------------------------------------------
 
 
 JSON_SCHEMA_TYPE_NAMES = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})

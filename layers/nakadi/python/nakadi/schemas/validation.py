@@ -91,9 +91,6 @@ def compile_validator(effective: Mapping[str, Any]) -> Validator:
     return Validator(document, accepts, constants.patterns)
 
 
-# Generated code -------------------------------------------------------------------------------------------------------
-
-
 class SourceLines:
     """Source as it grows; what is written within `indented_block` is indented under the block's head."""
 

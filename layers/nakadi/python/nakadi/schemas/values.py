@@ -46,8 +46,6 @@ def canonical_text(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-# When two values are the same -----------------------------------------------------------------------------------------
-
 # They make the keys of lists, objects and truth values unlike all others. Their hashes cannot be
 # guessed, so no client can send a list of values whose keys all collide.
 _LIST_KEY_MARKER, _OBJECT_KEY_MARKER, _BOOLEAN_KEY_MARKER = object(), object(), object()
@@ -107,8 +105,6 @@ def is_multiple_of(value: float, divisor: Divisor) -> bool:
 def exact_fraction(number: float) -> Fraction:
     return Fraction(number) if isinstance(number, int) else Fraction(repr(number))
 
-
-# Values as text -------------------------------------------------------------------------------------------------------
 
 _LITERAL_TEXTS = {True: "true", False: "false", None: "null"}
 
@@ -173,9 +169,6 @@ def java_double_text(number: float) -> str:
     return f"{'-' if sign else ''}{digits[0]}.{fraction}E{shortest.adjusted()}"
 
 
-# Bounds on the work that events can cause -----------------------------------------------------------------------------
-
-
 RemainingSteps = list[int]
 
 STEPS_PER_SECOND = 20_000_000
@@ -208,9 +201,6 @@ def first_items_fitting_message(items: Iterable[Item], text_of_item: Callable[[I
         characters += len(text_of_item(item))
         if characters > MAX_MESSAGE_CHARACTERS:
             return
-
-
-# Fields, found by a dotted path ---------------------------------------------------------------------------------------
 
 
 class NoValueAtPath(Exception):

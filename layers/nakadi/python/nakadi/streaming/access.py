@@ -116,9 +116,6 @@ class ReadAccess:
         return current if current is not None and current.id == known.id else None
 
 
-# While streams last ---------------------------------------------------------------------------------------------------
-
-
 class MonitoredReaders(Struct, eq=False):
     """The streams of one subject over one event type, which was last seen like this. Without a subject they only need
     the changes of the event type."""

@@ -30,9 +30,6 @@ from nakadi.streaming.session import (
     StreamEnd,
 )
 
-# Drivers --------------------------------------------------------------------------------------------------------------
-
-
 # Event loops count milliseconds and may wake a stream up to one too early, for nothing.
 TIMER_SLACK_SECONDS = 0.001
 

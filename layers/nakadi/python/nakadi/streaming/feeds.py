@@ -252,9 +252,6 @@ class FeedFollower:
         self._feed.remove_follower(self)
 
 
-# All feeds of a process -----------------------------------------------------------------------------------------------
-
-
 # One read's share: large enough that reading costs little an event, small enough to be passed on soon.
 MAX_CHUNK_EVENTS = 1000
 MAX_CHUNK_BYTES = 1_000_000
@@ -359,9 +356,6 @@ class _WatchedLog:
             # Its last follower may have left since the loop was woken.
             if partition in self._feeds:
                 self._feeds[partition].refresh()
-
-
-# Across timelines -----------------------------------------------------------------------------------------------------
 
 
 class PartitionReader:

@@ -19,9 +19,6 @@ from nakadi.model.event_type import Cursor, Position
 from nakadi.model.outcomes import Invalid, Malformed
 from nakadi.streaming.chunks import EventRun, MayRead, is_public
 
-# What a client asks, and what it gets ---------------------------------------------------------------------------------
-
-
 DEFAULT_FLUSH_TIMEOUT_SECONDS = 30
 MAX_STREAM_SECONDS = 4200
 
@@ -105,9 +102,6 @@ def _refuse_unless(condition: bool, message: str) -> None:
         raise Invalid(message)
 
 
-# Cursors --------------------------------------------------------------------------------------------------------------
-
-
 BAD_CURSORS_HEADER_MESSAGE = "incorrect syntax of X-nakadi-cursors header"
 
 
@@ -152,9 +146,6 @@ def _refuse_json_constant(word: str) -> NoReturn:
 
 
 NUMBERS_AS_TEXT_DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse_json_constant)
-
-
-# The session ----------------------------------------------------------------------------------------------------------
 
 
 class SendEvents(Struct, frozen=True):

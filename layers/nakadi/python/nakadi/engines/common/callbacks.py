@@ -14,9 +14,6 @@ from nakadi.model.events import EventSlice
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import SubscriptionChangeNotice
 
-# Events ---------------------------------------------------------------------------------------------------------------
-
-
 PartitionListener = Callable[[str, int], None]
 
 _log = logging.getLogger(__name__)
@@ -87,9 +84,6 @@ class PartitionListeners:
             self._listeners = {each: listener for each, listener in self._listeners.items() if each != number}
 
 
-# Subscriptions --------------------------------------------------------------------------------------------------------
-
-
 SubscriptionListener = Callable[[SubscriptionChangeNotice], None]
 
 
@@ -132,9 +126,6 @@ def callable_once(end: Callable[[], None]) -> Callable[[], None]:
             end()
 
     return end_once
-
-
-# Other processes ------------------------------------------------------------------------------------------------------
 
 
 class ChangePoller(ABC):

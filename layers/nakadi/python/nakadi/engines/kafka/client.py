@@ -18,6 +18,8 @@ from msgspec import Struct, field
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 
+_log = logging.getLogger("nakadi.kafka")
+
 REQUEST_TIMEOUT_SECONDS = 10.0
 """Seconds that a request to the cluster may take by default. After that nothing is known, and callers may try again."""
 
@@ -76,7 +78,6 @@ class RepeatedLineFilter(logging.Filter):
         return True
 
 
-_log = logging.getLogger("nakadi.kafka")
 _log.addFilter(RepeatedLineFilter())
 
 

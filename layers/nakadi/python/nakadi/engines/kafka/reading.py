@@ -32,6 +32,8 @@ from nakadi.engines.kafka.records import SEAL_MARKER, event_from_message
 from nakadi.model.events import EventSlice, StoredEvent, TopicPartition
 from nakadi.model.outcomes import Unavailable
 
+_log = logging.getLogger(__name__)
+
 TAIL_WINDOW_BYTES = 4_000_000
 ALL_TAIL_WINDOWS_BYTES = 64_000_000
 """How much of a partition, and of all together, is kept in memory."""
@@ -54,8 +56,6 @@ which a reader that is quick waits for it."""
 
 EVENT_OVERHEAD_BYTES = 200
 """About what an event takes in memory beside its value."""
-
-_log = logging.getLogger(__name__)
 
 
 class _EventWindow(Struct):

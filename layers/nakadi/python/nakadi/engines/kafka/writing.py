@@ -34,6 +34,8 @@ from nakadi.engines.kafka.records import RECORD_OVERHEAD_BYTES, max_record_bytes
 from nakadi.model.events import Record, RecordLines, TopicPartition
 from nakadi.model.outcomes import Unavailable
 
+_log = logging.getLogger(__name__)
+
 PRODUCER_THREADS = 4
 """Producers of a process. A partition always uses the same one, so its events lie in the order of their times."""
 
@@ -46,8 +48,6 @@ MAX_SECONDS_PER_FLUSH = 0.02
 """Seconds that a producer thread waits for partitions without an answer before it goes on with others."""
 
 TOPIC_LOOKUPS_PER_PRODUCER = 2
-
-_log = logging.getLogger(__name__)
 
 CurrentTime = Callable[[], datetime]
 LatestRecordTime = Callable[[str, int], int]

@@ -56,6 +56,8 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.log_index import LogIndex
 
+log = logging.getLogger(__name__)
+
 MAX_INDEXING_ATTEMPTS = 5
 
 MAX_SEQUENTIAL_CALLS = 8
@@ -64,8 +66,6 @@ CONCURRENT_CALLS = 16
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
-
-log = logging.getLogger(__name__)
 
 
 class IndexingResult(Struct):

@@ -20,9 +20,6 @@ from nakadi.engines.sqlite.writing import CommittedAppend
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import SubscriptionChange
 
-# Events ---------------------------------------------------------------------------------------------------------------
-
-
 _log = logging.getLogger(__name__)
 
 APPEND_CHECK_INTERVAL_SECONDS = 0.04
@@ -105,9 +102,6 @@ class AppendPoller(ChangePoller):
             if following > self._known.get(log, 0):
                 self._known[log] = following
                 self._announce(topic, partition)
-
-
-# Subscriptions --------------------------------------------------------------------------------------------------------
 
 
 COORDINATION_CHECK_INTERVAL_SECONDS = 0.05

@@ -43,9 +43,6 @@ from nakadi.model.subscription import (
 )
 from nakadi.ports.coordination import AssignmentChanged, CommitResultByPartition
 
-# Coordination ---------------------------------------------------------------------------------------------------------
-
-
 EXPIRED_LEASE_RETENTION = timedelta(days=1)
 
 SELECT_ASSIGNMENT = "SELECT body, revision FROM assignments WHERE subscription = ?"
@@ -302,9 +299,6 @@ def _put_offset(
             microseconds_since_epoch(offset.changed_at),
         ),
     )
-
-
-# Parked events --------------------------------------------------------------------------------------------------------
 
 
 ParkedEventPosition = tuple[EventTypePartition, Position]

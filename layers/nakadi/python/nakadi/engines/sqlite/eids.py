@@ -297,9 +297,6 @@ def _places_by_partition(partitions: Sequence[int], found: Sequence[tuple[int, E
     return places
 
 
-# Housekeeping ---------------------------------------------------------------------------------------------------------
-
-
 def oldest_eid_row(connection: sqlite3.Connection) -> RowRange | None:
     """The number of the oldest row, and when its window has passed."""
     row: RowRange | None = connection.execute("SELECT id, expires_at FROM eids ORDER BY id LIMIT 1").fetchone()

@@ -55,9 +55,6 @@ from nakadi.ports.clock import Clock
 from nakadi.ports.deduplication import EventIds
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 
-# The log --------------------------------------------------------------------------------------------------------------
-
-
 STORED_RESULT = Stored()
 
 
@@ -187,9 +184,6 @@ class SqliteLog:
 
 def _fates(batches: Mapping[int, Sequence[Record]], duplicates: PlacesByPartition) -> Mapping[int, AppendResult]:
     return fates_with_duplicates(batches, duplicates) if duplicates else dict.fromkeys(batches, STORED_RESULT)
-
-
-# Removal --------------------------------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -342,9 +336,6 @@ def _delete_frames_before(connection: sqlite3.Connection, log: int, before: int,
 def _delete_topic_row(connection: sqlite3.Connection, topic: str) -> None:
     connection.execute("UPDATE logs SET topic = NULL WHERE topic = (SELECT id FROM topics WHERE name = ?)", (topic,))
     connection.execute("DELETE FROM topics WHERE name = ?", (topic,))
-
-
-# Compaction -----------------------------------------------------------------------------------------------------------
 
 
 MAX_KEYS_AT_ONCE = 200_000

@@ -27,9 +27,6 @@ from nakadi.model.events import (
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 
-# Rows -----------------------------------------------------------------------------------------------------------------
-
-
 T = TypeVar("T")
 
 ROW_HEAD_FORMAT = struct.Struct("<QIqI")
@@ -133,9 +130,6 @@ def _groups_of_frame_size(items: Sequence[T], sizes: Iterable[int]) -> Iterator[
         total += size
     if group:
         yield group, total
-
-
-# Questions ------------------------------------------------------------------------------------------------------------
 
 
 # Of the rows that might be wanted (going by the size of the first), those are fetched before which neither the limit

@@ -138,9 +138,6 @@ def _first_text_after_prefix(prefix: str) -> str | None:
     return None
 
 
-# The log index --------------------------------------------------------------------------------------------------------
-
-
 SELECT_HEAD = "SELECT body, revision FROM log_index_heads WHERE topic = ? AND partition = ?"
 
 PUT_SEGMENT = (

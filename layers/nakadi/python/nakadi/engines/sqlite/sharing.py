@@ -39,9 +39,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Messages -------------------------------------------------------------------------------------------------------------
-
-
 MESSAGE_LENGTH_FORMAT = struct.Struct("<I")
 BYTES_RECEIVED_AT_ONCE = 1 << 18
 
@@ -94,9 +91,6 @@ def take_whole_messages(received: bytearray) -> Iterator[bytes]:
         yield bytes(received[partition + MESSAGE_LENGTH_FORMAT.size : end])
         partition = end
     del received[:partition]
-
-
-# The process that sends -----------------------------------------------------------------------------------------------
 
 
 class RemoteWriter:
@@ -290,9 +284,6 @@ class _SocketOutbox:
             except OSError:
                 with self._changed:
                     self._unsent.clear()
-
-
-# The process that commits ---------------------------------------------------------------------------------------------
 
 
 WatchLog = Callable[[Callable[["asyncio.Task[Callable[[], None]]"], None]], None]

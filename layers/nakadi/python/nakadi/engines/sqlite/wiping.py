@@ -267,9 +267,6 @@ def _truncate_log(connection: sqlite3.Connection) -> bool:
     return not is_blocked
 
 
-# The note -------------------------------------------------------------------------------------------------------------
-
-
 def _read_note(connection: sqlite3.Connection) -> tuple[int, WipeNote] | None:
     found = connection.execute(f"SELECT revision, entry FROM documents WHERE {NOTE}").fetchone()  # noqa: S608  # a constant
     return None if found is None else (int(found[0]), _NOTES.from_builtins(msgspec.json.decode(found[1])))

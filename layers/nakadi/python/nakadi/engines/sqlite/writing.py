@@ -519,9 +519,6 @@ def _insert_statement(into: str, row_count: int, *, only_at_version: bool = Fals
     return f"INSERT INTO {into} {values}"
 
 
-# Topics ---------------------------------------------------------------------------------------------------------------
-
-
 def insert_topic(connection: sqlite3.Connection, topic: str, partitions: int) -> None:
     created = connection.execute("INSERT OR IGNORE INTO topics (name, sealed) VALUES (?, 0) RETURNING id", (topic,))
     for (number,) in created.fetchall():

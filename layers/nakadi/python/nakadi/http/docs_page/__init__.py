@@ -135,9 +135,6 @@ def _csp_hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-# Operations -----------------------------------------------------------------------------------------------------------
-
-
 JSON_STREAM_MEDIA_TYPE = "application/x-json-stream"
 
 
@@ -295,9 +292,6 @@ def _example_url(operation: ApiOperation) -> str:
     return path
 
 
-# HTML that is safe by construction ------------------------------------------------------------------------------------
-
-
 # What may stand in a tag without a closing one.
 VOID_ELEMENTS = frozenset({"meta", "input", "wbr"})
 
@@ -364,9 +358,6 @@ def inline_markup_html(text: str) -> Html:
         pieces += [escaped_html(text[rest : match.start()]), element(name, inside)]
         rest = match.end()
     return joined_html([*pieces, escaped_html(text[rest:])])
-
-
-# Schemas --------------------------------------------------------------------------------------------------------------
 
 
 # Of a line of JSON.

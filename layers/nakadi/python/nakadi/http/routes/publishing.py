@@ -130,9 +130,6 @@ def _item_view(item: ItemResult) -> View:
     return view
 
 
-# The header by which a producer directs a batch to one subscription ---------------------------------------------------
-
-
 SUBSCRIPTION_ID_HEADER_KEY = "CONSUMER_SUBSCRIPTION_ID"
 FORBIDDEN_DEBUG_HEADER_KEY = "DEBUG_PUBLISHER_TOPIC_ID"
 

@@ -99,9 +99,6 @@ def sessions_without_lease(sessions: Iterable[Session], live_processes: Collecti
     return frozenset(each.id for each in sessions if each.process_id not in live_processes)
 
 
-# Assignments ----------------------------------------------------------------------------------------------------------
-
-
 RESET_IN_PROGRESS_MESSAGE = "Resetting subscription cursors request is still in progress"
 RESET_TIMED_OUT_MESSAGE = "Timeout resetting cursors"
 
@@ -249,9 +246,6 @@ def _limited_to_one_write(
         room -= before.owner != after.owner
         kept.append(after if room >= 0 else before)
     return tuple(kept)
-
-
-# Fair shares ----------------------------------------------------------------------------------------------------------
 
 
 NO_CHANGED_ENTRIES: tuple[PartitionAssignment, ...] = ()

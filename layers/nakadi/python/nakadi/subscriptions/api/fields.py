@@ -70,9 +70,6 @@ def _send_count_violations(count: str) -> Iterator[Violation]:
         yield Violation("annotations", f"{SEND_COUNT_ANNOTATION} must be between 2 and 10")
 
 
-# The policy for unprocessable events ----------------------------------------------------------------------------------
-
-
 class UnprocessablePolicy(StrEnum):
     SKIP_EVENT = "SKIP_EVENT"
     DEAD_LETTER_QUEUE = "DEAD_LETTER_QUEUE"

@@ -43,7 +43,7 @@ from nakadi.ports.coordination import MAX_PARTITIONS_PER_WRITE, AssignmentChange
 from nakadi.subscriptions.api import assignments
 from nakadi.subscriptions.api.assignments import CLOCK_MARGIN, LeaseWatch, sessions_without_lease
 
-# First offsets, and those of later partitions -------------------------------------------------------------------------
+log = logging.getLogger(__name__)
 
 Positions = Mapping[EventTypePartition, Position]
 
@@ -164,10 +164,6 @@ def _by_event_type_and_number(partition: EventTypePartition) -> tuple[str, int]:
 def _has_entries_for(assignment: Assignment, positions: Positions) -> bool:
     return positions.keys() <= {entry.partition for entry in assignment.entries}
 
-
-# Resets ---------------------------------------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 PartitionChangeByPartition = Mapping[EventTypePartition, tuple[PartitionAssignment | None, Position]]
 """Partition -> its new position, and its new entry if that is not the old one without a reader."""

@@ -286,9 +286,6 @@ def _parked_event_not_found(parked_id: str) -> NotFound:
     return NotFound(f'There is no parked event "{parked_id}"')
 
 
-# Storage --------------------------------------------------------------------------------------------------------------
-
-
 PARKED_EVENTS_PER_QUERY = 1000
 
 

@@ -244,9 +244,6 @@ def _event_type_index_key(event_type: str, subscription_id: str) -> str:
     return f"{event_type}/{subscription_id}"
 
 
-# Documents ------------------------------------------------------------------------------------------------------------
-
-
 _subscriptions = Converter(Subscription)
 
 
@@ -259,9 +256,6 @@ def subscription_body(subscription: Subscription) -> Mapping[str, Any]:
 
 def subscription_from_document(document: Document) -> Subscription:
     return _subscriptions.from_builtins({**document.body, "id": document.key, "revision": document.revision})
-
-
-# Ids and keys ---------------------------------------------------------------------------------------------------------
 
 
 _RANDOM_BITS = 74  # bits, behind 48 bits of milliseconds: together those that a UUID leaves free

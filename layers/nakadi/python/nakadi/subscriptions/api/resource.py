@@ -39,8 +39,7 @@ from nakadi.subscriptions.api.fields import check_fields
 from nakadi.subscriptions.api.offsets import OffsetInitialisation, ResetRequests
 from nakadi.subscriptions.api.repository import SubscriptionIds, Subscriptions, changes_to_remove, uniqueness_key
 
-# Creation -------------------------------------------------------------------------------------------------------------
-
+log = logging.getLogger(__name__)
 
 CREATION_SWITCHED_OFF_MESSAGE = "Subscription creation is temporarily unavailable"
 
@@ -168,9 +167,6 @@ def _event_types_not_found(names: Sequence[str]) -> Invalid:
     return Invalid(f"Failed to create subscription, event type(s) not found: {', '.join(names)}")
 
 
-# Update ---------------------------------------------------------------------------------------------------------------
-
-
 SUBSCRIPTION_BUSY_MESSAGE = "Subscription is being changed by others, please repeat request"
 
 
@@ -223,9 +219,6 @@ def check_unchanged(old: Subscription, draft: SubscriptionDraft) -> None:
             raise Invalid(f"Not allowed to change {name}")
 
 
-# Deletion -------------------------------------------------------------------------------------------------------------
-
-
 class SubscriptionDeletion(Struct, frozen=True, kw_only=True):
     subscription_repository: Subscriptions
     permissions: Permissions
@@ -247,9 +240,6 @@ class SubscriptionDeletion(Struct, frozen=True, kw_only=True):
                 continue
             return subscription
         raise TryLater(SUBSCRIPTION_BUSY_MESSAGE)
-
-
-log = logging.getLogger(__name__)
 
 
 class DeletedSubscriptionCleanup(Struct, frozen=True):
@@ -277,9 +267,6 @@ class DeletedSubscriptionCleanup(Struct, frozen=True):
             self.clean_up_all()
         except Fault:
             log.warning("Cleaning up deleted subscriptions failed, housekeeping will retry", exc_info=True)
-
-
-# What happens to subscriptions when an event type is deleted, or gets more partitions ---------------------------------
 
 
 # What an event type's own removal needs beside.
@@ -348,9 +335,6 @@ class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
 
 def _has_subscriptions_conflict(event_type: EventType) -> Conflict:
     return Conflict(f"Can't remove event type {event_type.name}, as it has subscriptions")
-
-
-# The redrive event type -----------------------------------------------------------------------------------------------
 
 
 class RedriveAttachment(Struct, frozen=True, kw_only=True):

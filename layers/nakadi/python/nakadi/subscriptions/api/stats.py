@@ -256,9 +256,6 @@ def _partitions_in_text_order(event_type: EventType) -> Sequence[str]:
     return sorted(event_type.partitions)
 
 
-# Stalled subscriptions ------------------------------------------------------------------------------------------------
-
-
 class StalledSubscriptions(Struct, frozen=True, kw_only=True):
     """Looks at all subscriptions now and then. `stalled_ids` are of those that were so the last time.
 

@@ -22,8 +22,6 @@ from nakadi.streaming.session import (
     shortened_seconds,
 )
 
-# Parameters and limits ------------------------------------------------------------------------------------------------
-
 DEFAULT_MAX_UNCOMMITTED_EVENTS = 10
 
 # Clients take a connection for dead that is silent for half a minute, whatever flush timeout they asked for.
@@ -116,9 +114,6 @@ def _check_not_negative(name: str, value: int | None) -> None:
 def _refuse_unless(condition: bool, message: str) -> None:
     if not condition:
         raise Invalid(message)
-
-
-# Actions --------------------------------------------------------------------------------------------------------------
 
 
 class SendBatch(Struct, frozen=True):
@@ -246,9 +241,6 @@ SessionCall = (
     | GrantExtension
 )
 SessionAction = SessionLine | SessionCall | ClosePartition
-
-
-# Facts ----------------------------------------------------------------------------------------------------------------
 
 
 class SessionEnd(Enum):

@@ -92,9 +92,6 @@ def _check_partitions(requested: Sequence[EventTypePartition], event_types: Sequ
         )
 
 
-# Events ---------------------------------------------------------------------------------------------------------------
-
-
 def delivery_filter(access: ReadAccess, subscription_id: str, subject: Subject, attached: str = "") -> IsDeliverable:
     """The events of a subscription that a subject may see; of an event type that is `attached` to it, only those that
     are tagged for it."""
@@ -119,9 +116,6 @@ def is_misplaced_event(partition: EventTypePartition, record: Record) -> bool:
     metadata = event.get("metadata") if isinstance(event, dict) else None
     named = metadata.get("event_type") if isinstance(metadata, dict) else None
     return named is not None and named != partition.event_type
-
-
-# Where reading begins -------------------------------------------------------------------------------------------------
 
 
 # A session opens many partitions at once, and one read of the log's bounds serves them all.

@@ -41,6 +41,8 @@ from nakadi.subscriptions.stream.members import SubscriptionSessions
 from nakadi.subscriptions.stream.parking import ParkingService
 from nakadi.subscriptions.stream.session import SubscriptionSession
 
+log = logging.getLogger(__name__)
+
 ApplySessionFact = Callable[[float], Sequence[SessionAction]]
 """The outcome of a call, as a call of the session with the current time."""
 
@@ -156,12 +158,6 @@ class SessionCallExecutor:
         if self._parking is not None:
             self._parking.store.remove_replayed(partition, replay)
         self._members.end_replay(self._session.id, partition, replay)
-
-
-# Dead letters ---------------------------------------------------------------------------------------------------------
-
-
-log = logging.getLogger(__name__)
 
 
 class DeadLetterPublisher(Struct, frozen=True, kw_only=True):

@@ -39,8 +39,7 @@ from nakadi.subscriptions.stream.admission import KnownEventTypes, PartitionStar
 from nakadi.subscriptions.stream.calls import SessionCallExecutor
 from nakadi.subscriptions.stream.session import SubscriptionSession
 
-# Lines: the bytes of a subscription's stream, in the two forms that clients can ask for -------------------------------
-
+log = logging.getLogger(__name__)
 
 NewCursorToken = Callable[[], object]
 """Makes a token, whose text is sent."""
@@ -100,11 +99,6 @@ class EventSubscriptionFormat:
             return b"data: %s\n" % self._json.encode_line(line)
         return b": still here\n\n"
 
-
-# The driver -----------------------------------------------------------------------------------------------------------
-
-
-log = logging.getLogger(__name__)
 
 # A call is tried again after these pauses while a store does not answer.
 MIN_CALL_RETRY_PAUSE_SECONDS = 0.1

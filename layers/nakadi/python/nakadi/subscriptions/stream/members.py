@@ -47,6 +47,8 @@ from nakadi.ports.coordination import AssignmentChanged, Coordination
 from nakadi.subscriptions.api import assignments
 from nakadi.subscriptions.stream.actions import DepartureRecord, FailureCountChange, SharedState
 
+log = logging.getLogger(__name__)
+
 # With a hundred partitions there are a hundred sessions at most, who may all come at once.
 SESSION_CHANGE_ATTEMPTS = 200
 ATTEMPTS_WITHOUT_PAUSE = 3
@@ -203,11 +205,6 @@ class SubscriptionSessions(Struct, frozen=True):
             f"it was changed by others {SESSION_CHANGE_ATTEMPTS} times."
         )
 
-
-# Watching subscriptions -----------------------------------------------------------------------------------------------
-
-
-log = logging.getLogger(__name__)
 
 StateListener = Callable[[SharedState], None]
 

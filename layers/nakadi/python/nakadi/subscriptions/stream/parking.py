@@ -29,6 +29,8 @@ from nakadi.subscriptions.api.parked_events import ParkedEventStore, event_key, 
 from nakadi.subscriptions.stream.actions import GiveUpOnEvent, ParkEvents
 from nakadi.subscriptions.stream.partition_progress import PartitionProgress
 
+log = logging.getLogger(__name__)
+
 
 def parking_calls(progress: PartitionProgress, runs: Iterable[EventRun]) -> Iterator[ParkEvents]:
     """The calls that park events, each for as many as one write may park.
@@ -123,11 +125,6 @@ def _parking_batches(runs: Iterable[EventRun]) -> Iterator[list[EventRun]]:
     if step:
         yield step
 
-
-# Replays --------------------------------------------------------------------------------------------------------------
-
-
-log = logging.getLogger(__name__)
 
 # So many parked events are held in memory at a time.
 MAX_FETCHED_AT_ONCE = 20
