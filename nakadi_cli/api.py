@@ -1,4 +1,4 @@
-"""Calls of a broker, and its refusals as sentences."""
+"""Calls to a broker. A refusal becomes a sentence for the user."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Bringing a broker to what manifests say: create what is missing, change what differs, leave the rest alone.
+"""Brings a broker to the state that manifests describe: it creates what is missing, changes what differs, and leaves
+the rest alone.
 
-Only where it is asked for, what belongs to the applications of the manifests and is in none of them is deleted.
+Only on request does it delete what belongs to the manifests' applications but is in none of the manifests.
 """
 
 from __future__ import annotations

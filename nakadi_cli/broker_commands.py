@@ -1,4 +1,4 @@
-"""`nakadi timelines`, `storages`, `features` and `admin`: the broker itself."""
+"""`nakadi timelines`, `storages`, `features` and `admin`: commands about the broker itself."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What all commands have in common: options, examples in the help, the way to the broker.
+"""What all commands share: options, examples in the help, and the connection to the broker.
 
 Modules of commands are imported when one of their commands runs, and packages that take long to import where they are
-used: `nakadi --help` answers at once.
+used, so that `nakadi --help` answers at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`nakadi consume`: the events of a subscription to a command, which says with its exit code what may be committed."""
+"""`nakadi consume`: passes the events of a subscription to a command, whose exit code says what may be committed."""
 
 from __future__ import annotations
 

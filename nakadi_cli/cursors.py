@@ -1,4 +1,4 @@
-"""Places in partitions, as users name them: `begin`, `end`, a time, how long ago, or offsets."""
+"""Positions in partitions, as users write them: `begin`, `end`, a time, an age, or offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`nakadi doctor`: whether a broker is well, and if not, why."""
+"""`nakadi doctor`: says whether a broker is well, and if not, why."""
 
 from __future__ import annotations
 

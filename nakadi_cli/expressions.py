@@ -1,7 +1,7 @@
 """Conditions on events, such as `data.order.total > 100 and metadata.event_type == "x"`.
 
-A condition is parsed into functions; nothing of it is ever run as Python. Numbers compare with numbers and texts with
-texts; a comparison of different kinds is false, and so is one with a field that is missing, except `!=`.
+A condition is parsed into functions; it never runs as Python. Numbers compare with numbers and texts with texts. A
+comparison of different kinds is false, and so is one with a missing field, except with `!=`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What can go wrong, with the exit code of each."""
+"""The failures that commands report, with the exit code of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading what users hand in: JSON or YAML, from a file or from standard input."""
+"""Reads what users pass: JSON or YAML, from a file or from standard input."""
 
 from __future__ import annotations
 

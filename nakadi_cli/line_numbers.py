@@ -1,4 +1,4 @@
-"""In which line of a JSON or YAML file a part of its document begins."""
+"""Finds the line of a JSON or YAML file on which a part of its document begins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`nakadi serve`, `jobs` and `completion`: what does not ask a broker."""
+"""`nakadi serve`, `jobs` and `completion`: commands that call no broker."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Files that describe event types and subscriptions, in the format of clin.
+"""Manifests: files that describe event types and subscriptions, in clin's format.
 
-A manifest is YAML with `kind` and `spec`. `{{NAME}}` in it stands for a variable, and a value that begins with `@@@`
-for the content of another file, whose path is meant from the one that names it. A clin file lists processes, each with
-the folders of its manifests, its variables, and the environment that it is for.
+A manifest is YAML with `kind` and `spec`. `{{NAME}}` stands for a variable, and a value that begins with `@@@` for the
+content of another file, whose path is relative to the manifest. A clin file lists processes, each with the folders of
+its manifests, its variables, and its environment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Printing results: as JSON, as YAML, as a table."""
+"""Prints results as JSON, as YAML, or as a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All commands by name."""
+"""The program: all commands by name."""
 
 from __future__ import annotations
 

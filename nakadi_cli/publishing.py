@@ -1,4 +1,4 @@
-"""Publishing batches: what was not stored is sent again, what was refused is not."""
+"""Publishes batches: it sends again what was not stored, but not what was rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events out of files, an array or one event a line, and out of the lines of streams."""
+"""Reads events from files, which hold an array or one event a line, and from the lines of streams."""
 
 from __future__ import annotations
 

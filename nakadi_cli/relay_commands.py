@@ -1,4 +1,4 @@
-"""`nakadi relay`: from an outbox in PostgreSQL to the broker."""
+"""`nakadi relay`: sends events from an outbox in PostgreSQL to the broker."""
 
 from __future__ import annotations
 

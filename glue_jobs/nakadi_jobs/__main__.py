@@ -1,4 +1,6 @@
-"""`python -m nakadi_jobs [JOB] [ARGUMENTS]`: one of the jobs, or the three that end after each other in one Spark."""
+"""`python -m nakadi_jobs [JOB] [ARGUMENTS]`: runs one job, or the three jobs that end, one after the other in one
+Spark.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Acknowledges misfits and gaps of tables: they are counted as before, and no run warns of them again.
+"""Acknowledges misfits and gaps of tables: later runs still count them, but no longer warn of them.
 
-It needs no Spark: how many there are stands in the registry.
+It needs no Spark, since the registry has the numbers.
 """
 
 from __future__ import annotations

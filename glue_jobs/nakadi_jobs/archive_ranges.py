@@ -1,4 +1,4 @@
-"""The parts of the archive that hold the events of an event type, as the log index lists them, and what was read."""
+"""The parts of the archive that hold the events of an event type, as the log index lists them."""
 
 from __future__ import annotations
 

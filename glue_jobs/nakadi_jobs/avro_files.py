@@ -1,7 +1,7 @@
-"""Reads Avro files of Iceberg's metadata: those that no snapshot has are read by none of Iceberg's tables.
+"""Reads Avro files of Iceberg's metadata. Iceberg's own tables do not read files that no snapshot refers to.
 
-It knows what Iceberg writes: no references to types that were named before, and blocks that are deflated, packed with
-zstandard, or plain.
+It knows what Iceberg writes: no references to types that were named before, and blocks that are deflated, compressed
+with zstandard, or plain.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The columns of an event type's table, from the schemas that it ever had. No Spark is needed to know them.
+"""The columns of an event type's table, from all schemas that it ever had. This module needs no Spark.
 
-A property is a column if its values have one type and its name can be one. Everything else of an event is found in its
-text, which the table keeps for every event that its columns do not hold completely.
+A property is a column if its values have one type and its name can name a column. The table keeps the text of every
+event that its columns do not hold completely.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line that all jobs share, and what it opens: the same on a laptop and on Glue."""
+"""The command line that all jobs share, and what it opens; a laptop and Glue use the same one."""
 
 from __future__ import annotations
 

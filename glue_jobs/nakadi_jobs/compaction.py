@@ -1,6 +1,7 @@
-"""Tables from the archive: an Iceberg table for each event type, for compacted ones a second with the newest events.
+"""Writes tables from the archive: an Iceberg table for each event type, and for a compacted one a second table with the
+newest event of each key.
 
-`python -m nakadi_jobs.compaction --help` explains the arguments; they are the same on a laptop and on Glue.
+`python -m nakadi_jobs.compaction --help` explains the arguments, which are the same on a laptop and on Glue.
 """
 
 from __future__ import annotations

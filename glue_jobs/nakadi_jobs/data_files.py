@@ -1,7 +1,7 @@
-"""The data files of Iceberg's tables, by its own interface: which there are, and a change of a few rows without a job
-of Spark, whose start would take longer than the rows.
+"""The data files of Iceberg tables, through Iceberg's own interface: it lists them, and changes a few rows without a
+Spark job, whose start would take longer than the change.
 
-`java` is a table of Iceberg as it was when it was loaded, and stays so. `jvm` is where its classes are.
+`java` is an Iceberg table in the state in which it was loaded. `jvm` gives access to the Java classes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Erasing what no segment of the archive refers to any more, and that is there all the same.
+"""Erases what no segment of the archive refers to any more, but is still stored.
 
-A member of an archive object that was rewritten, merged or dropped stays in its object while the others are referred
-to, and in an object without references until that is removed. Both are searched here. What lives in an object with the
-value is moved out, and the object is removed at once: who reads in it looks for its events again.
+If a member of an archive object is rewritten, merged or dropped, its old bytes stay in the object as long as other
+members are in use; an object without references stays until it is removed. This module searches both. If an object has
+the value, it moves the members that are in use to another object and removes the old one at once; readers of the old
+one look their events up again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Erasing: which events hold a value at a path, what is left of them, and archive objects written anew without them."""
+"""Erasing: it finds the events that hold a value at a path, blanks them, and rewrites archive objects without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of event types: what they are called, and that they have the columns and the layout they should have."""
+"""The tables of an event type: their names, and whether they have the columns and the layout that they should have."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Values that Spark's own reading of JSON would change: they are read from their text, and become exactly that or NULL.
+"""Values that Spark's JSON reader would change: they are read from their text, and become exact values or NULL.
 
-Spark reads a number with more digits than a double has as the nearest one, 1e400 as infinite, and half of a surrogate
-pair as a question mark. Where what was read may be such a value, or a property had several types, the text is
-rewritten: each number becomes a string with a mark before it. All is read as strings, and the columns take what they
-can hold.
+Spark rounds a number with more digits than a double has, reads 1e400 as infinite, and half of a surrogate pair as a
+question mark. Where a line may have such a value, or a property had several types, this module rewrites the text: each
+number becomes a string with a mark before it. Spark then reads strings, and the columns take what they can hold.
 
 Expressions are Spark SQL in text: a wide table has thousands of them.
 """

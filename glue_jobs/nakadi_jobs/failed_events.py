@@ -1,4 +1,4 @@
-"""Erasing from events that consumers failed at: parked events, dead letters, and dead letters published once more."""
+"""Erases from events that consumers could not process: parked events, dead letters, and republished dead letters."""
 
 from __future__ import annotations
 

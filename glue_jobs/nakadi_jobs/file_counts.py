@@ -1,7 +1,7 @@
-"""Rows of tables, counted file by file without a job of Spark, and what was counted of files before.
+"""Counts the rows of tables file by file without a Spark job, and keeps earlier counts.
 
-A data file never changes, so what was counted of it holds for as long as the table has it. Where files were merged,
-erased from or written anew there are others, of which nothing is known yet: the history of a table is not asked for.
+A data file never changes, so its count stays valid as long as the table has the file. Merges, erasures and rewrites
+create new files, which are counted like all others: this module never consults the history of a table.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Tables within minutes: look at the log index every few seconds, and bring tables with news up to date.
+"""Keeps tables up to date within minutes: it looks at the log index every few seconds, and updates tables with new
+events.
 
-It is `compaction` in a loop, and the same exactly-once: how far a table has come is stored in the commit that brings it
-there (decision 0017 says why there is no checkpoint beside it). On a laptop it runs until it is interrupted, on Glue as
-a streaming job.
+It runs `compaction` in a loop, with the same exactly-once guarantee: the commit that adds rows to a table also stores
+how far the table has come (decision 0017 says why there is no checkpoint beside it). On a laptop it runs until it is
+interrupted, on Glue as a streaming job.
 """
 
 from __future__ import annotations

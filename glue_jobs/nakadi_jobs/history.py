@@ -1,4 +1,4 @@
-"""The table of what was measured, window by window."""
+"""The table of measurements, window by window."""
 
 from __future__ import annotations
 

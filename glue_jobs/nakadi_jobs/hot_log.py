@@ -1,4 +1,4 @@
-"""Erasing from the part of the embedded log that is in the data file."""
+"""Erases from the part of the embedded log that is in the data file."""
 
 from __future__ import annotations
 

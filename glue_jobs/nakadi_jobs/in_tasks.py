@@ -1,4 +1,4 @@
-"""Work on parts of the archive where Spark's tasks run: one process would be too small for all events."""
+"""Runs work on parts of the archive in Spark's tasks: one process would be too small for all events."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What tables are partitioned and sorted by: the usual, or what annotations of the event type ask for.
+"""How tables are partitioned and sorted: the default, or what annotations of the event type ask for.
 
-Iceberg keeps what each file was written by, so a change rewrites nothing: it is there for what is written next.
+Iceberg stores the layout with each file, so a change rewrites nothing: it applies to the files that are written next.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where an erased value could be left on disk: files that runs left when they were cut short, those of old snapshots,
-rows that are only marked as replaced, and bounds in manifests.
+"""Finds erased values that are still on disk: in files of interrupted runs, in files of old snapshots, in rows that are
+only marked as replaced, and in the bounds of manifests.
 
-What a table shows is looked through by its rows, and what the archive refers to by its events. This is for the rest.
+Other modules search the rows of tables and the events of the archive. This one searches the rest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Traffic, counted from lines of the archive, and the measures made of the counts."""
+"""Counts traffic in lines of the archive, and derives measurements from the counts."""
 
 from __future__ import annotations
 

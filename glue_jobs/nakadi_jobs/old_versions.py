@@ -1,7 +1,7 @@
-"""Erasing from old versions: a bucket that keeps versions still has what was removed or replaced.
+"""Erases from old versions: a bucket that keeps versions still has what was removed or replaced.
 
-Old versions of archive objects are searched, and those with the value are removed. Of the event type's tables and of
-copies for Spark, all old versions are removed, since no state of a table refers to them.
+It searches old versions of archive objects, and removes those with the value. It removes all old versions of the event
+type's tables and of copies for Spark, since no state of a table refers to them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A batch of the archive for a table: as data files where lines are plain, and as text for Spark where they are not."""
+"""Turns a batch of the archive into rows of a table: plain lines become data files, other lines become text for Spark."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Data files of tables, made of members of the archive without a job of Spark, as far as lines are plain.
+"""Writes data files of tables from members of the archive without a Spark job, as far as lines are plain.
 
-What is not plain is gathered: it becomes text that Spark reads with care. Where most is like that, nothing is gained,
-and all that follows is gathered as it is.
+Lines that are not plain are gathered as text, which Spark reads with care. If most lines are of that kind, the rest is
+gathered without a further look.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Lines of the archive as rows in Arrow, as far as their values are plain: nothing there could become another value.
+"""Lines of the archive as rows in Arrow, as far as they are plain: no value of a plain line could become another one.
 
-Which lines are left to Spark is decided by their text, before a value is looked at, and by what Arrow refuses to read:
-long numbers, exponents, halves of surrogate pairs, moments in other ways of writing, values of another type. What has a
-member without a column has a row, and its text in it.
+The text of a line decides whether Spark has to read it, before any value is looked at; so does Arrow, which rejects
+long numbers, exponents, halves of surrogate pairs, other spellings of moments, and values of another type. An event
+with a member that has no column gets a row that also holds its text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plots of measurements: rates, sizes, how unevenly partitions are filled, and how far tables are."""
+"""Plots of measurements: rates, sizes, skew of partitions, and progress of tables."""
 
 from __future__ import annotations
 

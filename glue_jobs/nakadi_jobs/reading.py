@@ -1,8 +1,8 @@
-"""The archive's objects as Spark reads them: where they lie, or gathered first.
+"""The archive's objects as Spark reads them: in place, or gathered first.
 
-Gathering copies the members that are wanted, and nothing else, into a few objects for Spark, each object of the archive
-once for all event types. It is done where most of an object belongs to others, where Spark cannot reach the archive,
-and where something is damaged: every member is checked on its way.
+Gathering copies the wanted members, and nothing else, into a few objects for Spark, and reads each archive object once
+for all event types. It happens where most of an object belongs to other event types, where Spark cannot reach the
+archive, and where something is damaged: it checks every member that it copies.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Removal of events: those that are too old, those of deleted event types, and those that have to be erased.
+"""Removes events that are too old, events of deleted event types, and events to be erased.
 
-`python -m nakadi_jobs.retention --help` explains the arguments; they are the same on a laptop and on Glue.
+`python -m nakadi_jobs.retention --help` explains the arguments, which are the same on a laptop and on Glue.
 """
 
 from __future__ import annotations

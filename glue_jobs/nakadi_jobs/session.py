@@ -1,4 +1,4 @@
-"""A Spark session with an Iceberg catalog: on Glue, or on a machine that perhaps has not even a Java."""
+"""A Spark session with an Iceberg catalog, on Glue or on a machine that may not even have Java."""
 
 from __future__ import annotations
 

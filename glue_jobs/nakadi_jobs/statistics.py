@@ -1,6 +1,6 @@
-"""Traffic of each event type, measured from the archive: sizes, rates, parallelism, and the partitions to have.
+"""Measures the traffic of each event type from the archive: sizes, rates, parallelism, and recommended partitions.
 
-`python -m nakadi_jobs.statistics --help` explains the arguments; they are the same on a laptop and on Glue.
+`python -m nakadi_jobs.statistics --help` explains the arguments, which are the same on a laptop and on Glue.
 """
 
 from __future__ import annotations

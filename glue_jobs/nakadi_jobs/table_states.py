@@ -1,7 +1,7 @@
-"""What the registry has of each table: what the broker shows of it, and by what it sees whether a job has work to do.
+"""The registry's document about each table: the broker shows it, and uses it to see whether a job has work to do.
 
-A state is written after the commit that it describes. A job that is killed in between leaves the state of the commit
-before; the next run writes the right one, but does not know the misfits of the commit in between.
+A job writes the state after the commit that it describes. If the job is killed in between, the document describes the
+previous commit; the next run writes the right one, but does not know the misfits of the commit in between.
 """
 
 from __future__ import annotations

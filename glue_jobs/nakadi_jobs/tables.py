@@ -1,7 +1,7 @@
-"""Iceberg tables: made, grown, and changed by whole runs that either count or do not.
+"""Iceberg tables: it creates and extends them, and changes them by whole runs that either take effect or do not.
 
-A run writes to a branch of its own, and at its end the table becomes what the branch is, unless another run changed it
-meanwhile. How far a run has read is written with what it has read, in the same commit.
+A run writes to a branch of its own. At its end, the table takes over the branch, unless another run has changed the
+table meanwhile. The commit that stores the rows also stores how far the run has read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The archive's lines as rows of tables. Nothing here reads or writes: tables in, tables out."""
+"""Turns the archive's lines into rows of tables. Nothing here reads or writes: tables in, tables out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wiping data files after an erasure: what was deleted from them is to be in no byte of them any more."""
+"""Wipes data files after an erasure, so that no byte of them holds deleted text."""
 
 from __future__ import annotations
 
