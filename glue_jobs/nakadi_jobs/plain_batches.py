@@ -1,4 +1,4 @@
-"""Turns a batch of the archive into rows of a table: plain lines become data files, other lines become text for Spark."""
+"""Turns a batch of the archive into rows of a table: plain lines become data files, all others text for Spark."""
 
 from __future__ import annotations
 
