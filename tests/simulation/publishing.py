@@ -1,8 +1,9 @@
 """Worlds of publishers that send the same events: `python -m tests.simulation.publishing [WORLDS] [FIRST]`.
 
-A world has a log, claims, publishers and a clock that the world moves. Each step of an append is one move: others move
-in between, processes die there, calls fail before or after their effect, and an append whose answer is lost may come
-into the log later. The event type moves to other timelines meanwhile. One seed determines everything.
+A world has a log, claims, publishers and a time that the world moves; the clock of each publisher is somewhat wrong.
+Each step of an append is one move: others move in between, processes die there, calls fail before or after their
+effect, and an append whose answer is lost may come into the log later. The event type moves to other timelines
+meanwhile. One seed determines everything.
 
 What must hold: an event is stored once within its window, and who is told that an event is stored, or is a duplicate,
 finds it in the log. In the end, when nothing fails any more, every publisher is told so.
@@ -20,6 +21,8 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+from msgspec import Struct
+
 from nakadi.common.waiting import run_blocking
 from nakadi.engines.memory.eid_claims import MemoryEidClaims
 from nakadi.engines.memory.event_log import MemoryLog
@@ -33,10 +36,28 @@ from tests.support.clock import HandMovedClock
 LATE_SECONDS = 12.0
 """How much later an append may come into the log whose answer was lost."""
 
-MAX_APPEND_SECONDS = 69.0
+MAX_APPEND_SECONDS = 54.0
 """An append comes into the log within this time after it was begun, or never."""
+MAX_SKEW_SECONDS = 7.4
+"""A clock is ahead or behind by so much, so that two of them differ by less than 15 seconds."""
 MAX_CONFIRMATION_DELAY = timedelta(seconds=120)
 """A window is counted from when an event was known to be stored."""
+
+
+class SkewedClock(Struct, frozen=True):
+    """A machine's clock: its time of day is off, its steady clock is not."""
+
+    time: HandMovedClock
+    skew: timedelta
+
+    def now(self) -> datetime:
+        return self.time.now() + self.skew
+
+    def monotonic(self) -> float:
+        return self.time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        self.time.sleep(seconds)
 
 
 class Broken(AssertionError):
@@ -50,6 +71,7 @@ class World:
         self.clock = HandMovedClock()
         self.log = MemoryLog(self.clock)
         self.claims = MemoryEidClaims()
+        self.max_skew = self.drawn.choice([0.0, MAX_SKEW_SECONDS])
         self.partitions = self.drawn.choice([1, 1, 3])
         self.window = timedelta(seconds=self.drawn.choice([5, 60, 300, 3600]))
         self.faults = self.drawn.choice([0.0, 0.02, 0.1, 0.3])
@@ -164,7 +186,7 @@ class World:
         self.has_grown = False
         for times in map(sorted, self.stored_times().values()):
             for earlier, later in pairwise(times):
-                if later - earlier < self.window:
+                if later - earlier < self.window - timedelta(seconds=2 * self.max_skew):
                     raise Broken(f"An event is stored at {earlier}, and at {later} again.")
 
     def check_told(self, eid: uuid.UUID, asked_at: datetime) -> None:
@@ -178,6 +200,8 @@ class Publisher:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        skew = world.drawn.choice([-1, -0.5, 0, 0.5, 1]) * world.max_skew
+        self.clock = SkewedClock(world.clock, timedelta(seconds=skew))
         self.is_satisfied = False
         self.begin_batch()
 
@@ -207,7 +231,7 @@ class Publisher:
             logs=world,
             claims=world.claims,
             positions=world.drawn.choice(world.positions),
-            clock=world.clock,
+            clock=self.clock,
             storage_id="default",
             topic=world.topics[-1],
             batches=batches,

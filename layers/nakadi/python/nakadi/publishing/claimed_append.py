@@ -51,8 +51,9 @@ log = logging.getLogger(__name__)
 
 CLAIMS_HOLD_FOR = timedelta(seconds=20)
 APPEND_SETTLES_AFTER = timedelta(seconds=90)
-APPEND_SETTLES_AFTER_ITS_END = timedelta(seconds=15)
-"""For an append that came back without success: what is on its way in a network arrives within that time."""
+APPEND_SETTLES_AFTER_ITS_END = timedelta(seconds=30)
+"""For an append that came back without success: what is on its way in a network arrives within half of that time, and
+the other half is for clocks that differ."""
 
 CLAIMS_KEPT_BEHIND_WINDOW = timedelta(hours=1)
 MAX_CLOCK_DIFFERENCE = timedelta(seconds=30)
