@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from nakadi.delivery import lane_states
 from nakadi.event_types import timeline_states
 from nakadi.subscriptions.stream import partition_states, session_states
 from tests.support.state_diagrams import state_diagram
@@ -56,5 +57,7 @@ def test_the_diagrams_are_the_tables_of_the_states():
             partition_states.AT_WORK,
         ),
         state_diagram(timeline_states.TRANSITIONS, timeline_states.TimelineState.ANNOUNCED),
+        state_diagram(lane_states.LANE_TRANSITIONS, lane_states.LaneState.EMPTY),
+        state_diagram(lane_states.DELIVERY_TRANSITIONS, lane_states.DeliveryState.DELIVERING),
     ]
     assert re.findall(r"```mermaid\n(stateDiagram.*?)\n```", PAGE, re.DOTALL) == drawn, "\n\n".join(drawn)

@@ -20,6 +20,7 @@ from tests.support.http import check_against_description
 from tests.support.openapi import assert_answer_matches
 from tests.support.parking import PARKING, a_keyed_definition, give_up_on_the_next, parked_ids, publish_events
 from tests.support.patience import PATIENCE, until
+from tests.support.receiver import ON_LOOPBACK, Receiver, a_sink
 from tests.support.subscriptions import a_cursor, change_request, create_subscription
 
 STREAM = "application/x-json-stream"
@@ -149,7 +150,19 @@ class Tour:
         self.ask("reset_subscription_cursors", there, json={"items": [a_cursor(name)]})
         self.ask("get_subscription_cursors", there)
         self.ask("get_subscription_stats", there)
+        self.deliver(there)
         self.ask("delete_subscription", there)
+
+    def deliver(self, there: str) -> None:
+        with Receiver() as receiver:
+            for _ in ("it is new", "it is replaced"):
+                self.ask("put_sink", there, json=a_sink(receiver))
+            self.ask("test_sink", there)
+            self.ask("pause_sink", there)
+            self.ask("get_sink", there)
+            self.ask("resume_sink", there)
+            self.ask("rotate_sink_secret", there)
+            self.ask("remove_sink", there)
 
     def consume(self) -> None:
         name = create_event_type(self.api)["name"]
@@ -207,7 +220,10 @@ def _fill_template(template: str, values: Iterator[str]) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def tours() -> Iterator[dict[str, list[tuple[str, Answer]]]]:
     """What every operation answers, by `Accept` header."""
-    with Broker() as broker, check_against_description(httpx.Client(base_url=broker.url, timeout=PATIENCE)) as api:
+    with (
+        Broker(**ON_LOOPBACK) as broker,
+        check_against_description(httpx.Client(base_url=broker.url, timeout=PATIENCE)) as api,
+    ):
         taken = [Tour(broker, api, accept) for accept in ("*/*", "application/problem+json", STREAM)]
         for each in taken:
             each.take()

@@ -15,17 +15,24 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 CONTRACT = TESTS.parent / "docs" / "contract"
 
-AREAS = {"R": "registry", "P": "publishing", "L": "low-level streams", "C": "cursors", "S": "subscriptions"}
+AREAS = {
+    "R": "registry",
+    "P": "publishing",
+    "L": "low-level streams",
+    "C": "cursors",
+    "S": "subscriptions",
+    "X": "deliveries",
+}
 FLAGS = ("core", "edge", "internal")
 
 # One item of a list: `- <a id="s188"></a>**S188** *core* If batch_flush_timeout …`
 ITEM = re.compile(r'^- <a id="(?P<anchor>[^"]+)"></a>\*\*(?P<number>\S+)\*\* \*(?P<flag>\w+)\* (?P<text>.+)$')
 TRAP = re.compile(r'^(?P<number>\d+)\. <a id="trap-(?P=number)"></a>', re.MULTILINE)
 
-NUMBER = r"[RPLCS]\d+a?"
+NUMBER = r"[RPLCSX]\d+a?"
 CITED = re.compile(rf"\b{NUMBER}\b")
 BRACKETS = re.compile(rf"\((?:{NUMBER}|traps? \d)[^()]*\)")
-RANGE = re.compile(r"\b([RPLCS])(\d+)[-\u2013]\1?(\d+)\b")
+RANGE = re.compile(r"\b([RPLCSX])(\d+)[-\u2013]\1?(\d+)\b")
 TRAPS = re.compile(r"\btraps? (\d+(?:, \d+)*)")
 
 

@@ -34,6 +34,11 @@ OTHERS = {
     "redrive_parked_event": "parked events are not remembered",
     "redrive_parked_events": "as above",
     "skip_parked_event": "as above",
+    **dict.fromkeys(
+        ("put_sink", "remove_sink", "pause_sink", "resume_sink", "rotate_sink_secret"),
+        "no process remembers a sink: those that deliver read all of them every second",
+    ),
+    "test_sink": "it changes nothing",
     "publish_events": "events are in the log",
     "delete_events": "as above",
     "stream_subscription_events_with_parameters": "it reads",

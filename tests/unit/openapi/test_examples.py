@@ -69,9 +69,16 @@ WITH_A_SUBSCRIPTION = (
     "leave_subscription_stream",
     "list_parked_events",
     "redrive_parked_events",
+    "put_sink",
+    "get_sink",
+    "pause_sink",
+    "resume_sink",
+    "rotate_sink_secret",
+    "remove_sink",
     "delete_subscription",
 )
 NEED_A_STREAM = {
+    "test_sink",
     "get_parked_event",
     "skip_parked_event",
     "redrive_parked_event",

@@ -49,6 +49,7 @@ class AuditedResources(Struct, frozen=True, kw_only=True):
     get_subscriptions: Callable[[], Subscriptions]
     get_parked_events: Callable[[], ParkedEvents]
     get_coordination: Callable[[], Coordination]
+    read_sink: ReadState
 
     def audited_operations(self) -> Mapping[str, AuditedOperation]:
         """Operation -> what it changes."""
@@ -70,6 +71,10 @@ class AuditedResources(Struct, frozen=True, kw_only=True):
             ),
             "update_subscription": subscription,
             "delete_subscription": subscription,
+            **dict.fromkeys(
+                ("put_sink", "remove_sink", "pause_sink", "resume_sink", "rotate_sink_secret"),
+                AuditedOperation("sink", resource_name_from_path("subscription_id"), self.read_sink),
+            ),
             "reset_subscription_cursors": AuditedOperation(
                 "cursors", resource_name_from_path_if_body_lists("subscription_id"), self._cursors_state
             ),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property, partial
 from socket import socket
@@ -42,8 +42,11 @@ from nakadi.ports.event_log import DelayedIndexLog, PushConsumerLog
 
 if TYPE_CHECKING:
     from nakadi.app.audit import Audit
+    from nakadi.app.deliveries import DeliveryServices
     from nakadi.app.registration import RegistrationServices
     from nakadi.app.subscriptions import SubscriptionRequests, SubscriptionServices
+    from nakadi.http.server import SideTask
+    from nakadi.http.views import View
     from nakadi.model.event_type import EventType, EventTypeDraft
     from nakadi.publishing.batch import BatchOutcome
     from nakadi.publishing.claimed_append import LogDeduplication
@@ -144,8 +147,16 @@ class BrokerServices(BrokerCore):
         except Unavailable:
             log.warning("Looking up the broker's own event types failed", exc_info=True)
 
+    @property
+    def side_tasks(self) -> Sequence[SideTask]:
+        """What a server of this broker runs beside its connections."""
+        services = self.delivery_services
+        return [] if services.safe is None else [services.dispatcher.run]
+
     def close(self) -> None:
         """Give everything back, in the order in which the parts lean on each other."""
+        if "delivery_services" in vars(self):
+            self.delivery_services.close()
         if "subscription_streams" in vars(self):
             self.subscription_streams.close()
         if "kpi_collector" in vars(self):
@@ -429,9 +440,13 @@ class BrokerServices(BrokerCore):
             get_subscriptions=lambda: self.subscription_services.subscriptions,
             get_parked_events=lambda: self.subscription_requests.parked_events,
             get_coordination=lambda: self.coordination,
+            read_sink=self._read_sink,
         )
         events = SystemEventPublisher(event_types=self.system_event_types, publisher=self.publisher, clock=self.clock)
         return Audit(self.features, events, resources.audited_operations(), name_hasher(self.settings.hash_salt))
+
+    def _read_sink(self, subscription_id: str) -> View | None:
+        return self.delivery_services.read_sink(subscription_id)
 
     def write_kpis_only_when_asked(self, report_dropped: ReportDroppedKpis) -> None:
         """For a process whose threads stand still between requests; to be called before anything is made.
@@ -480,7 +495,25 @@ class BrokerServices(BrokerCore):
     def subscription_requests(self) -> SubscriptionRequests:
         from nakadi.app.subscriptions import make_subscription_requests
 
-        return make_subscription_requests(self, self.subscription_services, self.coordination, self.cursor_resolver)
+        return make_subscription_requests(
+            self,
+            self.subscription_services,
+            self.coordination,
+            self.cursor_resolver,
+            self.delivery_services.sinks,
+        )
+
+    @cached_property
+    def delivery_services(self) -> DeliveryServices:
+        from nakadi.app.deliveries import DeliveryServices
+
+        return DeliveryServices(
+            core=self,
+            subscriptions=self.subscription_services.subscriptions,
+            get_coordination=lambda: self.coordination,
+            get_streams=lambda: self.subscription_streams,
+            get_kpi_collector=lambda: self.kpi_collector,
+        )
 
     @cached_property
     def subscription_streams(self) -> SubscriptionStreams:

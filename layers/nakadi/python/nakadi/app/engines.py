@@ -7,10 +7,11 @@ does not use. Each port has a table of its engines, `…_OPENERS`; docs/architec
 from __future__ import annotations
 
 import re
+import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from socket import socket
@@ -31,6 +32,7 @@ from nakadi.ports.eid_claims import EidClaims
 from nakadi.ports.event_log import EventLog
 from nakadi.ports.log_index import LogIndex
 from nakadi.ports.registry import Registry
+from nakadi.ports.secret_box import SecretBox
 
 if TYPE_CHECKING:
     from nakadi.engines.archive.policy import ArchivePolicy, TopicCatalog
@@ -194,6 +196,32 @@ def data_file_paths(urls: Iterable[str]) -> Sequence[Path]:
     from nakadi.engines.sqlite.file import path_in_url
 
     return sorted({path_in_url(url) for url in urls if url.startswith("sqlite:")})
+
+
+def open_secret_box(registry_url: str) -> SecretBox | None:
+    """The box for the secrets that a registry stores: its key is as lasting as the registry. None if there is none."""
+    opener = SECRET_BOX_OPENERS.get(registry_url.partition(":")[0])
+    return None if opener is None else opener(registry_url)
+
+
+def _open_memory_secret_box(_url: str) -> SecretBox:
+    from nakadi.engines.common.key_file import KEY_BYTES, AesSecretBox
+
+    return AesSecretBox(partial(secrets.token_bytes, KEY_BYTES))
+
+
+def _open_sqlite_secret_box(url: str) -> SecretBox:
+    from nakadi.engines.common.key_file import AesSecretBox, read_or_make_key
+    from nakadi.engines.sqlite.file import path_in_url
+
+    path = path_in_url(url)
+    return AesSecretBox(partial(read_or_make_key, path.with_name(f"{path.name}.key")))
+
+
+SECRET_BOX_OPENERS: Mapping[str, Callable[[str], SecretBox]] = {
+    "memory": _open_memory_secret_box,
+    "sqlite": _open_sqlite_secret_box,
+}
 
 
 def _open_nothing() -> None:

@@ -116,9 +116,14 @@ def _cursor_routes(broker: BrokerServices) -> list[Route]:
 
 def _subscription_routes(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes.parked_events import ParkedEventHandlers
+    from nakadi.http.routes.sinks import SinkHandlers
 
-    subscribing = broker.subscription_requests
-    return [*subscribing.handlers.routes(), *ParkedEventHandlers(subscribing.parked_events).routes()]
+    subscribing, delivering = broker.subscription_requests, broker.delivery_services
+    return [
+        *subscribing.handlers.routes(),
+        *ParkedEventHandlers(subscribing.parked_events).routes(),
+        *SinkHandlers(delivering.sinks, delivering.try_sink).routes(),
+    ]
 
 
 def _subscription_stream_routes(broker: BrokerServices) -> list[Route]:

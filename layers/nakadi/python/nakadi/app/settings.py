@@ -181,6 +181,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     `service=dlq-viewer,team=ops`; `*=*` for everyone. Empty: those in `NAKADI_DEFAULT_ADMIN`, or everyone while
     authentication is off."""
 
+    # Sinks
+    sink_schemes: tuple[str, ...] = ("https",)
+    """The schemes that the URL of a sink may have: `https`, or `https,http`."""
+    sink_networks: tuple[str, ...] = ()
+    """Networks that sinks may be in, beside the internet, such as `10.1.0.0/16,127.0.0.1/32`. The broker does not
+    deliver to other private, loopback, link-local or multicast addresses ([push](push.md#what-is-safe))."""
+
     # Audit log, KPIs and metrics
     audit_owning_application: str = "stups_nakadi"
     """The owning application of the event type for the audit log."""

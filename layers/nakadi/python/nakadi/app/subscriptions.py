@@ -7,6 +7,7 @@ from msgspec import Struct
 from nakadi.app.core import BrokerCore
 from nakadi.app.settings import Settings
 from nakadi.common.caching import Cache
+from nakadi.delivery.sinks import Sinks
 from nakadi.event_types.snapshot import CursorResolver
 from nakadi.http.routes.subscriptions import SubscriptionHandlers
 from nakadi.model.subscription import Subscription
@@ -127,7 +128,11 @@ class SubscriptionRequests(Struct, frozen=True, kw_only=True):
 
 
 def make_subscription_requests(
-    core: BrokerCore, services: SubscriptionServices, coordination: Coordination, cursor_resolver: CursorResolver
+    core: BrokerCore,
+    services: SubscriptionServices,
+    coordination: Coordination,
+    cursor_resolver: CursorResolver,
+    sinks: Sinks,
 ) -> SubscriptionRequests:
     subscriptions = services.subscriptions
     reset_requests = make_reset_requests(core.settings, services)
@@ -176,6 +181,7 @@ def make_subscription_requests(
         ),
         permissions=core.permissions,
         features=core.features,
+        sinks=sinks,
     )
     parked_events = ParkedEvents(
         subscription_repository=subscriptions,

@@ -193,6 +193,13 @@ class Metrics:
         self.events_skipped = self._add_counter(
             "nakadi_events_skipped_total", "Events that consumers could not process and that the policy skipped."
         )
+        self.sinks_served = self._add_gauge("nakadi_sinks_served", "Sinks to which this process delivers.")
+        self.sink_attempts = self._add_counter(
+            "nakadi_sink_attempts_total",
+            "Attempts to deliver a batch to a sink: `delivered`, `failed`, `later` if it was not reached or asked for"
+            " time, `gone` if it answered 410.",
+            ("outcome",),
+        )
 
     def _define_sqlite(self) -> None:
         self.log_commit_seconds = self._add_histogram(

@@ -10,7 +10,7 @@ import gc
 import socket
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from email.utils import formatdate
 from typing import Protocol
 
@@ -53,6 +53,10 @@ def open_listening_socket(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=family, backlog=LISTEN_BACKLOG)
 
 
+SideTask = Callable[[], Coroutine[object, object, None]]
+"""Runs on the loop of a server until it is cancelled, and then comes to its end."""
+
+
 class ConnectionSource(Protocol):
     """Connections that another process accepts, and hands over."""
 
@@ -72,7 +76,7 @@ class Server:
     Behind a proxy that keeps connections, `closes_after_streams` has to be False.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # every part by its name
         self,
         application: AnsweringApp,
         *,
@@ -83,7 +87,9 @@ class Server:
         metrics: Metrics | None = None,
         served_hosts: ServedHosts | None = None,
         closes_after_streams: bool = True,
+        side_tasks: Sequence[SideTask] = (),
     ) -> None:
+        self._side_tasks = side_tasks
         self._edge = AsgiApplication(application, threads=threads, limits=limits, metrics=metrics)
         self._grace_seconds = grace_seconds
         self._state = ServerState(
@@ -114,11 +120,14 @@ class Server:
             listening.start_serving(self._new_connection)
             listener = listening
         dating = asyncio.create_task(self._keep_date_header_current())
+        beside = [asyncio.create_task(each()) for each in self._side_tasks]
         try:
             await stopping.wait()
         finally:
             dating.cancel()
+            ending = asyncio.create_task(_end_side_tasks(beside, self._grace_seconds))
             await self._shut_down(listener)
+            await ending
 
     def _new_connection(self) -> Connection:
         return Connection(self._state, self._edge.quick_answerer)
@@ -169,3 +178,15 @@ class Server:
         if late:
             # A task that gives something back as it ends may wait for a store that does not answer.
             await asyncio.wait(late, timeout=1)
+
+
+async def _end_side_tasks(tasks: Sequence[asyncio.Task[None]], grace_seconds: float) -> None:
+    """Have tasks come to their end, in time or at once."""
+    if not tasks:
+        return
+    for timeout in (grace_seconds, 1.0):
+        for task in tasks:
+            task.cancel()
+        _, late = await asyncio.wait(tasks, timeout=timeout)
+        if not late:
+            return

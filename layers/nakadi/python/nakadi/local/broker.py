@@ -302,6 +302,7 @@ class Broker:
                 limits=limits,
                 metrics=self._inside.metrics,
                 choose_hosts=self._inside.settings.served_hosts_at,
+                side_tasks=self._inside.side_tasks,
             )
         except (OSError, BadSetting):
             self._inside.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -18,7 +18,7 @@ from nakadi.http.asgi import RequestLimits
 from nakadi.http.console import with_console
 from nakadi.http.direct import AnsweringApp
 from nakadi.http.hosts import ServedHosts
-from nakadi.http.server import Server, new_event_loop, open_listening_socket
+from nakadi.http.server import Server, SideTask, new_event_loop, open_listening_socket
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ class ServerThread:
         limits: RequestLimits | None = None,
         metrics: Metrics | None = None,
         choose_hosts: Callable[[str], ServedHosts | None] = lambda _: None,
+        side_tasks: Sequence[SideTask] = (),
     ) -> None:
         """`choose_hosts` is called with the address that the server is bound to."""
         self._grace_seconds = grace_seconds
@@ -56,7 +57,7 @@ class ServerThread:
             raise
         self._thread = threading.Thread(
             target=self._serve,
-            args=(application, grace_seconds, limits, metrics, hosts),
+            args=(application, grace_seconds, limits, metrics, hosts, side_tasks),
             name="nakadi-server",
             daemon=True,
         )
@@ -86,10 +87,16 @@ class ServerThread:
         limits: RequestLimits | None,
         metrics: Metrics | None,
         served_hosts: ServedHosts | None,
+        side_tasks: Sequence[SideTask],
     ) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             server = Server(
-                application, grace_seconds=grace_seconds, limits=limits, metrics=metrics, served_hosts=served_hosts
+                application,
+                grace_seconds=grace_seconds,
+                limits=limits,
+                metrics=metrics,
+                served_hosts=served_hosts,
+                side_tasks=side_tasks,
             )
             runner.run(server.serve(self._listening, self._stopping))
 
@@ -102,6 +109,7 @@ def make_server(broker: BrokerServices, settings: Settings, bound_address: str) 
         limits=RequestLimits(max_memory_bytes=settings.max_request_memory_bytes // settings.workers),
         metrics=broker.metrics,
         served_hosts=settings.served_hosts_at(bound_address),
+        side_tasks=broker.side_tasks,
     )
 
 

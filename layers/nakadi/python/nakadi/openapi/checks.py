@@ -35,6 +35,12 @@ MESSAGES_BY_FIELD_AND_RULE: Mapping[tuple[str, str], str] = {
     **{("id", rule): STORAGE_ID_MESSAGE for rule in ("pattern", "minLength", "maxLength")},
     ("event_types", "minItems"): "must contain at least one element",
     **{
+        (f"{parent}{name}", rule): f"must be between 1 and {most}"
+        for parent in ("", "sink.")
+        for name, most in (("batch_limit", 1000), ("timeout_seconds", 60), ("max_in_flight", 100))
+        for rule in ("minimum", "maximum")
+    },
+    **{
         (f"{cursors}.{name}", "minLength"): f"cursor {name} cannot be empty"
         for cursors in ("initial_cursors", "items")
         for name in ("partition", "offset")

@@ -11,12 +11,14 @@ from msgspec import Struct
 
 from nakadi.auth.features import Features
 from nakadi.auth.permissions import Permissions
+from nakadi.delivery.sinks import Sinks
 from nakadi.event_types.system_event_type_definitions import KPI_EVENT_TYPES
 from nakadi.http.bodies import ObjectReader, json_body, object_body
 from nakadi.http.drafts import attribute_parameter, subscription_draft
 from nakadi.http.message import Request, Response, empty_response, is_request_about_kpis, json_response
 from nakadi.http.parameters import FlagParameter, Header, IntegerParameter, ListParameter, TextParameter
 from nakadi.http.router import Lane, Route
+from nakadi.http.routes.sinks import sink_draft, stored_sink_view
 from nakadi.http.subscription_views import (
     committed_cursors_view,
     cursor_results_view,
@@ -79,6 +81,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
     open_streams: OpenStreams
     permissions: Permissions
     features: Features
+    sinks: Sinks
 
     def routes(self) -> list[Route]:
         all_, one = "/subscriptions", "/subscriptions/{subscription_id}"
@@ -160,14 +163,22 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
         return TOKEN.read(request) or (FIRST_PAGE if by_token else None)
 
     def create(self, request: Request) -> Response:
-        draft = subscription_draft(object_body(request))
+        body = object_body(request)
+        draft, wanted = subscription_draft(body), body.object("sink")
+        sink = None if wanted is None else sink_draft(wanted)
+        if sink is not None:
+            self.sinks.check_of_new_subscription(sink, draft.event_types or (), request.subject)
         subscription, is_new = self.creation.create(draft, request.subject)
+        view = subscription_view(subscription)
+        if sink is not None:
+            # A request that is repeated because this failed finds the subscription, and registers the sink.
+            view["sink"] = stored_sink_view(self.sinks.put_if_missing(subscription.id, sink, request.subject))
         location = f"/subscriptions/{subscription.id}"
         warning = _warning_header(subscription.annotations)
         if not is_new:
-            return json_response(subscription_view(subscription), 200, {"location": location, **warning})
+            return json_response(view, 200, {"location": location, **warning})
         headers = {"location": location, "content-location": location, **warning}
-        return json_response(subscription_view(subscription), 201, headers)
+        return json_response(view, 201, headers)
 
     def get(self, request: Request) -> Response:
         subscription = self.subscriptions.get(read_subscription_id(request))

@@ -45,6 +45,8 @@ SUBSCRIPTION_KEYS_KIND = "subscription-keys"
 SUBSCRIPTIONS_BY_EVENT_TYPE_KIND = "subscription-lines"
 NEW_SUBSCRIPTION_MARKS_KIND = "subscription-marks"
 DELETED_SUBSCRIPTIONS_KIND = "subscription-leftovers"
+COMPANION_KINDS = ("sinks", "sink-reports")
+"""Documents of other rooms about one subscription, under its id: they go with it."""
 
 SUBSCRIPTIONS_PER_QUERY = 1000
 MAX_CHANGES_PER_WRITE = 99
@@ -217,6 +219,7 @@ def changes_to_remove(subscription: Subscription) -> tuple[DocumentChange, ...]:
         RemoveDocument(SUBSCRIPTIONS_KIND, subscription.id, expected_revision=subscription.revision),
         RemoveDocument(SUBSCRIPTION_KEYS_KIND, _key_of_subscription(subscription)),
         PutDocument(DELETED_SUBSCRIPTIONS_KIND, subscription.id, {}),
+        *(RemoveDocument(kind, subscription.id) for kind in COMPANION_KINDS),
         *(
             RemoveDocument(SUBSCRIPTIONS_BY_EVENT_TYPE_KIND, _event_type_index_key(each, subscription.id))
             for each in subscription.event_types

@@ -50,7 +50,8 @@ class SubscriptionStreamLimits(Struct, frozen=True, kw_only=True):
     """How a stream goes. Times are in seconds; a limit or a timespan of 0 is none.
 
     `max_uncommitted_events` is how many events may be sent and not yet committed, all partitions together.
-    `releases_on_disconnect` ends the session with its connection, and does not wait for commits.
+    `max_uncommitted_per_partition` is the same for each of them, 0 is none. `releases_on_disconnect` ends the session
+    with its connection, and does not wait for commits. `sends_at_once` makes a batch of whatever is there.
     """
 
     batch_limit: int = 1
@@ -62,6 +63,8 @@ class SubscriptionStreamLimits(Struct, frozen=True, kw_only=True):
     keep_alive_limit: int = 0
     commit_seconds: float = 60
     releases_on_disconnect: bool = False
+    max_uncommitted_per_partition: int = 0
+    sends_at_once: bool = False
     max_seconds_between_lines: float = MAX_SECONDS_BETWEEN_LINES
 
 
@@ -261,6 +264,7 @@ class SessionEnd(Enum):
     # Those at once, without a chance to commit.
     DRAINED = "this process is stopping"
     REFUSED = "its client may not read any more, or cannot go on"
+    EVENT_FAILED = "its sink failed at an event, which the next stream gives up"
     REMOVED = "its session was removed"
     LEASE_LOST = "this process lost its lease"
 

@@ -141,9 +141,11 @@ class SendSchedule:
         limit = min(self._limits.batch_limit, self.events_allowed_now())
         if partition.search_end is not None:
             limit = min(limit, 0 if partition.uncommitted else 1)
+        if self._limits.max_uncommitted_per_partition:
+            limit = min(limit, self._limits.max_uncommitted_per_partition - partition.uncommitted)
         if limit <= 0:
             return 0
-        if flush or partition.count >= limit:
+        if flush or self._limits.sends_at_once or partition.count >= limit:
             return min(limit, partition.count)
         return min(limit, partition.events_due_by_timespan(self._limits.batch_timespan_seconds))
 

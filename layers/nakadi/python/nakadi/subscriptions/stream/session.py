@@ -180,6 +180,14 @@ class SubscriptionSession:
         actions += self._auto_commit_actions(now)
         return [*actions, *self._next_actions(now)]
 
+    def handle_failed_event(self, partition: EventTypePartition, position: Position, now: float) -> list[SessionAction]:
+        """A sink fails at the event behind what is committed: have the next stream give it up, as the policy says."""
+        progress = self._partitions.get(partition)
+        if self._is_over(now) or self._policy is None or progress is None:
+            return []
+        progress.failed_streams, progress.search_end = self._policy.max_failed_streams, position
+        return self._end_now(SessionEnd.EVENT_FAILED)
+
     def handle_block(self) -> list[SessionAction]:
         """An administrator has blocked the client or what it reads; the next tick does the rest."""
         self._stop = SessionEnd.BLOCKED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -131,19 +131,36 @@ class SubscriptionStreams:
         """Whether a stream could be opened, in the order in which clients can see it. Raises outcomes."""
         limits = self._limits_from(asked)
         self._admission.admit(subscription_id, asked.partitions, subject)
-        self._sessions_of(subscription_id).check_room_for(self._new_session(str(uuid4()), "", limits, asked))
+        self._sessions_of(subscription_id).check_room_for(self._new_session(str(uuid4()), "", limits, asked.partitions))
 
     def open(self, subscription_id: str, asked: SubscriptionStreamParameters, subject: Subject) -> JoinedStream:
         """Have a stream join its subscription, if it may. Raises outcomes."""
-        limits = self._limits_from(asked)
+        return self._open(subscription_id, self._limits_from(asked), subject, asked.partitions)
+
+    def open_for_sink(self, subscription_id: str, limits: SubscriptionStreamLimits, subject: Subject) -> JoinedStream:
+        """Have a stream join whose client is this broker itself. Raises outcomes."""
+        return self._open(subscription_id, limits, subject, ())
+
+    def ensure_process_lease(self) -> str:
+        """Be alive to other processes for some time to come: the name under which they see this one. Raises
+        `Unavailable`."""
+        return self._keeper.ensure_lease().process_id
+
+    def _open(
+        self,
+        subscription_id: str,
+        limits: SubscriptionStreamLimits,
+        subject: Subject,
+        partitions: tuple[EventTypePartition, ...],
+    ) -> JoinedStream:
         # Before the first event: this process may not have read them yet.
         self._access.refresh_features()
-        subscription, event_types = self._admission.admit(subscription_id, asked.partitions, subject)
+        subscription, event_types = self._admission.admit(subscription_id, partitions, subject)
         stream_id = str(uuid4())
         try:
             # The lease first: a session without one would be removed by any process that looks.
             lease = self._keeper.ensure_lease()
-            self._join(subscription_id, self._new_session(stream_id, lease.process_id, limits, asked))
+            self._join(subscription_id, self._new_session(stream_id, lease.process_id, limits, partitions))
             self._require_subscription_exists(subscription)
             self._check_starts_readable(subscription_id, stream_id, event_types)
         except Unavailable as error:
@@ -199,11 +216,17 @@ class SubscriptionStreams:
     # Serving
 
     async def serve(
-        self, joined: JoinedStream, lines: SubscriptionFormat, outlet: StreamOutlet, figures: StreamFigures
+        self,
+        joined: JoinedStream,
+        lines: SubscriptionFormat,
+        outlet: StreamOutlet,
+        figures: StreamFigures,
+        on_start: Callable[[SubscriptionDriver], None] = lambda _: None,
     ) -> None:
         """Stream until the end, and leave before the client can see it."""
         with ExitStack() as stack:
             driver = self._new_driver(joined, lines, outlet, figures, stack)
+            on_start(driver)
             stack.enter_context(count_stream(self._metrics, "subscription", lambda: driver.session.end))
             # Before anything waits: the lease is renewed while there are drivers, and this one relies on it.
             self._drivers[driver] = joined
@@ -373,12 +396,16 @@ class SubscriptionStreams:
         return SubscriptionSessions(self._coordination, subscription_id, self._clock, self._admission.execute_reset)
 
     def _new_session(
-        self, stream_id: str, process_id: str, limits: SubscriptionStreamLimits, asked: SubscriptionStreamParameters
+        self,
+        stream_id: str,
+        process_id: str,
+        limits: SubscriptionStreamLimits,
+        partitions: tuple[EventTypePartition, ...],
     ) -> shared.Session:
         return shared.Session(
             id=stream_id,
             process_id=process_id,
             started_at=self._clock.now(),
             commit_timeout=limits.commit_seconds,
-            requested_partitions=asked.partitions,
+            requested_partitions=partitions,
         )

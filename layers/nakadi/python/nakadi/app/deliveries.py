@@ -1,0 +1,146 @@
+"""The parts that deliver to sinks, wired."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nakadi.app.core import BrokerCore
+from nakadi.app.engines import open_secret_box
+from nakadi.delivery.addresses import AddressRules, parse_address_rules
+from nakadi.delivery.answers import Answer
+from nakadi.delivery.sinks import NOT_AVAILABLE_MESSAGE, SinkRepository, Sinks, SinkSafe
+from nakadi.event_types.drafts import now_in_milliseconds
+from nakadi.http.routes.sinks import sink_view
+from nakadi.model.authorization import Subject
+from nakadi.model.outcomes import Invalid
+from nakadi.model.sink import Sink, SinkPause
+from nakadi.ports.coordination import Coordination
+from nakadi.ports.registry import ChangedMeanwhile
+from nakadi.subscriptions.api.assignments import LeaseWatch
+from nakadi.subscriptions.api.repository import Subscriptions
+
+if TYPE_CHECKING:
+    from nakadi.delivery.courier import Sender
+    from nakadi.delivery.dispatcher import Dispatcher
+    from nakadi.http.views import View
+    from nakadi.publishing.system_events import KpiCollector
+    from nakadi.streaming.driver import StreamFigures
+    from nakadi.subscriptions.stream.streams import SubscriptionStreams
+
+# Opening streams, and writing reports; a sink that waits for a thread waits for nothing else.
+DELIVERY_THREAD_COUNT = 4
+
+
+class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
+    """What is made of the rest of a broker, each part once. What only deliveries need is made with them."""
+
+    core: BrokerCore
+    subscriptions: Subscriptions
+    get_coordination: Callable[[], Coordination]
+    get_streams: Callable[[], SubscriptionStreams]
+    get_kpi_collector: Callable[[], KpiCollector]
+
+    @cached_property
+    def safe(self) -> SinkSafe | None:
+        """None where the key for secrets is missing: such a broker has no sinks."""
+        box = open_secret_box(self.core.settings.registry)
+        return None if box is None else SinkSafe(box)
+
+    @cached_property
+    def repository(self) -> SinkRepository:
+        return SinkRepository(self.core.registry)
+
+    @cached_property
+    def address_rules(self) -> AddressRules:
+        return parse_address_rules(self.core.settings.sink_networks)
+
+    @cached_property
+    def sinks(self) -> Sinks:
+        core = self.core
+        # A function on AWS is not given settings that it has no use for.
+        has_sinks = self.safe is not None
+        return Sinks(
+            repository=self.repository,
+            subscriptions=self.subscriptions,
+            event_types=core.event_types,
+            permissions=core.permissions,
+            features=core.features,
+            safe=self.safe,
+            clock=core.clock,
+            schemes=core.settings.sink_schemes if has_sinks else (),
+            address_rules=self.address_rules if has_sinks else AddressRules(),
+        )
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(DELIVERY_THREAD_COUNT, thread_name_prefix="nakadi-delivering")
+
+    @cached_property
+    def _sender(self) -> Sender:
+        from nakadi.delivery.http_sender import HttpSender  # its client is loaded with the first sink
+
+        return HttpSender(self.address_rules, self.core.clock.now)
+
+    @cached_property
+    def dispatcher(self) -> Dispatcher:
+        from nakadi.delivery.courier import CourierParts
+        from nakadi.delivery.dispatcher import Dispatcher
+
+        core, safe, coordination = self.core, self.safe, self.get_coordination()
+        assert safe is not None, NOT_AVAILABLE_MESSAGE
+        parts = CourierParts(
+            streams=self.get_streams(),
+            coordination=coordination,
+            clock=core.clock,
+            get_sender=lambda: self._sender,
+            threads=self._threads,
+            metrics=core.metrics,
+            open_secrets=safe.open,
+            pause_sink=self._pause_sink,
+            reading_subject=self._reading_subject,
+            new_figures=self._new_figures,
+        )
+        dispatcher = Dispatcher(self.repository, parts, LeaseWatch(coordination, core.clock).live_holders)
+        core.metrics.sinks_served.add_source(lambda: {(): dispatcher.count_sinks()})
+        return dispatcher
+
+    def try_sink(self, sink: Sink) -> Answer:
+        """Send a delivery without events."""
+        if self.safe is None:
+            raise Invalid(NOT_AVAILABLE_MESSAGE)
+        return self.dispatcher.try_sink(sink)
+
+    def read_sink(self, subscription_id: str) -> View | None:
+        """How a sink looks, without what is secret; None if there is none."""
+        sink = self.repository.find(subscription_id)
+        return None if sink is None else sink_view(sink)
+
+    def close(self) -> None:
+        if "_threads" in vars(self):
+            self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def _pause_sink(self, sink: Sink, reason: str) -> None:
+        current = self.repository.find(sink.subscription_id)
+        if current is not None and current.configured_at == sink.configured_at and current.pause is None:
+            # If somebody changes it in this moment, the change counts, and the next answer of the sink.
+            with suppress(ChangedMeanwhile):
+                pause = SinkPause(reason, now_in_milliseconds(self.core.clock))
+                self.repository.write_pause(current, pause)
+
+    def _reading_subject(self, sink: Sink) -> Subject:
+        """Who registered the sink while everything was allowed may not read everything any more, once that is over."""
+        return replace(sink.subject, trusted=sink.subject.trusted and self.core.settings.auth == "off")
+
+    def _new_figures(self, subject: Subject, subscription_id: str) -> StreamFigures:
+        from nakadi.publishing.system_events import StreamKpis
+
+        core = self.core
+        return StreamKpis(self.get_kpi_collector(), core.clock, subject, str(uuid4()), subscription_id, core.metrics)

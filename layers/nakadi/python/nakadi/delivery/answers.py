@@ -1,0 +1,63 @@
+"""What a sink answers, and what that means for the batch that it was sent."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from enum import Enum, auto
+
+from msgspec import Struct
+
+MAX_ANSWER_CHARACTERS = 500
+"""How much of an answer is kept for people to read."""
+
+MAX_RETRY_AFTER_SECONDS = 3600.0
+
+GONE = 410
+LATER_STATUSES = (429, 503)
+
+
+class Answer(Struct, frozen=True):
+    """What came of an attempt: a status, or None if none came, and the beginning of the answer or what went wrong.
+
+    `was_sent` is False if the sink cannot have seen the batch: it was not reached.
+    """
+
+    status: int | None
+    text: str = ""
+    retry_after_seconds: float | None = None
+    was_sent: bool = True
+
+
+class Verdict(Enum):
+    DELIVERED = auto()
+    GONE = auto()
+    """The sink does not want any more deliveries."""
+    LATER = auto()
+    """The sink was not reached, or says that it has no time: no event is to blame."""
+    FAILED = auto()
+    """Perhaps because of an event in the batch."""
+
+
+def verdict_of(answer: Answer) -> Verdict:
+    if answer.status is None:
+        return Verdict.FAILED if answer.was_sent else Verdict.LATER
+    if 200 <= answer.status < 300:
+        return Verdict.DELIVERED
+    if answer.status == GONE:
+        return Verdict.GONE
+    return Verdict.LATER if answer.status in LATER_STATUSES else Verdict.FAILED
+
+
+def parse_retry_after(text: str | None, now: datetime) -> float | None:
+    """The seconds that a `Retry-After` asks for, whether it is a number or a date; at most an hour."""
+    if not text:
+        return None
+    if text.isascii() and text.isdigit():
+        return min(float(text[:10]), MAX_RETRY_AFTER_SECONDS)
+    try:
+        moment = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return min(max((moment - now).total_seconds(), 0.0), MAX_RETRY_AFTER_SECONDS)

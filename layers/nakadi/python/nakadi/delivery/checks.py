@@ -1,0 +1,104 @@
+"""What a sink may be: its URL, its headers and its secret."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from nakadi.delivery.addresses import AddressRules, is_address
+from nakadi.delivery.signing import SECRET_BYTES, is_secret
+from nakadi.model.outcomes import Violation, Violations
+from nakadi.model.sink import GENERATED_SECRET, SinkDraft
+from nakadi.openapi.checks import openapi_violations
+
+MAX_HEADERS = 20
+MAX_HEADER_CHARACTERS = 8000
+"""Characters of all headers together: servers take heads of about this size."""
+
+HEADER_NAME_PATTERN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", re.ASCII)
+# Visible characters, with spaces and tabs between them.
+HEADER_VALUE_PATTERN = re.compile(r"[\x21-\x7e]([\x20-\x7e\t]*[\x21-\x7e])?", re.ASCII)
+
+RESERVED_HEADERS = frozenset(
+    {
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te"),
+        *("trailer", "transfer-encoding", "upgrade", "http2-settings", "expect"),
+        *("host", "content-length", "content-type", "content-encoding", "accept-encoding", "user-agent", "cookie"),
+    }
+)
+"""Those that belong to a single connection, and those that the broker sets itself."""
+
+RESERVED_HEADER_PREFIX = "webhook-"
+
+
+def check_sink(draft: SinkDraft, schemes: Collection[str], rules: AddressRules) -> None:
+    """Raises `Violations`."""
+    found = (*openapi_violations("SinkDraft", _body_of_draft(draft)), *_rule_violations(draft, schemes, rules))
+    if found:
+        raise Violations(tuple(dict.fromkeys(found)))
+
+
+def _body_of_draft(draft: SinkDraft) -> dict[str, Any]:
+    return {
+        "type": draft.type,
+        "url": draft.url,
+        "secret": draft.secret,
+        "batch_limit": draft.batch_limit,
+        "timeout_seconds": draft.timeout_seconds,
+        "max_in_flight": draft.max_in_flight,
+    }
+
+
+def _rule_violations(draft: SinkDraft, schemes: Collection[str], rules: AddressRules) -> Iterator[Violation]:
+    if draft.type not in (None, "http"):
+        yield Violation("type", "must be http")
+    if draft.url:
+        yield from url_violations(draft.url, schemes, rules)
+    yield from header_violations(draft.headers)
+    if draft.secret and draft.secret != GENERATED_SECRET and not is_secret(draft.secret):
+        yield Violation(
+            "secret", f"must be generated, or whsec_ and {SECRET_BYTES[0]} to {SECRET_BYTES[-1]} bytes in Base64"
+        )
+
+
+def url_violations(url: str, schemes: Collection[str], rules: AddressRules) -> Iterator[Violation]:
+    parts = _split(url)
+    if parts is None or not parts.hostname or not url.isascii() or any(each <= " " or each == "\\" for each in url):
+        yield Violation("url", "must be an absolute URL")
+        return
+    if parts.scheme not in schemes:
+        yield Violation("url", f"must begin with {' or '.join(f'{each}://' for each in schemes)}")
+    if parts.username is not None or parts.password is not None:
+        yield Violation("url", "must not have a user or a password; use headers")
+    if parts.fragment:
+        yield Violation("url", "must not have a fragment")
+    # Names are looked up, and what they stand for is checked, with each connection.
+    if is_address(parts.hostname) and not rules.allows(parts.hostname):
+        yield Violation("url", "must not lead to an address that this broker does not deliver to")
+
+
+def _split(url: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises if it is none
+    except ValueError:
+        return None
+    return parts
+
+
+def header_violations(headers: Mapping[str, str | None]) -> Iterator[Violation]:
+    if len(headers) > MAX_HEADERS:
+        yield Violation("headers", f"size must be between 0 and {MAX_HEADERS}")
+    if sum(len(name) + len(value or "") for name, value in headers.items()) > MAX_HEADER_CHARACTERS:
+        yield Violation("headers", f"must have {MAX_HEADER_CHARACTERS} characters at most")
+    if len({name.lower() for name in headers}) < len(headers):
+        yield Violation("headers", "must not have a name twice")
+    for name, value in headers.items():
+        if not HEADER_NAME_PATTERN.fullmatch(name):
+            yield Violation("headers", "must have names of HTTP headers")
+        elif name.lower() in RESERVED_HEADERS or name.lower().startswith(RESERVED_HEADER_PREFIX):
+            yield Violation(f"headers.{name}", "is set by the broker")
+        elif value is None or not HEADER_VALUE_PATTERN.fullmatch(value):
+            yield Violation(f"headers.{name}", "must be a value of an HTTP header")

@@ -1,0 +1,426 @@
+"""The courier of one sink: holds the stream of its subscription, and calls the sink.
+
+It is the client of the stream, in the same process: batches come as lines that are never written, and commits go to the
+coordination. What is sent when is decided by `DeliverySession`; the courier carries that out, on one event loop, where
+everything but the opening of streams and the writing to stores happens. So nothing here needs a lock: the store calls
+back from its threads, and only has the loop do something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import Executor
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import partial
+from math import exp, inf
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from nakadi.common.metrics import Metrics
+from nakadi.common.waiting import begin_task
+from nakadi.delivery.answers import Answer, Verdict, verdict_of
+from nakadi.delivery.bodies import Message, message_of
+from nakadi.delivery.lane_states import DeliveryState
+from nakadi.delivery.lanes import (
+    BeginAttempt,
+    CommitDelivered,
+    DeliveryAction,
+    DeliveryBatch,
+    DeliveryLimits,
+    DeliverySession,
+    pause_seconds,
+)
+from nakadi.delivery.signing import signature_headers
+from nakadi.model.authorization import Subject
+from nakadi.model.outcomes import Outcome, Unavailable
+from nakadi.model.sink import DeliveryReport, FailedAttempt, Sink, SinkSecrets
+from nakadi.model.subscription import CommitResult
+from nakadi.ports.clock import Clock
+from nakadi.ports.coordination import CommitResultByPartition, Coordination
+from nakadi.streaming.driver import DeadlineTimer, StreamFigures
+from nakadi.subscriptions.api.fields import retry_policy_from_annotations
+from nakadi.subscriptions.stream.actions import SendBatch, SessionLine, SubscriptionStreamLimits
+from nakadi.subscriptions.stream.driver import SubscriptionDriver
+from nakadi.subscriptions.stream.session_states import SessionState
+from nakadi.subscriptions.stream.streams import JoinedStream, SubscriptionStreams
+
+log = logging.getLogger(__name__)
+
+# How long a sink's own stream may go on; then the next begins. It waits for no client that is gone.
+STREAM_SECONDS = 3600.0 * 24
+# A sink that is down must not lose its partitions to its own commit timeout: what ends a stream is the end of its
+# process, a change of the sink, or a reset of the cursors, for all of which the courier settles.
+COMMIT_SECONDS = 3600.0 * 24 * 365
+
+# So that the next batch is there when the one before is delivered.
+BATCHES_AT_HAND = 2
+
+MIN_REOPENING_SECONDS = 0.2
+MAX_REOPENING_SECONDS = 5.0
+
+COMMIT_ATTEMPTS = 4
+
+RATE_SECONDS = 60.0
+"""Over which time the rate is averaged, about."""
+
+
+class Sender(Protocol):
+    async def send(self, url: str, body: bytes, headers: Mapping[str, str], timeout_seconds: float) -> Answer:
+        """Send a body, and return what came of it. Raises nothing."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+
+
+class CourierParts(Struct, frozen=True, kw_only=True):
+    """What all couriers of a process share.
+
+    `get_sender` loads the client for HTTP when it is called first, which takes a while: that is to be in a thread.
+    `open_secrets` and `pause_sink` are called in a thread, too. `reading_subject` says with whose permissions the
+    events of a sink are read.
+    """
+
+    streams: SubscriptionStreams
+    coordination: Coordination
+    clock: Clock
+    get_sender: Callable[[], Sender]
+    threads: Executor
+    metrics: Metrics
+    open_secrets: Callable[[Sink], SinkSecrets]
+    pause_sink: Callable[[Sink, str], None]
+    reading_subject: Callable[[Sink], Subject]
+    new_figures: Callable[[Subject, str], StreamFigures]
+    pick_share: Callable[[], float] = random.random
+
+
+def limits_of_sink(sink: Sink) -> SubscriptionStreamLimits:
+    return SubscriptionStreamLimits(
+        batch_limit=sink.batch_limit,
+        max_uncommitted_events=2**31,
+        max_uncommitted_per_partition=BATCHES_AT_HAND * sink.batch_limit,
+        sends_at_once=True,
+        flush_seconds=STREAM_SECONDS,
+        stream_seconds=STREAM_SECONDS,
+        commit_seconds=COMMIT_SECONDS,
+        max_seconds_between_lines=STREAM_SECONDS,
+    )
+
+
+async def send_signed(
+    sender: Sender, sink: Sink, secrets: SinkSecrets, message: Message, now: datetime, timeout_seconds: float
+) -> Answer:
+    headers = {
+        **secrets.headers,
+        "content-type": message.content_type,
+        **signature_headers(message.id, message.body, secrets.signing, now),
+    }
+    return await sender.send(sink.url, message.body, headers, timeout_seconds)
+
+
+class Courier:
+    def __init__(self, sink: Sink, parts: CourierParts) -> None:
+        self.sink = sink
+        self._parts = parts
+        self._stop = asyncio.Event()
+        self._delivery: Delivery | None = None
+        self._tally = DeliveryTally()
+        self._problem = ""
+
+    def stop(self) -> None:
+        """Begin no further attempts; `run` ends when those under way have ended."""
+        self._stop.set()
+        if self._delivery is not None:
+            self._delivery.stop()
+
+    def look(self) -> None:
+        """To be called about once a second: see whether the stream still goes on, and measure the rate."""
+        self._tally.measure_rate(self._parts.clock.monotonic())
+        if self._delivery is not None:
+            self._delivery.stop_if_stream_closes()
+
+    def report(self, process_id: str) -> DeliveryReport:
+        clock, tally, delivery = self._parts.clock, self._tally, self._delivery
+        next_at = inf if delivery is None else delivery.next_attempt_at()
+        waits = next_at - clock.monotonic()
+        return DeliveryReport(
+            process_id=process_id,
+            updated_at=clock.now(),
+            delivered_batches=tally.batches,
+            delivered_events=tally.events,
+            failed_attempts=tally.failures,
+            events_per_second=round(tally.events_per_second, 3),
+            in_flight=0 if delivery is None else delivery.in_flight,
+            next_attempt_at=None if next_at == inf else clock.now() + timedelta(seconds=max(0.0, waits)),
+            last_success_at=tally.last_success_at,
+            last_failure=tally.last_failure,
+            problem=self._problem,
+        )
+
+    async def run(self) -> None:
+        """Deliver until `stop` is called, one stream after the other."""
+        failures = 0
+        while not self._stop.is_set():
+            try:
+                if await self._deliver_one_stream():
+                    return
+                failures = 0
+            except (Outcome, Unavailable) as error:
+                self._problem = str(error)
+                failures += 1
+                log.info("The sink of subscription %s has no stream: %s", self.sink.subscription_id, error)
+            except Exception as error:  # whatever it was, the sink must not be forgotten
+                self._problem = f"{type(error).__name__}"
+                failures += 1
+                log.exception("Delivering to the sink of subscription %s failed", self.sink.subscription_id)
+            pause = min(MAX_REOPENING_SECONDS, pause_seconds(failures, self._parts.pick_share())) if failures else 0
+            await self._pause(max(MIN_REOPENING_SECONDS, pause) if failures else 0)
+
+    async def _deliver_one_stream(self) -> bool:
+        """Whether it was the last one for now, because the sink is paused."""
+        parts, sink = self._parts, self.sink
+        loop = asyncio.get_running_loop()
+        subject = parts.reading_subject(sink)
+        secrets = await loop.run_in_executor(parts.threads, parts.open_secrets, sink)
+        opening = loop.run_in_executor(
+            parts.threads, parts.streams.open_for_sink, sink.subscription_id, limits_of_sink(sink), subject
+        )
+        try:
+            joined = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # Nobody would serve the stream that is being opened in the thread.
+            opening.add_done_callback(partial(_abandon, parts))
+            raise
+        self._problem = ""
+        figures = parts.new_figures(subject, sink.subscription_id)
+        delivery = self._delivery = Delivery(sink, secrets, joined, parts, self._tally, figures)
+        if self._stop.is_set():
+            delivery.stop()
+        try:
+            await delivery.run()
+        finally:
+            self._delivery = None
+        if delivery.pause_reason:
+            await loop.run_in_executor(parts.threads, parts.pause_sink, sink, delivery.pause_reason)
+            return True
+        return False
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
+
+
+def _abandon(parts: CourierParts, opening: asyncio.Future[JoinedStream]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        parts.threads.submit(parts.streams.abandon, opening.result())
+
+
+class DeliveryTally:
+    """What was delivered to a sink."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.events = 0
+        self.failures = 0
+        self.last_success_at: datetime | None = None
+        self.last_failure: FailedAttempt | None = None
+        self.events_per_second = 0.0
+        self._measured: tuple[float, int] | None = None
+
+    def measure_rate(self, now: float) -> None:
+        if self._measured is not None and now > self._measured[0]:
+            seconds = now - self._measured[0]
+            rate = (self.events - self._measured[1]) / seconds
+            self.events_per_second += (rate - self.events_per_second) * (1 - exp(-seconds / RATE_SECONDS))
+        self._measured = (now, self.events)
+
+
+class Delivery:
+    """The deliveries of one stream. It is what the stream's driver takes for its format, its client and its figures."""
+
+    content_type = ""
+    next_report_at = inf
+
+    def __init__(  # every part by its name
+        self,
+        sink: Sink,
+        secrets: SinkSecrets,
+        joined: JoinedStream,
+        parts: CourierParts,
+        tally: DeliveryTally,
+        figures: StreamFigures,
+    ) -> None:
+        policy = retry_policy_from_annotations(joined.subscription.annotations)
+        self._sink = sink
+        self._secrets = secrets
+        self._joined = joined
+        self._parts = parts
+        self._tally = tally
+        self._figures = figures
+        self._loop = asyncio.get_running_loop()
+        self._session = DeliverySession(
+            DeliveryLimits(
+                batch_limit=sink.batch_limit,
+                max_in_flight=sink.max_in_flight,
+                max_event_attempts=None if policy is None else policy.max_failed_streams,
+            ),
+            parts.pick_share,
+        )
+        self._timer = DeadlineTimer(parts.clock, self._tick)
+        self._work: set[asyncio.Task[None]] = set()
+        self._driver: SubscriptionDriver | None = None
+        self._client_gone: asyncio.Future[None] = self._loop.create_future()
+        self._shutting_down: asyncio.Future[None] = self._loop.create_future()
+
+    @property
+    def in_flight(self) -> int:
+        return self._session.in_flight
+
+    @property
+    def pause_reason(self) -> str:
+        return self._session.pause_reason
+
+    def next_attempt_at(self) -> float:
+        return self._session.next_tick_at()
+
+    async def run(self) -> None:
+        """Deliver until the stream ends."""
+        try:
+            await self._parts.streams.serve(self._joined, self, self, self, self._start)
+        finally:
+            self._timer.cancel()
+            for each in tuple(self._work):
+                each.cancel()
+            self._figures.report()
+
+    def stop(self) -> None:
+        """Begin no further attempts, and end the stream when nothing is under way."""
+        self._session.stop()
+        self._end_stream_if_settled()
+
+    def stop_if_stream_closes(self) -> None:
+        """A stream that closes, for example because cursors are being reset, waits for commits of what it has sent:
+        what was not begun is never going to be."""
+        if self._driver is not None and self._driver.session.state is not SessionState.STREAMING:
+            self.stop()
+
+    # What the driver calls
+
+    def stream_opening(self, stream_id: str) -> bytes:  # noqa: ARG002  # nobody needs it
+        return b""
+
+    def encode_line(self, line: SessionLine) -> bytes:
+        """Take a batch. Nothing is written: each delivery has a body of its own."""
+        if isinstance(line, SendBatch):
+            self._carry_out(self._session.receive(line.partition, line.runs, self._parts.clock.monotonic()))
+        return b""
+
+    async def write(self, chunk: bytes) -> None:
+        raise AssertionError(f"a line was written: {chunk!r}")
+
+    def when_client_gone(self) -> asyncio.Future[None]:
+        return self._client_gone
+
+    def when_shutting_down(self) -> asyncio.Future[None]:
+        return self._shutting_down
+
+    def record_sent_batch(self, event_type: str, events: int, size: int, newest: datetime) -> None:
+        """It is not sent yet: `_end_attempt` records what is delivered."""
+
+    def report(self) -> None:
+        """As above."""
+
+    # Carrying out
+
+    def _start(self, driver: SubscriptionDriver) -> None:
+        self._driver = driver
+
+    def _tick(self) -> None:
+        self._carry_out(self._session.tick(self._parts.clock.monotonic()))
+
+    def _carry_out(self, actions: Iterable[DeliveryAction]) -> None:
+        for action in actions:
+            match action:
+                case BeginAttempt(number, batch):
+                    self._run(self._attempt(number, batch))
+                case CommitDelivered():
+                    self._begin_commit(action, COMMIT_ATTEMPTS)
+        self._end_stream_if_settled()
+        due_at = self._session.next_tick_at()
+        if due_at < inf:
+            self._timer.set(due_at)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        # Kept until it is done: the loop itself holds its tasks only weakly.
+        task = self._loop.create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+    async def _attempt(self, number: int, batch: DeliveryBatch) -> None:
+        sink, now = self._sink, self._parts.clock.now()
+        message = message_of(batch, sink.subscription_id, sink.format)
+        try:
+            answer = await send_signed(
+                self._parts.get_sender(), sink, self._secrets, message, now, float(sink.timeout_seconds)
+            )
+        except Exception as error:  # a batch without an answer would never be sent again
+            log.exception("An attempt for the sink of subscription %s failed", sink.subscription_id)
+            answer = Answer(None, f"{type(error).__name__}: {error}")
+        self._end_attempt(number, batch, answer, len(message.body))
+
+    def _end_attempt(self, number: int, batch: DeliveryBatch, answer: Answer, size: int) -> None:
+        tally, now, verdict = self._tally, self._parts.clock.now(), verdict_of(answer)
+        self._parts.metrics.sink_attempts.add(1, verdict.name.lower())
+        if verdict is Verdict.DELIVERED:
+            tally.batches += 1
+            tally.events += batch.count
+            tally.last_success_at = now
+            newest = batch.runs[-1].stored_at(-1)
+            self._figures.record_sent_batch(batch.partition.event_type, batch.count, size, newest)
+            if self._parts.clock.monotonic() >= self._figures.next_report_at:
+                self._figures.report()
+        else:
+            tally.failures += 1
+            tally.last_failure = FailedAttempt(now, answer.text, answer.status)
+        self._carry_out(self._session.handle_answer(number, answer, self._parts.clock.monotonic()))
+
+    def _begin_commit(self, action: CommitDelivered, attempts_left: int) -> None:
+        positions = {action.partition: action.position}
+
+        def done(result: CommitResultByPartition | Exception) -> None:
+            with suppress(RuntimeError):  # the loop was closed: no stream is left on it
+                self._loop.call_soon_threadsafe(self._end_commit, action, attempts_left - 1, result)
+
+        commit = self._parts.coordination.commit
+        begin_task(commit(self._sink.subscription_id, self._joined.id, positions, self._parts.clock.now()), done)
+
+    def _end_commit(
+        self, action: CommitDelivered, attempts_left: int, result: CommitResultByPartition | Exception
+    ) -> None:
+        if isinstance(result, Exception):
+            log.warning("A commit for the sink of %s failed: %s", self._sink.subscription_id, result)
+            if attempts_left and isinstance(result, Unavailable):
+                self._run(self._commit_later(action, attempts_left))
+                return
+        # Moved already is as good: somebody has committed further.
+        is_committed = not isinstance(result, Exception) and CommitResult.NOT_OWNED not in result.values()
+        self._session.end_commit(is_committed=is_committed)
+        self._end_stream_if_settled()
+
+    async def _commit_later(self, action: CommitDelivered, attempts_left: int) -> None:
+        await asyncio.sleep(pause_seconds(COMMIT_ATTEMPTS - attempts_left, self._parts.pick_share()))
+        self._begin_commit(action, attempts_left)
+
+    def _end_stream_if_settled(self) -> None:
+        if self._session.state is not DeliveryState.SETTLED or self._shutting_down.done():
+            return
+        if self._session.given_up is not None and self._driver is not None:
+            partition, position = self._session.given_up
+            stream = self._driver.session
+            self._driver.add_fact(lambda now: stream.handle_failed_event(partition, position, now))
+        self._shutting_down.set_result(None)

@@ -1,0 +1,189 @@
+"""The dispatcher of a process: finds the sinks that this process delivers to, and keeps a courier for each.
+
+Every process that serves streams has one. They need no leader: each knows the processes that have a lease, and
+computes for each sink the same one of them, by the highest hash of both names. A process that comes or goes moves its
+own share of the sinks and no other. While two processes see different leases, a sink may have two couriers, or none,
+for a moment: its subscription shares the partitions among their streams, as it does among all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from uuid import uuid4
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nakadi.delivery.answers import Answer
+from nakadi.delivery.bodies import trial_message
+from nakadi.delivery.courier import Courier, CourierParts, Sender, send_signed
+from nakadi.delivery.sinks import SinkRepository
+from nakadi.model.outcomes import TryLater
+from nakadi.model.sink import DeliveryReport, Sink
+
+log = logging.getLogger(__name__)
+
+LOOK_INTERVAL_SECONDS = 1.0
+# What goes on without a failure is reported this often.
+REPORT_INTERVAL_SECONDS = 5.0
+MAX_REPORTS_PER_WRITE = 99
+
+MAX_TRIAL_SECONDS = 10.0
+# For the answer of a trial to come from the event loop.
+TRIAL_MARGIN_SECONDS = 5.0
+
+NOT_DELIVERING_MESSAGE = "This process does not deliver to sinks at the moment"
+
+
+def delivering_process(subscription_id: str, processes: Collection[str]) -> str:
+    """Which of these processes delivers to a sink."""
+    return max(processes, key=lambda name: hashlib.sha256(f"{name}/{subscription_id}".encode()).digest())
+
+
+class _Look(Struct, frozen=True):
+    """What a look at the stores has found: the name of this process, its sinks, and those of all that there are."""
+
+    process_id: str
+    sinks: Mapping[str, Sink]
+    known: Collection[str]
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        repository: SinkRepository,
+        parts: CourierParts,
+        live_processes: Callable[[], Collection[str]],
+    ) -> None:
+        self._repository = repository
+        self._parts = parts
+        self._live_processes = live_processes
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._couriers: dict[str, tuple[Courier, asyncio.Task[None]]] = {}
+        self._reported: dict[str, DeliveryReport] = {}
+        self._process_id = ""
+        self._sender: Sender | None = None
+
+    async def run(self) -> None:
+        """Deliver until this is cancelled; then let the attempts under way come to their end."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            while True:
+                await self._look_and_log_failure()
+                await asyncio.sleep(LOOK_INTERVAL_SECONDS)
+        finally:
+            self._loop = None
+            await self._stop_all()
+
+    def count_sinks(self) -> int:
+        return len(self._couriers)
+
+    def try_sink(self, sink: Sink) -> Answer:
+        """Send a delivery without events, and wait for its answer. To be called in a thread."""
+        loop = self._loop
+        if loop is None:
+            raise TryLater(NOT_DELIVERING_MESSAGE)
+        self._sender = self._parts.get_sender()
+        trial: Future[Answer] = asyncio.run_coroutine_threadsafe(self._send_trial(sink), loop)
+        seconds = min(float(sink.timeout_seconds), MAX_TRIAL_SECONDS)
+        try:
+            return trial.result(seconds + TRIAL_MARGIN_SECONDS)
+        except TimeoutError as error:
+            trial.cancel()
+            raise TryLater(NOT_DELIVERING_MESSAGE) from error
+
+    async def _send_trial(self, sink: Sink) -> Answer:
+        parts = self._parts
+        secrets = await asyncio.get_running_loop().run_in_executor(parts.threads, parts.open_secrets, sink)
+        message = trial_message(f"msg_{uuid4().hex}", sink.format)
+        seconds = min(float(sink.timeout_seconds), MAX_TRIAL_SECONDS)
+        return await send_signed(parts.get_sender(), sink, secrets, message, parts.clock.now(), seconds)
+
+    # Looking
+
+    async def _look_and_log_failure(self) -> None:
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(self._parts.threads, self._look)
+            self._process_id = found.process_id
+            for courier, _ in self._couriers.values():
+                courier.look()
+            # First: a courier that has ended has a last word.
+            await self._write_reports(found.known)
+            self._follow(found.sinks)
+        except Exception:  # the next look may succeed; until then the couriers go on
+            log.warning("Looking for sinks failed, tried again in %s s", LOOK_INTERVAL_SECONDS, exc_info=True)
+
+    def _look(self) -> _Look:
+        known = {each.subscription_id: each for each in self._repository.all()}
+        active = {name: each for name, each in known.items() if each.pause is None}
+        if not active:
+            return _Look(self._process_id, {}, known)
+        self._sender = self._parts.get_sender()
+        # The lease first: what is computed from the leases has this process among them.
+        name = self._parts.streams.ensure_process_lease()
+        processes = {*self._live_processes(), name}
+        own = {each: sink for each, sink in active.items() if delivering_process(each, processes) == name}
+        return _Look(name, own, known)
+
+    def _follow(self, sinks: Mapping[str, Sink]) -> None:
+        """Have a courier for each of these sinks, as it is configured now, and for no other."""
+        for name, (courier, task) in tuple(self._couriers.items()):
+            wanted = sinks.get(name)
+            if task.done():
+                del self._couriers[name]
+            elif wanted is None or wanted.configured_at != courier.sink.configured_at:
+                # Its successor begins when it has ended: so two couriers of this process never share a sink.
+                courier.stop()
+        for name, sink in sinks.items():
+            if name not in self._couriers:
+                courier = Courier(sink, self._parts)
+                self._couriers[name] = (courier, asyncio.create_task(courier.run()))
+
+    async def _stop_all(self) -> None:
+        for courier, _ in self._couriers.values():
+            courier.stop()
+        tasks = [task for _, task in self._couriers.values()]
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            # After a second cancellation there is no time left for answers, but for the streams to leave.
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._sender is not None:
+                await self._sender.close()
+
+    # Reporting
+
+    async def _write_reports(self, known: Collection[str]) -> None:
+        due = {}
+        for name, (courier, task) in self._couriers.items():
+            if name not in known:
+                continue  # it is gone, and its report with it
+            report, before = courier.report(self._process_id), self._reported.get(name)
+            if before is None or task.done() or _is_worth_reporting(before, report):
+                due[name] = report
+        names = list(due)
+        for start in range(0, len(names), MAX_REPORTS_PER_WRITE):
+            part = [(name, due[name]) for name in names[start : start + MAX_REPORTS_PER_WRITE]]
+            await asyncio.get_running_loop().run_in_executor(self._parts.threads, self._repository.write_reports, part)
+        self._reported = {name: each for name, each in {**self._reported, **due}.items() if name in self._couriers}
+
+
+def _is_worth_reporting(before: DeliveryReport, report: DeliveryReport) -> bool:
+    """At once whether it works or not has changed, and after a while for anything else."""
+    if before.problem != report.problem or (before.last_success_at is None) != (report.last_success_at is None):
+        return True
+    if _is_failing(before) != _is_failing(report):
+        return True
+    changed = replace(report, updated_at=before.updated_at) != before
+    return changed and (report.updated_at - before.updated_at).total_seconds() >= REPORT_INTERVAL_SECONDS
+
+
+def _is_failing(report: DeliveryReport) -> bool:
+    failure, success = report.last_failure, report.last_success_at
+    return failure is not None and (success is None or failure.at > success)

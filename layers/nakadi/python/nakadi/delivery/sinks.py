@@ -1,0 +1,301 @@
+"""The sinks of subscriptions: registering, changing and removing them, and how their deliveries go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import orjson
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
+
+from nakadi.auth.features import Features
+from nakadi.auth.permissions import Permissions
+from nakadi.common.converting import Converter
+from nakadi.delivery.addresses import AddressRules
+from nakadi.delivery.checks import check_sink
+from nakadi.delivery.signing import generate_secret
+from nakadi.event_types.drafts import now_in_milliseconds
+from nakadi.event_types.repository import EventTypes
+from nakadi.model.authorization import Operation, Subject
+from nakadi.model.outcomes import Invalid, NotFound, TryLater, Violation, Violations
+from nakadi.model.sink import (
+    GENERATED_SECRET,
+    DeliveryReport,
+    SigningSecret,
+    Sink,
+    SinkDraft,
+    SinkPause,
+    SinkSecrets,
+    SinkType,
+)
+from nakadi.model.subscription import Subscription
+from nakadi.ports.clock import Clock
+from nakadi.ports.registry import (
+    ABSENT_REVISION,
+    ChangedMeanwhile,
+    CheckRevision,
+    Document,
+    PutDocument,
+    Registry,
+    RemoveDocument,
+)
+from nakadi.ports.secret_box import SecretBox
+from nakadi.subscriptions.api.repository import COMPANION_KINDS, Subscriptions
+from nakadi.subscriptions.api.repository import SUBSCRIPTIONS_KIND as SUBSCRIPTIONS
+from nakadi.subscriptions.api.resource import SUBSCRIPTION_BUSY_MESSAGE, SUBSCRIPTION_WRITE_ATTEMPTS
+
+SINKS_KIND, DELIVERY_REPORTS_KIND = COMPANION_KINDS
+
+SINKS_PER_QUERY = 1000
+
+ROTATION_OVERLAP = timedelta(hours=24)
+"""How long a secret that was replaced goes on signing beside the new one."""
+
+PAUSED_BY_CLIENT = "it was paused"
+
+NOT_AVAILABLE_MESSAGE = "This broker does not deliver to sinks"
+
+_sinks = Converter(Sink)
+_secrets = Converter(SinkSecrets)
+_reports = Converter(DeliveryReport)
+
+ChangeSink = Callable[[Sink], Sink]
+
+
+class SinkRepository(Struct, frozen=True):
+    registry: Registry
+
+    def find(self, subscription_id: str) -> Sink | None:
+        document = self.registry.get(SINKS_KIND, subscription_id)
+        return None if document is None else _sink_from_document(document)
+
+    def get(self, subscription_id: str) -> Sink:
+        sink = self.find(subscription_id)
+        if sink is None:
+            raise NotFound(f'Subscription with id "{subscription_id}" has no sink')
+        return sink
+
+    def all(self) -> Iterator[Sink]:
+        after = ""
+        while page := self.registry.list(SINKS_KIND, after=after, limit=SINKS_PER_QUERY):
+            yield from map(_sink_from_document, page)
+            after = page[-1].key
+
+    def write(self, sink: Sink, subscription: Subscription) -> None:
+        """Store it over the revision that it has, if the subscription is still there. Raises `ChangedMeanwhile`."""
+        self.registry.write(
+            PutDocument(SINKS_KIND, sink.subscription_id, _body_of_sink(sink), expected_revision=sink.revision),
+            CheckRevision(SUBSCRIPTIONS, subscription.id, expected_revision=subscription.revision),
+        )
+
+    def write_pause(self, sink: Sink, pause: SinkPause) -> None:
+        """Pause a sink. Raises `ChangedMeanwhile` if it is not as it was read."""
+        body = _body_of_sink(replace(sink, pause=pause))
+        self.registry.write(PutDocument(SINKS_KIND, sink.subscription_id, body, expected_revision=sink.revision))
+
+    def remove(self, subscription_id: str) -> None:
+        """Remove a sink and what was reported. Doing it again changes nothing."""
+        self.registry.write(
+            RemoveDocument(SINKS_KIND, subscription_id), RemoveDocument(DELIVERY_REPORTS_KIND, subscription_id)
+        )
+
+    def find_report(self, subscription_id: str) -> DeliveryReport | None:
+        document = self.registry.get(DELIVERY_REPORTS_KIND, subscription_id)
+        return None if document is None else _reports.from_builtins(document.body)
+
+    def write_reports(self, reports: Sequence[tuple[str, DeliveryReport]]) -> None:
+        """Store reports by their subscriptions, 99 at most. One for a sink that was removed meanwhile stays until its
+        subscription is removed, and nobody reads it before."""
+        self.registry.write(
+            *(PutDocument(DELIVERY_REPORTS_KIND, name, dict(to_builtins(report))) for name, report in reports)
+        )
+
+
+def _body_of_sink(sink: Sink) -> dict[str, Any]:
+    body = to_builtins(sink)
+    # A document has its key and its revision beside its body.
+    del body["subscription_id"], body["revision"]
+    return dict(body)
+
+
+def _sink_from_document(document: Document) -> Sink:
+    return _sinks.from_builtins({**document.body, "subscription_id": document.key, "revision": document.revision})
+
+
+class SinkSafe(Struct, frozen=True):
+    """Seals what nobody may read, each for its own subscription."""
+
+    box: SecretBox
+
+    def seal(self, subscription_id: str, secrets: SinkSecrets) -> str:
+        return self.box.seal(orjson.dumps(to_builtins(secrets)), _context(subscription_id))
+
+    def open(self, sink: Sink) -> SinkSecrets:
+        """Raises `Unavailable`."""
+        return _secrets.from_builtins(orjson.loads(self.box.open(sink.sealed, _context(sink.subscription_id))))
+
+
+def _context(subscription_id: str) -> str:
+    return f"the sink of subscription {subscription_id}"
+
+
+class StoredSink(Struct, frozen=True):
+    """A sink that was written; `new_secret` is shown this once, if the broker made one."""
+
+    sink: Sink
+    is_new: bool
+    new_secret: str | None = None
+
+
+class Sinks(Struct, frozen=True, kw_only=True):
+    """`safe` is None where nothing can be sealed: there are no sinks then."""
+
+    repository: SinkRepository
+    subscriptions: Subscriptions
+    event_types: EventTypes
+    permissions: Permissions
+    features: Features
+    safe: SinkSafe | None
+    clock: Clock
+    schemes: Collection[str]
+    address_rules: AddressRules
+
+    def check(self, draft: SinkDraft) -> None:
+        """Raise `Invalid` for what a sink may not be."""
+        self._require_safe()
+        check_sink(draft, self.schemes, self.address_rules)
+
+    def check_of_new_subscription(self, draft: SinkDraft, event_types: Iterable[str], subject: Subject) -> None:
+        """Raise what would stand against a sink for a subscription to these event types, before there is one."""
+        try:
+            self.check(draft)
+        except Violations as error:
+            within = (Violation(f"sink.{each.path}", each.message) for each in error.violations)
+            raise Violations(tuple(within)) from error
+        self._require_readable(event_types, subject)
+
+    def put_if_missing(self, subscription_id: str, draft: SinkDraft, subject: Subject) -> StoredSink:
+        """The sink that is there; without one, register this."""
+        found = self.repository.find(subscription_id)
+        return self.put(subscription_id, draft, subject) if found is None else StoredSink(found, is_new=False)
+
+    def get(self, subscription_id: str, subject: Subject) -> tuple[Sink, DeliveryReport | None]:
+        self._permitted_subscription(subscription_id, subject, Operation.VIEW)
+        return self.repository.get(subscription_id), self.repository.find_report(subscription_id)
+
+    def put(self, subscription_id: str, draft: SinkDraft, subject: Subject) -> StoredSink:
+        """Register a sink, or replace what it was; a pause ends."""
+        self.check(draft)
+        self.features.require_writes_allowed()
+        safe = self._require_safe()
+        for _ in range(SUBSCRIPTION_WRITE_ATTEMPTS):
+            subscription = self._permitted_subscription(
+                subscription_id, subject, Operation.VIEW, Operation.READ, Operation.ADMIN
+            )
+            self._require_readable(subscription.event_types, subject)
+            old = self.repository.find(subscription_id)
+            secrets, generated = self._secrets_of_draft(draft, None if old is None else safe.open(old))
+            new = self._sink_of_draft(draft, subscription_id, safe.seal(subscription_id, secrets), subject, old)
+            try:
+                self.repository.write(new, subscription)
+            except ChangedMeanwhile:
+                continue
+            return StoredSink(new, old is None, generated)
+        raise TryLater(SUBSCRIPTION_BUSY_MESSAGE)
+
+    def remove(self, subscription_id: str, subject: Subject) -> None:
+        self.features.require_writes_allowed()
+        self._permitted_subscription(subscription_id, subject, Operation.VIEW, Operation.ADMIN)
+        self.repository.remove(subscription_id)
+
+    def pause(self, subscription_id: str, subject: Subject) -> None:
+        """Deliver nothing until the sink is resumed or replaced. A pause stays as it is."""
+        pause = SinkPause(PAUSED_BY_CLIENT, now_in_milliseconds(self.clock))
+        self._change(subscription_id, subject, lambda sink: sink if sink.pause else replace(sink, pause=pause))
+
+    def resume(self, subscription_id: str, subject: Subject) -> None:
+        """End a pause, and try at once what waits to be tried again."""
+        now = now_in_milliseconds(self.clock)
+        self._change(subscription_id, subject, lambda sink: replace(sink, pause=None, configured_at=now))
+
+    def rotate_secret(self, subscription_id: str, subject: Subject) -> StoredSink:
+        """Have a new secret sign, beside the one of before until that expires."""
+        safe, now = self._require_safe(), now_in_milliseconds(self.clock)
+        generated = generate_secret()
+
+        def rotated(sink: Sink) -> Sink:
+            secrets = safe.open(sink)
+            newest = secrets.signing[0]
+            kept = SigningSecret(newest.value, now + ROTATION_OVERLAP)
+            signing = (SigningSecret(generated), kept)
+            sealed = safe.seal(subscription_id, SinkSecrets(signing, secrets.headers))
+            return replace(sink, sealed=sealed, configured_at=now)
+
+        return StoredSink(self._change(subscription_id, subject, rotated), False, generated)
+
+    def require_changeable(self, subscription_id: str, subject: Subject) -> Sink:
+        """The sink, if a subject may change it."""
+        self._permitted_subscription(subscription_id, subject, Operation.VIEW, Operation.ADMIN)
+        return self.repository.get(subscription_id)
+
+    # Inside
+
+    def _change(self, subscription_id: str, subject: Subject, change: ChangeSink) -> Sink:
+        self.features.require_writes_allowed()
+        for _ in range(SUBSCRIPTION_WRITE_ATTEMPTS):
+            subscription = self._permitted_subscription(subscription_id, subject, Operation.VIEW, Operation.ADMIN)
+            old = self.repository.get(subscription_id)
+            new = change(old)
+            try:
+                if new != old:
+                    self.repository.write(new, subscription)
+            except ChangedMeanwhile:
+                continue
+            return new
+        raise TryLater(SUBSCRIPTION_BUSY_MESSAGE)
+
+    def _permitted_subscription(self, subscription_id: str, subject: Subject, *operations: Operation) -> Subscription:
+        subscription = self.subscriptions.get(subscription_id)
+        self.permissions.require_all_operations(operations, subscription.resource, subject)
+        return subscription
+
+    def _require_readable(self, event_types: Iterable[str], subject: Subject) -> None:
+        names = tuple(event_types)
+        self.permissions.require_consumer(subject, names)
+        for found in filter(None, map(self.event_types.find, names)):
+            self.permissions.require(Operation.READ, found.resource, subject)
+
+    def _require_safe(self) -> SinkSafe:
+        if self.safe is None:
+            raise Invalid(NOT_AVAILABLE_MESSAGE)
+        return self.safe
+
+    def _secrets_of_draft(self, draft: SinkDraft, old: SinkSecrets | None) -> tuple[SinkSecrets, str | None]:
+        """What is to be sealed, and the secret that was generated, if one was."""
+        headers = {name: value or "" for name, value in draft.headers.items()}
+        if draft.secret is None and old is not None:
+            return SinkSecrets(old.signing, headers), None
+        generated = generate_secret() if draft.secret in (None, GENERATED_SECRET) else None
+        return SinkSecrets((SigningSecret(generated or draft.secret or ""),), headers), generated
+
+    def _sink_of_draft(
+        self, draft: SinkDraft, subscription_id: str, sealed: str, subject: Subject, old: Sink | None
+    ) -> Sink:
+        now = now_in_milliseconds(self.clock)
+        return Sink(
+            subscription_id=subscription_id,
+            type=SinkType.HTTP,
+            url=draft.url or "",
+            header_names=tuple(draft.headers),
+            sealed=sealed,
+            format=draft.format,
+            batch_limit=draft.batch_limit,
+            timeout_seconds=draft.timeout_seconds,
+            max_in_flight=draft.max_in_flight,
+            subject=subject,
+            created_at=now if old is None else old.created_at,
+            configured_at=now,
+            revision=ABSENT_REVISION if old is None else old.revision,
+        )

@@ -1,0 +1,145 @@
+"""Sinks: where the broker itself delivers the events of a subscription."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct
+
+from nakadi.delivery.answers import Answer
+from nakadi.delivery.sinks import Sinks, StoredSink
+from nakadi.http.bodies import ObjectReader, object_body
+from nakadi.http.message import Request, Response, empty_response, json_response
+from nakadi.http.router import Route
+from nakadi.http.views import View, timestamp
+from nakadi.model.sink import (
+    DEFAULT_BATCH_LIMIT,
+    DEFAULT_MAX_IN_FLIGHT,
+    DEFAULT_TIMEOUT_SECONDS,
+    DeliveryReport,
+    Sink,
+    SinkDraft,
+    SinkFormat,
+)
+
+TrySink = Callable[[Sink], Answer]
+
+HIDDEN_VALUE = "***"
+
+
+def sink_draft(body: ObjectReader) -> SinkDraft:
+    def number(name: str, default: int) -> int:
+        found = body.integer(name, bits=32)
+        return default if found is None else found
+
+    return SinkDraft(
+        type=body.text("type"),
+        url=body.text("url"),
+        secret=body.text("secret"),
+        headers=body.text_mapping("headers") or {},
+        format=body.enum_value("format", SinkFormat) or SinkFormat.NAKADI,
+        batch_limit=number("batch_limit", DEFAULT_BATCH_LIMIT),
+        timeout_seconds=number("timeout_seconds", DEFAULT_TIMEOUT_SECONDS),
+        max_in_flight=number("max_in_flight", DEFAULT_MAX_IN_FLIGHT),
+    )
+
+
+class SinkHandlers(Struct, frozen=True):
+    """`try_sink` sends a delivery without events."""
+
+    sinks: Sinks
+    try_sink: TrySink
+
+    def routes(self) -> list[Route]:
+        one = "/subscriptions/{subscription_id}/sink"
+        return [
+            Route(method="GET", template=one, handler=self.get, operation="get_sink"),
+            Route(method="PUT", template=one, handler=self.put, operation="put_sink"),
+            Route(method="DELETE", template=one, handler=self.remove, operation="remove_sink"),
+            Route(method="POST", template=f"{one}/test", handler=self.test, operation="test_sink"),
+            Route(method="POST", template=f"{one}/pause", handler=self.pause, operation="pause_sink"),
+            Route(method="POST", template=f"{one}/resume", handler=self.resume, operation="resume_sink"),
+            Route(
+                method="POST",
+                template=f"{one}/secret/rotate",
+                handler=self.rotate_secret,
+                operation="rotate_sink_secret",
+            ),
+        ]
+
+    def get(self, request: Request) -> Response:
+        sink, report = self.sinks.get(_subscription_id(request), request.subject)
+        return json_response(sink_view(sink, report))
+
+    def put(self, request: Request) -> Response:
+        stored = self.sinks.put(_subscription_id(request), sink_draft(object_body(request)), request.subject)
+        return json_response(stored_sink_view(stored), 201 if stored.is_new else 200)
+
+    def remove(self, request: Request) -> Response:
+        self.sinks.remove(_subscription_id(request), request.subject)
+        return empty_response(204)
+
+    def test(self, request: Request) -> Response:
+        answer = self.try_sink(self.sinks.require_changeable(_subscription_id(request), request.subject))
+        return json_response({"status": answer.status, "text": answer.text})
+
+    def pause(self, request: Request) -> Response:
+        self.sinks.pause(_subscription_id(request), request.subject)
+        return empty_response(204)
+
+    def resume(self, request: Request) -> Response:
+        self.sinks.resume(_subscription_id(request), request.subject)
+        return empty_response(204)
+
+    def rotate_secret(self, request: Request) -> Response:
+        stored = self.sinks.rotate_secret(_subscription_id(request), request.subject)
+        return json_response(stored_sink_view(stored))
+
+
+def sink_view(sink: Sink, report: DeliveryReport | None = None) -> View:
+    """A sink without what is secret: its secret, and the values of its headers."""
+    view: View = {
+        "type": sink.type,
+        "url": sink.url,
+        "headers": dict.fromkeys(sink.header_names, HIDDEN_VALUE),
+        "format": sink.format,
+        "batch_limit": sink.batch_limit,
+        "timeout_seconds": sink.timeout_seconds,
+        "max_in_flight": sink.max_in_flight,
+        "state": "active" if sink.pause is None else "paused",
+        "created_at": timestamp(sink.created_at),
+        "updated_at": timestamp(sink.configured_at),
+    }
+    if sink.pause is not None:
+        view["pause"] = {"reason": sink.pause.reason, "at": timestamp(sink.pause.at)}
+    if report is not None:
+        view["deliveries"] = _report_view(report)
+    return view
+
+
+def stored_sink_view(stored: StoredSink) -> View:
+    """A sink that was written just now, with the secret if the broker made one: nobody is shown it again."""
+    shown: Mapping[str, str] = {} if stored.new_secret is None else {"secret": stored.new_secret}
+    return {**sink_view(stored.sink), **shown}
+
+
+def _report_view(report: DeliveryReport) -> View:
+    failure = report.last_failure
+    return {
+        "reported_at": timestamp(report.updated_at),
+        "delivered_batches": report.delivered_batches,
+        "delivered_events": report.delivered_events,
+        "failed_attempts": report.failed_attempts,
+        "events_per_second": report.events_per_second,
+        "in_flight": report.in_flight,
+        "next_attempt_at": None if report.next_attempt_at is None else timestamp(report.next_attempt_at),
+        "last_success_at": None if report.last_success_at is None else timestamp(report.last_success_at),
+        "last_failure": None
+        if failure is None
+        else {"at": timestamp(failure.at), "status": failure.status, "text": failure.text},
+        "problem": report.problem or None,
+    }
+
+
+def _subscription_id(request: Request) -> str:
+    return request.path_parameters["subscription_id"]

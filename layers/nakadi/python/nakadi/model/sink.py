@@ -1,0 +1,117 @@
+"""Sinks: where the broker itself delivers the events of a subscription."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+
+from msgspec import Struct, field
+
+from nakadi.model.authorization import Subject
+
+
+class SinkType(StrEnum):
+    HTTP = "http"
+
+
+class SinkFormat(StrEnum):
+    NAKADI = "nakadi"
+    CLOUDEVENTS = "cloudevents"
+
+
+DEFAULT_BATCH_LIMIT = 100
+DEFAULT_TIMEOUT_SECONDS = 30
+DEFAULT_MAX_IN_FLIGHT = 1
+
+GENERATED_SECRET = "generated"  # noqa: S105  # says that the broker makes one
+
+
+class SinkDraft(Struct, frozen=True, kw_only=True):
+    """A sink as a client sends it; a member that it leaves out has its default here.
+
+    `secret` is `generated`, one of the client's own, or None: then a new sink gets one, and another keeps its own.
+    """
+
+    type: str | None = None
+    url: str | None = None
+    secret: str | None = None
+    headers: Mapping[str, str | None] = field(default_factory=dict)
+    format: SinkFormat = SinkFormat.NAKADI
+    batch_limit: int = DEFAULT_BATCH_LIMIT
+    timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS
+    max_in_flight: int = DEFAULT_MAX_IN_FLIGHT
+
+
+class SinkPause(Struct, frozen=True):
+    """Why nothing is delivered, and since when."""
+
+    reason: str
+    at: datetime
+
+
+class Sink(Struct, frozen=True, kw_only=True):
+    """A sink as it is registered, one at most for a subscription.
+
+    `sealed` holds `SinkSecrets`, which only the broker's key opens. Events are read with the permissions of `subject`,
+    who registered the sink. `configured_at` is when anything changed but the pause. `revision` counts the writes.
+    """
+
+    subscription_id: str
+    type: SinkType
+    url: str
+    header_names: tuple[str, ...]
+    sealed: str
+    format: SinkFormat
+    batch_limit: int
+    timeout_seconds: int
+    max_in_flight: int
+    subject: Subject
+    created_at: datetime
+    configured_at: datetime
+    pause: SinkPause | None = None
+    revision: int = 0
+
+
+class SigningSecret(Struct, frozen=True):
+    """A secret that deliveries are signed with, until it expires."""
+
+    value: str
+    expires_at: datetime | None = None
+
+    def is_valid(self, now: datetime) -> bool:
+        return self.expires_at is None or now < self.expires_at
+
+
+class SinkSecrets(Struct, frozen=True):
+    """What nobody may read: the secrets, the newest first, and the headers that each delivery carries."""
+
+    signing: tuple[SigningSecret, ...]
+    headers: Mapping[str, str]
+
+
+class FailedAttempt(Struct, frozen=True):
+    """The last attempt that failed: `status` is that of the answer, None if there was none; `text` is what it said."""
+
+    at: datetime
+    text: str
+    status: int | None = None
+
+
+class DeliveryReport(Struct, frozen=True, kw_only=True):
+    """How the deliveries to a sink go, as the process that delivers last wrote it down.
+
+    The counts begin with the process, or with the sink's last change. `problem` says why there is no stream.
+    """
+
+    process_id: str
+    updated_at: datetime
+    delivered_batches: int = 0
+    delivered_events: int = 0
+    failed_attempts: int = 0
+    events_per_second: float = 0.0
+    in_flight: int = 0
+    next_attempt_at: datetime | None = None
+    last_success_at: datetime | None = None
+    last_failure: FailedAttempt | None = None
+    problem: str = ""

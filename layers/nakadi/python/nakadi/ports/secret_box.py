@@ -1,0 +1,13 @@
+"""The secret box: seals what is stored, so that only the broker can read it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class SecretBox(Protocol):
+    def seal(self, secret: bytes, context: str) -> str:
+        """Text from which `open` gets the secret back, with the same context only. No two are the same."""
+
+    def open(self, sealed: str, context: str) -> bytes:
+        """What was sealed. Raises `Unavailable` if the key is not the one that sealed it, or the text was changed."""

@@ -1,0 +1,47 @@
+"""The receiver of docs/push.md is run, with a broker that delivers to it."""
+
+import json
+import re
+import threading
+
+import httpx
+
+from nakadi.local import Broker
+from nakadi.model.sink import SinkDraft
+from tests.support.api import a_definition
+from tests.support.pages import ROOT
+from tests.support.patience import PATIENCE, until
+from tests.support.receiver import ON_LOOPBACK
+from tests.support.subscriptions import publish
+
+PAGE = (ROOT / "docs/push.md").read_text()
+SERVE = 'HTTPServer(("", 8000), Receiver).serve_forever()'
+
+
+def test_the_receiver_gets_what_the_request_subscribes_to():
+    """What a reader copies works: the receiver verifies and handles events, and refuses what others send. (X3)"""
+    [code] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    [body] = re.findall(r"/subscriptions -d '(.*?)'", PAGE, re.DOTALL)
+    assert SERVE in code
+    handled: list[object] = []
+    names: dict[str, object] = {"handle": handled.append}
+    exec(compile(code.replace(SERVE, 'server = HTTPServer(("127.0.0.1", 0), Receiver)'), "docs/push.md", "exec"), names)
+    server = names["server"]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}/hook"
+    try:
+        with Broker(**ON_LOOPBACK) as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
+            api.post("/event-types", json=a_definition(name="order.placed")).raise_for_status()
+            request = json.loads(body.replace("https://shipping.example.org/hook", url)) | {"read_from": "begin"}
+            answer = api.post("/subscriptions", json=request)
+            assert answer.status_code == 201, answer.text
+            names["SECRET"] = answer.json()["sink"]["secret"]
+            publish(api, "order.placed", 2)
+            until(lambda: handled == [{"n": 0}, {"n": 1}])
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_the_page_names_every_field_of_a_sink():
+    assert re.findall(r"^\| `(\w+)` \| ", PAGE, re.MULTILINE) == list(SinkDraft.__struct_fields__)

@@ -1,0 +1,389 @@
+"""Subscriptions whose events the broker delivers itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from standardwebhooks import Webhook
+
+from nakadi.local import Broker
+from tests.support.api import a_business_definition, an_authorization, create_event_type, problem
+from tests.support.http import check_against_description
+from tests.support.metrics import scrape, value
+from tests.support.parking import COUNT, PARKING, POLICY, a_keyed_definition, publish_events
+from tests.support.patience import PATIENCE, until
+from tests.support.receiver import ON_LOOPBACK, ON_LOOPBACK_VARIABLES, Receiver, a_sink
+from tests.support.subscriptions import (
+    a_cursor,
+    a_request,
+    a_subscription_authorization,
+    create_subscription,
+    cursors,
+    offset_text,
+    publish,
+    reset,
+)
+from tests.support.tokens import Issuer
+from tests.support.workers import start_broker
+
+
+@pytest.fixture(scope="module", params=["memory", "sqlite"])
+def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path_factory.mktemp('sinks')}/nakadi.db"
+    with (
+        Broker(registry=url, event_log=url, **ON_LOOPBACK) as broker,
+        check_against_description(httpx.Client(base_url=broker.url, timeout=PATIENCE)) as api,
+    ):
+        yield api
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as receiver:
+        yield receiver
+
+
+def path(subscription: dict[str, Any], *rest: str) -> str:
+    return "/".join(("/subscriptions", subscription["id"], "sink", *rest))
+
+
+def register(api: httpx.Client, subscription: dict[str, Any], receiver: Receiver, **fields: Any) -> dict[str, Any]:
+    answer = api.put(path(subscription), json=a_sink(receiver, **fields))
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+def deliveries(api: httpx.Client, subscription: dict[str, Any]) -> dict[str, Any]:
+    return api.get(path(subscription)).json().get("deliveries") or {}
+
+
+def numbers(events: list[Any]) -> list[int]:
+    return [each["n"] for each in events]
+
+
+def test_events_are_delivered_in_order_signed_and_committed(api, receiver):
+    """A delivery is a batch as a stream would send it, which the published library verifies. (X1, X3, X10)"""
+    subscription = create_subscription(api, read_from="begin")
+    [name] = subscription["event_types"]
+    publish(api, name, 250)
+    sink = register(api, subscription, receiver, headers={"x-team": "shop"})
+    assert numbers(receiver.wait_for(250)) == list(range(250))
+    until(lambda: cursors(api, subscription)[name, "0"] == offset_text(249))
+    for each in receiver.received:
+        verified = Webhook(sink["secret"]).verify(each.body, dict(each.headers))
+        assert len(verified["events"]) <= 100
+        assert verified["cursor"]["event_type"] == name
+        assert (each.headers["x-team"], each.headers["content-type"]) == ("shop", "application/json")
+
+
+def test_a_sink_may_come_with_its_subscription(api, receiver):
+    """A repeated request finds both. (X1, X2)"""
+    name = create_event_type(api)["name"]
+    request = a_request(name, sink=a_sink(receiver))
+    made, found = api.post("/subscriptions", json=request), api.post("/subscriptions", json=request)
+    assert (made.status_code, found.status_code) == (201, 200)
+    assert made.json()["sink"]["secret"].startswith("whsec_")
+    assert "secret" not in found.json()["sink"]
+    until(lambda: deliveries(api, made.json()))
+    publish(api, name, 1)
+    assert numbers(receiver.wait_for(1)) == [0]
+
+
+def test_a_wrong_sink_makes_no_subscription(api):
+    """(X2)"""
+    name = create_event_type(api)["name"]
+    answer = api.post("/subscriptions", json=a_request(name, sink={"type": "http", "url": "ftp://a.example"}))
+    assert "sink.url" in problem(answer, 422)
+    assert api.get("/subscriptions", params={"event_type": name}).json()["items"] == []
+
+
+def test_cloudevents(api, receiver):
+    """A list of CloudEvents, each with the event as its data. (X6)"""
+    subscription = create_subscription(api, read_from="begin")
+    [name] = subscription["event_types"]
+    publish(api, name, 2)
+    register(api, subscription, receiver, format="cloudevents")
+    until(lambda: receiver.received)
+    [first] = receiver.received
+    assert first.headers["content-type"] == "application/cloudevents-batch+json"
+    zero, one = json.loads(first.body)
+    assert (zero["specversion"], zero["type"], zero["data"]) == ("1.0", name, {"n": 0})
+    assert (one["data"], one["offset"]) == ({"n": 1}, offset_text(1))
+    assert zero["id"] != one["id"]
+
+
+def test_what_is_secret_is_shown_once(api, receiver):
+    """Neither the secret nor the values of headers are in any later answer. (X5)"""
+    subscription = create_subscription(api)
+    made = register(api, subscription, receiver, headers={"authorization": "Bearer 4711"})
+    shown = api.get(path(subscription))
+    assert made["secret"].startswith("whsec_")
+    assert "secret" not in shown.json()
+    assert shown.json()["headers"] == {"authorization": "***"}
+    replaced = api.put(path(subscription), json=a_sink(receiver))
+    assert replaced.status_code == 200
+    assert "secret" not in replaced.json()
+    own = api.put(path(subscription), json=a_sink(receiver, secret="whsec_" + "A" * 40))
+    for answer in (shown, replaced, own):
+        assert "4711" not in answer.text
+        assert made["secret"] not in answer.text
+        assert "AAAA" not in answer.text
+
+
+def test_secrets_are_sealed_where_they_are_stored(tmp_path, receiver):
+    """The data file has neither; the key beside it is its owner's alone. (X5)"""
+    url = f"sqlite:///{tmp_path}/nakadi.db"
+    secret = "whsec_" + "QUJD" * 12
+    with (
+        Broker(registry=url, event_log=url, **ON_LOOPBACK) as broker,
+        httpx.Client(base_url=broker.url, timeout=PATIENCE) as api,
+    ):
+        api.post("/settings/features", json={"feature": "audit_log_collection", "enabled": True}).raise_for_status()
+        subscription = create_subscription(api, read_from="begin")
+        register(api, subscription, receiver, secret=secret, headers={"authorization": "Bearer 4711"})
+        publish(api, subscription["event_types"][0], 1)
+        receiver.wait_for(1)
+    stored = b"".join(each.read_bytes() for each in tmp_path.iterdir() if each.is_file())
+    assert secret.encode() not in stored
+    assert b"Bearer 4711" not in stored
+    assert oct((tmp_path / "nakadi.db.key").stat().st_mode)[-3:] == "600"
+
+
+def test_rotation_signs_with_both_secrets(api, receiver):
+    """(X4)"""
+    subscription = create_subscription(api, read_from="begin")
+    old = register(api, subscription, receiver)["secret"]
+    new = api.post(path(subscription, "secret", "rotate")).json()["secret"]
+    publish(api, subscription["event_types"][0], 1)
+    receiver.wait_for(1)
+    last = receiver.received[-1]
+    assert new != old
+    assert Webhook(new).verify(last.body, dict(last.headers)) == Webhook(old).verify(last.body, dict(last.headers))
+
+
+def test_a_test_delivery_has_no_events(api, receiver):
+    """It is signed, and its answer is told. (X7)"""
+    subscription = create_subscription(api)
+    secret = register(api, subscription, receiver)["secret"]
+    assert api.post(path(subscription, "test")).json() == {"status": 204, "text": ""}
+    [only] = receiver.received
+    assert Webhook(secret).verify(only.body, dict(only.headers))["events"] == []
+    receiver.decide = lambda _: 500
+    assert api.post(path(subscription, "test")).json() == {"status": 500, "text": "cannot read it"}
+
+
+def test_failed_deliveries_are_repeated_and_reported(api, receiver):
+    """Under the same id, until the sink takes them; the sink's answer can be read. (X12, X13, X19)"""
+    receiver.decide = lambda _: 500
+    subscription = create_subscription(api, read_from="begin")
+    [name] = subscription["event_types"]
+    publish(api, name, 1)
+    register(api, subscription, receiver)
+    until(lambda: deliveries(api, subscription).get("last_failure"))
+    failure = deliveries(api, subscription)["last_failure"]
+    assert (failure["status"], failure["text"]) == (500, "cannot read it")
+    assert (name, "0") not in cursors(api, subscription) or cursors(api, subscription)[name, "0"] != offset_text(0)
+    receiver.decide = lambda _: 200
+    receiver.wait_for(1)
+    assert len({each.headers["webhook-id"] for each in receiver.received}) == 1
+    until(lambda: deliveries(api, subscription).get("delivered_events") == 1)
+    counted = scrape(api)
+    assert value(counted, "nakadi_sink_attempts_total", outcome="failed") >= 1
+    assert value(counted, "nakadi_sink_attempts_total", outcome="delivered") >= 1
+    assert value(counted, "nakadi_sinks_served") >= 1
+
+
+def test_an_event_that_the_sink_cannot_process_is_parked_with_its_key(api, receiver):
+    """The others are delivered, in order; a redrive sends what was parked. (X16)"""
+    receiver.decide = lambda events: 422 if any(each["event"] == "b1" for each in events) else 200
+    subscription = create_subscription(
+        api, create_event_type(api, a_keyed_definition())["name"], read_from="begin", annotations=PARKING
+    )
+    [name] = subscription["event_types"]
+    publish_events(api, name, "a1", "b1", "a2", "b2", "c1")
+    register(api, subscription, receiver)
+    assert [each["event"] for each in receiver.wait_for(3)] == ["a1", "a2", "c1"]
+    parked = f"/subscriptions/{subscription['id']}/parked-events"
+    until(lambda: len(api.get(parked).json()["items"]) == 2)
+    receiver.decide = lambda _: 200
+    assert api.post(f"{parked}/redrive").status_code == 204
+    assert [each["event"] for each in receiver.wait_for(5)][3:] == ["b1", "b2"]
+
+
+def test_an_event_may_be_skipped(api, receiver):
+    """As the policy of the subscription says. (X16)"""
+    receiver.decide = lambda events: 500 if any(each["n"] == 1 for each in events) else 200
+    subscription = create_subscription(api, read_from="begin", annotations={COUNT: "2", POLICY: "SKIP_EVENT"})
+    publish(api, subscription["event_types"][0], 4)
+    register(api, subscription, receiver)
+    assert numbers(receiver.wait_for(3)) == [0, 2, 3]
+
+
+def test_410_pauses_a_sink(api, receiver):
+    """It says so, and delivers again when it is resumed. (X18)"""
+    receiver.decide = lambda _: 410
+    subscription = create_subscription(api, read_from="begin")
+    publish(api, subscription["event_types"][0], 1)
+    register(api, subscription, receiver)
+    until(lambda: api.get(path(subscription)).json()["state"] == "paused")
+    assert api.get(path(subscription)).json()["pause"]["reason"] == "the sink answered 410"
+    until(lambda: deliveries(api, subscription).get("last_failure", {}))
+    receiver.decide = lambda _: 200
+    assert api.post(path(subscription, "resume")).status_code == 204
+    receiver.wait_for(1)
+    assert api.get(path(subscription)).json()["state"] == "active"
+
+
+def test_a_paused_sink_gets_nothing(api, receiver):
+    """(X8)"""
+    subscription = create_subscription(api, read_from="begin")
+    [name] = subscription["event_types"]
+    register(api, subscription, receiver)
+    publish(api, name, 1)
+    receiver.wait_for(1)
+    assert api.post(path(subscription, "pause")).status_code == 204
+    stats = f"/subscriptions/{subscription['id']}/stats"
+    until(lambda: not api.get(stats).json()["items"][0]["partitions"][0]["stream_id"])
+    publish(api, name, 1)
+    assert api.get(path(subscription)).json()["pause"]["reason"] == "it was paused"
+    assert len(receiver.received) == 1
+    assert api.post(path(subscription, "resume")).status_code == 204
+    receiver.wait_for(2)
+
+
+def test_resuming_tries_at_once(api, receiver):
+    """Also a sink that is not paused. (X8)"""
+    receiver.decide = lambda _: 500
+    subscription = create_subscription(api, read_from="begin")
+    publish(api, subscription["event_types"][0], 1)
+    register(api, subscription, receiver)
+    until(lambda: len(receiver.received) >= 1)
+    before = api.get(path(subscription)).json()["updated_at"]
+    receiver.decide = lambda _: 200
+    assert api.post(path(subscription, "resume")).status_code == 204
+    receiver.wait_for(1)
+    assert api.get(path(subscription)).json()["updated_at"] > before
+
+
+def test_a_removed_sink_gets_nothing(api, receiver):
+    """Its subscription stays, and can be streamed. (X9)"""
+    subscription = create_subscription(api, read_from="begin")
+    register(api, subscription, receiver)
+    until(lambda: deliveries(api, subscription))
+    assert api.delete(path(subscription)).status_code == 204
+    assert api.delete(path(subscription)).status_code == 204
+    problem(api.get(path(subscription)), 404)
+    problem(api.post(path(subscription, "pause")), 404)
+    stats = f"/subscriptions/{subscription['id']}/stats"
+    until(lambda: not api.get(stats).json()["items"][0]["partitions"][0]["stream_id"])
+    publish(api, subscription["event_types"][0], 1)
+    assert not receiver.received
+
+
+def test_a_deleted_subscription_takes_its_sink_along(api, receiver):
+    """(X9)"""
+    subscription = create_subscription(api, read_from="begin")
+    register(api, subscription, receiver)
+    until(lambda: deliveries(api, subscription))
+    assert api.delete(f"/subscriptions/{subscription['id']}").status_code == 204
+    problem(api.get(path(subscription)), 404)
+    publish(api, subscription["event_types"][0], 1)
+    assert not receiver.received
+
+
+def test_cursors_can_be_reset(api, receiver):
+    """The deliveries go on from there. (X1)"""
+    subscription = create_subscription(api, read_from="begin")
+    [name] = subscription["event_types"]
+    register(api, subscription, receiver)
+    publish(api, name, 3)
+    receiver.wait_for(3)
+    assert reset(api, subscription, a_cursor(name, offset=0)).status_code == 204
+    assert numbers(receiver.wait_for(5)) == [0, 1, 2, 1, 2]
+
+
+def test_partitions_are_delivered_beside_each_other(api, receiver):
+    """A partition that is stuck holds up no other. (X11, X17)"""
+    four = dict.fromkeys(("messages_per_minute", "message_size", "read_parallelism", "write_parallelism"), 4)
+    definition = a_business_definition(default_statistic=four, partition_strategy="user_defined")
+    name = create_event_type(api, definition)["name"]
+    subscription = create_subscription(api, name, read_from="begin")
+    receiver.decide = lambda events: 500 if any(each["p"] == 0 for each in events) else 200
+    for number in range(4):
+        known = {"occurred_at": "2026-01-01T00:00:00Z", "partition": str(number)}
+        events = [{"p": number, "metadata": {"eid": str(uuid4()), **known}} for _ in range(3)]
+        answer = api.post(f"/event-types/{name}/events", json=events)
+        assert answer.status_code == 200, answer.text
+    register(api, subscription, receiver, max_in_flight=2, batch_limit=1)
+    assert {each["p"] for each in receiver.wait_for(9)} == {1, 2, 3}
+
+
+def test_who_may_register_a_sink(tmp_path, receiver):
+    """Who administers the subscription and may read its event types; others may not even pause it. (X2a)"""
+    issuer = Issuer(tmp_path)
+    with Broker(**issuer.settings, **ON_LOOPBACK) as broker:
+        ann, bob, eve = (
+            httpx.Client(base_url=broker.url, timeout=PATIENCE, headers=issuer.bearer(name))
+            for name in ("ann", "bob", "eve")
+        )
+        name = create_event_type(ann, authorization=an_authorization("ann", "ann bob", "ann"))["name"]
+        lists = a_subscription_authorization("ann bob", "ann bob eve")
+        subscription = create_subscription(ann, name, read_from="begin", authorization=lists)
+        problem(eve.put(path(subscription), json=a_sink(receiver)), 403)
+        assert bob.put(path(subscription), json=a_sink(receiver)).status_code == 201
+        assert eve.get(path(subscription)).status_code == 200
+        for operation in ("test", "pause", "resume", "secret/rotate"):
+            problem(eve.post(path(subscription, operation)), 403)
+        problem(eve.delete(path(subscription)), 403)
+        publish(ann, name, 1)
+        receiver.wait_for(1)
+        for each in (ann, bob, eve):
+            each.close()
+
+
+def test_a_restart_goes_on_where_it_was(tmp_path, receiver):
+    """A broker that ends lets deliveries under way come to their end: nothing is delivered twice. (X30)"""
+    url = f"sqlite:///{tmp_path}/nakadi.db"
+    settings = {"registry": url, "event_log": url, **ON_LOOPBACK}
+    with Broker(**settings) as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
+        subscription = create_subscription(api, read_from="begin")
+        [name] = subscription["event_types"]
+        secret = register(api, subscription, receiver)["secret"]
+        publish(api, name, 3)
+        receiver.wait_for(3)
+    with Broker(**settings) as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
+        publish(api, name, 2)
+        assert numbers(receiver.wait_for(5)) == [0, 1, 2, 0, 1]
+    last = receiver.received[-1]
+    assert Webhook(secret).verify(last.body, dict(last.headers))
+
+
+def test_sinks_are_spread_over_workers_and_taken_over(tmp_path, receiver):
+    """Each sink has one process; if that is killed, another goes on, and nothing is lost. (X31, X32)"""
+    with start_broker(tmp_path, ON_LOOPBACK_VARIABLES) as program:
+        with httpx.Client(base_url=program.url, timeout=PATIENCE) as api:
+            made = [create_subscription(api, read_from="begin") for _ in range(6)]
+            for each in made:
+                register(api, each, receiver)
+            for each in made:
+                publish(api, each["event_types"][0], 1)
+            receiver.wait_for(6)
+        os.kill(program.workers[0], signal.SIGKILL)
+        with httpx.Client(transport=httpx.HTTPTransport(retries=5), base_url=program.url, timeout=PATIENCE) as api:
+            for each in made:
+                publish(api, each["event_types"][0], 1)
+
+            def served() -> set[tuple[str, int]]:
+                return {
+                    (json.loads(each.body)["cursor"]["event_type"], int(json.loads(each.body)["cursor"]["offset"][-3:]))
+                    for each in tuple(receiver.received)
+                }
+
+            until(lambda: {(each["event_types"][0], 1) for each in made} <= served())

@@ -1,0 +1,85 @@
+"""A sink for tests: an HTTP server that remembers what it was sent, and answers as it is told to."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Self
+
+from tests.support.patience import until
+
+ON_LOOPBACK = {"sink_schemes": ("https", "http"), "sink_networks": ("127.0.0.0/8",)}
+"""Settings with which a broker delivers to a receiver."""
+
+ON_LOOPBACK_VARIABLES = {"NAKADI_SINK_SCHEMES": "https,http", "NAKADI_SINK_NETWORKS": "127.0.0.0/8"}
+
+
+@dataclass(frozen=True)
+class Received:
+    headers: Mapping[str, str]
+    body: bytes
+    status: int
+
+    @property
+    def events(self) -> list[Any]:
+        return list(json.loads(self.body)["events"])
+
+
+class Receiver:
+    """`decide` gets the events of a delivery, and returns the status."""
+
+    def __init__(self, decide: Callable[[list[Any]], int] = lambda _: 204) -> None:
+        self.decide = decide
+        self.received: list[Received] = []
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                parsed = json.loads(body)
+                status = receiver.decide(parsed["events"] if isinstance(parsed, dict) else parsed)
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                receiver.received.append(Received(headers, body, status))
+                answer = b"" if status < 300 else b"cannot read it"
+                self.send_response(status)
+                if status != 204:
+                    self.send_header("content-length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *_: object) -> None:
+                """It says nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}/hook"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    @property
+    def accepted(self) -> list[Any]:
+        """The events of the deliveries that were answered with 2xx."""
+        return [each for received in tuple(self.received) if received.status < 300 for each in received.events]
+
+    def wait_for(self, count: int) -> list[Any]:
+        """So many events at least."""
+        until(lambda: len(self.accepted) >= count)
+        return self.accepted
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def a_sink(receiver: Receiver, **fields: Any) -> dict[str, Any]:
+    return {"type": "http", "url": receiver.url, **fields}

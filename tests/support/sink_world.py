@@ -1,0 +1,184 @@
+"""A world with a sink in it: random events, a sink that fails in every way, and what must hold all the while.
+
+The world is the stream, the network, the sink and the clock of a `DeliverySession`. Everything is drawn from one seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from nakadi.delivery.answers import Answer
+from nakadi.delivery.lane_states import DeliveryState
+from nakadi.delivery.lanes import (
+    BeginAttempt,
+    CommitDelivered,
+    DeliveryAction,
+    DeliveryBatch,
+    DeliveryLimits,
+    DeliverySession,
+)
+from nakadi.model.subscription import EventTypePartition
+from tests.support.chunks import some_events, values
+
+MAX_STEPS = 20_000
+
+
+@dataclass
+class Attempt:
+    number: int
+    batch: DeliveryBatch
+    answer: Answer
+
+
+@dataclass
+class SinkWorld:
+    seed: int
+    partition_count: int = 3
+    event_count: int = 40
+    has_policy: bool = True
+    now: float = 0.0
+    received: dict[EventTypePartition, list[int]] = field(default_factory=lambda: defaultdict(list))
+    accepted: dict[EventTypePartition, int] = field(default_factory=lambda: defaultdict(lambda: -1))
+    committed: dict[EventTypePartition, int] = field(default_factory=lambda: defaultdict(lambda: -1))
+    taken: dict[EventTypePartition, int] = field(default_factory=lambda: defaultdict(lambda: -1))
+    parked: set[tuple[EventTypePartition, int]] = field(default_factory=set)
+    bodies_by_id: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
+    in_flight: list[Attempt] = field(default_factory=list)
+    commits: list[CommitDelivered] = field(default_factory=list)
+    streams: int = 0
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        rng = self.rng
+        self.partitions = [EventTypePartition("a", str(number)) for number in range(self.partition_count)]
+        poison = rng.choice((0, 1, 3)) if self.has_policy else 0
+        self.poison = {(rng.choice(self.partitions), rng.randrange(self.event_count)) for _ in range(poison)}
+        self.limits = DeliveryLimits(
+            batch_limit=rng.choice((1, 2, 7, 100)),
+            max_in_flight=rng.choice((1, 2, 5)),
+            max_event_attempts=rng.choice((2, 3)) if self.has_policy else None,
+        )
+        # A sink that fails at random is not to make the broker believe that an event is to blame.
+        self.fault_rate = 0.0 if self.has_policy else 0.3
+        self.begin_stream()
+
+    def begin_stream(self) -> None:
+        """A stream begins behind what is committed; the events that are parked are not sent."""
+        self.streams += 1
+        self.session = DeliverySession(self.limits, self.rng.random)
+        self.in_flight.clear()
+        self.commits.clear()
+        self.taken = defaultdict(lambda: -1, self.committed)
+
+    def run(self) -> None:
+        for _ in range(MAX_STEPS):
+            if self.is_done():
+                return
+            self.step()
+        raise AssertionError(f"seed {self.seed}: no end: {dict(self.committed)}")
+
+    def is_done(self) -> bool:
+        return all(self.committed[each] == self.event_count - 1 for each in self.partitions)
+
+    def step(self) -> None:
+        """One thing that can happen, at random."""
+        choices = [self.feed, self.feed, self.pass_time]
+        if self.in_flight:
+            choices += [self.answer] * 3
+        if self.commits:
+            choices += [self.end_commit] * 2
+        self.rng.choice(choices)()
+        if self.session.state is DeliveryState.SETTLED:
+            self.end_stream()
+
+    def feed(self) -> None:
+        partition = self.rng.choice(self.partitions)
+        start = self.taken[partition] + 1
+        count = min(self.rng.choice((1, 1, 3, 20)), self.event_count - start)
+        while count > 0 and (partition, start) in self.parked:
+            start, count = start + 1, count - 1
+        while count > 0 and any((partition, start + each) in self.parked for each in range(count)):
+            count -= 1
+        if count > 0:
+            self.taken[partition] = start + count - 1
+            self.carry_out(self.session.receive(partition, [some_events(count, start=start)], self.now))
+
+    def pass_time(self) -> None:
+        self.now = max(self.now, min(self.session.next_tick_at(), self.now + 5000))
+        self.carry_out(self.session.tick(self.now))
+
+    def answer(self) -> None:
+        attempt = self.in_flight.pop(self.rng.randrange(len(self.in_flight)))
+        self.carry_out(self.session.handle_answer(attempt.number, attempt.answer, self.now))
+        if self.rng.random() < 0.2:
+            # Doubled, and late: the attempt has ended.
+            self.carry_out(self.session.handle_answer(attempt.number, Answer(200), self.now))
+
+    def end_commit(self) -> None:
+        commit = self.commits.pop(self.rng.randrange(len(self.commits)))
+        is_committed = self.rng.random() > 0.02
+        if is_committed:
+            self.commit(commit.partition, commit.position.offset)
+        self.session.end_commit(is_committed=is_committed)
+
+    def commit(self, partition: EventTypePartition, offset: int) -> None:
+        assert offset <= self.accepted[partition], f"seed {self.seed}: committed before it was accepted"
+        self.committed[partition] = max(self.committed[partition], offset)
+        while (partition, self.committed[partition] + 1) in self.parked:
+            self.committed[partition] += 1
+
+    def end_stream(self) -> None:
+        """The next stream gives up the event that was found, which is the next one of its partition."""
+        if self.session.given_up is not None:
+            partition, position = self.session.given_up
+            assert (partition, position.offset) in self.poison, f"seed {self.seed}: a good event was given up"
+            assert self.committed[partition] == position.offset - 1, f"seed {self.seed}: another would be given up"
+            self.parked.add((partition, position.offset))
+            self.accepted[partition] = max(self.accepted[partition], position.offset)
+            self.committed[partition] = position.offset
+        self.begin_stream()
+
+    def carry_out(self, actions: Iterable[DeliveryAction]) -> None:
+        for action in actions:
+            if isinstance(action, CommitDelivered):
+                self.commits.append(action)
+            elif isinstance(action, BeginAttempt):
+                self.begin_attempt(action)
+
+    def begin_attempt(self, action: BeginAttempt) -> None:
+        batch = action.batch
+        assert self.session.state is DeliveryState.DELIVERING, f"seed {self.seed}: an attempt after the end"
+        assert all(each.batch.partition != batch.partition for each in self.in_flight), f"seed {self.seed}: two at once"
+        assert batch.count <= self.limits.batch_limit, f"seed {self.seed}: too many events"
+        self.in_flight.append(Attempt(action.number, batch, self.ask_sink(batch)))
+        assert len(self.in_flight) <= self.limits.max_in_flight, f"seed {self.seed}: too many at once"
+        # An id means the same events, so that a receiver can leave out what it has.
+        sent = tuple(values(batch.runs))
+        assert self.bodies_by_id.setdefault(batch.id_for("s"), sent) == sent, f"seed {self.seed}: another body"
+
+    def ask_sink(self, batch: DeliveryBatch) -> Answer:
+        rng, partition = self.rng, batch.partition
+        offsets = [int(value) for value in values(batch.runs)]
+        if rng.random() < 0.1:
+            return rng.choice((Answer(503, "", rng.choice((None, 7.0))), Answer(429), Answer(None, was_sent=False)))
+        if rng.random() < self.fault_rate:
+            lost, refused = rng.choice(((True, Answer(None)), (False, Answer(500)), (False, Answer(404))))
+            if lost:
+                self.accept(partition, offsets)
+            return refused
+        if any((partition, offset) in self.poison for offset in offsets):
+            return Answer(422, "cannot read it")
+        self.accept(partition, offsets)
+        return Answer(rng.choice((200, 204)))
+
+    def accept(self, partition: EventTypePartition, offsets: list[int]) -> None:
+        """A sink may see an event again, and never one before its predecessors."""
+        for offset in offsets:
+            assert offset <= self.accepted[partition] + 1, f"seed {self.seed}: {offset} came out of order"
+            self.accepted[partition] = max(self.accepted[partition], offset)
+            while (partition, self.accepted[partition] + 1) in self.parked:
+                self.accepted[partition] += 1
+        self.received[partition] += offsets

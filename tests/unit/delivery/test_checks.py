@@ -1,0 +1,103 @@
+"""What a sink may be."""
+
+import pytest
+
+from nakadi.delivery.addresses import parse_address_rules
+from nakadi.delivery.checks import check_sink
+from nakadi.model.outcomes import Violations
+from nakadi.model.sink import SinkDraft
+
+RULES = parse_address_rules(())
+
+
+def violations(schemes=("https",), **changes):
+    draft = SinkDraft(**{"type": "http", "url": "https://shop.example.org/hook", **changes})
+    try:
+        check_sink(draft, schemes, RULES)
+    except Violations as error:
+        return {each.path: each.message for each in error.violations}
+    return {}
+
+
+def test_a_plain_sink_is_fine():
+    assert violations() == {}
+    assert violations(headers={"Authorization": "Bearer a b", "x-team": "é".encode().hex()}) == {}
+    assert violations(secret="generated") == violations(secret="whsec_" + "A" * 40) == {}
+
+
+@pytest.mark.parametrize(
+    ("url", "part"),
+    [
+        (None, "null"),
+        ("", "character"),
+        ("shop.example.org", "absolute"),
+        ("https:///hook", "absolute"),
+        ("https://shop.example.org:99999/", "absolute"),
+        ("https://shop.example.org/a b", "absolute"),
+        ("https://shöp.example.org/", "absolute"),
+        ("https://shop.example.org\\@10.0.0.1/", "absolute"),
+        ("http://shop.example.org/", "https://"),
+        ("ftp://shop.example.org/", "https://"),
+        ("https://ann:secret@shop.example.org/", "password"),
+        ("https://shop.example.org/#here", "fragment"),
+        ("https://127.0.0.1/", "address"),
+        ("https://[::ffff:10.0.0.1]/", "address"),
+        ("https://169.254.169.254/latest/meta-data", "address"),
+    ],
+)
+def test_urls(url, part):
+    """Only https, and nothing that hides where it leads to. (X20, X21)"""
+    assert part in violations(url=url)["url"]
+
+
+def test_a_setting_allows_http():
+    """(X20)"""
+    assert violations(schemes=("https", "http"), url="http://shop.example.org/") == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Host", "content-length", "Transfer-Encoding", "CONNECTION", "te", "upgrade", "webhook-id", "Webhook-Anything"],
+)
+def test_headers_of_the_connection_and_of_the_broker_are_refused(name):
+    """(X22)"""
+    assert violations(headers={name: "a"}) == {f"headers.{name}": "is set by the broker"}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"a b": "c"},
+        {"": "c"},
+        {"a": "b\r\nwebhook-id: c"},
+        {"a": ""},
+        {"a": None},
+        {"a": "é"},
+        {"a": "1", "A": "2"},
+        {f"a{number}": "1" for number in range(21)},
+        {"a": "b" * 9000},
+    ],
+)
+def test_headers_are_valid_and_few(headers):
+    """(X22)"""
+    assert all(path.startswith("headers") for path in violations(headers=headers))
+    assert violations(headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"type": "pigeon"}, "type"),
+        ({"type": None}, "type"),
+        ({"secret": "mine"}, "secret"),
+        ({"batch_limit": 0}, "batch_limit"),
+        ({"batch_limit": 1001}, "batch_limit"),
+        ({"timeout_seconds": 0}, "timeout_seconds"),
+        ({"timeout_seconds": 61}, "timeout_seconds"),
+        ({"max_in_flight": 0}, "max_in_flight"),
+        ({"max_in_flight": 101}, "max_in_flight"),
+    ],
+)
+def test_other_fields(changes, path):
+    """(X2)"""
+    assert list(violations(**changes)) == [path]

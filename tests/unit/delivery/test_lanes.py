@@ -1,0 +1,239 @@
+"""Which events go into a delivery, and what follows from its answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from nakadi.common.states import UnexpectedFact
+from nakadi.delivery.answers import Answer
+from nakadi.delivery.lane_states import DeliveryState, LaneState
+from nakadi.delivery.lanes import (
+    ATTEMPTS_BEFORE_HALVING,
+    GONE_REASON,
+    MAX_BATCH_BYTES,
+    BeginAttempt,
+    CommitDelivered,
+    DeliveryLimits,
+    DeliverySession,
+    Lane,
+    pause_seconds,
+)
+from nakadi.model.event_type import Position
+from nakadi.model.subscription import EventTypePartition
+from tests.support.chunks import some_events, values
+from tests.support.sink_world import SinkWorld
+
+FIRST, SECOND = EventTypePartition("a", "0"), EventTypePartition("a", "1")
+
+
+def a_session(*, batch_limit=100, max_in_flight=1, max_event_attempts=None, share=1.0):
+    limits = DeliveryLimits(batch_limit=batch_limit, max_in_flight=max_in_flight, max_event_attempts=max_event_attempts)
+    return DeliverySession(limits, lambda: share)
+
+
+class Receiver:
+    """Answers the attempts of a session, one after the other, and passes time between them."""
+
+    def __init__(self, session, poison=()):
+        self.session = session
+        self.poison = {str(each).encode() for each in poison}
+        self.now = 0.0
+        self.tried: list[list[int]] = []
+        self.committed: list[int] = []
+        self.waiting = []
+
+    def work(self, actions, times=1000):
+        waiting = self.waiting
+        waiting += actions
+        for _ in range(times):
+            if not waiting:
+                if self.session.state is not DeliveryState.DELIVERING or self.session.next_tick_at() == float("inf"):
+                    return
+                self.now = max(self.now, self.session.next_tick_at())
+                waiting += self.session.tick(self.now)
+                continue
+            match waiting.pop(0):
+                case CommitDelivered(_, position):
+                    self.committed.append(position.offset)
+                    self.session.end_commit(is_committed=True)
+                case BeginAttempt(number, batch):
+                    sent = values(batch.runs)
+                    self.tried.append([int(each) for each in sent])
+                    answer = Answer(500 if self.poison.intersection(sent) else 200)
+                    waiting += self.session.handle_answer(number, answer, self.now)
+
+
+def test_events_that_gather_during_a_delivery_go_together_into_the_next():
+    """The broker waits for no full batch, and sends what is there. (X10)"""
+    session = a_session(batch_limit=3)
+    [first] = session.receive(FIRST, [some_events(1)], 0)
+    assert not session.receive(FIRST, [some_events(2, start=1)], 0)
+    assert not session.receive(FIRST, [some_events(2, start=3)], 0)
+    commit, second = session.handle_answer(first.number, Answer(200), 0)
+    assert commit == CommitDelivered(FIRST, Position(1, 0))
+    assert values(second.batch.runs) == [b"1", b"2", b"3"]
+    assert second.batch.attempt == 1
+
+
+def test_a_partition_has_one_delivery_at_a_time_and_partitions_take_turns():
+    """Deliveries of a partition never overtake each other, and no partition waits for ever. (X11)"""
+    session = a_session(batch_limit=1, max_in_flight=2)
+    [first] = session.receive(FIRST, [some_events(3)], 0)
+    [other] = session.receive(SECOND, [some_events(3)], 0)
+    assert (first.batch.partition, other.batch.partition) == (FIRST, SECOND)
+    _, following = session.handle_answer(first.number, Answer(200), 0)
+    assert following.batch.partition == FIRST
+    single = a_session(batch_limit=1)
+    [begun] = single.receive(FIRST, [some_events(3)], 0)
+    single.receive(SECOND, [some_events(3)], 0)
+    assert single.handle_answer(begun.number, Answer(200), 0)[1].batch.partition == SECOND
+
+
+def test_a_batch_is_tried_again_unchanged_and_under_its_id():
+    """A receiver that has seen the id has seen these events. (X12)"""
+    session = a_session()
+    [first] = session.receive(FIRST, [some_events(2)], 0)
+    session.receive(FIRST, [some_events(2, start=2)], 0)
+    assert not session.handle_answer(first.number, Answer(500), 0)
+    [again] = session.tick(session.next_tick_at())
+    assert values(again.batch.runs) == [b"0", b"1"]
+    assert again.batch.attempt == 2
+    assert again.batch.id_for("s") == first.batch.id_for("s") != first.batch.id_for("t")
+
+
+@pytest.mark.parametrize(("tries", "longest"), [(1, 1), (2, 2), (3, 4), (7, 60), (1000, 60)])
+def test_pauses_grow_and_are_random(tries, longest):
+    """Back-off with full jitter. (X13)"""
+    assert pause_seconds(tries, 0.0) == 0
+    assert pause_seconds(tries, 0.5) == longest / 2
+    assert pause_seconds(tries, 1.0) == longest
+
+
+def test_retry_after_holds_up_every_lane():
+    """The sink asks for time, and not for one partition. (X14)"""
+    session = a_session(share=0.0)
+    [first] = session.receive(FIRST, [some_events(1)], 0)
+    session.receive(SECOND, [some_events(1)], 0)
+    assert not session.handle_answer(first.number, Answer(503, "", 30.0), 0)
+    assert session.next_tick_at() == 30
+    assert not session.tick(29.9)
+    assert [each.batch.partition for each in session.tick(30)] == [SECOND]
+
+
+@pytest.mark.parametrize("answer", [Answer(503), Answer(429), Answer(None, was_sent=False)])
+def test_who_asks_for_time_or_is_not_reached_blames_no_event(answer):
+    """An outage, however long, gives nothing up. (X15)"""
+    session = a_session(max_event_attempts=2)
+    [attempt] = session.receive(FIRST, [some_events(4)], 0)
+    now = 0.0
+    for _ in range(50):
+        assert not session.handle_answer(attempt.number, answer, now)
+        now = session.next_tick_at()
+        [attempt] = session.tick(now)
+        assert attempt.batch.count == 4
+    assert session.state is DeliveryState.DELIVERING
+
+
+def test_halves_lead_to_the_event_that_fails():
+    """The batch is tried as it is some times, then in halves; the events before the failing one are committed. (X16)"""
+    session = a_session(max_event_attempts=2)
+    receiver = Receiver(session, poison=[5])
+    receiver.work(session.receive(FIRST, [some_events(8)], 0))
+    whole = [list(range(8))] * ATTEMPTS_BEFORE_HALVING
+    assert receiver.tried == [*whole, [0, 1, 2, 3], [4, 5], [4], [5], [5]]
+    assert receiver.committed == [3, 4]
+    assert session.given_up == (FIRST, Position(1, 5))
+    assert session.state is DeliveryState.SETTLED
+
+
+def test_without_a_policy_the_failing_event_is_tried_for_ever():
+    """Its partition stops, and no other. (X17)"""
+    session = a_session(batch_limit=4)
+    receiver = Receiver(session, poison=[1])
+    receiver.work([*session.receive(FIRST, [some_events(3)], 0)], times=100)
+    assert receiver.tried[-1] == [1]
+    assert receiver.committed == [0]
+    assert session.given_up is None
+    receiver.work(session.receive(SECOND, [some_events(1, start=7)], receiver.now), times=10)
+    assert 7 in receiver.committed
+
+
+def test_a_fault_that_passes_costs_nothing():
+    """If the halves go through after all, everything is delivered, and batches are whole again. (X16)"""
+    session = a_session(max_event_attempts=5)
+    receiver = Receiver(session, poison=[2])
+    actions = session.receive(FIRST, [some_events(8)], 0)
+    receiver.work(actions, times=2 * ATTEMPTS_BEFORE_HALVING)
+    receiver.poison.clear()
+    receiver.work([])
+    assert receiver.committed[-1] == 7
+    receiver.work(session.receive(FIRST, [some_events(8, start=8)], receiver.now))
+    assert receiver.tried[-1] == list(range(8, 16))
+
+
+def test_410_ends_the_deliveries():
+    """The sink is to be paused; what is under way is waited for. (X18)"""
+    session = a_session(max_in_flight=2)
+    [first] = session.receive(FIRST, [some_events(1)], 0)
+    [other] = session.receive(SECOND, [some_events(1)], 0)
+    assert not session.handle_answer(first.number, Answer(410), 0)
+    assert (session.pause_reason, session.state) == (GONE_REASON, DeliveryState.SETTLING)
+    [commit] = session.handle_answer(other.number, Answer(200), 0)
+    assert session.state is DeliveryState.SETTLING
+    assert isinstance(commit, CommitDelivered)
+    session.end_commit(is_committed=True)
+    assert session.state is DeliveryState.SETTLED
+
+
+def test_a_failed_commit_gives_nothing_up():
+    """The next stream begins at what was committed: it would take another event for the one that failed. (X16)"""
+    session = a_session(batch_limit=1, max_in_flight=2, max_event_attempts=2)
+    [first] = session.receive(FIRST, [some_events(2)], 0)
+    _, failing = session.handle_answer(first.number, Answer(200), 0)
+    session.handle_answer(failing.number, Answer(500), 0)
+    [failing] = session.tick(session.next_tick_at())
+    session.handle_answer(failing.number, Answer(500), 0)
+    assert session.given_up == (FIRST, Position(1, 1))
+    assert session.state is DeliveryState.SETTLING
+    session.end_commit(is_committed=False)
+    assert session.given_up is None
+    assert session.state is DeliveryState.SETTLED
+
+
+def test_long_events_make_small_batches():
+    """A body has about a megabyte at most, or one event. (X10)"""
+    session = a_session()
+    size = MAX_BATCH_BYTES // 3
+    [attempt] = session.receive(FIRST, [some_events(2, size=size), some_events(5, start=2, size=size)], 0)
+    assert attempt.batch.count == 3
+    [huge] = a_session().receive(FIRST, [some_events(2, size=2 * MAX_BATCH_BYTES)], 0)
+    assert huge.batch.count == 1
+
+
+def test_an_answer_counts_once():
+    session = a_session()
+    [first] = session.receive(FIRST, [some_events(1)], 0)
+    assert session.handle_answer(first.number, Answer(200), 0)
+    assert not session.handle_answer(first.number, Answer(200), 0)
+    assert session.next_tick_at() == float("inf")
+
+
+def test_a_fact_without_a_place_is_an_error():
+    lane = Lane(FIRST)
+    assert lane.state is LaneState.EMPTY
+    with pytest.raises(UnexpectedFact):
+        lane.see_that_it_is_due()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_sink_that_loses_doubles_and_delays_answers_gets_everything_in_order(seed):
+    """Nothing is lost, nothing overtakes, and nothing is committed that was not accepted. (X11, X12, X17)"""
+    SinkWorld(seed, has_policy=False).run()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_only_events_that_the_sink_fails_at_are_given_up(seed):
+    """Every other event is delivered, in order. (X11, X15, X16)"""
+    world = SinkWorld(seed)
+    world.run()
+    assert world.parked == world.poison
