@@ -14,7 +14,7 @@ from tests.simulation.publishing import Broken, World
 from tests.support import everything
 
 SOURCE = Path(claimed_append.__file__).read_text()
-MAX_WORLDS = 1500
+MAX_WORLDS = 6000
 """So many are tried before a mutant counts as not found; most are found among the first fifty."""
 
 MUTANTS = {
