@@ -10,6 +10,7 @@ import pytest
 from nakadi.app.functions import (
     authorizer_context_from_subject,
     handle_gateway_event,
+    make_http_function,
     request_from_event,
     subject_from_context,
 )
@@ -225,3 +226,13 @@ def test_a_subject_survives_the_way_from_the_authorizer():
     assert all(isinstance(value, str) for value in authorizer_context_from_subject(subject).values())
     assert subject_from_context(authorizer_context_from_subject(subject)) == subject
     assert subject_from_context({"principalId": "x"}) == UNAUTHENTICATED
+
+
+def test_bodies_that_come_often_are_compiled_while_a_function_starts(monkeypatch):
+    """A commit does not wait for the schema of its body, which its area names and the start compiles."""
+    compiled = []
+    monkeypatch.setattr("nakadi.openapi.checks.compile_body_schemas", lambda *names: compiled.extend(names))
+
+    make_http_function("subscriptions", "subscriptions")
+
+    assert compiled == ["SubscriptionCursorList"]
