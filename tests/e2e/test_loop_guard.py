@@ -194,8 +194,8 @@ class Staying:
 
 # Each with what sends it to a thread.
 SCENES: tuple[tuple[Callable[[Stage], Scene], str], ...] = (
-    (keys_are_fetched, "auth.tokens.check_may_block"),
-    (a_replaced_key_is_fetched, "auth.tokens.check_may_block"),
+    (keys_are_fetched, "auth.key_set.check_may_block"),
+    (a_replaced_key_is_fetched, "auth.key_set.check_may_block"),
     (a_violation_is_explained, "schemas.validation.check_may_block"),
     (a_log_is_opened, "app.engines.check_may_block"),
     (a_cache_looks_for_changes, "common.caching.check_may_block"),

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from nakadi.engines.kinesis import stream
+from nakadi.engines.kinesis import call_rate
 from nakadi.engines.kinesis.call_rate import MAX_READ_INTERVAL_SECONDS, CallRate
 
 ALLOWED = 5
@@ -31,7 +31,7 @@ class Clock:
 def clock(monkeypatch):
     clock = Clock()
     # Of this module alone: threads of other tests' brokers pause as well.
-    monkeypatch.setattr(stream, "time", clock)
+    monkeypatch.setattr(call_rate, "time", clock)
     return clock
 
 

@@ -13,6 +13,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from nakadi.common.waiting import run_blocking
+from nakadi.engines.kinesis import call_rate as call_rate_module
 from nakadi.engines.kinesis import event_log as event_log_module
 from nakadi.engines.kinesis import stream as stream_module
 from nakadi.engines.kinesis import tails as tails_module
@@ -54,7 +55,7 @@ class Clock:
 def clock(monkeypatch):
     clock = Clock()
     # Of these modules alone: threads of other tests' brokers pause as well.
-    for module in (event_log_module, stream_module, tails_module):
+    for module in (call_rate_module, event_log_module, stream_module, tails_module):
         monkeypatch.setattr(module, "time", clock)
     return clock
 
