@@ -1,6 +1,5 @@
 """The index over runs of ids: it never misses one that is there, and is bounded."""
 
-import os
 import random
 
 import pytest
@@ -16,8 +15,23 @@ def _small_tables(monkeypatch):
     monkeypatch.setattr(eid_index, "MIN_SLOTS", MIN_SLOTS)
 
 
+@pytest.fixture(autouse=True)
+def _same_keys_each_time():
+    drawn.seed(27)
+
+
+class Key(bytes):
+    """A key whose hash is the same in each process: which two look alike in the index does not change between runs."""
+
+    def __hash__(self) -> int:
+        return int.from_bytes(self[:8], "big") >> 4
+
+
+drawn = random.Random()
+
+
 def keys(number: int) -> list[bytes]:
-    return [os.urandom(32) for _ in range(number)]
+    return [Key(drawn.randbytes(32)) for _ in range(number)]
 
 
 def test_finds_every_key_in_its_runs():
@@ -62,7 +76,7 @@ def test_is_bounded():
         index.add_to_run(run, own)
     assert sum(len(table.slots) for table in index._tables) <= 2 * MIN_SLOTS
     for run, own in runs.items():
-        key = random.choice(own)
+        key = drawn.choice(own)
         assert run in dict(index.find_candidates([key]))[key]
     index.keep_runs([1, 15])
     [(_, found)] = index.find_candidates([runs[1][0]])
