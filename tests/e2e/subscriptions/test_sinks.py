@@ -188,12 +188,17 @@ def test_failed_deliveries_are_repeated_and_reported(api, receiver):
     register(api, subscription, receiver)
     until(lambda: deliveries(api, subscription).get("last_failure"))
     failure = deliveries(api, subscription)["last_failure"]
-    assert (failure["status"], failure["text"]) == (500, "cannot read it")
+    assert (failure["status"], failure["text"], failure["delivered"]) == (500, "cannot read it", False)
+    assert (failure["event_type"], failure["partition"], failure["events"]) == (name, "0", 1)
+    assert failure["first_offset"] == failure["last_offset"] == offset_text(0)
     assert (name, "0") not in cursors(api, subscription) or cursors(api, subscription)[name, "0"] != offset_text(0)
     receiver.decide = lambda _: 200
     receiver.wait_for(1)
     assert len({each.headers["webhook-id"] for each in receiver.received}) == 1
     until(lambda: deliveries(api, subscription).get("delivered_events") == 1)
+    newest, *before = deliveries(api, subscription)["recent_attempts"]
+    assert (newest["delivered"], newest["status"], newest["text"], newest["events"]) == (True, 200, "", 1)
+    assert {each["status"] for each in before} == {500}
     counted = scrape(api)
     assert value(counted, "nakadi_sink_attempts_total", outcome="failed") >= 1
     assert value(counted, "nakadi_sink_attempts_total", outcome="delivered") >= 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -38,7 +39,7 @@ from nakadi.delivery.lanes import (
 from nakadi.delivery.signing import signature_headers
 from nakadi.model.authorization import Subject
 from nakadi.model.outcomes import Outcome, Unavailable
-from nakadi.model.sink import DeliveryReport, FailedAttempt, Sink, SinkSecrets
+from nakadi.model.sink import DeliveryReport, EndedAttempt, Sink, SinkSecrets
 from nakadi.model.subscription import CommitResult
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import CommitResultByPartition, Coordination
@@ -64,6 +65,9 @@ MIN_REOPENING_SECONDS = 0.2
 MAX_REOPENING_SECONDS = 5.0
 
 COMMIT_ATTEMPTS = 4
+
+RECENT_ATTEMPTS = 20
+"""How many attempts are shown to people."""
 
 RATE_SECONDS = 60.0
 """Over which time the rate is averaged, about."""
@@ -158,6 +162,7 @@ class Courier:
             next_attempt_at=None if next_at == inf else clock.now() + timedelta(seconds=max(0.0, waits)),
             last_success_at=tally.last_success_at,
             last_failure=tally.last_failure,
+            recent_attempts=tuple(tally.recent_attempts),
             problem=self._problem,
         )
 
@@ -220,6 +225,22 @@ def _abandon(parts: CourierParts, opening: asyncio.Future[JoinedStream]) -> None
         parts.threads.submit(parts.streams.abandon, opening.result())
 
 
+def ended_attempt(batch: DeliveryBatch, answer: Answer, now: datetime, seconds: float) -> EndedAttempt:
+    delivered = verdict_of(answer) is Verdict.DELIVERED
+    return EndedAttempt(
+        at=now,
+        event_type=batch.partition.event_type,
+        partition=batch.partition.partition,
+        first_offset=str(batch.first),
+        last_offset=str(batch.last),
+        events=batch.count,
+        milliseconds=round(1000 * seconds),
+        delivered=delivered,
+        status=answer.status,
+        text="" if delivered else answer.text,
+    )
+
+
 class DeliveryTally:
     """What was delivered to a sink."""
 
@@ -228,9 +249,20 @@ class DeliveryTally:
         self.events = 0
         self.failures = 0
         self.last_success_at: datetime | None = None
-        self.last_failure: FailedAttempt | None = None
+        self.last_failure: EndedAttempt | None = None
+        self.recent_attempts: deque[EndedAttempt] = deque(maxlen=RECENT_ATTEMPTS)
         self.events_per_second = 0.0
         self._measured: tuple[float, int] | None = None
+
+    def record(self, attempt: EndedAttempt) -> None:
+        self.recent_attempts.appendleft(attempt)
+        if attempt.delivered:
+            self.batches += 1
+            self.events += attempt.events
+            self.last_success_at = attempt.at
+        else:
+            self.failures += 1
+            self.last_failure = attempt
 
     def measure_rate(self, now: float) -> None:
         if self._measured is not None and now > self._measured[0]:
@@ -364,6 +396,7 @@ class Delivery:
     async def _attempt(self, number: int, batch: DeliveryBatch) -> None:
         sink, now = self._sink, self._parts.clock.now()
         message = message_of(batch, sink.subscription_id, sink.format)
+        begun_at = self._parts.clock.monotonic()
         try:
             answer = await send_signed(
                 self._parts.get_sender(), sink, self._secrets, message, now, float(sink.timeout_seconds)
@@ -371,22 +404,18 @@ class Delivery:
         except Exception as error:  # a batch without an answer would never be sent again
             log.exception("An attempt for the sink of subscription %s failed", sink.subscription_id)
             answer = Answer(None, f"{type(error).__name__}: {error}")
-        self._end_attempt(number, batch, answer, len(message.body))
+        seconds = self._parts.clock.monotonic() - begun_at
+        self._end_attempt(number, batch, answer, len(message.body), seconds)
 
-    def _end_attempt(self, number: int, batch: DeliveryBatch, answer: Answer, size: int) -> None:
-        tally, now, verdict = self._tally, self._parts.clock.now(), verdict_of(answer)
+    def _end_attempt(self, number: int, batch: DeliveryBatch, answer: Answer, size: int, seconds: float) -> None:
+        verdict = verdict_of(answer)
         self._parts.metrics.sink_attempts.add(1, verdict.name.lower())
+        self._tally.record(ended_attempt(batch, answer, self._parts.clock.now(), seconds))
         if verdict is Verdict.DELIVERED:
-            tally.batches += 1
-            tally.events += batch.count
-            tally.last_success_at = now
             newest = batch.runs[-1].stored_at(-1)
             self._figures.record_sent_batch(batch.partition.event_type, batch.count, size, newest)
             if self._parts.clock.monotonic() >= self._figures.next_report_at:
                 self._figures.report()
-        else:
-            tally.failures += 1
-            tally.last_failure = FailedAttempt(now, answer.text, answer.status)
         self._carry_out(self._session.handle_answer(number, answer, self._parts.clock.monotonic()))
 
     def _begin_commit(self, action: CommitDelivered, attempts_left: int) -> None:

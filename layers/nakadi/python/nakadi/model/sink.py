@@ -90,18 +90,30 @@ class SinkSecrets(Struct, frozen=True):
     headers: Mapping[str, str]
 
 
-class FailedAttempt(Struct, frozen=True):
-    """The last attempt that failed: `status` is that of the answer, None if there was none; `text` is what it said."""
+class EndedAttempt(Struct, frozen=True, kw_only=True):
+    """An attempt to deliver the events of a partition from one offset up to another.
+
+    `status` is that of the answer, None if there was none. If it failed, `text` is the beginning of the answer, or what
+    went wrong.
+    """
 
     at: datetime
-    text: str
-    status: int | None = None
+    event_type: str
+    partition: str
+    first_offset: str
+    last_offset: str
+    events: int
+    milliseconds: int
+    delivered: bool
+    status: int | None
+    text: str = ""
 
 
 class DeliveryReport(Struct, frozen=True, kw_only=True):
     """How the deliveries to a sink go, as the process that delivers last wrote it down.
 
-    The counts begin with the process, or with the sink's last change. `problem` says why there is no stream.
+    The counts begin with the process, or with the sink's last change. Of the last attempts, the newest comes first.
+    `problem` says why there is no stream.
     """
 
     process_id: str
@@ -113,5 +125,6 @@ class DeliveryReport(Struct, frozen=True, kw_only=True):
     in_flight: int = 0
     next_attempt_at: datetime | None = None
     last_success_at: datetime | None = None
-    last_failure: FailedAttempt | None = None
+    last_failure: EndedAttempt | None = None
+    recent_attempts: tuple[EndedAttempt, ...] = ()
     problem: str = ""

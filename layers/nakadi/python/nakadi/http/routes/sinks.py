@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from nakadi.delivery.answers import Answer
 from nakadi.delivery.sinks import Sinks, StoredSink
@@ -17,6 +17,7 @@ from nakadi.model.sink import (
     DEFAULT_MAX_IN_FLIGHT,
     DEFAULT_TIMEOUT_SECONDS,
     DeliveryReport,
+    EndedAttempt,
     Sink,
     SinkDraft,
     SinkFormat,
@@ -124,8 +125,7 @@ def stored_sink_view(stored: StoredSink) -> View:
 
 
 def _report_view(report: DeliveryReport) -> View:
-    failure = report.last_failure
-    return {
+    view: View = {
         "reported_at": timestamp(report.updated_at),
         "delivered_batches": report.delivered_batches,
         "delivered_events": report.delivered_events,
@@ -134,11 +134,16 @@ def _report_view(report: DeliveryReport) -> View:
         "in_flight": report.in_flight,
         "next_attempt_at": None if report.next_attempt_at is None else timestamp(report.next_attempt_at),
         "last_success_at": None if report.last_success_at is None else timestamp(report.last_success_at),
-        "last_failure": None
-        if failure is None
-        else {"at": timestamp(failure.at), "status": failure.status, "text": failure.text},
+        "recent_attempts": [_attempt_view(each) for each in report.recent_attempts],
         "problem": report.problem or None,
     }
+    if report.last_failure is not None:
+        view["last_failure"] = _attempt_view(report.last_failure)
+    return view
+
+
+def _attempt_view(attempt: EndedAttempt) -> View:
+    return {**to_builtins(attempt), "at": timestamp(attempt.at)}
 
 
 def _subscription_id(request: Request) -> str:
