@@ -33,9 +33,6 @@ _MIN_OBJECT_BYTES = len("{}")
 # turn.
 MAX_STEPS = 200_000
 
-# Holding fewer texts to a pattern at once takes longer than one by one.
-_MIN_LINES = 4
-
 # Not a part of their schema, but a condition for events to be valid.
 _MOMENT_PART = UntypedPart(("metadata", "occurred_at"), {"format": "date-time"})
 
@@ -49,7 +46,7 @@ class _PartCheck(Struct, frozen=True):
 
     def accepts(self, events: Sequence[Any], steps: RemainingSteps) -> bool:
         values = values_at(self.path, events)
-        if self.lines is not None and len(values) >= _MIN_LINES and self.lines.accepts(values, steps):
+        if self.lines is not None and self.lines.accepts(values, steps):
             return True
         return all(map(self.accepts_value, values, repeat(steps)))
 

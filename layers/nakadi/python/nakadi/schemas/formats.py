@@ -20,7 +20,7 @@ from typing import Any
 
 import re2
 
-from nakadi.schemas.values import STEPS_PER_SECOND, RemainingSteps, spend_steps
+from nakadi.schemas.values import STEPS_PER_SECOND, RemainingSteps, StepsExhausted
 
 _USUAL_TIMESTAMP_REGEX = (
     r"\d{4}-"
@@ -294,24 +294,24 @@ class Pattern:
     def is_found_in(self, text: str, steps: RemainingSteps) -> bool:
         """Whether it occurs. A search that could take long is not begun without the steps for the worst case."""
         subject = text.encode("utf-8", "surrogatepass")
-        worst = _STEPS_PER_PATTERN_SEARCH + len(subject) * self.instruction_count // _INSTRUCTION_VISITS_PER_STEP
-        if worst > _MAX_UNMEASURED_SEARCH_STEPS:
-            return self._search_measured(subject, worst, steps)
-        spend_steps(steps, worst)
-        return self._is_found_in(subject)
+        return self._search_within(steps, subject, self._worst_steps(subject))
 
-    def _is_found_in(self, subject: bytes) -> bool:
+    def _worst_steps(self, subject: bytes) -> int:
+        return _STEPS_PER_PATTERN_SEARCH + len(subject) * self.instruction_count // _INSTRUCTION_VISITS_PER_STEP
+
+    def _search_within(self, steps: RemainingSteps, subject: bytes, worst: int) -> bool:
+        steps[0] -= worst
+        if steps[0] < 0:
+            raise StepsExhausted
+        # The worst case is rare. Where it would be far too much to charge for all others, the search is timed.
+        begun = None if worst <= _MAX_UNMEASURED_SEARCH_STEPS else time.thread_time()
         [(start, _)] = self._search(re2._Anchor.UNANCHORED, subject, 0, len(subject))  # noqa: SLF001
+        if begun is not None:
+            taken = int((time.thread_time() - begun) * STEPS_PER_SECOND)
+            steps[0] += worst - _STEPS_PER_PATTERN_SEARCH - taken
+            if steps[0] < 0:
+                raise StepsExhausted
         return bool(start >= 0)
-
-    def _search_measured(self, subject: bytes, worst: int, steps: RemainingSteps) -> bool:
-        """The worst case is rare, and would be far too much to charge for all others."""
-        spend_steps(steps, worst)
-        begun = time.thread_time()
-        found = self._is_found_in(subject)
-        taken = int((time.thread_time() - begun) * STEPS_PER_SECOND)
-        spend_steps(steps, _STEPS_PER_PATTERN_SEARCH + taken - worst)
-        return found
 
 
 class LinesPattern(Pattern):
@@ -320,15 +320,17 @@ class LinesPattern(Pattern):
     def accepts(self, texts: Sequence[Any], steps: RemainingSteps) -> bool:
         """Whether these are all null, or texts that match for certain."""
         for first in range(0, len(texts), _TEXTS_AT_ONCE):
-            some = [each for each in texts[first : first + _TEXTS_AT_ONCE] if each is not None]
+            some = texts[first : first + _TEXTS_AT_ONCE]
+            if None in some:
+                some = [each for each in some if each is not None]
             try:
                 subject = ("\n".join(some) + "\n").encode()
             except TypeError:
                 return False
-            worst = len(subject) * self.instruction_count // _INSTRUCTION_VISITS_PER_STEP
+            worst = self._worst_steps(subject)
             if subject.count(b"\n") != len(some) or worst > steps[0]:
                 return False
-            if not self._search_measured(subject, worst, steps):
+            if not self._search_within(steps, subject, worst):
                 return False
         return True
 
