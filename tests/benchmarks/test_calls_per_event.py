@@ -95,7 +95,7 @@ def an_order(number):
 
 
 def test_a_batch_takes_no_call_and_little_memory_for_each_event():
-    """From the body to the records, a hundred events take the calls of one or two, and little more memory than their dicts."""
+    """From the body to the records, a hundred events take the calls of one, and little more memory than their dicts."""
     house, text = House(), {"type": "string"}
 
     appended = []

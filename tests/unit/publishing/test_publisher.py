@@ -66,6 +66,16 @@ def test_refused_events_are_counted(house):
     assert sum(house.publisher.metrics.events_published.rows().values()) == 2
 
 
+def test_events_of_a_refused_batch_are_counted(house):
+    """Of a batch that is given up for one event, all events count as refused, under the step that refused it."""
+    event_type = house.add(an_event_type(**STRICT, **BY_KEY))
+    refused = house.publisher.metrics.events_refused
+    house.publish(event_type, [{"ok": 1, "k": "a"}, {}, {"ok": 1, "k": "b"}])
+    house.publish(event_type, [{"ok": 1, "k": "a"}, {"ok": 1}])
+    assert {labels[-1]: count for labels, count in refused.rows().items()} == {"validating": 3, "partitioning": 2}
+    assert not house.publisher.metrics.events_published.rows()
+
+
 def test_one_append_for_each_request(house):
     """The log is asked once, with all partitions, so that each partition's part is stored as one. (P115)"""
     event_type = house.add(an_event_type(partitions=2))
