@@ -17,7 +17,7 @@ export PYTHONPATH := layers/nakadi/python:glue_jobs:.
 export PYTHONDONTWRITEBYTECODE :=
 export NAKADI_CONSOLE ?= $(CURDIR)/$(CONSOLE)/built
 
-.PHONY: help setup run console jobs kill-jobs published test test-long test-all test-engines test-aws-local test-workers test-install simulate mutants soak storms attacks clients check format bench bench-aws bench-kafka bench-console compare structure lock synth diff bootstrap deploy destroy destroy-data wheel clean
+.PHONY: help setup run console jobs kill-jobs published test test-long test-all test-engines test-aws-local test-workers test-install simulate mutants soak storms attacks clients check format bench bench-aws bench-kafka bench-console compare calls lock synth diff bootstrap deploy destroy destroy-data wheel clean
 
 help:
 	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine; WORKERS=1 uses one core'
@@ -43,12 +43,12 @@ help:
 	@echo 'make attacks                       attack a broker on this machine with hostile requests (two minutes)'
 	@echo 'make clients                       generate clients in Python and Java, and use them (Java needs Maven and a JDK)'
 	@echo 'make format                        fix the formatting'
-	@echo 'make bench                         measure, and draw plots (half an hour)'
+	@echo 'make bench                         measure, and compare the figures with their aims (half an hour)'
 	@echo 'make bench-aws                     count the calls to AWS, and measure functions (a quarter of an hour)'
 	@echo 'make bench-kafka                   measure publishing and streaming with events in Kafka (minutes)'
 	@echo 'make bench-console [SECONDS=60]    measure the console in a browser: first paint, size, the live tail'
 	@echo 'make compare A=URL B=URL           compare two brokers on this machine'
-	@echo 'make structure                     measure the layout of the package, and the calls of a request'
+	@echo 'make calls                         count the function calls of a publication, a delivery and a commit'
 	@echo 'make synth [STAGE=dev] [CONTEXT=]  write the templates for AWS into cdk.out'
 	@echo 'make deploy [STAGE=dev] [CONTEXT=] deploy to AWS, as docs/deploy.md explains'
 	@echo 'make wheel                         build the wheel and the source distribution into dist, with the console'
@@ -153,7 +153,6 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/archive.py --json $(BENCH)/archive.json
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/coordination.py --seconds 60 --json $(BENCH)/coordination.json
-	$(BIN)/python benchmarks/plot.py $(BENCH)
 	$(BIN)/python benchmarks/aims.py $(BENCH)
 
 compare: $(VENV)/.test
@@ -165,8 +164,8 @@ bench-kafka: $(VENV)/.test $(VENV)/.kafka $(if $(KAFKA),,$(KAFKA_JARS)/.jars)
 bench-console: $(VENV)/.run $(CONSOLE)/.test
 	$(BIN)/python benchmarks/console.py --seconds $(or $(SECONDS),60) $(ARGS)
 
-structure: $(VENV)/.test
-	@$(BIN)/python benchmarks/structure.py
+calls: $(VENV)/.test
+	@$(BIN)/python benchmarks/calls.py $(ARGS)
 
 bench-aws: $(VENV)/.test $(NODE)/.test
 	$(BIN)/python benchmarks/aws.py
