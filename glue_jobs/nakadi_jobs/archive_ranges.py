@@ -191,14 +191,6 @@ def split_into_batches(found: Iterable[ArchiveRange], max_bytes: int) -> Iterato
         yield batch
 
 
-def bytes_per_object(found: Iterable[ArchiveRange]) -> Mapping[str, int]:
-    """Object -> how many of its bytes these are."""
-    known: dict[str, int] = {}
-    for location in {part.location for part in found}:
-        known[location.key] = known.get(location.key, 0) + location.length
-    return known
-
-
 def _segments(index: LogIndex, place: TopicPartition, start: int, end: int | None) -> Iterator[IndexSegment]:
     """Segments with anything from `start` to before `end`, up to the first that is not archived."""
     if end is not None and start >= end:

@@ -303,7 +303,7 @@ def _add_batch(
     batch: Sequence[ArchiveRange],
     progress: Progress,
 ) -> tuple[Outcome, Progress]:
-    """Add a batch to a table: without Spark as far as that can be, else read in place, else member by member."""
+    """Add a batch to a table: without Spark where that is possible, otherwise through copies that Spark reads."""
     try:
         with open_plain_batch(work, table, columns, batch) as reading:
             return _write_batch(work, event_type, table, columns, reading, progress)
@@ -311,11 +311,6 @@ def _add_batch(
         pass
     except (*RECOVERABLE_ERRORS, Incomplete) as error:
         work.report.info(event_type.name, f"Spark reads the archive: {first_line(error)}")
-    if work.archive.is_worth_reading_in_place(batch):
-        try:
-            return _write_batch(work, event_type, table, columns, work.archive.read_in_place(batch), progress)
-        except (Py4JError, PySparkException, Incomplete) as error:
-            work.report.info(event_type.name, f"reading each member of the archive by itself: {first_line(error)}")
     with work.archive.gather(batch) as gathered:
         return _write_batch(work, event_type, table, columns, gathered.reading(batch), progress)
 

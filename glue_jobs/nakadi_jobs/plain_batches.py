@@ -68,7 +68,7 @@ def open_plain_batch(
             for each in made.files
         ]
         lines = work.archive.text([f"{url}/{key}" for key in made.gathered])
-        yield Reading(lines, parts, (), by_file=False, files=files, has_lines=bool(made.gathered))
+        yield Reading(lines, parts, (), files=files, has_lines=bool(made.gathered))
     finally:
         kept = [each.key for each in work.table_files.list_objects(gathered)]
         work.table_files.remove([key for key in kept if key.startswith(target.gathered)])

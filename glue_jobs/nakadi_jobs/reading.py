@@ -1,8 +1,7 @@
-"""The archive's objects as Spark reads them: in place, or gathered first.
+"""Gathers members of the archive for Spark.
 
-Gathering copies the wanted members, and nothing else, into a few objects for Spark, and reads each archive object once
-for all event types. It happens where most of an object belongs to other event types, where Spark cannot reach the
-archive, and where something is damaged: it checks every member that it copies.
+Gathering copies the wanted members, and nothing else, into a few objects that Spark reads. It reads each archive object
+once for all event types, and checks every member that it copies, so Spark never reads a damaged one.
 """
 
 from __future__ import annotations
@@ -14,28 +13,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import chain, islice
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 from msgspec import Struct
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from nakadi.engines.archive.stores import open_archive
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore
-from nakadi_jobs.archive_ranges import ArchiveRange, bytes_per_object
+from nakadi_jobs.archive_ranges import ArchiveRange
 from nakadi_jobs.data_files import NewFile
 
 Knowledge = TypeVar("Knowledge")
 
 GATHERED_BYTES = 32 * 1024 * 1024
 READING_THREADS = 4
-SAMPLE_SIZE = 10
-
-MIN_WANTED_SHARE = 0.5
-"""An object is read where it lies if at least so much of it is wanted."""
 
 MIN_TASK_WORK = 64, 16 * 1024 * 1024
 """So many objects, or bytes of them, are gathered by Spark's tasks: starting Python there takes a second."""
@@ -53,7 +47,6 @@ class Reading(Struct, frozen=True):
     lines: DataFrame
     parts: Sequence[ArchiveRange]
     damaged: Sequence[tuple[ArchiveRange, str]]
-    by_file: bool
     files: Sequence[NewFile] = ()
     has_lines: bool = True
 
@@ -77,7 +70,6 @@ class Gathered(Struct, frozen=True):
             self.archive.text([path for topic in topics for path in self.paths.get(topic, ())]),
             [part for part in parts if part.name not in self.problems],
             [(part, self.problems[part.name]) for part in parts if part.name in self.problems],
-            by_file=False,
         )
 
 
@@ -89,23 +81,6 @@ class Archive(Struct, frozen=True):
     url: str
     gathered: ArchiveStore
     gathered_url: str
-
-    def is_worth_reading_in_place(self, parts: Sequence[ArchiveRange]) -> bool:
-        wanted = bytes_per_object(parts)
-        base = spark_url(self.url)
-        if base is None or any(each.events is None for each in parts) or not self._can_reach(base):
-            return False
-        sample = list(wanted)[:: max(1, len(wanted) // SAMPLE_SIZE)]
-        try:
-            there = sum(self._size(f"{base}/{key}") for key in sample)
-        except Py4JJavaError:
-            return False
-        return sum(wanted[key] for key in sample) >= MIN_WANTED_SHARE * there
-
-    def read_in_place(self, parts: Sequence[ArchiveRange]) -> Reading:
-        base = spark_url(self.url)
-        paths = sorted({f"{base}/{part.location.key}" for part in parts})
-        return Reading(self.text(paths), parts, (), by_file=True)
 
     @contextmanager
     def gather(self, parts: Sequence[ArchiveRange]) -> Iterator[Gathered]:
@@ -145,24 +120,6 @@ class Archive(Struct, frozen=True):
         if not paths:
             return self.spark.createDataFrame([], "value string")
         return self.spark.read.option("lineSep", "\n").text(list(paths))
-
-    def _can_reach(self, base: str) -> bool:
-        """Whether Spark knows how to reach such a place."""
-        try:
-            self._files(base)
-        except Py4JJavaError:
-            return False
-        return True
-
-    def _size(self, path: str) -> int:
-        return int(self._files(path).getFileStatus(self._jvm().org.apache.hadoop.fs.Path(path)).getLen())
-
-    def _files(self, path: str) -> Any:
-        configuration = self.spark._jsc.hadoopConfiguration()  # noqa: SLF001  # no other way
-        return self._jvm().org.apache.hadoop.fs.Path(path).getFileSystem(configuration)
-
-    def _jvm(self) -> Any:
-        return self.spark._jvm  # noqa: SLF001  # the only way to ask Hadoop
 
 
 Members = Sequence[tuple[ArchiveLocation, str]]
@@ -241,16 +198,6 @@ def _read_span(store: ArchiveStore, span: Members) -> Sequence[tuple[ArchiveLoca
         member = content[start : start + location.length]
         found.append((location, topic, member, find_problem(member, location.length)))
     return found
-
-
-def spark_url(url: str) -> str | None:
-    """The archive's place as Spark knows it; None if only this process can see it."""
-    parts = urlsplit(url)
-    if parts.scheme == "file":
-        return f"file://{parts.path.rstrip('/')}"
-    if parts.scheme == "s3":
-        return f"s3://{parts.netloc}{parts.path.rstrip('/')}"
-    return None
 
 
 def find_problem(content: bytes, length: int) -> str:

@@ -324,11 +324,6 @@ def _count_with_spark(
     count = partial(_collect_counts, sources, rows, since=since, until=until, length=length)
     if not parts:
         return count(None)
-    if work.archive.is_worth_reading_in_place(parts):
-        try:
-            return count(work.archive.read_in_place(parts))
-        except (Py4JError, PySparkException) as error:
-            work.report.info("archive", f"reading each member by itself: {first_line(error)}")
     with work.archive.gather(parts) as gathered:
         reading = gathered.reading(parts)
         names = {line.topic: source.event_type.name for source in sources for line in source.event_type.timelines}
@@ -359,9 +354,8 @@ def _select_lines(sources: Sequence[Source], reading: Reading) -> DataFrame:
         for number, source in enumerate(sources)
         for line in source.event_type.timelines
     }
-    lines = locate_lines(select_topics(reading.lines, (part.topic for part in reading.parts)), by_file=reading.by_file)
-    selected = wanted(lines.sparkSession, reading.parts, types, by_file=reading.by_file)
-    return select_wanted(lines, selected, by_file=reading.by_file)
+    lines = locate_lines(select_topics(reading.lines, (part.topic for part in reading.parts)))
+    return select_wanted(lines, wanted(lines.sparkSession, reading.parts, types))
 
 
 def _report_gone(work: JobContext, source: Source) -> None:

@@ -69,18 +69,13 @@ _TIME = "substring_index(substring_index(head, '\"time\":\"', -1), '\"', 1)"
 SIZE = f"greatest(octet_length(value) - octet_length(head) - {len(EVENT_MARKER) + 1}, 0)"
 """The event without what is around it."""
 
-WANTED_COLUMNS = "file string, topic string, partition int, from long, to long, type string, stamped boolean"
+WANTED_COLUMNS = "topic string, partition int, from long, to long, type string, stamped boolean"
 
 
-def wanted(
-    spark: SparkSession, parts: Iterable[ArchiveRange], types: Mapping[str, tuple[str, bool]], *, by_file: bool
-) -> DataFrame:
-    """Which offsets to take, and if several objects may have them, from which; and what is known of their topics."""
-    found = join_ranges(
-        (each.location.key.rpartition("/")[2] if by_file else "", each.topic, each.partition, each.first, each.end)
-        for each in parts
-    )
-    return make_frame(spark, ((*each, *types[each[1]]) for each in found), WANTED_COLUMNS)
+def wanted(spark: SparkSession, parts: Iterable[ArchiveRange], types: Mapping[str, tuple[str, bool]]) -> DataFrame:
+    """Return the offsets to take, with the number and the stamping of their event types."""
+    found = join_ranges((each.topic, each.partition, each.first, each.end) for each in parts)
+    return make_frame(spark, ((*each, *types[each[0]]) for each in found), WANTED_COLUMNS)
 
 
 def select_topics(lines: DataFrame, topics: Iterable[str]) -> DataFrame:
@@ -92,17 +87,14 @@ def select_topics(lines: DataFrame, topics: Iterable[str]) -> DataFrame:
     return lines.where(topic.isin(named))
 
 
-def locate_lines(lines: DataFrame, *, by_file: bool) -> DataFrame:
+def locate_lines(lines: DataFrame) -> DataFrame:
     """Add the place of each line, taken from its beginning; `head` is the text before the event.
-
-    The name of its file only if that is asked for: Spark would write all that it knows of a file beside each line.
 
     Lines are parsed only after it is known which of them are wanted: Spark would parse them once more to see whether
     what they are joined by is there.
     """
-    return lines.select("*", *(["_metadata"] if by_file else []), F.expr(_HEAD).alias("head")).select(
+    return lines.select("*", F.expr(_HEAD).alias("head")).select(
         "value",
-        F.col("_metadata.file_name").alias("file") if by_file else F.lit("").alias("file"),
         "head",
         F.expr(_TOPIC).alias("topic"),
         F.expr(_PARTITION).cast("int").alias("partition"),
@@ -110,7 +102,7 @@ def locate_lines(lines: DataFrame, *, by_file: bool) -> DataFrame:
     )
 
 
-def select_wanted(lines: DataFrame, chosen: DataFrame, *, by_file: bool) -> DataFrame:
+def select_wanted(lines: DataFrame, chosen: DataFrame) -> DataFrame:
     """Those whose place was asked for, with what is known of their topics."""
     same = [
         F.col("lines.topic") == F.col("chosen.topic"),
@@ -118,8 +110,6 @@ def select_wanted(lines: DataFrame, chosen: DataFrame, *, by_file: bool) -> Data
         F.col("lines.offset") >= F.col("chosen.from"),
         F.col("lines.offset") < F.col("chosen.to"),
     ]
-    if by_file:
-        same.append(F.col("lines.file") == F.col("chosen.file"))
     return lines.alias("lines").join(F.broadcast(chosen.alias("chosen")), same).select("lines.*", "type", "stamped")
 
 

@@ -6,7 +6,6 @@ from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, In
 from nakadi_jobs.archive_ranges import (
     NO_PROGRESS,
     Progress,
-    bytes_per_object,
     refresh_ranges,
     split_into_batches,
     unblocked_prefixes,
@@ -180,13 +179,6 @@ def test_nothing_is_passed_over(index):
         (1, 10),
         (1, 20),
     ]
-
-
-def test_sizes_of_objects(index):
-    """Bytes that are wanted are counted once for each member."""
-    add(index, 10, key="log/x/shared")
-    found = list(unread_parts(index, EVENT_TYPE, NO_PROGRESS))
-    assert bytes_per_object([*found, replace(found[0], first=5)]) == {"log/x/shared": 100}
 
 
 def test_what_was_read_can_be_looked_up_again(index):

@@ -7,7 +7,7 @@ from nakadi.engines.archive.stores import MemoryStore
 from nakadi.model.events import Record, StoredEvent
 from nakadi.model.log_index import ArchiveLocation
 from nakadi_jobs import reading
-from nakadi_jobs.reading import copy_members, find_problem, spark_url
+from nakadi_jobs.reading import copy_members, find_problem
 from tests.support.builders import A_MOMENT
 
 WHOLE = member_format.pack_member("t", 0, [StoredEvent(0, Record(b'{"a":"' + b"x" * 5_000_000 + b'"}'), A_MOMENT)])
@@ -31,20 +31,6 @@ def test_a_whole_member_has_no_problem():
 def test_what_is_wrong_is_reported(content, problem):
     """A member that is cut off, changed, or no gzip at all is not taken for events."""
     assert problem in find_problem(content, len(WHOLE))
-
-
-@pytest.mark.parametrize(
-    ("url", "place"),
-    [
-        ("file:///data/archive", "file:///data/archive"),
-        ("s3://bucket/?region=eu-central-1", "s3://bucket"),
-        ("s3://bucket/prefix/", "s3://bucket/prefix"),
-        ("memory:", None),
-    ],
-)
-def test_where_spark_finds_the_archive(url, place):
-    """An archive's URL as Spark writes it; what only this process has cannot be read from elsewhere."""
-    assert spark_url(url) == place
 
 
 class CountingStore(MemoryStore):
