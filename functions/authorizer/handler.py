@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from nakadi.app.authentication import make_token_verifier
-from nakadi.app.functions import FunctionMetrics, HandleInvocation, LambdaFunction, Unauthorized, authorizer_decision
+from nakadi.app.authorizer import Unauthorized, authorizer_decision
+from nakadi.app.functions import FunctionMetrics, HandleInvocation, LambdaFunction
 from nakadi.app.settings import read_settings
 
 # Imported here, and not by the first invocation: processor time is plentiful until then.

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from nakadi.app.functions import subject_from_context
+from nakadi.http.api_gateway import subject_from_context
 from nakadi.model.authorization import Attribute
 from tests.support.functions import load_recorded_event
 

@@ -6,7 +6,7 @@ import pytest
 
 from infra.laptop.api import INTEGRATION, Api, GatewayRequest, NoMockResponse, allows, integration_target
 from infra.laptop.templates import Template
-from nakadi.app.functions import request_from_event
+from nakadi.http.api_gateway import request_from_event
 
 FUNCTION = "arn:aws:apigateway:eu-central-1:lambda:path/2015-03-31/functions/{}/invocations"
 ANY = "x-amazon-apigateway-any-method"

@@ -3,14 +3,19 @@
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from nakadi.app import engines
+from nakadi.app.engines import LogDependencies, open_event_log
+from nakadi.engines.archive.stores import open_archive_if_set
 from nakadi.engines.memory.event_log import MemoryLog
+from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.engines.memory.registry import MemoryRegistry
-from nakadi.model.outcomes import BadSetting
+from nakadi.model.outcomes import BadSetting, Unavailable
+from nakadi.ports.clock import SystemClock
 from tests.support.clock import HandMovedClock
 from tests.support.engines import COORDINATIONS, EID_CLAIMS, EVENT_LOGS, LOG_INDEXES, REGISTRIES
 from tests.support.environment import plain_environment
@@ -77,3 +82,30 @@ def test_every_folder_of_engines_is_opened():
     folders = {each.parent.name for each in source.parents[1].glob("engines/*/__init__.py")}
     opened = set(re.findall(r"from nakadi\.engines\.(\w+)", source.read_text()))
     assert folders - {"archive", "common"} == opened - {"archive", "common"}
+
+
+def test_without_the_client_library_no_log_in_kafka_is_opened(monkeypatch):
+    """A broker whose own log is to be there says which package it needs."""
+    for name in [each for each in sys.modules if each.startswith("nakadi.engines.kafka.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(BadSetting, match="needs the Python package confluent-kafka"):
+        open_event_log("kafka://kafka-1:9092", SystemClock())
+
+
+def test_a_log_whose_archive_cannot_be_opened_is_closed(tmp_path):
+    """An attempt to open a log that fails leaves nothing open, however often it is repeated."""
+    hot = MemoryLog(SystemClock())
+
+    def unavailable():
+        raise Unavailable("The registry does not answer.")
+
+    dependencies = LogDependencies(
+        open_index=MemoryLogIndex,
+        open_archive=partial(open_archive_if_set, str(tmp_path)),
+        open_topic_directory=unavailable,
+    )
+    with pytest.raises(Unavailable, match="registry"):
+        engines._open_log_with_archive(lambda: hot, SystemClock(), dependencies)
+    with pytest.raises(Unavailable, match="closed"):
+        hot.create_topic("t", 1)

@@ -7,16 +7,9 @@ from functools import partial
 from socket import socket
 from typing import TypeVar
 
-from nakadi.app.engines import (
-    LogDependencies,
-    StorageLogs,
-    check_storage_reachable,
-    open_event_log,
-    open_log_index,
-    storage_type,
-    storage_url,
-)
+from nakadi.app.engines import LogDependencies, open_event_log, open_log_index, storage_type
 from nakadi.app.settings import Settings
+from nakadi.app.storages import StorageLogs, check_storage_reachable, storage_url
 from nakadi.auth.admins import Admins
 from nakadi.auth.blacklist import Blacklist
 from nakadi.auth.features import Features

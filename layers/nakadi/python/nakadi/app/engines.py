@@ -6,25 +6,20 @@ does not use. Each port has a table of its engines, `…_OPENERS`; docs/architec
 
 from __future__ import annotations
 
-import re
 import secrets
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cache, partial
-from importlib.util import find_spec
+from functools import partial
 from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from msgspec import Struct, field
 
 from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
-from nakadi.common.work import check_may_block
-from nakadi.model.event_type import DEFAULT_STORAGE_ID, Storage, StorageType, is_kafka_configuration, is_stream_name
-from nakadi.model.outcomes import BadSetting, Unavailable
+from nakadi.model.event_type import StorageType
+from nakadi.model.outcomes import BadSetting
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
@@ -38,11 +33,6 @@ if TYPE_CHECKING:
     from nakadi.engines.archive.policy import ArchivePolicy, TopicCatalog
 
 Opener = TypeVar("Opener")
-
-MSK_SERVER_PATTERN = re.compile(
-    r"[a-z0-9.-]+\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?:(?:9098|9198)"
-)
-"""A server that takes IAM, in its network or from the internet."""
 
 
 def load_engines_on_aws() -> None:
@@ -332,105 +322,3 @@ STORAGE_TYPES: Mapping[str, StorageType] = {
 def storage_type(event_log_url: str) -> StorageType:
     """The type of the storage whose events are in this log."""
     return _opener_for(event_log_url, STORAGE_TYPES, "event log")
-
-
-class StorageLogs:
-    """The event logs of all storages, each opened when it is first asked for.
-
-    A storage keeps its configuration for good, and so the log that was opened for it stays the right one.
-    """
-
-    def __init__(
-        self, built_in: EventLog, find_storage: Callable[[str], Storage | None], open_log: Callable[[Storage], EventLog]
-    ) -> None:
-        self._logs = {DEFAULT_STORAGE_ID: built_in}
-        self._find_storage = find_storage
-        self._open_log = open_log
-        self._opening = threading.Lock()
-        self._closed = False
-        # Asked for with every batch.
-        self.for_storage: Callable[[str], EventLog] = cache(self._find_or_open_log)
-
-    def close(self) -> None:
-        with self._opening:
-            self._closed = True
-        for log in {id(log): log for log in self._logs.values()}.values():
-            log.close()
-
-    def _find_or_open_log(self, storage_id: str) -> EventLog:
-        if storage_id in self._logs:
-            return self._logs[storage_id]
-        check_may_block()
-        with self._opening:
-            if self._closed:
-                raise Unavailable("The event logs are closed.")
-            if storage_id not in self._logs:
-                storage = self._find_storage(storage_id)
-                if storage is None:
-                    raise Unavailable(f"There is no storage {storage_id}")
-                self._logs[storage_id] = self._open_log(storage)
-            return self._logs[storage_id]
-
-
-def storage_url(storage: Storage, built_in: str, kafka_properties: str = "") -> str:
-    """Where a storage's log is: in the built-in storage's file or memory, a stream beside its stream, or in Kafka.
-
-    How to log in to a Kafka is never part of a storage, which anybody may read, but in the file `kafka_properties`.
-    Clusters of MSK that take IAM are known by the names and the port of their servers.
-    Raises `Unavailable` when this broker has no engine for the storage.
-    """
-    if (
-        storage.type is StorageType.KAFKA
-        and is_kafka_configuration(storage.configuration)
-        and find_spec("confluent_kafka")
-    ):
-        servers = str(storage.configuration["bootstrap_servers"])
-        options = {
-            "prefix": storage.configuration.get("topic_prefix", ""),
-            "iam": _msk_region(servers) if find_spec("botocore") else "",
-            "properties": kafka_properties,
-        }
-        query = urlencode({name: value for name, value in options.items() if value})
-        return urlunsplit(("kafka", servers, "", query, ""))
-    on_kinesis = built_in.startswith("kinesis:")
-    on_kafka = built_in.startswith("kafka:")
-    if storage.type is StorageType.EMBEDDED and not on_kinesis and not on_kafka:
-        return built_in
-    stream = storage.configuration.get("stream")
-    if storage.type is not StorageType.KINESIS or not on_kinesis or not is_stream_name(stream):
-        unreachable = f"This broker cannot reach the storage {storage.id}, it has no engine for it"
-        raise Unavailable(unreachable, public=unreachable)
-    return with_stream_name(built_in, str(stream))
-
-
-def _msk_region(servers: str) -> str:
-    """The region of a cluster of MSK whose servers take IAM; empty for other servers.
-
-    Only servers with names of AWS are sent a token: with it, any other could sign in to MSK as this process.
-    """
-    found = {match[1] if (match := MSK_SERVER_PATTERN.fullmatch(each)) else "" for each in servers.split(",")}
-    return found.pop() if len(found) == 1 else ""
-
-
-def check_storage_reachable(storage: Storage, built_in: str, kafka_properties: str = "") -> None:
-    """Raise `Unavailable`, within seconds, unless this broker can read and write events in a storage."""
-    url = storage_url(storage, built_in, kafka_properties)
-    if url == built_in:
-        return
-    if storage.type is StorageType.KAFKA:
-        from nakadi.engines.kafka.client import check_cluster as check
-
-        place = "Kafka cluster"
-    else:
-        from nakadi.engines.kinesis.opening import check_stream as check
-
-        place = f"stream {storage.configuration['stream']}"
-    try:
-        check(url)
-    except Unavailable as error:
-        message = f"The {place} of the storage {storage.id} cannot be reached"
-        raise Unavailable(message, public=message) from error
-
-
-def with_stream_name(url: str, stream: str) -> str:
-    return urlsplit(url)._replace(netloc=stream).geturl()

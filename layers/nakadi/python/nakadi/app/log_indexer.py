@@ -24,9 +24,10 @@ from zlib import crc32
 
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
-from nakadi.app.engines import open_log_index, with_stream_name
+from nakadi.app.engines import open_log_index
 from nakadi.app.logs import METRIC_NAMESPACE
 from nakadi.app.settings import Settings
+from nakadi.app.storages import with_stream_name
 from nakadi.common.chores import run_and_log_failure
 from nakadi.engines.archive.stores import open_archive_if_set
 from nakadi.engines.kinesis.indexing import Indexer, IndexingResult

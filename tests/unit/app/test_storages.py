@@ -1,26 +1,14 @@
 """The event logs of storages."""
 
-import sys
-from functools import partial
 from urllib.parse import urlsplit
 
 import pytest
 
 from infra.laptop.kinesis_local import free_port
-from nakadi.app import engines
-from nakadi.app.engines import (
-    BadSetting,
-    LogDependencies,
-    StorageLogs,
-    check_storage_reachable,
-    open_event_log,
-    storage_url,
-    with_stream_name,
-)
-from nakadi.engines.archive.stores import open_archive_if_set
+from nakadi.app import storages
+from nakadi.app.storages import StorageLogs, check_storage_reachable, storage_url, with_stream_name
 from nakadi.engines.kinesis import opening
 from nakadi.engines.memory.event_log import MemoryLog
-from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.event_type import Storage, StorageType
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
@@ -63,7 +51,7 @@ def test_other_storages_are_out_of_reach(storage, built_in):
 @pytest.mark.parametrize("built_in", ["memory:", BUILT_IN, "kafka://elsewhere:9092"])
 def test_a_storage_in_kafka_is_where_it_says(built_in, monkeypatch):
     """Whatever the built-in storage is, others may be in Kafka; how to log in is not theirs to say."""
-    monkeypatch.setattr(engines, "find_spec", lambda _: True)
+    monkeypatch.setattr(storages, "find_spec", lambda _: True)
     servers = {"bootstrap_servers": "kafka-1:9092,kafka-2:9093"}
 
     assert storage_url(a_kafka(servers), built_in) == "kafka://kafka-1:9092,kafka-2:9093"
@@ -93,7 +81,7 @@ MSK = "b-1.shop.4fw2.c2.kafka.eu-central-1.amazonaws.com:9098"
 )
 def test_a_storage_in_msk_is_signed_in_to_by_iam(servers, region, monkeypatch):
     """Servers of MSK at the port of IAM are sent a token for their region; no other server ever is."""
-    monkeypatch.setattr(engines, "find_spec", lambda _: True)
+    monkeypatch.setattr(storages, "find_spec", lambda _: True)
     url = storage_url(a_kafka({"bootstrap_servers": servers}), BUILT_IN, "/p")
 
     assert url == f"kafka://{servers}?" + (f"iam={region}&" if region else "") + "properties=%2Fp"
@@ -112,25 +100,16 @@ def test_a_storage_in_msk_is_signed_in_to_by_iam(servers, region, monkeypatch):
 )
 def test_a_storage_in_kafka_says_no_more_than_where_it_is(configuration, monkeypatch):
     """What is no list of servers, or would be more than that, is no place of a log."""
-    monkeypatch.setattr(engines, "find_spec", lambda _: True)
+    monkeypatch.setattr(storages, "find_spec", lambda _: True)
     with pytest.raises(Unavailable, match="cannot reach the storage orders"):
         storage_url(a_kafka(configuration), "memory:")
 
 
 def test_without_the_client_library_no_storage_in_kafka_is_reached(monkeypatch):
     """A broker that has not got Kafka's client library has no engine for such a storage."""
-    monkeypatch.setattr(engines, "find_spec", lambda _: None)
+    monkeypatch.setattr(storages, "find_spec", lambda _: None)
     with pytest.raises(Unavailable, match="it has no engine for it"):
         check_storage_reachable(a_kafka({"bootstrap_servers": "kafka-1:9092"}), "memory:")
-
-
-def test_without_the_client_library_no_log_in_kafka_is_opened(monkeypatch):
-    """A broker whose own log is to be there says which package it needs."""
-    for name in [each for each in sys.modules if each.startswith("nakadi.engines.kafka.")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    with pytest.raises(BadSetting, match="needs the Python package confluent-kafka"):
-        open_event_log("kafka://kafka-1:9092", SystemClock())
 
 
 @pytest.mark.parametrize("built_in", ["memory:", "sqlite:////data/nakadi.db"])
@@ -194,24 +173,6 @@ def test_a_log_is_opened_once_and_closed_with_the_others():
     logs.close()
     with pytest.raises(Unavailable):
         opened[0][1].read("t", 0, 0, wait=1)
-
-
-def test_a_log_whose_archive_cannot_be_opened_is_closed(tmp_path):
-    """An attempt to open a log that fails leaves nothing open, however often it is repeated."""
-    hot = MemoryLog(SystemClock())
-
-    def unavailable():
-        raise Unavailable("The registry does not answer.")
-
-    dependencies = LogDependencies(
-        open_index=MemoryLogIndex,
-        open_archive=partial(open_archive_if_set, str(tmp_path)),
-        open_topic_directory=unavailable,
-    )
-    with pytest.raises(Unavailable, match="registry"):
-        engines._open_log_with_archive(lambda: hot, SystemClock(), dependencies)
-    with pytest.raises(Unavailable, match="closed"):
-        hot.create_topic("t", 1)
 
 
 def test_an_unknown_storage_is_out_of_reach():
