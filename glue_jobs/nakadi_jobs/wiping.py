@@ -21,7 +21,7 @@ def wipe_data_files(work: JobContext, event_log_url: str) -> None:
             name,
             "wiped: free pages are zeros, and SQLite's log is empty"
             if is_done
-            else "is being read or written: the broker wipes it within minutes; without one, run this again",
+            else "is being read or written: the broker wipes it when no reader is left; without one, run this again",
         )
 
 

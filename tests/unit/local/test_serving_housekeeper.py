@@ -1,9 +1,15 @@
 """Housekeeping in a thread."""
 
 import threading
+from contextlib import closing
 
-from nakadi.local.serving import Housekeeper
-from tests.support.patience import PATIENCE
+from nakadi.app.broker import BrokerServices, open_broker
+from nakadi.app.settings import Settings
+from nakadi.engines.sqlite.file import open_connection
+from nakadi.engines.sqlite.wiping import DataFileWiper, request_wipe
+from nakadi.local import serving
+from nakadi.local.serving import Housekeeper, run_chores
+from tests.support.patience import PATIENCE, started_threads, until
 
 
 def test_chores_are_done_again_and_again_whatever_happens(caplog):
@@ -29,3 +35,43 @@ def test_chores_are_done_again_and_again_whatever_happens(caplog):
 def test_a_housekeeper_may_go_before_the_first_round():
     """Closing does not wait for the next round."""
     Housekeeper(lambda: None, every_seconds=3600).close()
+
+
+def test_a_wipe_is_tried_again_until_no_reader_is_in_the_way(tmp_path, monkeypatch):
+    """While a reader needs SQLite's log, a broker tries every few seconds to complete the wipe of its data file.
+
+    It does not wait for the next round of its housekeeping.
+    """
+    path, attempts = tmp_path / "nakadi.db", []
+    url = f"sqlite:///{path}"
+    wipe = DataFileWiper.run
+
+    def record_attempt(wiper, patience_seconds):
+        attempts.append(wipe(wiper, patience_seconds))
+
+    monkeypatch.setattr(serving, "WIPE_INTERVAL_SECONDS", 0.001)
+    monkeypatch.setattr("nakadi.engines.sqlite.wiping.BROKER_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(DataFileWiper, "run", record_attempt)
+    monkeypatch.setattr(BrokerServices, "run_housekeeping", lambda _: None)
+    with closing(open_broker(Settings(registry=url, event_log=url))) as broker:
+        request_wipe(path)
+        with closing(open_connection(path, 1)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM frames").fetchone()
+            # What this adds to the log is newer than the state that the reader sees.
+            request_wipe(path)
+            with run_chores(broker):
+                until(lambda: len(attempts) >= 3)
+                assert set(attempts) == {False}
+                reader.execute("COMMIT")
+                until(lambda: attempts[-1])
+
+
+def test_a_broker_without_a_data_file_looks_for_no_wipe():
+    """In memory there is nothing to wipe."""
+    with (
+        closing(open_broker(Settings(registry="memory:", event_log="memory:"))) as broker,
+        started_threads() as threads,
+        run_chores(broker),
+    ):
+        assert threads() == ["nakadi-housekeeper"]

@@ -162,10 +162,10 @@ def test_a_request_that_comes_meanwhile_is_not_lost(path):
 
 
 @pytest.mark.usefixtures("deleted")
-def test_the_housekeeping_completes_a_wipe(path):
+def test_a_broker_completes_a_wipe(path):
     """A broker wipes its data file when a job could not: the request is in the file."""
     url = f"sqlite:///{path}"
     request_wipe(path)
     with closing(open_broker(Settings(registry=url, event_log=url))) as broker:
-        broker.run_housekeeping()
+        broker.wipe_data_files()
         assert values_in(path) == {2}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from functools import cached_property, partial
 from socket import socket
@@ -24,6 +24,7 @@ from nakadi.app.engines import (
 )
 from nakadi.app.settings import Settings
 from nakadi.common.caching import ChangeCounter, ChangeCountingRegistry, ChangeWatch, ChangeWatchOfSeveralProcesses
+from nakadi.common.chores import run_and_log_failure
 from nakadi.common.metrics import Metrics
 from nakadi.common.work import LongWorkQueue
 from nakadi.event_types.compaction_guard import CompactionGuard
@@ -262,24 +263,23 @@ class BrokerServices(BrokerCore):
                 "stalled subscriptions": watch.check_all,
                 "orphaned consumers": self._remove_orphaned_consumers,
                 **({} if self.table_lag_monitor is None else {"tables": self.table_lag_monitor.measure}),
-                **self._data_file_wipes(stop_requested.is_set),
             },
             compaction_guard=self._compaction_guard(),
             metrics=self.metrics,
             stop_requested=stop_requested,
         )
 
-    def _data_file_wipes(self, is_stopping: Callable[[], bool]) -> Mapping[str, Callable[[], object]]:
-        """Tasks that complete what erasures have requested; none where nothing is stored in a data file."""
-        paths = data_file_paths(self.settings.store_urls)
-        if not paths:
-            return {}
-        from nakadi.engines.sqlite.wiping import LOG_PATIENCE_SECONDS, DataFileWiper
+    @property
+    def has_data_files(self) -> bool:
+        return bool(data_file_paths(self.settings.store_urls))
 
-        return {
-            f"wipe of {path}": partial(DataFileWiper(path, is_stopping=is_stopping).run, LOG_PATIENCE_SECONDS)
-            for path in paths
-        }
+    def wipe_data_files(self) -> None:
+        """Complete the wipes that erasures have requested, as far as readers let it."""
+        from nakadi.engines.sqlite.wiping import BROKER_PATIENCE_SECONDS, DataFileWiper
+
+        for path in data_file_paths(self.settings.store_urls):
+            wiper = DataFileWiper(path, is_stopping=self.housekeeping.stop_requested.is_set)
+            run_and_log_failure("wipe", str(path), partial(wiper.run, BROKER_PATIENCE_SECONDS))
 
     def _compaction_guard(self) -> CompactionGuard | None:
         longest = timedelta(hours=self.settings.compaction_wait_hours)

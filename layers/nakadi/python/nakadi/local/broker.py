@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import datetime
 from enum import Enum, auto
 from functools import partial
@@ -18,7 +19,7 @@ from nakadi.app.settings import Settings
 from nakadi.common.waiting import CallThreads, ThreadCall
 from nakadi.http.asgi import RequestLimits
 from nakadi.http.console import with_console
-from nakadi.local.serving import Housekeeper, ServerThread
+from nakadi.local.serving import ServerThread, run_chores
 from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, Refused
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.deduplication import DeduplicatingLog, EventIds
@@ -307,13 +308,14 @@ class Broker:
         except (OSError, BadSetting):
             self._inside.close()
             raise
-        self._housekeeper = Housekeeper(self._inside.run_housekeeping, stop=self._inside.housekeeping.stop)
+        self._chores = ExitStack()
+        self._chores.enter_context(run_chores(self._inside))
         self.url = self._serving.url
 
     def close(self) -> None:
         """Let open streams come to their end, and give everything back. Doing it again changes nothing."""
         self._serving.close()
-        self._housekeeper.close()
+        self._chores.close()
         self._inside.close()
 
     def _topics_of(self, event_type: str) -> list[str]:

@@ -25,7 +25,7 @@ from nakadi.engines.sqlite.file import SCHEME, BadDataFile
 from nakadi.engines.sqlite.mark import Marker, check_against_mark
 from nakadi.http.server import new_event_loop, open_listening_socket, tune_interpreter
 from nakadi.local.cores import default_workers, usable_cores
-from nakadi.local.serving import Housekeeper, make_server, server_url
+from nakadi.local.serving import Housekeeper, make_server, run_chores, server_url
 from nakadi.local.supervisor import check_workers, supervise, worker_command
 from nakadi.local.worker import add_logging_options, logging_options
 from nakadi.model.outcomes import BadSetting, Unavailable
@@ -101,7 +101,7 @@ def _serve(
 ) -> int:
     with (
         contextlib.closing(open_broker(settings)) as broker,
-        contextlib.closing(Housekeeper(broker.run_housekeeping, stop=broker.housekeeping.stop)),
+        run_chores(broker),
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
         broker.prepare_for_requests()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -120,6 +121,9 @@ def server_url(host: str, port: int) -> str:
 
 LAST_CHORE_TIMEOUT_SECONDS = 30.0
 
+WIPE_INTERVAL_SECONDS = 5.0
+"""How often a broker looks for a wipe of a data file that is requested or not complete."""
+
 
 class Housekeeper:
     def __init__(
@@ -147,3 +151,19 @@ class Housekeeper:
                 self._run_chores()
             except Exception:  # the next attempt may succeed, and this is the only place to log it
                 log.exception("The housekeeping failed")
+
+
+@contextlib.contextmanager
+def run_chores(broker: BrokerServices) -> Iterator[None]:
+    """Do the chores of this broker until the context ends.
+
+    Wipes of data files have a thread of their own. Whoever waits for an erasure waits for them, so they are tried again
+    sooner than the rest of the housekeeping, and a long round of it does not put them off.
+    """
+    stop = broker.housekeeping.stop
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.closing(Housekeeper(broker.run_housekeeping, stop=stop)))
+        if broker.has_data_files:
+            wiper = Housekeeper(broker.wipe_data_files, stop=stop, every_seconds=WIPE_INTERVAL_SECONDS)
+            stack.enter_context(contextlib.closing(wiper))
+        yield

@@ -35,7 +35,7 @@ from nakadi.engines.sqlite.file import SCHEME
 from nakadi.engines.sqlite.sharing import AppendService
 from nakadi.http.server import Server, new_event_loop, tune_interpreter
 from nakadi.local.figures import SupervisorMetricsLinks
-from nakadi.local.serving import Housekeeper, make_server
+from nakadi.local.serving import make_server, run_chores
 from nakadi.local.worker import (
     CONNECTION_ENDED,
     CONNECTION_FOLLOWS,
@@ -512,7 +512,7 @@ def supervise(
         contextlib.ExitStack() as stack,
     ):
         broker.coordination = SqliteCoordination(coordination_path(settings), shared.pipes)
-        stack.enter_context(contextlib.closing(Housekeeper(broker.run_housekeeping, stop=broker.housekeeping.stop)))
+        stack.enter_context(run_chores(broker))
         runner = stack.enter_context(asyncio.Runner(loop_factory=new_event_loop))
         figures = SupervisorMetricsLinks(broker.metrics, runner.get_loop(), settings.max_metric_names)
         broker.read_metrics = figures.read_merged_metrics

@@ -8,9 +8,9 @@ that are in use (a row leaves one there whenever its page is merged or split), a
 row with events, fills the free pages with zeros, and truncates the log.
 
 Any process may do it, whether the broker is running or not. A request is a note in the data file, which stays until the
-wipe is complete: if the first process is killed, or readers keep the log from being truncated, the housekeeping of the
-broker goes on. All of it is done in steps of a few milliseconds with pauses of the same length, so that no append waits
-for long. `VACUUM` would let all of them wait until the whole file is written.
+wipe is complete: if the first process is killed, or readers keep the log from being truncated, the broker tries to
+complete it every few seconds. All of it is done in steps of a few milliseconds with pauses of the same length, so that
+no append waits for long. `VACUUM` would let all of them wait until the whole file is written.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ LOG_LOCK_TIMEOUT_MS = 20
 """How long an attempt to truncate the log waits for readers. Appends wait as well meanwhile."""
 SECONDS_BETWEEN_ATTEMPTS = 0.1
 LOG_PATIENCE_SECONDS = 3.0
-"""How long one run tries to truncate the log. The next round of the housekeeping tries again."""
+"""How long a job tries to truncate the log. Then it leaves that to the broker."""
+BROKER_PATIENCE_SECONDS = 1.0
+"""How long a broker tries to truncate the log, each time that it looks for a wipe. It does not try all the time, for
+appends wait during each attempt."""
 
 NOTE = "kind = 'data-file' AND key = 'wipe'"
 PUT_NOTE = """
@@ -124,7 +127,7 @@ class DataFileWiper:
 
     def _claim(self, connection: sqlite3.Connection) -> tuple[int, WipeNote] | None:
         found = _read_note(connection)
-        if found is None:  # without a turn to write: the housekeeping looks here every minute
+        if found is None:  # without a turn to write: the broker looks here every few seconds
             return None
         with _transaction(connection):
             found = _read_note(connection)
