@@ -64,8 +64,10 @@ class SinkServer(asyncio.Protocol):
 
 
 class Tally:
-    """What the sink got, in memory that the processes share: how many bodies, the number of the last event, and when the
-    first byte of the delivery with each event came."""
+    """What the sink got, in memory that the processes share.
+
+    It counts bodies, and has the number of the last event, and when the first byte of each event's delivery came.
+    """
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -105,9 +107,7 @@ def serve_broker(url: str, ready: Any) -> None:
     from nakadi.local.serving import make_server  # noqa: PLC0415
 
     raise_file_limit()
-    settings = Settings(
-        registry=url, event_log=url, sink_schemes=("https", "http"), sink_networks=("127.0.0.0/8",)
-    )
+    settings = Settings(registry=url, event_log=url, sink_schemes=("https", "http"), sink_networks=("127.0.0.0/8",))
     broker = open_broker(settings)
     tune_interpreter()
 
@@ -244,7 +244,9 @@ def rate(engine: str, *, quick: bool) -> Figures:
     figures: Figures = {}
     with a_world(engine) as world, a_process(serve_floor, world.sink_port) as (floor, _):
         for batch_limit, count in ((100, 60_000), (1, 6_000)):
-            rounds = [one_round(world, floor, batch_limit, count // 3 if quick else count) for _ in range(3 if quick else 7)]
+            rounds = [
+                one_round(world, floor, batch_limit, count // 3 if quick else count) for _ in range(3 if quick else 7)
+            ]
             name = f"rate_{batch_limit}_a_batch"
             for key in rounds[0]:
                 figures[f"{name}_{key}"] = statistics.median(each[key] for each in rounds)

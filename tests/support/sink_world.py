@@ -122,7 +122,7 @@ class SinkWorld:
         is_committed = self.rng.random() > 0.02
         if is_committed:
             self.commit(commit.partition, commit.position.offset)
-        self.session.end_commit(is_committed=is_committed)
+        self.carry_out(self.session.end_commit(commit.partition, self.now, is_committed=is_committed))
 
     def commit(self, partition: EventTypePartition, offset: int) -> None:
         assert offset <= self.accepted[partition], f"seed {self.seed}: committed before it was accepted"

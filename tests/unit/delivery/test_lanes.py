@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from nakadi.common.states import UnexpectedFact
@@ -11,6 +13,7 @@ from nakadi.delivery.lanes import (
     ATTEMPTS_BEFORE_HALVING,
     GONE_REASON,
     MAX_BATCH_BYTES,
+    MAX_COMMIT_WAIT_SECONDS,
     BeginAttempt,
     CommitDelivered,
     DeliveryLimits,
@@ -53,9 +56,9 @@ class Receiver:
                 waiting += self.session.tick(self.now)
                 continue
             match waiting.pop(0):
-                case CommitDelivered(_, position):
+                case CommitDelivered(partition, position):
                     self.committed.append(position.offset)
-                    self.session.end_commit(is_committed=True)
+                    waiting += self.session.end_commit(partition, self.now, is_committed=True)
                 case BeginAttempt(number, batch):
                     sent = values(batch.runs)
                     self.tried.append([int(each) for each in sent])
@@ -181,7 +184,7 @@ def test_410_ends_the_deliveries():
     [commit] = session.handle_answer(other.number, Answer(200), 0)
     assert session.state is DeliveryState.SETTLING
     assert isinstance(commit, CommitDelivered)
-    session.end_commit(is_committed=True)
+    session.end_commit(SECOND, 0, is_committed=True)
     assert session.state is DeliveryState.SETTLED
 
 
@@ -195,9 +198,37 @@ def test_a_failed_commit_gives_nothing_up():
     session.handle_answer(failing.number, Answer(500), 0)
     assert session.given_up == (FIRST, Position(1, 1))
     assert session.state is DeliveryState.SETTLING
-    session.end_commit(is_committed=False)
+    session.end_commit(FIRST, 1, is_committed=False)
     assert session.given_up is None
     assert session.state is DeliveryState.SETTLED
+
+
+def test_deliveries_that_follow_each_other_share_commits():
+    """One commit at a time, some milliseconds apart; what is delivered last is committed at once. (X33)"""
+    session = a_session(batch_limit=1)
+    [attempt] = session.receive(FIRST, [some_events(4)], 0)
+    commit, attempt = session.handle_answer(attempt.number, Answer(200), 0)
+    assert commit == CommitDelivered(FIRST, Position(1, 0))
+    [attempt] = session.handle_answer(attempt.number, Answer(200), 0.001)
+    assert not session.end_commit(FIRST, 0.002, is_committed=True)
+    assert session.next_tick_at() == MAX_COMMIT_WAIT_SECONDS
+    [attempt] = session.handle_answer(attempt.number, Answer(200), 0.003)
+    assert session.tick(MAX_COMMIT_WAIT_SECONDS) == [CommitDelivered(FIRST, Position(1, 2))]
+    assert session.next_tick_at() == inf
+    assert not session.handle_answer(attempt.number, Answer(200), 0.006)
+    assert session.end_commit(FIRST, 0.007, is_committed=True) == [CommitDelivered(FIRST, Position(1, 3))]
+
+
+def test_a_lane_that_fails_or_settles_commits_at_once():
+    """Nobody waits for a commit that nothing follows. (X30, X33)"""
+    for fails in (True, False):
+        session = a_session(batch_limit=1)
+        [first] = session.receive(FIRST, [some_events(4)], 0)
+        _, second = session.handle_answer(first.number, Answer(200), 0)
+        session.end_commit(FIRST, 0, is_committed=True)
+        [third] = session.handle_answer(second.number, Answer(200), 0.001)
+        ended = session.handle_answer(third.number, Answer(503), 0.002) if fails else session.stop(0.002)
+        assert ended == [CommitDelivered(FIRST, Position(1, 1))]
 
 
 def test_long_events_make_small_batches():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Executor
@@ -38,9 +39,10 @@ from nakadi.delivery.lanes import (
 )
 from nakadi.delivery.signing import signature_headers
 from nakadi.model.authorization import Subject
+from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Outcome, Unavailable
 from nakadi.model.sink import DeliveryReport, EndedAttempt, Sink, SinkSecrets
-from nakadi.model.subscription import CommitResult
+from nakadi.model.subscription import CommitResult, EventTypePartition
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import CommitResultByPartition, Coordination
 from nakadi.streaming.driver import DeadlineTimer, StreamFigures
@@ -58,8 +60,11 @@ STREAM_SECONDS = 3600.0 * 24
 # process, a change of the sink, or a reset of the cursors, for all of which the courier settles.
 COMMIT_SECONDS = 3600.0 * 24 * 365
 
-# So that the next batch is there when the one before is delivered.
-BATCHES_AT_HAND = 2
+# So that there are batches for the time until a commit is due, and is made. They take memory also while a sink is down,
+# so that there are fewer of large ones.
+MAX_BATCHES_AT_HAND, MIN_BATCHES_AT_HAND = 8, 2
+ENOUGH_EVENTS_AT_HAND = 800
+MIN_EVENTS_AT_HAND = 32
 
 MIN_REOPENING_SECONDS = 0.2
 MAX_REOPENING_SECONDS = 5.0
@@ -102,11 +107,18 @@ class CourierParts(Struct, frozen=True, kw_only=True):
     pick_share: Callable[[], float] = random.random
 
 
+def events_at_hand(batch_limit: int) -> int:
+    """How many events of a partition the stream hands over before they are committed."""
+    many = min(MAX_BATCHES_AT_HAND * batch_limit, ENOUGH_EVENTS_AT_HAND)
+    return max(many, MIN_BATCHES_AT_HAND * batch_limit, MIN_EVENTS_AT_HAND)
+
+
 def limits_of_sink(sink: Sink) -> SubscriptionStreamLimits:
     return SubscriptionStreamLimits(
-        batch_limit=sink.batch_limit,
+        # The lanes cut batches for the sink; the stream passes on what it has, in as few pieces as it can.
+        batch_limit=max(sink.batch_limit, MIN_EVENTS_AT_HAND),
         max_uncommitted_events=2**31,
-        max_uncommitted_per_partition=BATCHES_AT_HAND * sink.batch_limit,
+        max_uncommitted_per_partition=events_at_hand(sink.batch_limit),
         sends_at_once=True,
         flush_seconds=STREAM_SECONDS,
         stream_seconds=STREAM_SECONDS,
@@ -161,8 +173,8 @@ class Courier:
             in_flight=0 if delivery is None else delivery.in_flight,
             next_attempt_at=None if next_at == inf else clock.now() + timedelta(seconds=max(0.0, waits)),
             last_success_at=tally.last_success_at,
-            last_failure=tally.last_failure,
-            recent_attempts=tuple(tally.recent_attempts),
+            last_failure=None if tally.last_failure is None else tally.last_failure.to_ended_attempt(),
+            recent_attempts=tuple(each.to_ended_attempt() for each in tally.recent_attempts),
             problem=self._problem,
         )
 
@@ -225,20 +237,31 @@ def _abandon(parts: CourierParts, opening: asyncio.Future[JoinedStream]) -> None
         parts.threads.submit(parts.streams.abandon, opening.result())
 
 
-def ended_attempt(batch: DeliveryBatch, answer: Answer, now: datetime, seconds: float) -> EndedAttempt:
-    delivered = verdict_of(answer) is Verdict.DELIVERED
-    return EndedAttempt(
-        at=now,
-        event_type=batch.partition.event_type,
-        partition=batch.partition.partition,
-        first_offset=str(batch.first),
-        last_offset=str(batch.last),
-        events=batch.count,
-        milliseconds=round(1000 * seconds),
-        delivered=delivered,
-        status=answer.status,
-        text="" if delivered else answer.text,
-    )
+class AttemptRecord(Struct, frozen=True):
+    """An attempt as it is remembered: without its events, and without the words that are only made to be shown."""
+
+    partition: EventTypePartition
+    first: Position
+    last: Position
+    events: int
+    answer: Answer
+    at: datetime
+    seconds: float
+
+    def to_ended_attempt(self) -> EndedAttempt:
+        delivered = verdict_of(self.answer) is Verdict.DELIVERED
+        return EndedAttempt(
+            at=self.at,
+            event_type=self.partition.event_type,
+            partition=self.partition.partition,
+            first_offset=str(self.first),
+            last_offset=str(self.last),
+            events=self.events,
+            milliseconds=round(1000 * self.seconds),
+            delivered=delivered,
+            status=self.answer.status,
+            text="" if delivered else self.answer.text,
+        )
 
 
 class DeliveryTally:
@@ -249,14 +272,14 @@ class DeliveryTally:
         self.events = 0
         self.failures = 0
         self.last_success_at: datetime | None = None
-        self.last_failure: EndedAttempt | None = None
-        self.recent_attempts: deque[EndedAttempt] = deque(maxlen=RECENT_ATTEMPTS)
+        self.last_failure: AttemptRecord | None = None
+        self.recent_attempts: deque[AttemptRecord] = deque(maxlen=RECENT_ATTEMPTS)
         self.events_per_second = 0.0
         self._measured: tuple[float, int] | None = None
 
-    def record(self, attempt: EndedAttempt) -> None:
+    def record(self, attempt: AttemptRecord, verdict: Verdict) -> None:
         self.recent_attempts.appendleft(attempt)
-        if attempt.delivered:
+        if verdict is Verdict.DELIVERED:
             self.batches += 1
             self.events += attempt.events
             self.last_success_at = attempt.at
@@ -332,8 +355,7 @@ class Delivery:
 
     def stop(self) -> None:
         """Begin no further attempts, and end the stream when nothing is under way."""
-        self._session.stop()
-        self._end_stream_if_settled()
+        self._carry_out(self._session.stop(self._parts.clock.monotonic()))
 
     def stop_if_stream_closes(self) -> None:
         """A stream that closes, for example because cursors are being reset, waits for commits of what it has sent:
@@ -410,18 +432,25 @@ class Delivery:
     def _end_attempt(self, number: int, batch: DeliveryBatch, answer: Answer, size: int, seconds: float) -> None:
         verdict = verdict_of(answer)
         self._parts.metrics.sink_attempts.add(1, verdict.name.lower())
-        self._tally.record(ended_attempt(batch, answer, self._parts.clock.now(), seconds))
+        now, count = self._parts.clock.now(), batch.count
+        record = AttemptRecord(batch.partition, batch.first, batch.last, count, answer, now, seconds)
+        self._tally.record(record, verdict)
         if verdict is Verdict.DELIVERED:
             newest = batch.runs[-1].stored_at(-1)
-            self._figures.record_sent_batch(batch.partition.event_type, batch.count, size, newest)
+            self._figures.record_sent_batch(batch.partition.event_type, count, size, newest)
             if self._parts.clock.monotonic() >= self._figures.next_report_at:
                 self._figures.report()
         self._carry_out(self._session.handle_answer(number, answer, self._parts.clock.monotonic()))
 
     def _begin_commit(self, action: CommitDelivered, attempts_left: int) -> None:
         positions = {action.partition: action.position}
+        thread = threading.get_ident()
 
         def done(result: CommitResultByPartition | Exception) -> None:
+            if threading.get_ident() == thread:
+                # In memory, a commit has ended when it has begun. Not at once: the session is in the middle of a fact.
+                self._loop.call_soon(self._end_commit, action, attempts_left - 1, result)
+                return
             with suppress(RuntimeError):  # the loop was closed: no stream is left on it
                 self._loop.call_soon_threadsafe(self._end_commit, action, attempts_left - 1, result)
 
@@ -438,8 +467,8 @@ class Delivery:
                 return
         # Moved already is as good: somebody has committed further.
         is_committed = not isinstance(result, Exception) and CommitResult.NOT_OWNED not in result.values()
-        self._session.end_commit(is_committed=is_committed)
-        self._end_stream_if_settled()
+        now = self._parts.clock.monotonic()
+        self._carry_out(self._session.end_commit(action.partition, now, is_committed=is_committed))
 
     async def _commit_later(self, action: CommitDelivered, attempts_left: int) -> None:
         await asyncio.sleep(pause_seconds(COMMIT_ATTEMPTS - attempts_left, self._parts.pick_share()))

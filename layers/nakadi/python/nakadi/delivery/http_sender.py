@@ -86,6 +86,9 @@ class HttpSender:
     async def _read_answer(self, response: aiohttp.ClientResponse) -> Answer:
         """The status counts, also if the rest of the answer is broken, or does not come."""
         retry_after = parse_retry_after(response.headers.get("retry-after"), self._now())
+        if response.content.at_eof():
+            # As most answers are, without anything behind the head.
+            return Answer(response.status, "", retry_after)
         beginning = b""
         try:
             async with asyncio.timeout(MAX_ANSWER_SECONDS):

@@ -9,6 +9,10 @@ and again, the lane looks for the event behind that: it sends halves, of which o
 What becomes of that one is the policy of the subscription: if it names a number of attempts, the deliveries settle, and
 the next stream gives the event up; otherwise the lane goes on trying it. Only answers count against an event: a sink
 that cannot be reached, or asks for time, is waited for.
+
+A lane has one commit under way at most, and what is delivered meanwhile shares the next one. While batches of the lane
+go out one after the other, commits are some milliseconds apart: they cost about as much as the deliveries. A lane that
+has nothing to send, or has failed, commits at once.
 """
 
 from __future__ import annotations
@@ -39,6 +43,9 @@ ATTEMPTS_BEFORE_HALVING = 4
 # The pause before the n-th attempt is a random part of the shortest one times 2 to the n, up to the longest.
 MIN_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 60.0
+
+# How long a commit may wait while its lane goes on: what a killed process has delivered meanwhile is delivered twice.
+MAX_COMMIT_WAIT_SECONDS = 0.005
 
 # About how long a body may be that has more than one event.
 MAX_BATCH_BYTES = 1_000_000
@@ -91,7 +98,7 @@ class BeginAttempt(Struct, frozen=True):
 
 
 class CommitDelivered(Struct, frozen=True):
-    """Commit a position, and call `end_commit`, whatever came of it."""
+    """Commit a position, and call `end_commit` for its partition, whatever came of it."""
 
     partition: EventTypePartition
     position: Position
@@ -103,7 +110,10 @@ DeliveryAction = BeginAttempt | CommitDelivered
 class Lane:
     """What of one partition waits, and what is under way."""
 
-    __slots__ = ("_count", "_runs", "batch", "due_at", "failures", "partition", "state", "suspects", "tries")
+    __slots__ = (
+        *("_count", "_last_commit_at", "_runs", "batch", "commit_due_at", "delivered", "due_at", "failures"),
+        *("is_committing", "partition", "state", "suspects", "tries"),
+    )
 
     def __init__(self, partition: EventTypePartition) -> None:
         self.partition = partition
@@ -116,6 +126,11 @@ class Lane:
         self.failures = 0
         # How many of the next events are known to have one among them that the sink fails at.
         self.suspects = 0
+        # What waits for the next commit: up to where, and until when at most.
+        self.delivered: Position | None = None
+        self.commit_due_at = inf
+        self.is_committing = False
+        self._last_commit_at = -inf
         self._runs: deque[EventRun] = deque()
         self._count = 0
 
@@ -134,14 +149,26 @@ class Lane:
         self._enter_state_after(LaneFact.BEGUN)
         return self.batch
 
-    def end_delivered(self) -> Position:
-        """The batch is delivered; the position to commit."""
+    def end_delivered(self) -> None:
+        """The batch is delivered, and is to be committed."""
         batch = self._require_batch()
+        self.delivered = batch.last
+        self.commit_due_at = self._last_commit_at + MAX_COMMIT_WAIT_SECONDS
         self.suspects = max(0, self.suspects - batch.count)
         self.tries = self.failures = 0
         self.batch = None
         self._enter_state_after(LaneFact.DELIVERED)
-        return batch.last
+
+    def take_commit(self, now: float, *, at_once: bool) -> Position | None:
+        """The position to commit now, if there is one, and its time has come."""
+        if self.delivered is None or self.is_committing:
+            return None
+        goes_on = self.state in (LaneState.READY, LaneState.SENDING)
+        if goes_on and not at_once and now < self.commit_due_at:
+            return None
+        position, self.delivered = self.delivered, None
+        self.commit_due_at, self._last_commit_at, self.is_committing = inf, now, True
+        return position
 
     def end_failed(self, *, is_blamed: bool, due_at: Callable[[int], float], max_event_attempts: int | None) -> None:
         """The batch was not delivered. `due_at` says when the attempt after so many tries has its time."""
@@ -213,7 +240,6 @@ class DeliverySession:
         self._lanes: dict[EventTypePartition, Lane] = {}
         self._ready: deque[Lane] = deque()
         self._sending: dict[int, Lane] = {}
-        self._commits = 0
         self._numbers = 0
         # The sink has asked for time.
         self._hold_until = -inf
@@ -240,36 +266,34 @@ class DeliverySession:
         lane = self._sending.pop(number, None)
         if lane is None:
             return ()
-        actions: list[DeliveryAction] = []
         match verdict_of(answer):
             case Verdict.DELIVERED:
-                self._commits += 1
-                actions.append(CommitDelivered(lane.partition, lane.end_delivered()))
+                lane.end_delivered()
                 if lane.state is LaneState.READY:
                     # Behind the others: each partition has its turn.
                     self._ready.append(lane)
             case Verdict.GONE:
                 self._fail(lane, answer, now, is_blamed=False)
                 self.pause_reason = GONE_REASON
-                self.stop()
+                self._enter_state_after(DeliveryFact.STOPPED)
             case verdict:
                 self._fail(lane, answer, now, is_blamed=verdict is Verdict.FAILED)
-        self._settle_if_finished()
-        return [*actions, *self._next_attempts(now)]
+        return [*self._due_commits(lane, now), *self._next_attempts(now)]
 
-    def end_commit(self, *, is_committed: bool) -> None:
+    def end_commit(self, partition: EventTypePartition, now: float, *, is_committed: bool) -> Sequence[DeliveryAction]:
         """A commit has ended. If it failed, what was delivered will be sent again by the next stream, so that nothing
         may be delivered behind it, nor given up: the next stream would take another event for the one that failed."""
-        self._commits -= 1
+        lane = self._lanes[partition]
+        lane.is_committing = False
         if not is_committed:
             self.given_up = None
-            self.stop()
-        self._settle_if_finished()
+            self._enter_state_after(DeliveryFact.STOPPED)
+        return self._due_commits(lane, now)
 
-    def stop(self) -> None:
+    def stop(self, now: float) -> Sequence[DeliveryAction]:
         """Begin no further attempts."""
         self._enter_state_after(DeliveryFact.STOPPED)
-        self._settle_if_finished()
+        return self._due_commits(None, now)
 
     def tick(self, now: float) -> Sequence[DeliveryAction]:
         """Time has passed."""
@@ -277,7 +301,7 @@ class DeliverySession:
             if lane.due_at <= now:
                 lane.see_that_it_is_due()
                 self._ready.append(lane)
-        return self._next_attempts(now)
+        return [*self._due_commits(None, now), *self._next_attempts(now)]
 
     def next_tick_at(self) -> float:
         """When the next tick has something to do, unless a fact comes before."""
@@ -286,7 +310,8 @@ class DeliverySession:
         due_at = min((lane.due_at for lane in self._lanes.values()), default=inf)
         if self._ready and self.in_flight < self._limits.max_in_flight:
             due_at = min(due_at, self._hold_until)
-        return max(due_at, self._hold_until)
+        waiting = (lane.commit_due_at for lane in self._lanes.values() if not lane.is_committing)
+        return min(max(due_at, self._hold_until), min(waiting, default=inf))
 
     # Inside
 
@@ -301,7 +326,19 @@ class DeliverySession:
         if lane.state is LaneState.BLOCKED and self.state is DeliveryState.DELIVERING:
             assert lane.batch is not None
             self.given_up = (lane.partition, lane.batch.last)
-            self.stop()
+            self._enter_state_after(DeliveryFact.STOPPED)
+
+    def _due_commits(self, lane: Lane | None, now: float) -> Sequence[DeliveryAction]:
+        """The commits of a lane whose time has come; of all lanes for None, and always while the deliveries settle."""
+        settles = self.state is not DeliveryState.DELIVERING
+        actions = []
+        for each in self._lanes.values() if lane is None or settles else (lane,):
+            position = each.take_commit(now, at_once=settles)
+            if position is not None:
+                actions.append(CommitDelivered(each.partition, position))
+        if settles:
+            self._settle_if_finished()
+        return actions
 
     def _next_attempts(self, now: float) -> Sequence[DeliveryAction]:
         actions = []
@@ -318,7 +355,10 @@ class DeliverySession:
         return actions
 
     def _settle_if_finished(self) -> None:
-        if self.state is DeliveryState.SETTLING and not self._sending and not self._commits:
+        """Only once everything that is delivered is committed: the next stream begins there, and takes its first event
+        for the one that is given up."""
+        is_committing = any(lane.is_committing for lane in self._lanes.values())
+        if self.state is DeliveryState.SETTLING and not self._sending and not is_committing:
             self._enter_state_after(DeliveryFact.FINISHED)
 
     def _enter_state_after(self, fact: DeliveryFact) -> None:
