@@ -3,14 +3,16 @@
     python benchmarks/delivery.py [rate] [latency] [sinks] [--engine memory|sqlite] [--quick] [--json FILE]
 
 Broker, sink and publisher are processes of their own, on loopback. `rate` delivers a backlog to one sink, and holds the
-broker's CPU time a delivery against the floor, in alternating rounds: the same HTTP client posting bodies of the same
-length to the same sink in a loop. `latency` is the time from the answer to a publish until the first byte at the sink.
-`sinks` has a thousand of them, idle, and then with one event a second for all.
+broker's CPU time a delivery against two floors, in alternating rounds: the same HTTP client posting bodies of the same
+length to the same sink in a loop, without and with the signature of each body. `latency` is the time from the answer to
+a publish until the first byte at the sink. `sinks` has a thousand of them, idle, and then with one event a second for
+all.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import multiprocessing
 import statistics
 import tempfile
@@ -18,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from ctypes import c_double, c_longlong
+from functools import partial
 from multiprocessing.sharedctypes import Synchronized, SynchronizedArray
 from typing import Any
 
@@ -132,7 +135,7 @@ def serve_floor(port: int, requests: Any) -> None:
         "webhook-signature": "v1,0123456789abcdef0123456789abcdef0123456789a=",
     }
 
-    async def post(count: int, body: bytes) -> float:
+    async def post(count: int, body: bytes, *, signs: bool) -> float:
         async with aiohttp.ClientSession() as session:
 
             async def once() -> None:
@@ -143,12 +146,15 @@ def serve_floor(port: int, requests: Any) -> None:
                 await once()
             began = time.process_time()
             for _ in range(count):
+                if signs:
+                    hmac.digest(b"0123456789abcdef0123456789abcdef", body, "sha256")
                 await once()
             return (time.process_time() - began) / count
 
     tune_interpreter()
     while (request := requests.recv()) is not None:
-        requests.send(run_on_fast_loop(lambda request=request: post(*request)))
+        count, body = request
+        requests.send([run_on_fast_loop(partial(post, count, body, signs=signs)) for signs in (False, True)])
 
 
 def run_on_fast_loop(run: Callable[[], Any]) -> Any:
@@ -269,11 +275,13 @@ def one_round(world: World, floor: Any, batch_limit: int, count: int) -> Mapping
     world.ask("DELETE", f"/subscriptions/{subscription}")
     body = b"[" + b",".join(an_event(number).encode() for number in range(batch_limit)) + b"]"
     floor.send((min(bodies, 2000), body))
-    floor_us = floor.recv() * 1e6
+    floor_us, signing_us = (1e6 * seconds for seconds in floor.recv())
     return {
         "broker_us": broker_us,
         "floor_us": floor_us,
         "of_floor_percent": 100 * floor_us / broker_us,
+        "signing_floor_us": signing_us,
+        "of_signing_floor_percent": 100 * signing_us / broker_us,
         "deliveries_per_s": bodies / seconds,
     }
 
