@@ -86,7 +86,7 @@ class Publishers:
             each.start()
 
     def _publish(self, url, thread):
-        api, number = httpx.Client(base_url=url, timeout=PATIENCE), 0
+        api, number = self._connect(url, thread), 0
         while not self._stopped.is_set():
             name = f"{thread}.{number}"
             number += 1
@@ -99,10 +99,19 @@ class Publishers:
             except httpx.TransportError:
                 # The connection was one of a process that was killed; the next one may lead to another.
                 api.close()
-                api = httpx.Client(base_url=url, timeout=PATIENCE)
                 if not is_listening(httpx.URL(url).port):
-                    break
+                    return
+                api = self._connect(url, thread)
         api.close()
+
+    @staticmethod
+    def _connect(url, thread):
+        """A client. The first process serves publishers of single events; some seem to be none, for the workers."""
+        api = httpx.Client(base_url=url, timeout=PATIENCE)
+        if thread % 3:
+            with suppress(httpx.TransportError):
+                api.get("/health")
+        return api
 
     def stop(self):
         self._stopped.set()
@@ -165,7 +174,7 @@ def get_answers_while_a_worker_leaves(program):
         )
         for each in begun:
             each.sendall(
-                f"POST {EVENTS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n{CONTINUE}\r\n\r\n".encode()
+                f"POST {EVENTS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20000\r\n{CONTINUE}\r\n\r\n".encode()
             )
             assert each.recv(100).startswith(b"HTTP/1.1 100 Continue")
         leaving = program.workers[0]
@@ -283,7 +292,7 @@ def holds_other_end(process, connection):
 
 def outlive_a_worker(program, publishers):
     """One that is killed is started again, and what it had counted when metrics were last read stays in the sums."""
-    until(lambda: count_published(program) > 10)
+    until(lambda: len(publishers.acknowledged) > 10 and count_published(program) > 10)
     counted, used = count_published(program), processor_seconds(program)
     killed = program.workers[0]
     os.kill(killed, signal.SIGKILL)
@@ -292,6 +301,26 @@ def outlive_a_worker(program, publishers):
     until(lambda: len(publishers.acknowledged) > seen + 10)
     assert count_published(program) >= counted
     assert processor_seconds(program) >= used
+
+
+def be_served_by_the_process_that_suits_them(program):
+    """Single events are for the process that commits. Who publishes more goes on in another, on the same connection."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(httpx.Client(base_url=program.url, timeout=PATIENCE)) for _ in range(6)]
+
+        def count_served_by_first(events):
+            answers = [each.post(EVENTS, json=events) for each in clients]
+            assert {each.status_code for each in answers} == {200}
+            connections = [each.extensions["network_stream"].get_extra_info("socket") for each in answers]
+            return sum(holds_other_end(program.process.pid, each) for each in connections)
+
+        assert count_served_by_first([{"name": "moving"}]) == 6
+        until(lambda: count_served_by_first([{"name": "moving", "text": "x" * 20_000}]) < 4)
+        ports = [each.get("/health").extensions["network_stream"].get_extra_info("client_addr") for each in clients]
+        assert count_served_by_first([{"name": "moving"}]) < 4
+        assert ports == [
+            each.get("/health").extensions["network_stream"].get_extra_info("client_addr") for each in clients
+        ]
 
 
 def end_with_the_process_that_commits(program, publishers):
@@ -312,6 +341,7 @@ def test_nothing_is_lost_whichever_process_is_killed(tmp_path):
         serve_the_names_of_the_machine(program)
         forget_deleted_event_types(program)
         see_each_others_changes(program)
+        be_served_by_the_process_that_suits_them(program)
         get_answers_while_a_worker_leaves(program)
         be_served_when_all_workers_have_died(program)
         be_served_by_another_than_the_worker_that_was_handed_it(program)
@@ -325,6 +355,8 @@ def test_nothing_is_lost_whichever_process_is_killed(tmp_path):
     with start_broker(tmp_path, processes=3) as program:
         names = Counter(names_in(program.url))
         assert publishers.acknowledged.keys() - names.keys() == set()
+        moving = names.pop("moving")
+        assert moving > 12
         assert set(names.values()) == {1}
         assert names.keys() - publishers.sent.keys() == {"first", "second"}
         assert program.end() == (0, "")

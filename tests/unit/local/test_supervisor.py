@@ -3,7 +3,7 @@
 import pytest
 
 from nakadi.app.settings import Settings
-from nakadi.local.supervisor import RestartLimit, check_workers, load_of_supervisor
+from nakadi.local.supervisor import RestartLimit, check_workers
 from nakadi.model.outcomes import BadSetting
 
 FILE = "sqlite:///data/nakadi.db"
@@ -45,17 +45,3 @@ def test_several_workers_need_a_data_file(stores):
 def test_a_data_file_is_enough(event_log):
     """Events may be in Kafka, of which each worker is a client."""
     check_workers(Settings(registry=FILE, event_log=event_log, workers=2))
-
-
-@pytest.mark.parametrize(
-    ("processes", "connections", "shares"),
-    [(1, 8, [8]), (2, 1, [1, 0]), (2, 2, [1, 1]), (2, 8, [3, 5]), (4, 4, [1, 1, 1, 1]), (4, 31, [3, 9, 9, 10])],
-)
-def test_the_process_that_commits_serves_the_first_and_few_of_many(processes, connections, shares):
-    """What it serves itself passes through no second process, and commits for others take its time."""
-    opened = [0] * processes
-    for _ in range(connections):
-        loads = [load_of_supervisor(opened[0], processes), *opened[1:]]
-        opened[loads.index(min(loads))] += 1
-
-    assert [opened[0], *sorted(opened[1:])] == shares

@@ -6,6 +6,7 @@ import socket
 from nakadi.local.worker import (
     CONNECTION_ENDED,
     CONNECTION_FOLLOWS,
+    CONNECTION_IN_USE_FOLLOWS,
     CONNECTION_TAKEN,
     WORKER_LEAVING,
     WORKER_READY,
@@ -23,7 +24,7 @@ def test_a_worker_that_leaves_serves_what_it_gets_until_the_supervisor_knows():
 
     async def leave():
         async with asyncio.timeout(PATIENCE):
-            stopped, served = asyncio.Event(), []
+            stopped, served, kinds = asyncio.Event(), [], []
             supervisor, worker = socket.socketpair()
             client, connection = socket.socketpair()
             with supervisor, worker, client, connection:
@@ -31,6 +32,9 @@ def test_a_worker_that_leaves_serves_what_it_gets_until_the_supervisor_knows():
                 handed_over = HandedOverConnections(worker, stopped.set)
 
                 class Protocol(asyncio.Protocol):
+                    def __init__(self, *, is_in_use):
+                        kinds.append(is_in_use)
+
                     def connection_made(self, transport):
                         served.append(stopped.is_set())
                         transport.close()
@@ -45,8 +49,44 @@ def test_a_worker_that_leaves_serves_what_it_gets_until_the_supervisor_knows():
                 socket.send_fds(supervisor, [CONNECTION_FOLLOWS], [connection.fileno()])
                 assert await read_message(supervisor) == CONNECTION_TAKEN
                 assert await read_message(supervisor) == CONNECTION_ENDED
-                assert served == [False]
+                assert served == kinds == [False]
                 supervisor.shutdown(socket.SHUT_WR)
                 await stopped.wait()
 
     asyncio.run(leave())
+
+
+def test_a_connection_that_the_supervisor_has_served_is_known_as_such():
+    """It comes with another byte than a new one, in whatever order both come."""
+
+    async def serve():
+        async with asyncio.timeout(PATIENCE):
+            kinds = []
+            supervisor, worker = socket.socketpair()
+            pairs = [socket.socketpair() for _ in range(3)]
+            with supervisor, worker:
+                supervisor.setblocking(False)
+                handed_over = HandedOverConnections(worker, lambda: None)
+
+                class Protocol(asyncio.Protocol):
+                    def __init__(self, *, is_in_use):
+                        kinds.append(is_in_use)
+
+                    def connection_made(self, transport):
+                        transport.close()
+
+                handed_over.start_serving(Protocol)
+                assert await read_message(supervisor) == WORKER_READY
+                for kind, (_, connection) in zip(
+                    (CONNECTION_FOLLOWS, CONNECTION_IN_USE_FOLLOWS, CONNECTION_FOLLOWS), pairs, strict=True
+                ):
+                    socket.send_fds(supervisor, [kind], [connection.fileno()])
+                for client, connection in pairs:
+                    connection.close()
+                    client.setblocking(False)
+                    assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
+                    client.close()
+                handed_over.close()
+            assert kinds == [False, True, False]
+
+    asyncio.run(serve())

@@ -7,6 +7,7 @@ which the edge speaks ASGI. Everything beyond a simple server is for real client
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import socket
 from collections.abc import Callable, Sequence
@@ -35,6 +36,9 @@ CLOSE_AFTER_STREAM_TIMEOUT_SECONDS = 1.5
 LINGER_TIMEOUT_SECONDS = 2.0
 # Of a body that nothing has read yet, no more is taken from the socket than this.
 MAX_UNREAD_BYTES = 64 * 1024
+# A body of this size takes longer to validate and to pack than the way through a second process: its connection is
+# worth being served by a process that has little else to do.
+MANY_BYTES = 16 * 1024
 
 HOST_PATTERN = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
 REQUEST_LINE_PATTERN = re.compile(rb"(?:\r\n)*[!#$%&'*+.^_`|~0-9A-Za-z-]+ [^ \r\n]+ HTTP/1\.[01]\r?\n")
@@ -65,6 +69,7 @@ class ServerState:
         self.tasks: set[asyncio.Task[None]] = set()
         self.date_header = b""
         self.is_closing = False
+        self.note_many_bytes: Callable[[Connection], None] = lambda _: None
 
 
 HEAD_TOO_LARGE_REFUSAL = RequestRefusal(
@@ -104,7 +109,7 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, state: ServerState, direct: QuickAnswerer) -> None:
+    def __init__(self, state: ServerState, direct: QuickAnswerer, *, is_in_use: bool = False) -> None:
         self.is_half_closed = False
         self.is_lost = False
         self._state = state
@@ -132,6 +137,8 @@ class Connection(asyncio.Protocol):
         self._refused = False
         self._refusal: RequestRefusal | None = None
         self._is_reading_paused = False
+        # Another process has served it before: its client may rest as it may between any two requests.
+        self._is_in_use = is_in_use
         self.drained: asyncio.Event | None = None
         # When the connection is closed, if ever. One timer is enough: it looks again when that was put off.
         self._deadline: float | None = None
@@ -147,8 +154,10 @@ class Connection(asyncio.Protocol):
         if self._state.is_closing:
             # It was accepted just before the server stopped to listen, and nothing was read from it yet.
             transport.close()
-            return
-        self._start_head_timeout()
+        elif self._is_in_use:
+            self._close_in(self._state.keep_alive_seconds)
+        else:
+            self._start_head_timeout()
 
     def connection_lost(self, _: Exception | None) -> None:
         self.is_lost = True
@@ -346,6 +355,27 @@ class Connection(asyncio.Protocol):
             self._current = None
             if self.drained is None:
                 self._serve_next_or_idle()
+            if exchange.body_bytes >= MANY_BYTES:
+                # Behind this round of the loop, in which the answer is written.
+                self._loop.call_soon(self._state.note_many_bytes, self)
+
+    def hand_over(self, hand_over: Callable[[socket.socket], bool]) -> None:
+        """Have another process serve it from here on, if it rests between two requests and `hand_over` succeeds."""
+        if self.is_lost or self._state.is_closing or self.transport.is_closing() or not self._is_resting():
+            return
+        # What arrives from now on stays in the socket, for the process that reads from it next.
+        self.transport.pause_reading()
+        copy = socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno()))
+        if hand_over(copy):
+            self.transport.abort()  # which closes the descriptor: the connection goes on with its copy
+        else:
+            copy.close()
+            self.transport.resume_reading()
+
+    def _is_resting(self) -> bool:
+        """Whether everything that has arrived is answered, and every answer is written."""
+        is_asked = self._current or self._waiting or self._in_head or self._unfinished or self._refused
+        return not (is_asked or self.is_half_closed or self.drained or self.transport.get_write_buffer_size())
 
     def _serve_next_or_idle(self) -> None:
         if self._is_reading_paused:

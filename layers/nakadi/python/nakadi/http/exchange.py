@@ -59,6 +59,7 @@ class Exchange:
             "_is_received",
             "_bytes_left",
             "body",
+            "body_bytes",
         ),
         *("disconnected", "is_http_1_0", "keep_alive", "more_body", "response_complete", "response_started", "scope"),
     )
@@ -82,6 +83,7 @@ class Exchange:
         self.disconnected = False
         # What of the body has arrived, and was not received yet.
         self.body: bytes | bytearray = b""
+        self.body_bytes = 0
         self._connection = connection
         self._date_source = date_source
         self._awaits_go_ahead = awaits_go_ahead
@@ -99,6 +101,7 @@ class Exchange:
         return self.more_body and not self.response_complete
 
     def add_to_body(self, piece: bytes) -> None:
+        self.body_bytes += len(piece)
         if not self.body:
             self.body = piece
         else:

@@ -57,14 +57,23 @@ SideTask = Callable[[], Coroutine[object, object, None]]
 """Runs on the loop of a server until it is cancelled, and then comes to its end."""
 
 
+class NewConnection(Protocol):
+    """Makes the protocol of a connection; `is_in_use` is one that another process has served until now."""
+
+    def __call__(self, *, is_in_use: bool = False) -> asyncio.Protocol: ...
+
+
 class ConnectionSource(Protocol):
     """Connections that another process accepts, and hands over."""
 
-    def start_serving(self, new_protocol: Callable[[], asyncio.Protocol]) -> None:
+    def start_serving(self, new_protocol: NewConnection) -> None:
         """Serve every connection that is handed over with a protocol of its own."""
 
     def report_connection_end(self) -> None:
         """To be called when one of them has ended."""
+
+    def note_many_bytes(self, connection: Connection) -> None:
+        """To be called when one of them has carried a long request, which is answered: another process may go on."""
 
     def close(self) -> None:
         """Take no further ones."""
@@ -117,6 +126,7 @@ class Server:
             )
         else:
             self._note_connection_end = listening.report_connection_end
+            self._state.note_many_bytes = listening.note_many_bytes
             listening.start_serving(self._new_connection)
             listener = listening
         dating = asyncio.create_task(self._keep_date_header_current())
@@ -129,8 +139,8 @@ class Server:
             await self._shut_down(listener)
             await ending
 
-    def _new_connection(self) -> Connection:
-        return Connection(self._state, self._edge.quick_answerer)
+    def _new_connection(self, *, is_in_use: bool = False) -> Connection:
+        return Connection(self._state, self._edge.quick_answerer, is_in_use=is_in_use)
 
     def _count_connection_end(self) -> None:
         self._note_connection_end()

@@ -1,9 +1,10 @@
 """The supervisor of a broker of several processes: it accepts connections, answers requests, and commits for all.
 
 Workers answer requests as well. Each gets connections through a socket: the process that has fewest gets the next, and
-this one the first, since nothing that it answers passes through a second process. The appends of workers to the data
-file arrive here and share commits, and what a broker does once, such as archiving that file and housekeeping, is done
-here.
+this one the first, and those that publish single events, since nothing that it answers passes through a second process
+(`placement`). The appends of workers to the data file arrive here and share commits, and what a broker does once, such
+as archiving that file and housekeeping, is done here.
+
 A worker that dies is started again; connections wait meanwhile, or go to others, also those that it was handed and had
 not taken yet. When the supervisor dies, so do its workers.
 """
@@ -21,6 +22,7 @@ from asyncio.subprocess import Process
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from itertools import chain
 from operator import itemgetter
 
@@ -33,12 +35,15 @@ from nakadi.engines.sqlite.changes import ChangePipes
 from nakadi.engines.sqlite.coordination import SqliteCoordination
 from nakadi.engines.sqlite.file import SCHEME
 from nakadi.engines.sqlite.sharing import AppendService
-from nakadi.http.server import Server, new_event_loop, tune_interpreter
+from nakadi.http.connection import Connection
+from nakadi.http.server import NewConnection, Server, new_event_loop, tune_interpreter
 from nakadi.local.figures import SupervisorMetricsLinks
+from nakadi.local.placement import FIRST_BYTES, load_of_supervisor, publishes_few_events
 from nakadi.local.serving import make_server, run_chores
 from nakadi.local.worker import (
     CONNECTION_ENDED,
     CONNECTION_FOLLOWS,
+    CONNECTION_IN_USE_FOLLOWS,
     CONNECTION_TAKEN,
     WORKER_LEAVING,
     WORKER_READY,
@@ -186,12 +191,12 @@ class _Worker:
     def enter_state_after(self, fact: WorkerFact) -> None:
         self.state = following_state(WORKER_TRANSITIONS, self.state, fact)
 
-    def hand_over(self, connection: socket.socket) -> bool:
+    def hand_over(self, connection: socket.socket, kind: bytes = CONNECTION_FOLLOWS) -> bool:
         """Hand a connection over, if the worker can take it. Keeps it open until the worker says that it has it."""
         assert self.is_serving, self.state
         try:
             # The socket does not block: a worker that has not looked for long refuses, and the loop does not wait.
-            socket.send_fds(self.connections, [CONNECTION_FOLLOWS], [connection.fileno()])
+            socket.send_fds(self.connections, [kind], [connection.fileno()])
         except OSError:
             return False
         self.not_taken_yet.append(connection)
@@ -215,14 +220,15 @@ class _Worker:
 class OwnConnections:
     """The connections that the supervisor serves itself, counted as those of a worker are."""
 
-    def __init__(self, resume_accepting: Callable[[], None]) -> None:
+    def __init__(self, resume_accepting: Callable[[], None], hand_on: Callable[[Connection], None]) -> None:
         self.open = 0
         self._resume_accepting = resume_accepting
+        self._hand_on = hand_on
         self._loop = asyncio.get_running_loop()
-        self._new_protocol: Callable[[], asyncio.Protocol] | None = None
+        self._new_protocol: NewConnection | None = None
         self._beginning: set[asyncio.Task[None]] = set()
 
-    def start_serving(self, new_protocol: Callable[[], asyncio.Protocol]) -> None:
+    def start_serving(self, new_protocol: NewConnection) -> None:
         self._new_protocol = new_protocol
         self._resume_accepting()
 
@@ -243,10 +249,13 @@ class OwnConnections:
     def report_connection_end(self) -> None:
         self.open -= 1
 
+    def note_many_bytes(self, connection: Connection) -> None:
+        self._hand_on(connection)
+
     def close(self) -> None:
         self._new_protocol = None
 
-    async def _serve_connection(self, new_protocol: Callable[[], asyncio.Protocol], connection: socket.socket) -> None:
+    async def _serve_connection(self, new_protocol: NewConnection, connection: socket.socket) -> None:
         connection.setblocking(False)
         try:
             await self._loop.connect_accepted_socket(new_protocol, connection)
@@ -275,7 +284,7 @@ class Supervisor:
     ) -> None:
         self._command = command
         self._server = server
-        self._own = OwnConnections(self._resume_accepting)
+        self._own = OwnConnections(self._resume_accepting, self._hand_on)
         self._listening = listening
         self._shared = shared
         self._appends = AppendService(broker.logs.for_storage(DEFAULT_STORAGE_ID))
@@ -295,6 +304,7 @@ class Supervisor:
     async def run(self, stopping: asyncio.Event, greet: Callable[[], None], begin_end: Callable[[], None]) -> int:
         """Greet when all workers serve, and return the exit code when all have ended."""
         self._listening.setblocking(False)
+        _defer_accepting(self._listening)
         stop = asyncio.create_task(self._stop_workers_when(stopping))
         greeting = asyncio.create_task(self._greet_when_ready(greet))
         own_stopping = asyncio.Event()
@@ -478,22 +488,38 @@ class Supervisor:
 
     def _hand_over_connection(self, connection: socket.socket) -> bool:
         """Whether a process has it now. Workers that were found ready may have died, which is seen in a moment."""
+        few_events = publishes_few_events(_peek(connection))
+        return any(server.hand_over(connection) for _, server in self._servers_by_load(self._own.open, few_events))
+
+    def _servers_by_load(self, own: int, few_events: bool) -> list[tuple[float, OwnConnections | _Worker]]:
         # How many connections a worker has is a little old, since it says so itself: that costs balance, nothing else.
         workers = [each for each in self._workers.values() if each.is_serving]
         servers: list[OwnConnections | _Worker] = [self._own, *workers]
-        loads = [load_of_supervisor(self._own.open, len(servers)), *(each.open for each in workers)]
-        by_load = sorted(zip(loads, servers, strict=True), key=itemgetter(0))
-        return any(server.hand_over(connection) for _, server in by_load)
+        loads = [load_of_supervisor(own, len(servers), few_events=few_events), *(each.open for each in workers)]
+        return sorted(zip(loads, servers, strict=True), key=itemgetter(0))
+
+    def _hand_on(self, connection: Connection) -> None:
+        """Have a worker go on with a connection of the supervisor, if it would get such a one now."""
+        if self._over.is_set():
+            return
+        _, server = self._servers_by_load(self._own.open - 1, few_events=False)[0]
+        if isinstance(server, _Worker):
+            connection.hand_over(partial(server.hand_over, kind=CONNECTION_IN_USE_FOLLOWS))
 
 
-def load_of_supervisor(connections: int, processes: int) -> float:
-    """How many connections of a worker count as much as these of the supervisor, which also commits for the others.
+def _defer_accepting(listening: socket.socket) -> None:
+    """Have the system show connections when something has arrived on them, or after a second."""
+    if hasattr(socket, "TCP_DEFER_ACCEPT"):
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
 
-    By the CPU time of publishers of batches, it has as much to do as a worker if it has two fifths of the connections
-    beside one worker, and a tenth beside three (docs/performance.md). So it serves a lone client, for whom nothing
-    passes through a second process, and few of many.
-    """
-    return connections * (processes - 0.5)
+
+def _peek(connection: socket.socket) -> bytes:
+    """What has arrived on a connection. It stays there for the one who serves it."""
+    connection.setblocking(False)
+    try:
+        return connection.recv(FIRST_BYTES, socket.MSG_PEEK)
+    except OSError:  # there is nothing yet, or the client has gone
+        return b""
 
 
 def supervise(

@@ -16,6 +16,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from nakadi.app import logs
@@ -26,7 +27,8 @@ from nakadi.common.caching import ChangeCounter
 from nakadi.engines.sqlite.changes import ChangePipes
 from nakadi.engines.sqlite.coordination import SqliteCoordination
 from nakadi.engines.sqlite.file import BadDataFile, path_in_url
-from nakadi.http.server import new_event_loop, tune_interpreter
+from nakadi.http.connection import Connection
+from nakadi.http.server import NewConnection, new_event_loop, tune_interpreter
 from nakadi.local.figures import WorkerMetricsLink
 from nakadi.local.serving import make_server
 from nakadi.model.outcomes import BadSetting, Unavailable
@@ -51,6 +53,9 @@ WORKER_LEAVING = b"e"
 CONNECTION_FOLLOWS = b"+"
 """What comes with a connection."""
 
+CONNECTION_IN_USE_FOLLOWS = b"*"
+"""What comes with a connection that the supervisor has served until now."""
+
 MAX_CONNECTIONS_AT_ONCE = 16
 
 
@@ -74,17 +79,20 @@ class HandedOverConnections:
         self._supervisor.setblocking(False)
         self._stop = stop
         self._loop = asyncio.get_running_loop()
-        self._new_protocol: Callable[[], asyncio.Protocol] | None = None
+        self._new_protocol: NewConnection | None = None
         self._beginning: set[asyncio.Task[None]] = set()
         self._unsent = b""
 
-    def start_serving(self, new_protocol: Callable[[], asyncio.Protocol]) -> None:
+    def start_serving(self, new_protocol: NewConnection) -> None:
         self._new_protocol = new_protocol
         self._loop.add_reader(self._supervisor, self._receive_connections)
         self._send_to_supervisor(WORKER_READY)
 
     def report_connection_end(self) -> None:
         self._send_to_supervisor(CONNECTION_ENDED)
+
+    def note_many_bytes(self, connection: Connection) -> None:
+        """Nothing: what was handed over stays here."""
 
     def announce_leaving(self) -> None:
         """Stop when the supervisor knows of it: what it hands over until then is served."""
@@ -110,17 +118,20 @@ class HandedOverConnections:
         if descriptors:
             # Before anything of them is read: from here on they end with this process, and are not handed to another.
             self._send_to_supervisor(CONNECTION_TAKEN * len(descriptors))
-        for each in descriptors:
+        for kind, each in zip(data, descriptors, strict=False):
             # Kept until it is done: the loop itself holds its tasks only weakly.
-            beginning = self._loop.create_task(self._serve_connection(socket.socket(fileno=each)))
+            beginning = self._loop.create_task(
+                self._serve_connection(socket.socket(fileno=each), is_in_use=kind == ord(CONNECTION_IN_USE_FOLLOWS))
+            )
             self._beginning.add(beginning)
             beginning.add_done_callback(self._beginning.discard)
 
-    async def _serve_connection(self, connection: socket.socket) -> None:
+    async def _serve_connection(self, connection: socket.socket, *, is_in_use: bool) -> None:
         assert self._new_protocol is not None
+        new_protocol = partial(self._new_protocol, is_in_use=is_in_use)
         connection.setblocking(False)
         try:
-            await self._loop.connect_accepted_socket(self._new_protocol, connection)
+            await self._loop.connect_accepted_socket(new_protocol, connection)
         except OSError as error:
             log.warning("A connection ended as it was handed over: %s", error)
             connection.close()

@@ -1,0 +1,41 @@
+"""Which process of a broker serves a connection: pure decisions, which the supervisor carries out.
+
+An event that a worker takes passes through two processes, since the supervisor commits for all. For single events of a
+few clients, the commit is most of the work: a worker would take little of it away, and add the way between the two.
+Batches, streams and everything else are work that another process can do. What a connection carries is known from its
+first request, and is found again when it carries more than that.
+"""
+
+from __future__ import annotations
+
+import re
+
+from nakadi.http.connection import MANY_BYTES
+
+# With more clients, so many single events share a commit that other processes help (docs/performance.md).
+MAX_PUBLISHERS_OF_FEW_EVENTS = 16
+# Enough for the head of the first request of nearly every client.
+FIRST_BYTES = 4096
+
+_matches_publishing_request = re.compile(rb"POST /event-types/[^/?# \r\n]+/events[? ]").match
+_find_content_length = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,9})[ \t]*\r\n", re.IGNORECASE).search
+
+
+def publishes_few_events(first_bytes: bytes) -> bool:
+    """Whether a connection begins with a request that publishes a small body."""
+    head, _, _ = first_bytes.partition(b"\r\n\r\n")
+    length = _find_content_length(head + b"\r\n")
+    return bool(_matches_publishing_request(head)) and length is not None and int(length[1]) < MANY_BYTES
+
+
+def load_of_supervisor(connections: int, processes: int, *, few_events: bool = False) -> float:
+    """How many connections of a worker count as much as these of the supervisor, which also commits for the others.
+
+    By the CPU time of publishers of batches, it has as much to do as a worker if it has two fifths of the connections
+    beside one worker, and a tenth beside three (docs/performance.md). So it serves a lone client, for whom nothing
+    passes through a second process, and few of many. With `few_events`, the next connection publishes few events at a
+    time: the first ones of these are all for the supervisor.
+    """
+    if few_events and connections < MAX_PUBLISHERS_OF_FEW_EVENTS:
+        return 0
+    return connections * (processes - 0.5)
