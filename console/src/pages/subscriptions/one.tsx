@@ -15,6 +15,7 @@ import { lagOf, type Partition, partitionsOf, remember } from "./lag";
 import { nameOf, Trend } from "./list";
 import { ParkedEvents } from "./parked";
 import { Reset } from "./reset";
+import { SinkOf } from "./sink";
 import { Take } from "./take";
 
 const EVERY = 5000;
@@ -29,7 +30,7 @@ function Page({ subscription, tab, query }: { subscription: Subscription; tab: s
   const { id } = subscription;
   const [deleting, setDeleting] = useState(false);
   const [resetting, setResetting] = useState(false);
-  const tabs = [["", "Partitions"], ["parked", "Parked events"], ["definition", "Definition"]] as const;
+  const tabs = [["", "Partitions"], ["sink", "Sink"], ["parked", "Parked events"], ["definition", "Definition"]] as const;
   const remove = async () => {
     await api.DELETE("/subscriptions/{subscription_id}", { params: { path: { subscription_id: id } } });
     toast("The subscription is deleted");
@@ -44,6 +45,7 @@ function Page({ subscription, tab, query }: { subscription: Subscription; tab: s
       <Tabs label="About the subscription"
         tabs={tabs.map(([key, text]) => ({ text, to: href(["subscriptions", id], { tab: key }), current: tab === key }))} />
       {tab === "" && <Partitions subscription={subscription} />}
+      {tab === "sink" && <SinkOf subscription={subscription} />}
       {tab === "parked" && <ParkedEvents subscription={subscription} query={query} />}
       {tab === "definition" && <Definition subscription={subscription} />}
       {resetting && <Reset subscription={subscription} onClose={() => setResetting(false)} />}
