@@ -2,10 +2,13 @@
 
 import json
 import re
+import subprocess
 import threading
 
 import httpx
+import pytest
 
+from infra.laptop.kinesis_local import find_node
 from nakadi.local import Broker
 from nakadi.model.sink import SinkDraft
 from tests.support.api import a_definition
@@ -41,6 +44,46 @@ def test_the_receiver_gets_what_the_request_subscribes_to():
     finally:
         server.shutdown()
         server.server_close()
+
+
+NODE_MODULES = ROOT / ".cache" / "node" / "node_modules"
+
+
+@pytest.mark.skipif(not (NODE_MODULES / "standardwebhooks").exists(), reason="`make test` installs node's packages")
+def test_the_receiver_in_javascript_verifies_deliveries(tmp_path):
+    """Another language's library accepts the signature, also of a body that is not ASCII. (X3)"""
+    [code] = re.findall(r"```js\n(.*?)```", PAGE, re.DOTALL)
+    listen = "listen(8000)"
+    assert listen in code
+    handle = "const handle = (event) => console.log(JSON.stringify(event));\n"
+    told = 'listen(0, "127.0.0.1", function () { console.log(this.address().port); })'
+    (tmp_path / "receiver.mjs").write_text(handle + code.replace(listen, told))
+    (tmp_path / "node_modules").symlink_to(NODE_MODULES)
+    secret = "whsec_" + "c2VjcmV0" * 4
+    command, printed = [find_node(), "receiver.mjs"], tmp_path / "printed"
+    with (
+        printed.open("w") as output,
+        subprocess.Popen(command, cwd=tmp_path, env={"SECRET": secret}, stdout=output) as process,
+        Broker(**ON_LOOPBACK) as broker,
+        httpx.Client(base_url=broker.url, timeout=PATIENCE) as api,
+    ):
+        try:
+            until(lambda: printed.read_text().endswith("\n"))
+            url = f"http://127.0.0.1:{printed.read_text().strip()}/hook"
+            api.post("/event-types", json=a_definition(name="order.placed")).raise_for_status()
+            sink = {"type": "http", "url": url, "secret": secret}
+            request = {
+                "owning_application": "shop",
+                "event_types": ["order.placed"],
+                "read_from": "begin",
+                "sink": sink,
+            }
+            api.post("/subscriptions", json=request).raise_for_status()
+            events = [{"n": 1, "name": "Zoë Müller"}, {"n": 2, "name": "\u2028 𝄞"}]
+            api.post("/event-types/order.placed/events", json=events).raise_for_status()
+            until(lambda: [json.loads(line) for line in printed.read_text().splitlines()[1:]] == events)
+        finally:
+            process.kill()
 
 
 def test_the_page_names_every_field_of_a_sink():
