@@ -8,12 +8,13 @@ from nakadi.engines.kafka.records import (
     EPOCH,
     SEAL_MARKER,
     event_from_message,
+    events_from_messages,
     max_record_bytes,
     record_headers,
     to_milliseconds,
 )
 from nakadi.model.authorization import Attribute
-from nakadi.model.events import Record
+from nakadi.model.events import LazyEvents, Record
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
@@ -84,3 +85,45 @@ def test_the_size_of_a_record_covers_all_of_it():
     assert max_record_bytes(owned) - max_record_bytes(plain) >= 30 + sum(
         len(name) + len(value) for name, value in record_headers(owned)
     )
+
+
+def test_plain_events_are_read_as_text():
+    """Neighbours of one time are one block; a gap between offsets and another time begin another one."""
+    messages = [
+        Message(b"1", offset=3, milliseconds=5),
+        Message(b"22", offset=4, milliseconds=5),
+        Message(b"3", offset=6, milliseconds=5),
+        Message(b"4", offset=7, milliseconds=6),
+    ]
+
+    found = events_from_messages(messages)
+
+    assert isinstance(found, LazyEvents)
+    assert [(each.first_offset, each.text) for each in found.lines] == [(3, b"1\n22"), (6, b"3"), (7, b"4")]
+    assert found == tuple(map(event_from_message, messages))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Message(None, offset=8),
+        Message(key=b"k", offset=8),
+        Message(key=b"", offset=8),
+        Message(headers=[("X-AuthParam-Name", b"team"), ("X-AuthParam-Value", b"shop")], offset=8),
+        Message(b'{\n"a":1}', offset=8),
+    ],
+    ids=["tombstone", "key", "empty key", "owner", "line break"],
+)
+def test_an_event_with_more_than_a_line_of_text_is_read_by_itself(other):
+    """Nothing is lost of a record that is not only one line of text, and its neighbours are what they were."""
+    messages = [Message(b"1", offset=7), other, Message(b"2", offset=9)]
+
+    assert events_from_messages(messages) == tuple(map(event_from_message, messages))
+
+
+def test_what_seals_a_topic_is_no_event():
+    """A reader never sees the record behind the last event of a topic that was sealed."""
+    seal = Message(None, headers=record_headers(SEAL_MARKER), offset=8)
+
+    assert [each.offset for each in events_from_messages([Message(offset=7), seal])] == [7]
+    assert not events_from_messages([seal])

@@ -100,6 +100,12 @@ class EventTextBlock(NamedTuple):
     text: bytes
     line_ends: Sequence[int]
 
+    @classmethod
+    def join(cls, first_offset: int, stored_at: datetime, values: Sequence[bytes]) -> EventTextBlock:
+        """The block of values without line breaks."""
+        ends = [end + breaks for breaks, end in enumerate(accumulate(map(len, values)))]
+        return cls(first_offset, stored_at, b"\n".join(values), ends)
+
     def text_between(self, first: int, last: int) -> bytes:
         """The text of lines from one up to, not including, another."""
         if not first and last == len(self.line_ends):

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import accumulate, chain
+from itertools import chain
 
 import msgspec
 import orjson
@@ -155,14 +155,9 @@ def _parse_plain_lines(text: bytes, topic: str, partition: int) -> LazyEvents | 
             if not text.startswith(beginning, place):
                 break
             place += len(beginning)
-        found.append(EventTextBlock(first, _parse_time(begin[3]), *_join_lines_with_ends(values)))
+        found.append(EventTextBlock.join(first, _parse_time(begin[3]), values))
         following = offset
     return LazyEvents(found)
-
-
-def _join_lines_with_ends(values: Sequence[bytes]) -> tuple[bytes, list[int]]:
-    """Values as lines, and where each of them ends."""
-    return b"\n".join(values), [end + breaks for breaks, end in enumerate(accumulate(map(len, values)))]
 
 
 def _parse_time(time: bytes) -> datetime:

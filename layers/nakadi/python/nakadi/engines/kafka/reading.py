@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Any
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError
@@ -28,7 +29,7 @@ from nakadi.engines.kafka.client import (
     new_consumer,
     translate_errors,
 )
-from nakadi.engines.kafka.records import SEAL_MARKER, event_from_message
+from nakadi.engines.kafka.records import SEAL_MARKER, event_from_message, events_from_messages
 from nakadi.model.events import EventSlice, StoredEvent, TopicPartition
 from nakadi.model.outcomes import Unavailable
 
@@ -278,8 +279,7 @@ class TailReader:
 
 
 class _PositionedReader(Struct, eq=False):
-    """A consumer that has read a partition up to `next_offset`; `unread_events` is what it has fetched and not given
-    out.
+    """A consumer that has read a partition up to `next_offset`; `unread` is what it has fetched and not given out.
 
     The partition went up to `known_end` when its end was last asked for.
     """
@@ -290,7 +290,7 @@ class _PositionedReader(Struct, eq=False):
     known_end: int = 0
     last_used: float = 0.0
     is_lost: bool = False
-    unread_events: list[StoredEvent] = field(default_factory=list)
+    unread: Sequence[Any] = ()
 
 
 class CatchUpReader:
@@ -320,17 +320,18 @@ class CatchUpReader:
         """Events from `start` on, of which there is at least one in front of `end`, or else a hole."""
         with self._borrow_reader(partition, start) as reader, translate_errors(partition[0]):
             if (reader.partition, reader.next_offset) != (partition, start):
-                reader.unread_events = []
+                reader.unread = ()
                 topic = self._address.prefix + partition[0]
                 look_up_topic(reader.consumer, topic)
                 reader.consumer.assign([KafkaPartition(topic, partition[1], start)])
                 reader.partition, reader.next_offset = partition, start
             reader.known_end = end
-            found = self._fetch_events(reader, limit, end)
-            slice_ = _slice_to_fit(found[: max(limit, 1)], max_bytes, reader.next_offset)
-            reader.unread_events = found[len(slice_.events) :]
-            reader.next_offset = slice_.next_offset
-            return slice_
+            messages = self._fetch_messages(reader, limit, end)
+            taken = _messages_to_fit(messages[: max(limit, 1)], max_bytes)
+            reader.unread = messages[len(taken) :]
+            if taken:
+                reader.next_offset = taken[-1].offset() + 1
+            return EventSlice(events_from_messages(taken), reader.next_offset)
 
     def close(self) -> None:
         with self._lock:
@@ -339,9 +340,11 @@ class CatchUpReader:
         for reader in idle:
             reader.consumer.close()
 
-    def _fetch_events(self, reader: _PositionedReader, limit: int, end: int) -> list[StoredEvent]:
+    def _fetch_messages(self, reader: _PositionedReader, limit: int, end: int) -> Sequence[Any]:
         """What is there already; when there is nothing, wait for something."""
-        found = reader.unread_events
+        if reader.unread:
+            return reader.unread
+        found: list[Any] = []
         patience = time.monotonic() + self._address.timeout_seconds
         while not found and reader.next_offset < end:
             if self._closed or time.monotonic() > patience:
@@ -352,11 +355,7 @@ class CatchUpReader:
             for message in messages:
                 error = message.error()
                 if error is None:
-                    event = event_from_message(message)
-                    if event.record == SEAL_MARKER:
-                        reader.next_offset = event.offset + 1
-                    else:
-                        found.append(event)
+                    found.append(message)
                 elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # the library's own name
                     # Behind the last event there may be places without any: what transactions have left.
                     reader.next_offset = max(reader.next_offset, message.offset())
@@ -421,6 +420,13 @@ def _slice_to_fit(events: Sequence[StoredEvent], max_bytes: int, end: int) -> Ev
             events = events[:count]
             break
     return EventSlice(tuple(events), events[-1].offset + 1 if events else end)
+
+
+def _messages_to_fit(messages: Sequence[Any], max_bytes: int) -> Sequence[Any]:
+    """The first messages, as many as fit, and at least one."""
+    sizes = accumulate(len(message.value() or b"") for message in messages)
+    fitting = next((index for index, size in enumerate(sizes) if size > max_bytes), len(messages))
+    return messages[: max(fitting, 1)]
 
 
 def _event_offset(event: StoredEvent) -> int:
