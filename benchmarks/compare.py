@@ -1,13 +1,17 @@
 """Two brokers that speak this API, side by side: the same load, in turn, on the same machine.
 
     python benchmarks/compare.py URL URL [--pids PID,PID PID] [--rounds 3] [--seconds 1] [--only shapes,delivery]
-                                 [--rows TEXT] [--json FILE] [--anywhere]
+                                 [--rows TEXT] [--json FILE] [--minutes 10] [--anywhere]
 
 Each round measures both brokers, and the next one in the other order, so that both meet the machine as it is at that
 moment; the ratio is formed in each round, and its median, least and greatest are shown. Above 1 the first broker is
 better, whatever the figure. The last column is the median of an `fdatasync` of 4 KiB in the folder for temporary files,
 measured in the same rounds. With the processes of each broker named, their CPU time and memory are shown as well;
 those of a broker's children are included. The whole table takes about twelve minutes.
+
+With `--json`, each row is written as soon as it is found, and a later run with the same file measures only the loads
+that are not in it. `--minutes` begins no further load after that time, so a table can be measured in several runs. A
+load at which a broker failed in all attempts is in the file with the reason, and is measured again next time.
 
 The brokers must be idle otherwise; what is made there is removed at the end. Addresses have to be on loopback unless
 `--anywhere` is given.
@@ -19,6 +23,7 @@ import argparse
 import asyncio
 import ipaddress
 import json
+import math
 import os
 import resource
 import statistics
@@ -26,7 +31,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -36,6 +41,7 @@ from benchmarks.compare_rows import PARTS, Figure, Figures, Load, Measure, publi
 from benchmarks.compared_broker import Broker, Failed
 
 MAX_ATTEMPTS = 3
+MAX_REASON_LENGTH = 300
 FAILURES = (Failed, httpx.HTTPError, OSError, asyncio.IncompleteReadError)
 SYNCS = 100
 
@@ -50,6 +56,8 @@ class Row:
     least: float
     greatest: float
     fdatasync_ms: float
+    load: str
+    """What was measured; several rows are figures of one load."""
 
     def __str__(self) -> str:
         ratio = f"{self.ratio:.2f} ({self.least:.2f} to {self.greatest:.2f})"
@@ -60,7 +68,48 @@ def shown(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
-def row(name: str, rounds: Sequence[tuple[Figure, Figure]], fdatasync_ms: float) -> Row:
+@dataclass(frozen=True)
+class Failure:
+    """A load that a broker could not take."""
+
+    load: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"| {self.load} | **failed** | | {self.reason.splitlines()[0]} | |"
+
+
+@dataclass
+class Table:
+    """What was found so far. It is kept in a file, if there is one."""
+
+    file: Path | None
+    rows: list[Row] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, file: Path | None) -> Table:
+        if file is None or not file.exists():
+            return cls(file)
+        return cls(file, [Row(**each) for each in json.loads(file.read_text())["rows"]])
+
+    @property
+    def measured_loads(self) -> set[str]:
+        return {row.load for row in self.rows}
+
+    def add(self, found: Row | Failure) -> None:
+        if isinstance(found, Row):
+            self.rows.append(found)
+        else:
+            self.failures.append(found)
+        if self.file is not None:
+            part = self.file.with_suffix(".part")
+            found_so_far = {"rows": list(map(asdict, self.rows)), "failures": list(map(asdict, self.failures))}
+            part.write_text(json.dumps(found_so_far, indent=2) + "\n")
+            part.replace(self.file)
+
+
+def row(load: str, name: str, rounds: Sequence[tuple[Figure, Figure]], fdatasync_ms: float) -> Row:
     ratios = [(first.value / second.value) ** first.better for first, second in rounds]
     return Row(
         name,
@@ -70,26 +119,35 @@ def row(name: str, rounds: Sequence[tuple[Figure, Figure]], fdatasync_ms: float)
         min(ratios),
         max(ratios),
         fdatasync_ms,
+        load,
     )
 
 
 def compare(
-    first: Broker, second: Broker, measures: Mapping[str, Measure], rounds: int, seconds: float
-) -> Iterator[Row]:
-    """The rows of the table, as they are found."""
+    first: Broker,
+    second: Broker,
+    measures: Mapping[str, Measure],
+    rounds: int,
+    seconds: float,
+    end: float = math.inf,
+) -> Iterator[Row | Failure]:
+    """The rows of the table, as they are found. No load begins after `end`, a time of the monotonic clock."""
     try:
         for name, measure in measures.items():
+            if time.monotonic() > end:
+                return
             try:
                 pairs = [measured_pair(first, second, number, name, measure, seconds) for number in range(rounds)]
-            except FAILURES:
-                continue  # it was said, and the other rows can be measured
+            except FAILURES as error:
+                yield Failure(name, reason_of(error))
+                continue
             sync = statistics.median(each for _, _, each in pairs)
             for figure in pairs[0][0]:
                 seen = [
                     (ours[figure], theirs[figure]) for ours, theirs, _ in pairs if figure in ours and figure in theirs
                 ]
                 if seen:
-                    yield row(figure, seen, sync)
+                    yield row(name, figure, seen, sync)
     finally:
         # Not earlier: a Kafka producer that remembers topics which are gone looks for them again and again.
         for broker in (first, second):
@@ -113,11 +171,15 @@ def measured(broker: Broker, name: str, measure: Measure, seconds: float) -> Fig
         try:
             return asyncio.run(measure(broker, seconds))
         except FAILURES as error:
-            reason = error.response.text if isinstance(error, httpx.HTTPStatusError) else str(error)
-            print(f"{name}: {broker.url} fails: {reason[:300]}", file=sys.stderr)
+            print(f"{name}: {broker.url} fails: {reason_of(error)}", file=sys.stderr)
             if attempt == MAX_ATTEMPTS - 1:
                 raise
     raise AssertionError("unreachable")
+
+
+def reason_of(error: Exception) -> str:
+    reason = error.response.text if isinstance(error, httpx.HTTPStatusError) else str(error)
+    return (reason or type(error).__name__)[:MAX_REASON_LENGTH]
 
 
 def fdatasync_ms() -> float:
@@ -164,7 +226,8 @@ def main() -> None:
     parser.add_argument("--warm-up", type=float, default=10.0, help="seconds of publishing to each broker first")
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
     parser.add_argument("--rows", default="", help="only rows with this in their name")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="a file that is written row by row, and continued if it is there")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no further load after so long")
     parser.add_argument("--anywhere", action="store_true", help="also brokers that are not on this machine")
     options = parser.parse_args()
     parts = options.only.split(",")
@@ -178,18 +241,26 @@ def main() -> None:
         Broker(url.rstrip("/"), tuple(int(each) for each in pids.split(",") if each))
         for url, pids in zip(options.urls, options.pids, strict=True)
     )
-    measures = {name: measure for part in parts for name, measure in PARTS[part].items() if options.rows in name}
+    end = time.monotonic() + 60 * options.minutes
+    table = Table.open(options.json)
+    measures = {
+        name: measure
+        for part in parts
+        for name, measure in PARTS[part].items()
+        if options.rows in name and name not in table.measured_loads
+    }
     warm_up([first, second], options.warm_up)
     print(
         f"| | {first.url} | {second.url} | ratio (of {options.rounds} rounds) | fdatasync, ms |\n|---|---|---|---|---|"
     )
-    rows = []
-    for each in compare(first, second, measures, options.rounds, options.seconds):
-        print(each, flush=True)
-        rows.append(each)
-    print(summary(rows))
-    if options.json:
-        options.json.write_text(json.dumps([asdict(each) for each in rows], indent=2) + "\n")
+    for each in table.rows:
+        print(each)
+    for found in compare(first, second, measures, options.rounds, options.seconds, end):
+        print(found, flush=True)
+        table.add(found)
+    print(summary(table.rows))
+    if left := measures.keys() - table.measured_loads:
+        print(f"Not measured: {', '.join(name for name in measures if name in left)}")
 
 
 if __name__ == "__main__":

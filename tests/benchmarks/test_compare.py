@@ -1,9 +1,11 @@
 """Two brokers are held against each other."""
 
+import time
+
 import httpx
 import pytest
 
-from benchmarks.compare import Row, compare, is_loopback, row, summary
+from benchmarks.compare import Failure, Row, Table, compare, is_loopback, row, summary
 from benchmarks.compare_rows import HIGHER, LOADS, LOWER, PARTS, Figure
 from benchmarks.compared_broker import Broker
 from nakadi import local
@@ -74,10 +76,41 @@ def test_a_row_that_a_broker_refuses_is_reported_and_the_others_are_measured(bro
     async def measured(_broker, _seconds):
         return {"measured": Figure(1, HIGHER)}
 
-    rows = list(compare(*brokers, {"refused": refused, "measured": measured}, rounds=1, seconds=0))
+    failure, *rows = compare(*brokers, {"refused": refused, "measured": measured}, rounds=1, seconds=0)
 
+    assert isinstance(failure, Failure)
+    assert failure.load == "refused"
+    assert "404" in failure.reason
     assert [each.name for each in rows] == ["measured"]
     assert "refused: " in capsys.readouterr().err
+
+
+def test_no_load_begins_after_the_time_is_over(brokers):
+    """What began before is still measured."""
+    asked = []
+
+    async def measured(_broker, _seconds):
+        asked.append(time.monotonic())
+        return {"measured": Figure(1, HIGHER)}
+
+    rows = compare(*brokers, {"first": measured, "second": measured}, 1, 0, time.monotonic() - 1)
+
+    assert list(rows) == []
+    assert asked == []
+
+
+def test_a_table_is_continued(tmp_path):
+    """Each row is in the file at once. A load that failed is measured again."""
+    table = Table.open(tmp_path / "rows.json")
+    found = Row("plain: events/s", 2, 1, 2, 2, 2, 0.1, "plain")
+    table.add(found)
+    table.add(Failure("10 KB", "207"))
+
+    continued = Table.open(tmp_path / "rows.json")
+
+    assert continued.rows == [found]
+    assert continued.measured_loads == {"plain"}
+    assert continued.failures == []
 
 
 def test_above_one_the_first_broker_is_better():
@@ -85,15 +118,15 @@ def test_above_one_the_first_broker_is_better():
     rates = [(Figure(200, HIGHER), Figure(100, HIGHER)), (Figure(30, HIGHER), Figure(10, HIGHER))]
     delays = [(Figure(1, LOWER), Figure(4, LOWER))]
 
-    assert row("rate", rates, 0.1) == Row("rate", 115, 55, 2.5, 2, 3, 0.1)
-    assert row("delay", delays, 0.1) == Row("delay", 1, 4, 4, 4, 4, 0.1)
+    assert row("load", "rate", rates, 0.1) == Row("rate", 115, 55, 2.5, 2, 3, 0.1, "load")
+    assert row("load", "delay", delays, 0.1) == Row("delay", 1, 4, 4, 4, 4, 0.1, "load")
 
 
 def test_the_summary_names_the_least_rate():
     """Latencies and CPU do not count among the rates."""
-    rows = [Row(f"{name}: events/s", 1, 1, ratio, 0, 9, 0.1) for name, ratio in (("a", 2), ("b", 1), ("c", 4))]
+    rows = [Row(f"{name}: events/s", 1, 1, ratio, 0, 9, 0.1, name) for name, ratio in (("a", 2), ("b", 1), ("c", 4))]
 
-    assert summary([*rows, Row("a: p50, ms", 1, 1, 0.1, 0, 9, 0.1)]) == (
+    assert summary([*rows, Row("a: p50, ms", 1, 1, 0.1, 0, 9, 0.1, "a")]) == (
         "\nOf 3 rates: median 2.00, least 1.00 (b: events/s)"
     )
 
