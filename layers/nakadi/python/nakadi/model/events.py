@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, count, repeat
+from operator import add
 from typing import NamedTuple, overload
 
 from msgspec import Struct
@@ -103,7 +104,7 @@ class EventTextBlock(NamedTuple):
     @classmethod
     def join(cls, first_offset: int, stored_at: datetime, values: Sequence[bytes]) -> EventTextBlock:
         """The block of values without line breaks."""
-        ends = [end + breaks for breaks, end in enumerate(accumulate(map(len, values)))]
+        ends = list(map(add, accumulate(map(len, values)), count()))
         return cls(first_offset, stored_at, b"\n".join(values), ends)
 
     def text_between(self, first: int, last: int) -> bytes:

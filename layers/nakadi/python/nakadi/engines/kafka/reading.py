@@ -329,8 +329,9 @@ class CatchUpReader:
             messages = self._fetch_messages(reader, limit, end)
             taken = _messages_to_fit(messages[: max(limit, 1)], max_bytes)
             reader.unread = messages[len(taken) :]
-            if taken:
-                reader.next_offset = taken[-1].offset() + 1
+            if not taken:
+                return EventSlice((), reader.next_offset)
+            reader.next_offset = taken[-1].offset() + 1
             return EventSlice(events_from_messages(taken), reader.next_offset)
 
     def close(self) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from itertools import count, groupby
-from operator import methodcaller, sub
+from itertools import pairwise
 from typing import Any
 
 from nakadi.model.authorization import Attribute
@@ -25,9 +24,6 @@ RECORD_OVERHEAD_BYTES = 80
 
 SEAL_MARKER = Record(None, directed_to="\0")
 """What a topic may have behind its last event when it was sealed: no event, and nothing that can be published."""
-
-_VALUE, _KEY, _HEADERS = methodcaller("value"), methodcaller("key"), methodcaller("headers")
-_OFFSET, _TIME = methodcaller("offset"), methodcaller("timestamp")
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
@@ -52,28 +48,27 @@ def record_headers(record: Record) -> list[tuple[str, bytes]]:
 
 
 def events_from_messages(messages: Sequence[Any]) -> Sequence[StoredEvent]:
-    """The events of messages of one partition, without what seals it.
+    """The events of messages of one partition in their order, without what seals it. There is at least one message.
 
     Plain ones come as text: streams send it as it is, and an object for each would take longer than all the rest.
     """
-    values = list(map(_VALUE, messages))
-    if values.count(None) == 0 and all(key is None for key in map(_KEY, messages)) and not any(map(_HEADERS, messages)):
-        blocks = list(_text_blocks(messages, values))
-        # Other programs may have written the topic: a line break in a value would make two events of it.
-        if all(each.text.count(b"\n") < len(each.line_ends) for each in blocks):
-            return LazyEvents(blocks)
+    values = [message.value() for message in messages]
+    keys = [message.key() for message in messages]
+    headers = [message.headers() for message in messages]
+    # Other programs may have written the topic: a line break in a value would make two events of it.
+    if None not in values and keys.count(None) == len(keys) and not any(headers) and b"\n" not in b"".join(values):
+        return LazyEvents(list(_text_blocks(messages, values)))
     return tuple(event for event in map(event_from_message, messages) if event.record != SEAL_MARKER)
 
 
 def _text_blocks(messages: Sequence[Any], values: Sequence[bytes]) -> Iterator[EventTextBlock]:
     """Blocks of messages that have the same time and no gap between their offsets."""
-    times = list(map(_TIME, messages))
-    offsets = list(map(_OFFSET, messages))
-    first = 0
-    for _, group in groupby(zip(times, map(sub, offsets, count()), strict=False)):
-        last = first + sum(1 for _ in group)
+    times = [message.timestamp() for message in messages]
+    offsets = [message.offset() for message in messages]
+    begins = {index for index, (time, following) in enumerate(pairwise(times), 1) if time != following}
+    begins |= {index for index, (offset, following) in enumerate(pairwise(offsets), 1) if offset + 1 != following}
+    for first, last in pairwise([0, *sorted(begins), len(messages)]):
         yield EventTextBlock.join(offsets[first], _event_time(times[first][1]), values[first:last])
-        first = last
 
 
 def event_from_message(message: Any) -> StoredEvent:
