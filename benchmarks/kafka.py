@@ -18,7 +18,7 @@ import socket
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -37,12 +37,14 @@ from nakadi.app.broker import open_broker
 from nakadi.app.engines import open_event_log
 from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
+from nakadi.engines.kafka.writing import ZSTD_LEVEL
 from nakadi.ports.clock import SystemClock
 
 STRATEGY = "random"
 CLIENTS = 64
 ROUNDS = 3
 BATCHES = (1, 100)
+DIFFERENT_EVENTS = 5000
 
 Figures = dict[str, float]
 
@@ -76,12 +78,16 @@ def an_empty_topic(servers: str) -> str:
     return name
 
 
-def native_publish(servers: str, value: bytes, batch: int, seconds: float) -> float:
-    """Events a second of the library's own producer: as fast as it can, or with one event a client under way."""
+def native_publish(servers: str, values: Sequence[bytes], batch: int, seconds: float) -> float:
+    """Events a second of the library's own producer: as fast as it can, or with one event a client under way.
+
+    It compresses as the broker does, and different events: one that is repeated costs next to nothing to compress.
+    """
     settings = {
         "acks": "all",
         "enable.idempotence": True,
         "compression.type": "zstd",
+        "compression.level": ZSTD_LEVEL,
         "linger.ms": 5 if batch > 1 else 0,
     }
     producer = Producer({"bootstrap.servers": servers, **settings})
@@ -97,21 +103,21 @@ def native_publish(servers: str, value: bytes, batch: int, seconds: float) -> fl
     while time.perf_counter() < began + seconds:
         while sent - acknowledged >= most:
             producer.poll(0.001)
-        producer.produce(topic, value, on_delivery=delivered)
+        producer.produce(topic, values[sent % len(values)], on_delivery=delivered)
         sent += 1
         producer.poll(0)
     producer.flush(60)
     return acknowledged / (time.perf_counter() - began)
 
 
-def native_at_pace(servers: str, value: bytes, batch: int, pace: float, seconds: float) -> float:
+def native_at_pace(servers: str, values: Sequence[bytes], batch: int, pace: float, seconds: float) -> float:
     """The 99th percentile in milliseconds from when a batch is due until its last event is acknowledged, where the
     library's own producer sends one in `pace` seconds. It collects for a millisecond: with a request for each event the
     server could not follow.
     """
     producer = Producer({"bootstrap.servers": servers, "acks": "all", "enable.idempotence": True, "linger.ms": 1})
     topic, took = an_empty_topic(servers), []
-    producer.produce(topic, value)
+    producer.produce(topic, values[0])
     producer.flush(60)
     begin = time.perf_counter()
     for number in range(int(seconds / pace)):
@@ -125,9 +131,9 @@ def native_at_pace(servers: str, value: bytes, batch: int, pace: float, seconds:
 
         for left in range(batch, 0, -1):
             if left == 1:
-                producer.produce(topic, value, on_delivery=delivered)
+                producer.produce(topic, values[left % len(values)], on_delivery=delivered)
             else:
-                producer.produce(topic, value)
+                producer.produce(topic, values[left % len(values)])
     producer.flush(60)
     return sorted(took)[len(took) * 99 // 100] * 1000
 
@@ -151,12 +157,12 @@ def measure_publishing(servers: str, seconds: float) -> Figures:
         a_server(partial(serve_broker, ""), folder) as embedded,
     ):
         for batch in BATCHES:
-            value = a_stored_event(kafka.port, in_kafka)
+            values = stored_events(kafka.port, in_kafka)
             rounds = [
                 (
                     over_http(kafka, batch, seconds),
                     over_http(embedded, batch, seconds),
-                    native_publish(servers, value, batch, seconds),
+                    native_publish(servers, values, batch, seconds),
                 )
                 for _ in range(ROUNDS)
             ]
@@ -165,7 +171,7 @@ def measure_publishing(servers: str, seconds: float) -> Figures:
             paced = [
                 (
                     over_http(kafka, batch, seconds, CLIENTS * pace)[1],
-                    native_at_pace(servers, value, batch, pace, seconds),
+                    native_at_pace(servers, values, batch, pace, seconds),
                 )
                 for _ in range(ROUNDS)
             ]
@@ -189,12 +195,12 @@ def measure_workers(servers: str, seconds: float) -> Figures:
     in_kafka = f"kafka://{servers}?prefix={uuid4().hex[:8]}-"
     batch = max(BATCHES)
     with workers.running(2, in_kafka) as broker:
-        value = a_stored_event(broker.port, in_kafka)
+        values = stored_events(broker.port, in_kafka)
         requests = [a_request(STRATEGY, batch, number * batch) for number in range(50)]
         rounds = [
             (
                 workers.measured(broker, Load(CLIENTS, requests, seconds)),
-                native_publish(servers, value, batch, seconds),
+                native_publish(servers, values, batch, seconds),
             )
             for _ in range(ROUNDS)
         ]
@@ -206,15 +212,21 @@ def measure_workers(servers: str, seconds: float) -> Figures:
     }
 
 
-def a_stored_event(port: int, url: str) -> bytes:
-    """The bytes of an event as the broker has stored it."""
+def stored_events(port: int, url: str) -> Sequence[bytes]:
+    """The bytes of different events as the broker has stored them."""
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-        client.post(f"/event-types/{STRATEGY}/events", content=a_request(STRATEGY, 1, 0).partition(b"\r\n\r\n")[2])
+        for first in range(0, DIFFERENT_EVENTS, 1000):
+            body = a_request(STRATEGY, 1000, first).partition(b"\r\n\r\n")[2]
+            client.post(f"/event-types/{STRATEGY}/events", content=body).raise_for_status()
         topic = client.get(f"/event-types/{STRATEGY}/timelines").json()[0]["topic"]
+    values: list[bytes] = []
     with closing(open_event_log(url, SystemClock())) as log:
-        value = log.read(topic, 0, log.bounds(topic, [0])[0].oldest).events[0].record.value
-    assert value is not None
-    return value
+        place = log.bounds(topic, [0])[0].oldest
+        while len(values) < DIFFERENT_EVENTS:
+            found = log.read(topic, 0, place)
+            values += [event.record.value for event in found.events if event.record.value is not None]
+            place = found.next_offset
+    return values
 
 
 def measure_streaming(servers: str, events: int) -> Figures:
