@@ -14,6 +14,7 @@ import pytest
 from standardwebhooks import Webhook
 
 from nakadi.local import Broker
+from tests.support import kafka
 from tests.support.api import a_business_definition, an_authorization, create_event_type, problem
 from tests.support.http import check_against_description
 from tests.support.metrics import scrape, value
@@ -34,11 +35,12 @@ from tests.support.tokens import Issuer
 from tests.support.workers import start_broker
 
 
-@pytest.fixture(scope="module", params=["memory", "sqlite"])
+@pytest.fixture(scope="module", params=["memory", "sqlite", *(["kafka"] if kafka.ALL else [])])
 def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path_factory.mktemp('sinks')}/nakadi.db"
+    log = kafka.url() if request.param == "kafka" else url
     with (
-        Broker(registry=url, event_log=url, **ON_LOOPBACK) as broker,
+        Broker(registry=url, event_log=log, **ON_LOOPBACK) as broker,
         check_against_description(httpx.Client(base_url=broker.url, timeout=PATIENCE)) as api,
     ):
         yield api
