@@ -13,9 +13,9 @@ from nakadi_jobs.reports import DONE, NEEDS_ATTENTION
 
 JOBS = ("compaction", "statistics", "retention")
 FOLLOW = "follow"
-"""The job that does not end by itself, and so is not one of all."""
+"""The job that never ends by itself. `all` does not include it."""
 ACKNOWLEDGE = "acknowledge"
-"""What operators do, and no schedule."""
+"""A command for operators. No schedule runs it."""
 
 Main = Callable[[Sequence[str]], int]
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_all(jobs: Iterable[tuple[Main, Sequence[str]]]) -> int:
-    """Run jobs one after the other. One that found something to look at stops no other, one that failed does."""
+    """Run jobs one after the other. A complaint of one does not stop the others; a failure does."""
     worst = DONE
     for run, arguments in jobs:
         code = run(arguments)

@@ -22,8 +22,8 @@ TopicPartition = tuple[str, int]
 class ArchiveRange(Struct, frozen=True, kw_only=True):
     """Offsets of one partition whose events lie next to each other in the archive.
 
-    `events` is their number: smaller than that of offsets where some were compacted away or erased, None where what
-    is left was not counted. Times are microseconds.
+    `events` is the number of events: less than that of offsets if compaction or an erasure removed some, None if nobody
+    counted the rest. Times are microseconds.
     """
 
     topic: str
@@ -42,14 +42,14 @@ class ArchiveRange(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Where its events lie in the archive."""
+        """The place of its events in the archive, as text."""
         return f"{self.location.key}@{self.location.start}"
 
 
 class Progress(Struct, frozen=True):
-    """Per partition the offset up to which a table has every event, but for the gaps: what could not be read.
+    """For each partition, the offset up to which a table has every event, except in gaps, which could not be read.
 
-    `damaged` names what lies in the gaps. It is not read again until it was replaced, or that is asked for.
+    `damaged` names the ranges in the gaps. A job reads them again only if they were replaced, or on request.
     """
 
     following: Mapping[TopicPartition, int]
@@ -65,7 +65,7 @@ class Progress(Struct, frozen=True):
             frozenset(known.get("damaged", ())),
         )
 
-    def written(self) -> str:
+    def to_text(self) -> str:
         known: dict[str, Any] = {
             "next": {f"{topic}/{partition}": offset for (topic, partition), offset in self.following.items()},
             "gaps": {f"{topic}/{partition}": found for (topic, partition), found in self.gaps.items() if found},
@@ -75,7 +75,7 @@ class Progress(Struct, frozen=True):
         return orjson.dumps(known, option=orjson.OPT_SORT_KEYS).decode()
 
     def after_reading(self, read: Iterable[ArchiveRange], damaged: Iterable[ArchiveRange]) -> Progress:
-        """What is known after these were read, and those could not be."""
+        """The progress after the job has read some ranges, and failed to read others."""
         following = dict(self.following)
         gaps = {place: list(found) for place, found in self.gaps.items()}
         names = set(self.damaged)
@@ -95,11 +95,11 @@ NO_PROGRESS = Progress({}, {})
 
 
 AFTER_LAST_OFFSET = 10**17
-"""Behind the last offset of any partition."""
+"""Greater than the last offset of any partition."""
 
 
 def refresh_ranges(index: LogIndex, event_type: EventType, read: Iterable[ArchiveRange]) -> Iterator[ArchiveRange]:
-    """What there is now where these were found."""
+    """The ranges that the index has now at the places of these."""
     ranges: dict[TopicPartition, tuple[int, int]] = {}
     for part in read:
         first, end = ranges.get(part.place, (part.first, part.end))
@@ -112,7 +112,7 @@ def refresh_ranges(index: LogIndex, event_type: EventType, read: Iterable[Archiv
 def unread_parts(
     index: LogIndex, event_type: EventType, progress: Progress, among: Container[TopicPartition] | None = None
 ) -> Iterator[ArchiveRange]:
-    """What there is to read beyond the progress, and in its gaps. A topic that is gone has nothing."""
+    """The ranges beyond the progress, and in its gaps. A topic that is gone has none."""
     for timeline in event_type.timelines:
         known = index.topic(timeline.topic)
         if known is None:
@@ -132,9 +132,9 @@ def unread_parts(
 def unread_parts_since(
     index: LogIndex, event_type: EventType, progress: Progress, moment: int
 ) -> Iterator[ArchiveRange]:
-    """What there is to read beyond the progress, and in its gaps, that was stored at this moment or later.
+    """The ranges beyond the progress, and in its gaps, that were stored at this moment or later.
 
-    Of an index with years in it only the end is read.
+    If the index goes back for years, this reads only its end.
     """
     known = {timeline.topic: index.topic(timeline.topic) for timeline in event_type.timelines}
     places = [(topic, number) for topic, found in known.items() if found for number in range(found.partitions)]
@@ -153,7 +153,9 @@ def unread_parts_since(
 
 
 def _find_start(index: LogIndex, place: TopicPartition, start: int, head: IndexHead, moment: int) -> int:
-    """Where the first segment begins that goes on to a moment or beyond; the head if there is none. Times only grow."""
+    """The beginning of the first segment that reaches a moment or goes beyond it; the head if there is none. Stored
+    times never decrease.
+    """
     end = head.state.next_offset
     if head.state.latest_stored_at < moment:
         return max(start, end)
@@ -168,7 +170,7 @@ def _find_start(index: LogIndex, place: TopicPartition, start: int, head: IndexH
 
 
 def unblocked_prefixes(found: Iterable[ArchiveRange], names: Container[str]) -> Iterator[ArchiveRange]:
-    """Of each partition what has one of these names, up to the first that has not: nothing is passed over."""
+    """For each partition, the ranges with these names, up to the first range with another name. No range is skipped."""
     ended: set[TopicPartition] = set()
     for part in found:
         if part.name not in names:
@@ -178,7 +180,9 @@ def unblocked_prefixes(found: Iterable[ArchiveRange], names: Container[str]) -> 
 
 
 def split_into_batches(found: Iterable[ArchiveRange], max_bytes: int) -> Iterator[Sequence[ArchiveRange]]:
-    """Oldest first, as much at once as one commit is to hold. Within a partition nothing is ever passed over."""
+    """Split ranges into batches, oldest first, each small enough for one commit. Within a partition, no range is
+    skipped.
+    """
     batch: list[ArchiveRange] = []
     size = 0
     for part in sorted(found, key=lambda each: (each.since, each.topic, each.partition, each.first)):
@@ -192,7 +196,7 @@ def split_into_batches(found: Iterable[ArchiveRange], max_bytes: int) -> Iterato
 
 
 def _segments(index: LogIndex, place: TopicPartition, start: int, end: int | None) -> Iterator[IndexSegment]:
-    """Segments with anything from `start` to before `end`, up to the first that is not archived."""
+    """Segments with offsets from `start` to before `end`, up to the first one that is not archived."""
     if end is not None and start >= end:
         return
     first = index.segment_at_or_before(*place, start)
@@ -226,7 +230,7 @@ def _make_range(place: TopicPartition, timeline: int, segment: IndexSegment, com
 
 
 def _count_events(segment: IndexSegment, compacted: int) -> int | None:
-    """A segment that was written anew says how many are left, but for those from before segments had such a number."""
+    """The number of events. A rewritten segment stores its own, except in old archives."""
     if segment.event_count is not None:
         return segment.event_count
     return segment.offset_count if segment.first_offset >= compacted else None

@@ -1,7 +1,7 @@
-"""Reads Avro files of Iceberg's metadata. Iceberg's own tables do not read files that no snapshot refers to.
+"""Reads the Avro files of Iceberg's metadata. Iceberg's own tables do not read files without a snapshot.
 
-It knows what Iceberg writes: no references to types that were named before, and blocks that are deflated, compressed
-with zstandard, or plain.
+This reader knows only what Iceberg writes: no references to types that were named before, and blocks that are deflated,
+compressed with zstandard, or uncompressed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ SYNC_MARKER_BYTES = 16
 
 
 class BadAvro(Exception):
-    """Raised for content that is no Avro file, or none that can be read; the message says why."""
+    """Raised for content that is not Avro, or is Avro of an unknown kind; the message says why."""
 
 
 def read_bounds(content: bytes) -> frozenset[bytes]:
-    """Return bounds of columns, and values that files are partitioned by as texts, of a manifest or a list of them."""
+    """Return the bounds of columns, and the partition values as texts, from a manifest or a list of manifests."""
     try:
         return frozenset(found for record in _records(content) for found in _bounds(record))
     except (IndexError, KeyError, ValueError, TypeError, struct.error, zlib.error, zstandard.ZstdError) as error:
@@ -63,7 +63,7 @@ def _records(content: bytes) -> Iterator[Any]:
 
 
 class _Reader:
-    """Values of a text of bytes, one after the other."""
+    """Reads values from bytes, one after the other."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -80,7 +80,9 @@ class _Reader:
         return self._content[start : self._at]
 
     def number(self) -> int:
-        """An integer of seven bits in a byte, positive ones even and negative ones odd."""
+        """Read an integer: seven bits in each byte, with even numbers for positive values and odd numbers for negative
+        ones.
+        """
         found = shift = 0
         while True:
             byte = self.take(1)[0]

@@ -1,7 +1,7 @@
-"""The columns of an event type's table, from all schemas that it ever had. This module needs no Spark.
+"""Derives the columns of an event type's table from all of its schemas. This module needs no Spark.
 
-A property is a column if its values have one type and its name can name a column. The table keeps the text of every
-event that its columns do not hold completely.
+A property has a column if its values have one type and its name is a valid column name. If the columns do not hold an
+event completely, the table also keeps its text.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, 
 from nakadi.schemas.document import SchemaDocument, effective_schema
 
 RESERVED_PREFIX = "nakadi_"
-"""The beginning of the names of columns with an event's place; a property with such a name has no column."""
+"""The prefix of the columns that say where an event is. A property with this prefix has no column."""
 
 NAME = re.compile(r"[A-Za-z0-9_]{1,120}")
 
 MAX_FIELDS = 1000
-"""Further columns are left out; their values are in the text."""
+"""The greatest number of columns. The values of other properties are in the text."""
 
 
 MAX_LEVELS = 16
-"""What is within so many objects, or half as many lists, is kept as JSON text. Spark gives up on columns that are much
-deeper, and lists take it the most steps: each is gone through by a function within that for the list around it."""
+"""The greatest depth of objects, or twice the greatest depth of arrays. Deeper values are kept as JSON text: Spark
+fails on much deeper columns, above all on arrays, each of which needs a function nested in that of the array around it.
+"""
 
 
 class Scalar(msgspec.Struct, frozen=True):
@@ -36,11 +37,11 @@ class Scalar(msgspec.Struct, frozen=True):
 
 
 class Json(msgspec.Struct, frozen=True):
-    """An object or array of which nothing more is known, as JSON text."""
+    """An object or array of unknown content, kept as JSON text."""
 
 
 class Texts(msgspec.Struct, frozen=True):
-    """Names with texts."""
+    """A map from names to texts."""
 
 
 class Array(msgspec.Struct, frozen=True):
@@ -48,7 +49,9 @@ class Array(msgspec.Struct, frozen=True):
 
 
 class Struct(msgspec.Struct, frozen=True):
-    """`closed` is said of the columns of a table only: they hold all that an event of its schemas can have."""
+    """An object with known members. `closed`, only used for all columns of a table, says that they hold every event of
+    its schemas completely.
+    """
 
     fields: tuple[Field, ...]
     closed: bool = False
@@ -58,10 +61,11 @@ Kind = Scalar | Json | Texts | Array | Struct
 
 
 class Field(msgspec.Struct, frozen=True):
-    """`contested`: it had another type in another version of the schema, so its column may lack what was published.
+    """A column. `contested` means that it had another type in another schema version, so it may lack some published
+    values.
 
-    `source` is the property of which this is a further column, for the values of another type that it had. Both are
-    read from the text of the property, and have what fits them.
+    `source` is set for an additional column for values of another type, and names the property. Both columns read the
+    text of the property, and take the values that fit.
     """
 
     name: str
@@ -75,23 +79,24 @@ STRING, BIGINT, DOUBLE, BOOLEAN = Scalar("string"), Scalar("bigint"), Scalar("do
 TIMESTAMP = Scalar("timestamp")
 
 MAX_DIGITS = 38
-"""Of a decimal. It is asked for from the start, so that no later version of a schema needs more."""
+"""The digits of every decimal column, so that a later schema never needs more."""
 
 MAX_DECIMALS = 18
-"""Of a decimal. So many has one whose schema does not say how many it has."""
+"""The decimals of a column whose schema does not say how many it needs."""
 
 SCALAR_KINDS: Mapping[str, Kind] = {"string": STRING, "integer": BIGINT, "number": DOUBLE, "boolean": BOOLEAN}
 
-# What the broker puts into the metadata of an event beside what its publisher may.
+# The members that the broker adds to the metadata of an event.
 BROKER_METADATA_FIELDS = tuple(Field(name, STRING) for name in ("published_by", "received_at", "version"))
 
 
 def derive_columns(
     event_type: EventType, schemas: Iterable[Mapping[str, Any]], existing: Struct | None = None
 ) -> Struct:
-    """The columns for events of all these schemas, oldest first. Later schemas only ever add to them.
+    """The columns for events of all these schemas, oldest first. Later schemas only add columns.
 
-    `there` are the columns of a table that exists: what an earlier version of this job made stays as it is.
+    `existing` are the columns of an existing table. They stay as they are, even if an earlier version of this job
+    derived them differently.
     """
     columns, closed = Struct(()), True
     for schema in schemas:
@@ -107,12 +112,12 @@ def derive_columns(
 
 
 def text_properties(columns: Struct) -> frozenset[str]:
-    """The properties that had several types: their values are read as text, and each column takes what fits it."""
+    """The properties that had several types. They are read as text, and each of their columns takes what fits."""
     return frozenset(field.name for field in columns.fields if field.has_several_types and not field.source)
 
 
 def contains_several_types(kind: Kind) -> bool:
-    """Whether any property in it had several types."""
+    """Whether any property inside it had several types."""
     match kind:
         case Struct(fields):
             return any(field.has_several_types or contains_several_types(field.kind) for field in fields)
@@ -122,7 +127,7 @@ def contains_several_types(kind: Kind) -> bool:
 
 
 def leaves(kind: Kind) -> Iterator[Scalar | Json | Texts]:
-    """What it has that has no parts."""
+    """The values inside it that have no parts."""
     match kind:
         case Struct(fields):
             for field in fields:
@@ -138,15 +143,16 @@ def is_decimal(kind: Kind) -> TypeGuard[Scalar]:
 
 
 def merge_columns(old: Struct, new: Struct) -> Struct:
-    """What was there stays as it is; what is new comes behind, as does a further column for each further type.
+    """Merge columns: old ones stay as they are, and new ones follow, with an additional column for each additional
+    type.
 
-    A property whose column cannot have its new values keeps it, and has another one beside it, such as a__double.
+    If a column cannot hold its property's new values, it stays, and a second one is added beside it, such as a__double.
     """
     fields = {field.name.lower(): field for field in old.fields}
     properties = {field.name.lower() for field in new.fields}
     for field in new.fields:
         known = fields.setdefault(field.name.lower(), field)
-        # Of names that differ by case alone the first has the column. One that a further column took has none.
+        # Of names that differ only by case, the first has the column. A name that an additional column took has none.
         if known is field or known.name != field.name or known.source:
             continue
         kind = _join_kinds(known.kind, field.kind)
@@ -168,7 +174,7 @@ def _add_extra_field(fields: dict[str, Field], extra: Field) -> None:
 
 
 def _extra_field(field: Field) -> Field:
-    """A further column for the values of another type; of a structure it is the text."""
+    """An additional column for values of another type; an object is kept as text."""
     kind = field.kind
     if isinstance(kind, Scalar):
         return Field(f"{field.name}__{_type_suffix(kind)}", kind, has_several_types=True, source=field.name)
@@ -178,12 +184,12 @@ def _extra_field(field: Field) -> Field:
 
 
 def _type_suffix(kind: Scalar) -> str:
-    """A type as part of a name: decimal_2 is one with two decimals."""
+    """A type as part of a name: decimal_2 is a decimal with two decimal places."""
     return re.sub(r"\(\d+,(\d+)\)", r"_\1", kind.name)
 
 
 def _keep_existing_types(wanted: Struct, existing: Struct) -> Struct:
-    """The columns with the types that a table has; what does not fit one of these has a further column."""
+    """The columns with the types of an existing table. A column that does not fit gets an additional column."""
     known = {field.name.lower(): field for field in existing.fields}
     fields = {field.name.lower(): field for field in wanted.fields}
     for field in wanted.fields:
@@ -212,7 +218,7 @@ def _keep_existing_kind(wanted: Kind, existing: Kind) -> Kind | None:
 
 
 def derive_kind(schema: Any, document: SchemaDocument, within: tuple[str, ...] = ()) -> Kind | None:
-    """The type of the values that a schema lets in; None when there is no single one."""
+    """The type of the values that a schema allows; None if there is no single one."""
     match schema:
         case {"$ref": str(reference)}:
             return (
@@ -245,7 +251,7 @@ def _derive_from_type(schema: Mapping[str, Any], document: SchemaDocument, withi
 
 
 def _count_decimals(schema: Mapping[str, Any]) -> int:
-    """How many decimals numbers have; 0 if that is not said."""
+    """The number of decimal places; 0 if the schema does not say."""
     unit = schema.get("multipleOf")
     if isinstance(unit, float) and unit > 0:
         exponent = Decimal(repr(unit)).normalize().as_tuple().exponent
@@ -270,7 +276,7 @@ def ddl(kind: Kind) -> str:
 
 
 def new_columns(existing: Struct, wanted: Struct, above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], str]]:
-    """What a table lacks, as path and type, outermost first. An array's elements are called `element`."""
+    """The columns that a table lacks, as path and type, outermost first. Elements of an array are called `element`."""
     known = {field.name.lower(): field for field in existing.fields}
     found: list[tuple[tuple[str, ...], str]] = []
     for field in wanted.fields:
@@ -292,8 +298,9 @@ def _new_inner_columns(existing: Kind, wanted: Kind, path: tuple[str, ...]) -> l
 
 
 def _effective_schema(event_type: EventType, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What whole events looked like. The mode may have been another one, so only what a schema itself closes is closed;
-    what was compacted once may have had a key."""
+    """The schema of whole events. The compatibility mode may have been another one before, so only schemas that close
+    themselves are closed; an event type that was once compacted may have had keys.
+    """
     policy = CleanupPolicy.DELETE if event_type.category is Category.UNDEFINED else CleanupPolicy.COMPACT
     return effective_schema(
         schema,
@@ -312,7 +319,7 @@ def _derive_from_version(event_type: EventType, effective: Mapping[str, Any]) ->
 
 
 def _is_closed(schema: Any, document: SchemaDocument, within: tuple[str, ...] = ()) -> bool:
-    """Whether columns hold all that this lets in: nothing without a name, no nulls, no choice of types."""
+    """Whether columns hold everything that this schema allows: no unnamed members, no nulls, no alternative types."""
     match schema:
         case {"$ref": str(reference)}:
             return reference not in within and _is_closed(
@@ -356,7 +363,7 @@ def _derive_object(schema: Mapping[str, Any], document: SchemaDocument, within: 
         return Texts() if others and derive_kind(others, document, within) == STRING else Json()
     kinds = {name: derive_kind(each, document, within) for name, each in properties.items() if NAME.fullmatch(name)}
     fields = Struct(tuple(Field(name, kind) for name, kind in kinds.items() if kind is not None))
-    # Two names that differ by case alone cannot both be columns.
+    # Two names that differ only by case cannot both be columns.
     taken = merge_columns(Struct(()), fields)
     return taken if taken.fields else Json()
 
@@ -405,14 +412,14 @@ def _implied_type(schema: Mapping[str, Any]) -> str:
 
 
 def _join_kinds(known: Kind, other: Kind) -> Kind | None:
-    """The older type with what the newer one adds to it; None if it cannot have values of the newer one."""
+    """The older type extended by the newer one; None if it cannot hold the newer one's values."""
     match known, other:
         case Struct(), Struct():
             return merge_columns(known, other)
         case Array(old), Array(new):
             element = _join_kinds(old, new)
             return None if element is None else Array(element)
-        # What is unknown of objects and arrays is seen when they are read.
+        # Reading reveals the unknown parts of objects and arrays.
         case (Json(), Struct() | Array() | Texts()) | (Struct() | Array() | Texts(), Json()):
             return known
         case Scalar(name=have), Scalar(name=want):
@@ -421,7 +428,7 @@ def _join_kinds(known: Kind, other: Kind) -> Kind | None:
 
 
 def _covers(have: str, want: str) -> bool:
-    """Whether a column of one type has all values of another; a value that it has not is rare, and is in the text."""
+    """Whether a column of one type holds all values of another. Other values are rare, and kept in the text."""
     if have.startswith("decimal"):
         return want == "bigint" or (want.startswith("decimal") and decimal_scale(want) <= decimal_scale(have))
     return (have, want) == ("string", "timestamp") or (
@@ -430,12 +437,12 @@ def _covers(have: str, want: str) -> bool:
 
 
 def decimal_scale(decimal: str) -> int:
-    """How many decimals a type has that is called decimal(38,2)."""
+    """The number of decimal places of a type such as decimal(38,2)."""
     return int(decimal.rpartition(",")[2].rstrip(")"))
 
 
 def _limit_depth(kind: Kind, levels: int) -> Kind:
-    """The same with texts in place of what is deeper."""
+    """The same type with texts instead of its deeper parts."""
     match kind:
         case Struct() | Array() if levels <= 0:
             return Json()
@@ -449,7 +456,7 @@ def _limit_depth(kind: Kind, levels: int) -> Kind:
 
 
 def _limit_fields(columns: Struct, existing: Struct) -> Struct:
-    """The first columns, so many as there may be. What a table has stays: rows without it would not be taken."""
+    """The first columns, up to the limit. Existing columns of the table stay: rows without them would be rejected."""
     known = {field.name.lower(): field.kind for field in existing.fields}
     left = MAX_FIELDS - sum(
         _count_fields(known[name]) for field in columns.fields if (name := field.name.lower()) in known
@@ -467,7 +474,7 @@ def _limit_fields(columns: Struct, existing: Struct) -> Struct:
 
 
 def _intersect(kind: Kind, existing: Kind) -> Kind:
-    """The same without members that a table has no column for."""
+    """The same type without the members for which the table has no column."""
     match kind, existing:
         case Struct(fields), Struct():
             known = {field.name.lower(): field.kind for field in existing.fields}

@@ -34,7 +34,7 @@ from nakadi_jobs.reports import NOT_DONE, Report, show_progress
 from nakadi_jobs.session import CATALOGS, BadCatalog, open_spark
 
 MAX_FILE_BYTES = 1 << 20
-"""Of a file that an argument names."""
+"""The greatest size of a file that an argument names."""
 
 
 class BadArguments(Exception):
@@ -68,7 +68,9 @@ class JobContext(Struct, frozen=True):
 
     @contextmanager
     def exclusive(self, name: str) -> Iterator[None]:
-        """Hold the lock of a name on this machine: nothing else keeps two commits to a table in a folder apart."""
+        """Hold a lock with this name on this machine. Nothing else prevents two commits to a table in a folder at the
+        same time.
+        """
         folder = local_folder(self.tables)
         if folder is None:
             yield
@@ -148,10 +150,10 @@ GLUE_ARGUMENTS = (
     "user-jars-first",
     "worker-type",
 )
-"""What Glue adds on its own account, or takes for itself; so does everything with one of these beginnings.
+"""The arguments, or beginnings of arguments, that Glue adds or uses itself.
 
-Others are refused on Glue as well: a job that passed over a misspelled name of an event type would work on all of them.
-"""
+Other unknown arguments are errors on Glue too: a job that ignored a misspelled event type name would process all event
+types."""
 
 GLUE_PREFIXES = (
     "continuous-log-",
@@ -167,11 +169,11 @@ GLUE_PREFIXES = (
 
 
 PASS_THROUGH_ARGUMENTS = ("--conf", "--python-modules-installer-option")
-"""The values of these are options of Spark and of pip, and may look like arguments."""
+"""Their values are options of Spark and pip, and may look like arguments."""
 
 
 def options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments without those that Glue adds; refuse unknown ones."""
+    """Parse the arguments without those that Glue adds. Unknown arguments are errors."""
     known, others = parser.parse_known_args(arguments)
     foreign = _drop_glue_arguments(others)
     if foreign:
@@ -234,7 +236,7 @@ def open_context(known: argparse.Namespace, report: Report, clock: Clock, stack:
 
 
 def registry_url(known: argparse.Namespace) -> str:
-    """Where the registry is. Raises `BadArguments`."""
+    """The URL of the registry. Raises `BadArguments`."""
     data = Path(known.data).absolute()
     if not (known.registry or known.log_index or data.is_dir()):
         raise BadArguments(f"There is no folder {data}; --data names the broker's.")
@@ -242,12 +244,12 @@ def registry_url(known: argparse.Namespace) -> str:
 
 
 def log_index_url(known: argparse.Namespace) -> str:
-    """Where the index of the archive is."""
+    """The URL of the archive's index."""
     return known.log_index or f"sqlite:///{Path(known.data).absolute() / 'nakadi.db'}"
 
 
 def _catalog_properties(known: argparse.Namespace) -> Mapping[str, str]:
-    """The properties of the catalog, of the arguments and of a file: passwords are not for arguments."""
+    """The properties of the catalog, from the arguments and from a file, which may hold passwords."""
     lines = read(known.catalog_properties).splitlines() if known.catalog_properties else []
     pairs = [line.partition("=") for line in lines if line.strip() and not line.startswith("#")]
     if any(not (name.strip() and equals) for name, equals, _ in pairs):
@@ -276,7 +278,7 @@ def write(place: str, name: str, content: bytes) -> None:
 
 
 def with_scheme(place: str) -> str:
-    """A plain folder as a URL."""
+    """A URL; a plain folder becomes a `file:` URL."""
     return place if urlsplit(place).scheme else f"file://{Path(place).absolute()}"
 
 
@@ -290,7 +292,9 @@ def _split_words(text: str) -> tuple[str, ...]:
 
 
 def _drop_glue_arguments(arguments: Sequence[str]) -> Sequence[str]:
-    """Return the arguments that Glue has not added. Each of its own may have a value, after `=` or as the next word."""
+    """Return the arguments without those that Glue added. Each of Glue's may have a value, after `=` or as the next
+    word.
+    """
     foreign, may_be_value = [], False
     for before, each in pairwise(("", *arguments)):
         if each.startswith("--") and before not in PASS_THROUGH_ARGUMENTS:

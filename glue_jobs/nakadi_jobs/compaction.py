@@ -1,4 +1,4 @@
-"""Writes tables from the archive: an Iceberg table for each event type, and for a compacted one a second table with the
+"""Writes tables from the archive: an Iceberg table for each event type, and for compacted ones a second table with the
 newest event of each key.
 
 `python -m nakadi_jobs.compaction --help` explains the arguments, which are the same on a laptop and on Glue.
@@ -109,7 +109,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def compact(work: JobContext) -> None:
-    """Bring all tables up to date, and show what they have."""
+    """Bring all tables up to date, and print their sizes."""
     update_all_tables(work, list(work.selected_event_types()))
     table_states.remove_deletion_note(work)
     table_states.warn_of_misfits(work)
@@ -117,7 +117,7 @@ def compact(work: JobContext) -> None:
 
 
 def update_all_tables(work: JobContext, event_types: Sequence[EventType]) -> None:
-    """Bring the tables of these event types up to date. A failure with one of them stops no other."""
+    """Bring the tables of these event types up to date. A failure with one does not stop the others."""
     wanted = [each for each in event_types if each.annotations.get(MATERIALIZE_ANNOTATION) != "off"]
     for each in event_types:
         if each not in wanted:
@@ -142,9 +142,9 @@ def _run_each(pool: ThreadPoolExecutor, task: Callable[[EventType], None], event
 def _group_by_shared_objects(
     work: JobContext, event_types: Sequence[EventType]
 ) -> Iterator[tuple[Sequence[EventType], Sequence[ArchiveRange]]]:
-    """Event types whose news lies in the same objects, and as much of it as is read together, oldest first.
+    """Groups of event types whose new events lie in the same objects, with the ranges to read together, oldest first.
 
-    All news of such an event type is in one of these, in its order: a table passes over nothing.
+    Each group has all new events of its event types, in order, so no table skips any.
     """
     news: dict[str, list[ArchiveRange]] = {}
     outdated = table_states.find_outdated(work, event_types)
@@ -152,7 +152,7 @@ def _group_by_shared_objects(
         try:
             progress = _read_progress(events_table(work.spark, work.database, each))
         except (Py4JError, PySparkException):
-            continue  # It is reported when its table is brought up to date.
+            continue  # `update_tables` reports the error.
         parts = unread_parts(work.index, each, progress)
         news[each.id] = [part for part in parts if work.options.read_damaged or part.name not in progress.damaged]
     readers = Counter(key for parts in news.values() for key in {part.location.key for part in parts})
@@ -186,7 +186,7 @@ def _run_one(work: JobContext, task: Callable[[EventType], None], event_type: Ev
 
 
 def _add_gathered(work: JobContext, gathered: Gathered, parts: Sequence[ArchiveRange], event_type: EventType) -> None:
-    """Add what was copied for many event types to the table of one. What cannot be added is left to `update_tables`."""
+    """Add the events that were gathered for many event types to the table of one. `update_tables` adds the rest."""
     table = events_table(work.spark, work.database, event_type)
     columns = columns_of_all_versions(work.event_types, event_type, table)
     prepare(table, event_type, columns, by_day=True)
@@ -232,7 +232,7 @@ def update_tables(work: JobContext, event_type: EventType) -> None:
 
 
 def _is_idle(work: JobContext, event_type: EventType, table: Table) -> bool:
-    """Whether there is nothing to do at all: asking Iceberg and Spark for more would take a second of each."""
+    """Whether there is nothing to do. Asking Iceberg and Spark for details would take a second each."""
     if not table.exists() or not (work.options.no_tidying or table.is_tidy(work.clock.now())):
         return False
     progress = _read_progress(table)
@@ -257,7 +257,7 @@ def _fill_with_retries(work: JobContext, event_type: EventType, table: Table, co
 
 
 def _fill(work: JobContext, event_type: EventType, table: Table, columns: Struct) -> None:
-    """Add what the archive has, batch by batch. Each is one commit, which also stores the progress."""
+    """Add the events of the archive, batch by batch. Each batch is one commit, which also stores the progress."""
     progress = _read_progress(table)
     found = _skip_damaged(work, event_type, list(unread_parts(work.index, event_type, progress)), progress)
     if not found:
@@ -280,7 +280,7 @@ def _count_offsets(parts: Sequence[ArchiveRange]) -> int:
 def _skip_damaged(
     work: JobContext, event_type: EventType, found: Sequence[ArchiveRange], progress: Progress
 ) -> Sequence[ArchiveRange]:
-    """Leave out ranges that were damaged when they were read last: each is reported once."""
+    """Leave out ranges that were damaged when they were last read: the job reports each of them once."""
     if work.options.read_damaged:
         return found
     left_out = [part for part in found if part.name in progress.damaged]
@@ -322,9 +322,9 @@ def _write_batch(
     with table.change() as change:
         count, misfits = _append_lines(change, reading, columns, following) if reading.has_lines else (0, 0)
         if reading.files or not reading.has_lines:
-            count += change.append_files(reading.files, following.written())
-        if reading.expected() is not None and count != reading.expected():
-            raise Incomplete(f"{reading.expected()} events should be there, {count} are")
+            count += change.append_files(reading.files, following.to_text())
+        if reading.expected_events() is not None and count != reading.expected_events():
+            raise Incomplete(f"{reading.expected_events()} events should be there, {count} are")
         _check_unchanged(work, event_type, [*reading.parts, *(each for each, _ in reading.damaged)])
         if count or following != progress:
             change.publish()
@@ -332,15 +332,15 @@ def _write_batch(
 
 
 def _append_lines(change: Change, reading: Reading, columns: Struct, following: Progress) -> tuple[int, int]:
-    """How many rows there were, and how many of them do not fit the columns."""
+    """Append the lines as rows. Returns the number of rows, and of those that do not fit the columns."""
     seen = Observation()
     rows = make_rows(reading, columns).observe(seen, F.sum(F.col(MISFIT).cast("int")).alias("misfits"))
-    count = change.append(transform.sort_events(rows.drop(MISFIT)), following.written())
+    count = change.append(transform.sort_events(rows.drop(MISFIT)), following.to_text())
     return count, (seen.get["misfits"] or 0) if count else 0
 
 
 def make_rows(reading: Reading, columns: Struct) -> DataFrame:
-    """Make rows of the table from lines of the archive."""
+    """Turn lines of the archive into rows of the table."""
     lines = transform.select_topics(reading.lines, (part.topic for part in reading.parts))
     wanted = transform.select_placed(transform.parse_lines(lines, columns, reading.parts), reading.parts)
     return transform.rows(wanted, columns)
@@ -374,7 +374,7 @@ def _report(work: JobContext, event_type: EventType, table: Table, outcome: Outc
 
 
 def _renew_with_retries(work: JobContext, event_type: EventType, events: Table, latest: Table) -> None:
-    """Bring the second table up to date with the first. Repeating it is harmless: progress is stored later."""
+    """Bring the second table up to date with the first. Repeating this is harmless: progress is stored last."""
     for _ in range(ATTEMPTS):
         known, stored = _read_progress(latest), _read_progress(events)
         if known == stored:
@@ -383,7 +383,7 @@ def _renew_with_retries(work: JobContext, event_type: EventType, events: Table, 
             _renew(event_type, events, latest, known, stored)
         except ChangedMeanwhile:
             continue
-        latest.set(PROGRESS_PROPERTY, stored.written())
+        latest.set(PROGRESS_PROPERTY, stored.to_text())
         work.report.info(event_type.name, f"newest events into {latest.name}")
         return
     raise ChangedMeanwhile(f"table {latest.name}: changed by other runs during {ATTEMPTS} attempts")
@@ -392,8 +392,9 @@ def _renew_with_retries(work: JobContext, event_type: EventType, events: Table, 
 def _renew(event_type: EventType, events: Table, latest: Table, known: Progress, stored: Progress) -> None:
     """Merge the newest event of each key that has news.
 
-    What is new in the first table may be older than what is known of its key: it filled a gap, or comes from another
-    partition. So all events of these keys count that are at least as new, also a deletion, which leaves no row.
+    New rows of the first table may be older than the known event of their key: they filled a gap, or come from another
+    partition. So this considers all events of these keys that are at least as new as the oldest new row, including
+    deletions, which leave no row.
     """
     new = events.rows().where(
         _news_condition(event_type, known, stored, events.properties().get(EXPIRED_BEFORE_PROPERTY))
@@ -411,7 +412,7 @@ def _renew(event_type: EventType, events: Table, latest: Table, known: Progress,
 
 
 def has_current_state(event_type: EventType) -> bool:
-    """Whether the newest event of a key says what there is under it: what is compacted, and data changes with a key."""
+    """Whether the newest event of a key is its current state, as in compacted event types and keyed data changes."""
     has_keys = event_type.partition_strategy is PartitionStrategy.HASH
     return event_type.cleanup_policy.compacts or (event_type.category is Category.DATA and has_keys)
 
@@ -437,10 +438,10 @@ def merge_statement(table: str, newest: str, *, has_operations: bool) -> str:
 
 
 def _news_condition(event_type: EventType, known: Progress, stored: Progress, expired_before: str | None) -> str:
-    """Return the condition for rows that the first table has gained since the second was brought up to date.
+    """Return the condition for rows that the first table has gained since the second was last updated.
 
-    What is in a gap, and older than what was removed for its age, is no news: newer events of its key were perhaps
-    removed, and a deletion among them. What follows has nothing newer behind it that could be gone.
+    Events in a gap that are older than the last expiry are no news: newer events of their keys may have been removed,
+    including deletions. Events after the gap cannot have lost a newer event.
     """
     orders = {timeline.topic: timeline.order for timeline in event_type.timelines}
     following = {place: (known.following.get(place, 0), end) for place, end in stored.following.items()}
@@ -471,7 +472,7 @@ def _tidy(work: JobContext, event_type: EventType, table: Table) -> None:
             orphans_after=timedelta(days=max(1.0, work.options.orphans_after_days)),
         )
     except (Py4JError, PySparkException) as error:
-        # Another run may be doing the same; the next run tidies as well.
+        # Another run may be tidying; the next run tidies again anyway.
         work.report.info(event_type.name, f"{table.name} was not tidied. {first_line(error)}")
         return
     for what, count in done.items():

@@ -1,5 +1,5 @@
-"""The data files of Iceberg tables, through Iceberg's own interface: it lists them, and changes a few rows without a
-Spark job, whose start would take longer than the change.
+"""Lists the data files of Iceberg tables, and changes a few rows without a Spark job, whose start would take longer
+than the change. It uses Iceberg's Java API directly.
 
 `java` is an Iceberg table in the state in which it was loaded. `jvm` gives access to the Java classes.
 """
@@ -19,15 +19,15 @@ FieldIds = Mapping[str, int]
 """The name of each column, and the number by which Iceberg knows it in files."""
 
 FileContents = Sequence[bytes]
-"""What stands in files."""
+"""The rows of files."""
 
 ChangeContents = Callable[[FieldIds, FileContents], Mapping[str, bytes]]
-"""From the files that are there to those that come in their place, each under the path of its partition:
+"""Returns the rows that replace those of the given files, each under the path of its partition:
 `window_start_day=2026-11-20`."""
 
 
 class DataFile(Struct, frozen=True):
-    """`is_plain`: its rows are those of the table and are in Parquet, and none of them is only marked as deleted."""
+    """A data file. `is_plain` means that it is Parquet, and that none of its rows is merely marked as deleted."""
 
     path: str
     size: int
@@ -35,7 +35,7 @@ class DataFile(Struct, frozen=True):
 
 
 class TimeRange(Struct, frozen=True):
-    """What a column is to be between."""
+    """The range of a column's values."""
 
     column: str
     since: datetime
@@ -43,7 +43,7 @@ class TimeRange(Struct, frozen=True):
 
 
 class FilePlan(Struct, frozen=True):
-    """What a table has of a time: the snapshot that was looked at, how far it was, its columns, and the files."""
+    """The files of a table for a time: their snapshot, the progress that it stores, the columns, and the files."""
 
     snapshot: int
     progress: str
@@ -52,7 +52,7 @@ class FilePlan(Struct, frozen=True):
 
 
 class FileForm(Struct, frozen=True):
-    """How files of a table are to be: its schema as JSON, its folder, and the name of its only partition, a day."""
+    """What new files of a table must look like: the schema as JSON, the folder, and the only partition field, a day."""
 
     schema: str
     location: str
@@ -60,22 +60,22 @@ class FileForm(Struct, frozen=True):
 
 
 class NewFile(Struct, frozen=True):
-    """A file that was written for a table, and the path of its partition: `nakadi_time_day=2026-11-20`."""
+    """A new file of a table, with the path of its partition: `nakadi_time_day=2026-11-20`."""
 
     path: str
     partition: str
 
 
 class UnsupportedForm(Exception):
-    """Raised for a table whose files have to be another way."""
+    """Raised for a table whose files this module cannot write."""
 
 
 class HasDeletedRows(Exception):
-    """Raised for files that have rows which are only marked as deleted."""
+    """Raised for files with rows that are merely marked as deleted."""
 
 
 class Rewrite(Struct, frozen=True):
-    """New files that are written, and the change that puts them in the place of others."""
+    """New files, and the change that replaces old ones with them."""
 
     java: Any
     change: Any
@@ -85,7 +85,7 @@ class Rewrite(Struct, frozen=True):
         self.change.commit()
 
     def discard(self) -> None:
-        """Remove the new files after a commit that failed."""
+        """Remove the new files after a failed commit."""
         for file in self.written:
             self.java.io().deleteFile(file.location())
 
@@ -107,12 +107,13 @@ def field_ids(java: Any) -> FieldIds:
 
 
 def read_contents(java: Any, jvm: Any, times: TimeRange) -> FileContents:
-    """What stands in the files that may have rows of a time. Raises `HasDeletedRows`."""
+    """Read the files that may have rows of a time. Raises `HasDeletedRows`."""
     return [_read(java, task) for task in _tasks(java, jvm, times)]
 
 
 def prepare_rewrite(java: Any, jvm: Any, times: TimeRange, changed: ChangeContents) -> Rewrite:
-    """Write new files for those with rows of a time. Its commit fails if others have changed such rows meanwhile.
+    """Write new files to replace those with rows of a time. The commit fails if others have changed such rows
+    meanwhile.
 
     Raises `HasDeletedRows`.
     """
@@ -134,7 +135,7 @@ def prepare_rewrite(java: Any, jvm: Any, times: TimeRange, changed: ChangeConten
 
 
 def file_form(java: Any, jvm: Any, time: str) -> FileForm:
-    """Raises `OtherForm` for a table that is not by day of this time, or that is to be compressed in another way."""
+    """Raises `UnsupportedForm` for a table that is not partitioned by day of this column, or compressed otherwise."""
     fields = [(java.schema().findColumnName(each.sourceId()), each) for each in java.spec().fields()]
     if [(name, str(each.transform().toString())) for name, each in fields] != [(time, "day")]:
         raise UnsupportedForm("it is not by day")
@@ -153,7 +154,7 @@ _REQUIRED_PROPERTIES = {
 
 
 def append(java: Any, jvm: Any, branch: str, files: Sequence[NewFile], summary_entries: Mapping[str, str]) -> None:
-    """Add files to a branch in one commit, of which something is said."""
+    """Add files to a branch in one commit, with entries in its summary."""
     change = java.newAppend().toBranch(branch)
     for file in files:
         change.appendFile(_describe_file(java, jvm, file.partition, java.io().newInputFile(file.path)))

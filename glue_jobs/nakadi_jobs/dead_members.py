@@ -1,9 +1,9 @@
-"""Erases what no segment of the archive refers to any more, but is still stored.
+"""Erases bytes that are still stored, though no segment of the archive refers to them.
 
 If a member of an archive object is rewritten, merged or dropped, its old bytes stay in the object as long as other
-members are in use; an object without references stays until it is removed. This module searches both. If an object has
-the value, it moves the members that are in use to another object and removes the old one at once; readers of the old
-one look their events up again.
+members are in use. An object without references stays until a job removes it. This module searches both. If an object
+has the value, it moves the members in use to another object, and removes the old object at once; readers of the old one
+look their events up again.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ from nakadi_jobs.namespaces import namespaces_of_broker
 
 
 class WholeObject(Struct, frozen=True):
-    """An archive object, with all that was ever in it."""
+    """An archive object, with everything that was ever in it."""
 
     location: ArchiveLocation
 
 
 class HoldingObject(Struct, frozen=True):
-    """An object that has the value, and why it is still there; from `removable_from` on it can go, if that is known."""
+    """An object that has the value, and why it is still there; `removable_from` says when it can be removed, if that is
+    known.
+    """
 
     key: str
     reason: str
@@ -64,7 +66,7 @@ def remove_dead_members(work: JobContext, event_type: EventType, wanted: ErasedV
                     removable.append(each.stored.key)
                 else:
                     left.append(problem)
-            # What was about to be used when it was listed is in use by now.
+            # An object that was about to be used when this run listed it is in use by now.
             needed = evacuation.members_of(removable)
             left += [HoldingObject(key, "another process has begun to use it") for key in removable if key in needed]
             gone = [key for key in removable if key not in needed]
@@ -96,8 +98,8 @@ def timeline_topics(event_type: EventType) -> frozenset[str]:
 def search_objects(
     url: str, wanted: ErasedValue, topics: Collection[str], name: str, parts: Iterable[WholeObject]
 ) -> Iterator[tuple[str, str]]:
-    """Search objects for events of these topics, and of deleted event types of this name. Yields the key of each that
-    holds the value, or what is wrong with it as well.
+    """Search objects for events of these topics, and of deleted event types with this name. Yields the key of each
+    object that has the value, or the error for an unreadable one.
     """
 
     def is_meant(line: ArchivedLine) -> bool:
@@ -120,7 +122,7 @@ def search_objects(
 def _evacuate(
     evacuation: Evacuation, found: PartlyDeadObject, members: Mapping[str, Sequence[LiveMember]], now: datetime
 ) -> HoldingObject | None:
-    """Leave an object without references; what keeps that from being done, if anything does."""
+    """Move all members in use out of an object. Returns what prevented that, if anything did."""
     key = found.stored.key
     try:
         if not evacuation.is_settled(found.stored, now):

@@ -1,4 +1,4 @@
-"""Erasing: it finds the events that hold a value at a path, blanks them, and rewrites archive objects without them."""
+"""Finds the events that have a value at a path, blanks them, and rewrites archive objects without them."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class ErasureMode(StrEnum):
 
 
 class ErasedValue(Struct, frozen=True):
-    """A value, as text, at a path from the top of the event; lists on the way are looked through.
+    """A value, as text, at a path from the top of the event. The path also descends into arrays.
 
-    With `failed_in`, only dead letters about this event type are meant.
+    With `failed_in`, it means only dead letters about this event type.
     """
 
     path: tuple[str, ...]
@@ -46,7 +46,7 @@ class ErasedValue(Struct, frozen=True):
 
     @property
     def has_other_spellings(self) -> bool:
-        """Whether it is a number or a moment, which are the same in many ways to write them."""
+        """Whether it is a number or a moment, which one can write in several ways."""
         return _parse_number(self.value) is not None or _parse_moment(self.value) is not None
 
     def occurs_in(self, event: Any) -> bool:
@@ -63,12 +63,13 @@ class ErasedValue(Struct, frozen=True):
         return self.occurs_in(event)
 
     def occurs_in_record(self, record: Record) -> bool:
-        """A tombstone has nothing but its key."""
+        """Whether a record has the value. A tombstone has only its key."""
         return record.key == self.value if record.value is None else self.occurs_in_text(record.value)
 
     def occurs_in_member(self, content: bytes, is_meant: Callable[[ArchivedLine], bool] | None = None) -> bool:
-        """Search members of an archive object, some of their lines if it is said which. Parses only what could hold
-        the value."""
+        """Search members of an archive object, or only the lines that `is_meant` selects. Parses only lines that could
+        have the value.
+        """
         return any(
             self.occurs_in_record(event.record)
             for event in member_format.parse_member(content, is_meant)
@@ -91,7 +92,9 @@ class ErasedValue(Struct, frozen=True):
 def erase_events(
     events: Sequence[StoredEvent], wanted: ErasedValue, how: ErasureMode
 ) -> tuple[list[StoredEvent], list[int]]:
-    """Return what is left of these events, and the offsets of those that hold the value."""
+    """Return the events without those to erase, or with blank ones instead, and the offsets of those that had the
+    value.
+    """
     kept: list[StoredEvent] = []
     meant: list[int] = []
     for event in events:
@@ -99,7 +102,7 @@ def erase_events(
             kept.append(event)
             continue
         meant.append(event.offset)
-        # What is blank already stays as it is found: a tombstone has nothing that could be left.
+        # Blank events stay as they are: a tombstone has nothing to remove.
         if how is ErasureMode.BLANK and event.record.value is not None:
             kept.append(event._replace(record=blank(event.record)))
     return kept, meant
@@ -118,7 +121,9 @@ def blank(record: Record) -> Record:
 
 
 def search(url: str, wanted: ErasedValue, parts: Iterable[ArchiveRange]) -> Iterator[tuple[str, str]]:
-    """Search parts of an archive. Yields the name of each that holds the value, or what is wrong with it as well."""
+    """Search parts of an archive. Yields the name of each part that has the value, or the error if one is
+    unreadable.
+    """
     with closing(open_archive(url)) as store:
         for part in parts:
             try:
@@ -176,7 +181,7 @@ CLAIM_TIMEOUT_SECONDS = 60.0
 
 
 class RewrittenPart(Struct, frozen=True):
-    """A part whose object was replaced, and the offsets that were meant."""
+    """A part whose object was replaced, and the offsets of the erased events."""
 
     part: ArchiveRange
     offsets: Sequence[int]
@@ -185,7 +190,7 @@ class RewrittenPart(Struct, frozen=True):
 
 
 class Unreadable(Exception):
-    """Raised for a range of the archive that cannot be read."""
+    """Raised for an unreadable range of the archive."""
 
 
 class Rewriter(Struct, frozen=True):
@@ -194,10 +199,10 @@ class Rewriter(Struct, frozen=True):
     wanted: ErasedValue
     how: ErasureMode
     compacted: Callable[[str, int, int], None]
-    """Called with topic, partition and end of what was replaced, so that readers read it from the archive."""
+    """Called with the topic, partition and end of a replaced part, so that readers read it from the archive."""
 
     def rewrite(self, part: ArchiveRange) -> RewrittenPart | None:
-        """Replace the object of a part, if it holds anything that has to go."""
+        """Replace the object of a part, if it has events to erase."""
         with self._claim(part) as make_sure:
             segment = self.index.segment_at_or_before(part.topic, part.partition, part.first)
             if segment is None or segment.location is None:
@@ -227,7 +232,7 @@ class Rewriter(Struct, frozen=True):
 
     @contextmanager
     def _claim(self, part: ArchiveRange) -> Iterator[Callable[[], None]]:
-        """Hold the claim to a partition that the broker's own compaction needs as well."""
+        """Hold the claim to a partition, which the broker's own compaction needs too."""
         try:
             with wait_for_partition(self.index, part.topic, part.partition, CLAIM_TIMEOUT_SECONDS) as make_sure:
                 yield make_sure

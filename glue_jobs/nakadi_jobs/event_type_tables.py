@@ -1,4 +1,4 @@
-"""The tables of an event type: their names, and whether they have the columns and the layout that they should have."""
+"""The tables of an event type: their names, and whether they have the right columns and layout."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ EVENT_TYPE_PROPERTY = "nakadi.event-type"
 EVENT_TYPE_ID_PROPERTY = "nakadi.event-type-id"
 
 EXPIRED_BEFORE_PROPERTY = "nakadi.expired-before"
-"""Of a table of all events: events from before this moment were removed, because they were too old."""
+"""A property of a table of all events: expired events from before this moment were removed."""
 
 LATEST_SUFFIX = "__latest"
-"""How the table ends that has the newest event of each key. No event type's own table has two underscores together."""
+"""The suffix of the table with the newest event of each key. No event type's own table has two adjacent underscores."""
 
 PARTITIONED_BY_DAY = "PARTITIONED BY (days(nakadi_time))"
 
 
 def table_name(event_type: str) -> str:
-    """A name that every query engine takes."""
+    """A name that every query engine accepts."""
     return re.sub(r"[^a-z0-9]+", "_", event_type.lower()).strip("_") or "events"
 
 
 def events_table(spark: SparkSession, database: str, event_type: EventType) -> Table:
-    """The table of all events. One that a deleted event type of the same name left behind is not touched: until it is
-    gone, this has another name. Then `take_plain_name` moves it.
+    """The table of all events. If a deleted event type of the same name left a table behind, this one has another name
+    until that table is gone; then `take_plain_name` moves it.
     """
     plain, named = _candidate_tables(spark, database, event_type)
     if named.exists():
@@ -48,10 +48,11 @@ def events_table(spark: SparkSession, database: str, event_type: EventType) -> T
 
 
 def take_plain_name(spark: SparkSession, database: str, event_type: EventType) -> Table:
-    """Return the table of all events. If its name is not that of the event type, and this is free now, move the tables.
+    """Return the table of all events. If its name is not the event type's, and that name is free now, move the tables.
 
-    No catalog renames a table together with its folder, and some rename none: so rows are copied. The copy counts from
-    the commit on that brings it the progress too. A run that is killed before begins again; after it, old tables go.
+    No catalog renames a table together with its folder, and some rename none, so this copies the rows. The copy counts
+    once a commit has also given it the progress. If a run is killed before, the next one begins again; old tables are
+    dropped last.
     """
     plain, named = _candidate_tables(spark, database, event_type)
     latest = latest_table(named)
@@ -60,7 +61,7 @@ def take_plain_name(spark: SparkSession, database: str, event_type: EventType) -
     if not (_is_free_for(plain, event_type) and _is_free_for(latest_table(plain), event_type)):
         return named
     if not _is_moved_to(plain, event_type):
-        # In this order: without the first table the copy of the second does not count.
+        # In this order: without the first table, the copy of the second does not count.
         if latest.exists():
             _copy_newest(latest, latest_table(plain), event_type)
         _copy_all(named, plain, event_type)
@@ -70,7 +71,7 @@ def take_plain_name(spark: SparkSession, database: str, event_type: EventType) -
 
 
 def _candidate_tables(spark: SparkSession, database: str, event_type: EventType) -> tuple[Table, Table]:
-    """The table that is called as the event type, and the one that has the beginning of its id behind the name."""
+    """The table with the name of the event type, and the one with the beginning of its id as a suffix."""
     plain = Table(spark, database, table_name(event_type.name))
     return plain, Table(spark, database, f"{plain.name}_{event_type.id.replace('-', '')[:8]}")
 
@@ -90,7 +91,7 @@ def _copy_all(named: Table, plain: Table, event_type: EventType) -> None:
     if expired := named.properties().get(EXPIRED_BEFORE_PROPERTY):
         plain.set(EXPIRED_BEFORE_PROPERTY, expired)
     with plain.change() as change:
-        # Another run may have been faster, and may have added more since then.
+        # Another run may have been faster, and may have added events since then.
         if not plain.progress():
             change.append(rows, progress)
             change.publish()
@@ -112,7 +113,7 @@ def _own_columns(columns: Struct) -> Struct:
 
 
 def find_tables(spark: SparkSession, database: str, event_type: EventType) -> Sequence[Table]:
-    """Every table that has events of an event type or of a deleted one of the same name, whatever it is called."""
+    """Every table with events of an event type, or of a deleted one of the same name, whatever the table's name is."""
     return [each for each in all_tables(spark, database) if each.properties()[EVENT_TYPE_PROPERTY] == event_type.name]
 
 
@@ -122,7 +123,7 @@ def latest_table(events: Table) -> Table:
 
 
 def columns_of_all_versions(event_types: EventTypes, event_type: EventType, table: Table | None = None) -> Struct:
-    """The columns that every version of the schema asks for, the oldest first, with the types that a table has."""
+    """The columns for every version of the schema, oldest first, with the types that an existing table has."""
     versions = reversed(event_types.schemas(event_type))
     there = table.columns() if table is not None and table.exists() else None
     return derive_columns(event_type, [orjson.loads(version.text) for version in versions], there)
@@ -131,7 +132,7 @@ def columns_of_all_versions(event_types: EventTypes, event_type: EventType, tabl
 def prepare(table: Table, event_type: EventType, columns: Struct, *, by_day: bool) -> None:
     """Create the table if it does not exist, and add the columns that it lacks.
 
-    A table of all events is by day, unless `lay_out` has it otherwise; one of the newest events is by key.
+    A table of all events is partitioned by day, unless `lay_out` changes that; one of the newest events by key.
     """
     described = [
         *PLACES,
@@ -151,7 +152,9 @@ def prepare(table: Table, event_type: EventType, columns: Struct, *, by_day: boo
 
 
 def lay_out(table: Table, event_type: EventType) -> str:
-    """Lay out a table of all events as annotations ask for. Return why not, if that cannot be: it stays as it is."""
+    """Lay out a table of all events as its annotations say. If that is impossible, it stays as it is, and this returns
+    the reason.
+    """
     try:
         table.lay_out(choose_layout(event_type, table.columns()))
     except BadTableLayout as reason:

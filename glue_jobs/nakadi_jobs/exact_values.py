@@ -1,10 +1,10 @@
-"""Values that Spark's JSON reader would change: they are read from their text, and become exact values or NULL.
+"""Reads values that Spark's JSON reader would change: they become exact values or NULL.
 
 Spark rounds a number with more digits than a double has, reads 1e400 as infinite, and half of a surrogate pair as a
 question mark. Where a line may have such a value, or a property had several types, this module rewrites the text: each
 number becomes a string with a mark before it. Spark then reads strings, and the columns take what they can hold.
 
-Expressions are Spark SQL in text: a wide table has thousands of them.
+Expressions are Spark SQL as text: a wide table has thousands of them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ half of a surrogate pair, and of marks that publishers wrote themselves."""
 _HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _BROKEN = rf"\\u000[123]|{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}"
 
-# From where the last match ended: strings and structure, then what is to be marked. Nothing here goes back a step.
+# From the end of the last match: strings and structure, then the part to mark. This pattern never backtracks.
 _STRING = r'"(?:[^"\\]|\\.)*+"'
 _LITERALS = rf'\G((?:[^"\-0-9tf]|{_STRING})*+)(-?[0-9][-+0-9.eE]*+|true|false)'
 _JSON_STRINGS = r'\G((?:[^"]|"(?![{\[])(?:[^"\\]|\\.)*+")*+)"([{\[](?:[^"\\]|\\.)*+")'
@@ -51,10 +51,10 @@ CODE_LIKE_JSON, CODE_BROKEN = r"\u0002", r"\u0003"
 _LITERAL_IN_JSON = r'"\\u0001([^"]*)"'
 
 EXACT_DIGITS = 15
-"""A number with so many digits is the only one of so many that a double is nearest to."""
+"""Numbers with at most this many digits are nearest to different doubles."""
 
 MISFIT = "nakadi_misfit"
-"""The field with the text of a line that could not be read as it should. No property with such a name has a column."""
+"""The field with the text of an unreadable line. No property with this name has a column."""
 
 _OPTIONS = ("mode", "PERMISSIVE", "columnNameOfCorruptRecord", MISFIT)
 
@@ -65,18 +65,18 @@ _MOMENT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1
 
 
 def quote_text(text: str) -> str:
-    """A text as a literal of Spark SQL."""
+    """A text as a Spark SQL literal."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def read_quickly(text: str, line: Struct) -> str:
-    """An expression for the structure that a text is. What has a number so long that it may be rounded is a misfit."""
+    """An expression that parses a text as a structure. A line with a number that may be too long is a misfit."""
     limit = ("maxNumLen", str(EXACT_DIGITS)) if _is_inexact(line) else ()
     return _from_json(text, Struct((*line.fields, Field(MISFIT, STRING))), (*_OPTIONS, *limit))
 
 
 def is_misfit(text: str, read: str, line: Struct) -> str:
-    """Whether a text that was read quickly has a value of another type, and not just a long number."""
+    """An expression for whether a quickly read text has a value of another type, not just a long number."""
     quickly = f"{read}.`{MISFIT}` is not null"
     if not _is_inexact(line):
         return quickly
@@ -85,9 +85,9 @@ def is_misfit(text: str, read: str, line: Struct) -> str:
 
 
 def may_differ(text: str, read: str, line: Struct) -> str:
-    """Whether what was read quickly is perhaps not what is written: costs little, and is met too often.
+    """An expression for whether the quickly read values may differ from the text. It is cheap, and true too often.
 
-    A number with few digits is read wrongly only if it has an exponent, and is beyond what a double or decimal has.
+    A number with few digits can be misread only if it has an exponent, and exceeds a double or decimal.
     """
     found = [f"contains({text}, {quote_text(CODE)})"]
     if _is_inexact(line):
@@ -106,7 +106,7 @@ def may_differ(text: str, read: str, line: Struct) -> str:
 
 
 def read_exactly(text: str, line: Struct) -> str:
-    """An expression for the structure that a text is, with every value as it was written, or NULL."""
+    """An expression that parses a text as a structure, with every value exactly as written, or NULL."""
     parsed = _from_json(_mark(text), Struct((*_as_texts(line).fields, Field(MISFIT, STRING))), _OPTIONS)
     members = ", ".join([*_members("whole", line, 0), quote_text(MISFIT), f"whole.`{MISFIT}`"])
     return _let(parsed, "whole", f"named_struct({members})")
@@ -117,14 +117,14 @@ def _from_json(text: str, kind: Struct, options: Sequence[str]) -> str:
 
 
 def _is_inexact(line: Struct) -> bool:
-    """Whether Spark could change a number in it, or a moment."""
+    """Whether Spark could change a number or a moment in it."""
     return any(each in (DOUBLE, TIMESTAMP) or isinstance(each, Json) or is_decimal(each) for each in leaves(line))
 
 
 def _extreme_condition(value: str, kind: Kind, depth: int) -> str:
-    """Whether a number may be near the end of what its type has; nothing if there are no such numbers in it.
+    """Whether a number may be near the limit of its type; empty if there are no such numbers.
 
-    Of one with an exponent it is not seen in the text how many decimals it has.
+    The text of a number with an exponent does not show how many decimals it has.
     """
     match kind:
         case Struct(fields):
@@ -140,7 +140,7 @@ def _extreme_condition(value: str, kind: Kind, depth: int) -> str:
 
 
 def _extreme_conditions_in_list(values: str, kind: Kind, depth: int) -> Iterator[str]:
-    """The same of a list. Spark compiles no lambdas: only lists in lists have some, one for each list that is outside.
+    """The same for a list. Spark does not compile lambdas, so only nested lists have some, one for each outer list.
 
     A `float` is zero for every number near zero.
     """
@@ -162,7 +162,7 @@ def _extreme_conditions_in_list(values: str, kind: Kind, depth: int) -> Iterator
 
 
 def _mark(text: str) -> str:
-    """The text with marks. Two backslashes are written as a code first, so that each that is left begins an escape."""
+    """Mark the text. Two backslashes are first written as a code, so that each remaining one begins an escape."""
     plain = f"replace({text}, {quote_text(TWO_BACKSLASHES)}, {quote_text(BACKSLASH)})"
     checked = f"if(contains({text}, {quote_text(ESCAPE)}), {_replace(plain, _BROKEN, BROKEN_REPLACEMENT)}, {text})"
     return _replace(_replace(checked, _LITERALS, LITERAL_REPLACEMENT), _JSON_STRINGS, LIKE_JSON_REPLACEMENT)
@@ -173,7 +173,7 @@ def _replace(text: str, pattern: str, by: str) -> str:
 
 
 def _as_texts(kind: Struct) -> Struct:
-    """What the marked text is read as: every value is a string."""
+    """The type for reading the marked text: every value is a string."""
     as_text = text_properties(kind)
     return Struct(
         tuple(
@@ -196,7 +196,7 @@ def _as_text(kind: Kind) -> Kind:
 
 
 def _members(value: str, kind: Struct, depth: int) -> list[str]:
-    """Names and values of a structure."""
+    """The names and values of a structure."""
     found: list[str] = []
     for field in kind.fields:
         read = f"{value}.`{field.source or field.name}`"
@@ -208,7 +208,7 @@ def _members(value: str, kind: Struct, depth: int) -> list[str]:
 
 
 def _exact_expression(value: str, kind: Kind, depth: int) -> str:
-    """A value of a property that has one type, from what was read of it."""
+    """The value of a property that has one type."""
     match kind:
         case Struct():
             return f"if({value} is null, null, named_struct({', '.join(_members(value, kind, depth))}))"
@@ -229,7 +229,7 @@ def _exact_expression(value: str, kind: Kind, depth: int) -> str:
 
 
 def _from_text(value: str, kind: Kind, depth: int) -> str:
-    """The same of a property that had several types. A string has values of all of them."""
+    """The same for a property that had several types. A string can hold values of all of them."""
     if kind == STRING:
         return f"if(substring({value}, 1, 1) in ('{{', '['), {_json(value)}, {_string(value)})"
     if isinstance(kind, Scalar | Json):
@@ -242,7 +242,7 @@ def _from_text(value: str, kind: Kind, depth: int) -> str:
 
 
 def _array(value: str, element: Kind, depth: int) -> str:
-    """A list. Where an element cannot be held, all of it is NULL: whether it is there says whether it is complete."""
+    """A list. If an element cannot be held, the whole list is NULL, which shows that it is incomplete."""
     each, made, read = f"each{depth}", f"made{depth}", f"list{depth}"
     exact = _exact_expression(each, element, depth + 1)
     if isinstance(element, Struct):
@@ -263,7 +263,7 @@ def _scalar(value: str, kind: Scalar) -> str:
             return f"if({is_literal} and {rest} rlike '^-?[0-9]+$', {cast}, null)"
         case "timestamp":
             return f"if({value} rlike {quote_text(_MOMENT)}, cast(upper({value}) as timestamp), null)"
-    # What has the same digits as was written is the same: the nearest number cannot be ten times as large.
+    # A number with the written digits is the written one: the nearest number cannot be ten times as large.
     return f"if({is_literal} and {_digits(rest)} = {_digits(f'cast({cast} as string)')}, {cast}, null)"
 
 
@@ -277,11 +277,11 @@ def _string(value: str) -> str:
 
 
 def _json(value: str) -> str:
-    """The text of an object or list, without marks; in it they are written as codes."""
+    """The text of an object or list without marks; inside, marks are written as codes."""
     plain = f"replace({_replace(value, _LITERAL_IN_JSON, '$1')}, {quote_text(CODE_LIKE_JSON)}, '')"
     return f"if(contains({value}, {quote_text(CODE_BROKEN)}), null, {plain})"
 
 
 def _let(value: str, name: str, result: str) -> str:
-    """A result with a value that is worked out once and then has a name."""
+    """A result that uses a named value, which is computed once."""
     return f"transform(array({value}), {name} -> {result})[0]"

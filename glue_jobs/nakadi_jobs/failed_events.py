@@ -26,15 +26,15 @@ SUBSCRIPTIONS_PER_QUERY = 1000
 def dead_letters(
     work: JobContext, event_type: EventType, wanted: ErasedValue
 ) -> Iterator[tuple[EventType, ErasedValue]]:
-    """The event type with dead letters, and what to look for there, if the broker has one."""
+    """The event type of dead letters, and the value to erase there; None if the broker has no such event type."""
     letters = work.event_types.find(work.options.dead_letter_queue)
     if letters is not None and letters.id != event_type.id:
         yield letters, replace(wanted, path=("event", *wanted.path), failed_in=event_type.name)
 
 
 def remove_parked_events(work: JobContext, meant: Sequence[tuple[EventType, ErasedValue]]) -> Sequence[HoldingObject]:
-    """Skip the parked events of these event types that have the value, and return those of the event type for redriving
-    that have it: they may be events of any event type.
+    """Skip the parked events of these event types that have the value. Returns those of the redriving event type that
+    have it, which may come from any event type.
     """
     wanted_by_name = {event_type.name: wanted for event_type, wanted in meant}
     redrive = work.options.dead_letter_redrive
@@ -55,7 +55,9 @@ def remove_parked_events(work: JobContext, meant: Sequence[tuple[EventType, Eras
                     coordination.remove_parked_events(subscription, parked.partition, [parked.position])
                     found += 1
                 else:
-                    left.append(_redriven(f"parked event {parked_event_id(parked)} of subscription {subscription}"))
+                    left.append(
+                        _redriven_object(f"parked event {parked_event_id(parked)} of subscription {subscription}")
+                    )
             if found:
                 notify_streams(coordination, subscription, work.clock.now())
                 skipped += found
@@ -66,18 +68,18 @@ def remove_parked_events(work: JobContext, meant: Sequence[tuple[EventType, Eras
 
 
 def search_redriven(work: JobContext, hot: EventLog | None, wanted: ErasedValue) -> Sequence[HoldingObject]:
-    """Look for the value in the event type for redriving."""
+    """Search the event type for redriving for the value."""
     event_type = work.event_types.find(work.options.dead_letter_redrive)
     if event_type is None or event_type.name == work.options.event_type:
         return ()
     parts = list(unread_parts(work.index, event_type, NO_PROGRESS))
     is_archived = any(run_in_tasks(work.spark, parts, partial(search, work.archive.url, wanted)))
     if is_archived or (hot is not None and any(hot_log.partitions_with(hot, event_type, wanted))):
-        return [_redriven(f"the event type {event_type.name}")]
+        return [_redriven_object(f"the event type {event_type.name}")]
     return ()
 
 
-def _redriven(place: str) -> HoldingObject:
+def _redriven_object(place: str) -> HoldingObject:
     return HoldingObject(place, "it may be an event of another event type: erase it from there too")
 
 

@@ -29,10 +29,10 @@ from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore
 from nakadi_jobs.measuring import BY_MINUTE, BY_PARTITION, BY_PUBLISHER, BY_STEP, STEPS, Count, digest, window_start
 
 COUNTS_FOLDER = "_counted"
-"""The folder beside the tables with what was counted of their files."""
+"""The folder beside the tables with the counts of their files."""
 
 MIN_TASK_BYTES = 1 << 30
-"""So many bytes of files are counted by Spark's tasks: starting Python there takes a second."""
+"""Files with at least this many bytes are counted in Spark's tasks, where starting Python takes a second."""
 
 READING_THREADS = 8
 ROWS_PER_READ = 1 << 20
@@ -50,9 +50,9 @@ class File(Struct, frozen=True):
 
 
 class CountRequest(Struct, frozen=True):
-    """What is to be counted: events since a moment, and perhaps before another, in windows of this length.
+    """What to count: events since a moment, and perhaps before another, in windows of this length.
 
-    `stamped`: whether the broker writes into events who published them.
+    `stamped`: whether the broker writes the publisher into events.
     """
 
     since: datetime
@@ -62,7 +62,7 @@ class CountRequest(Struct, frozen=True):
 
 
 class FileCounts(Struct, frozen=True):
-    """What a file has from the beginning of a window on."""
+    """The counts of a file from the beginning of a window."""
 
     since: datetime
     minutes: int
@@ -73,11 +73,11 @@ class FileCounts(Struct, frozen=True):
 
 
 KnownCounts = Mapping[str, FileCounts]
-"""By the key of the file."""
+"""Counts by file key."""
 
 
 class TableFiles(Struct, frozen=True):
-    """Where the files of tables are: a store of them, and the URL by which Spark's tasks open it."""
+    """Where the files of tables are: a store, and the URL with which Spark's tasks open it."""
 
     spark: SparkSession
     store: ArchiveStore
@@ -85,7 +85,7 @@ class TableFiles(Struct, frozen=True):
 
 
 class Counts(Struct, frozen=True):
-    """What was counted of an event type's files, and how many of them were read for that."""
+    """The counts of an event type's files, and how many files were read for them."""
 
     counts: Sequence[Count]
     known: KnownCounts
@@ -95,8 +95,8 @@ class Counts(Struct, frozen=True):
 def count_files(
     place: TableFiles, files: Sequence[File], known: KnownCounts, request: CountRequest, until: datetime
 ) -> Counts:
-    """Count the events in files, of which some may be known. Of what is read anew all is counted, so that it is known
-    the next time; what came after the time that is asked for is not in the sum.
+    """Count the events in files; the counts of some may be known. New files are counted completely, so that the next
+    run knows their counts, though the sum leaves out events after the requested time.
     """
     new = [file for file in files if file.key not in known or not known[file.key].answers(request)]
     found = _count_new_files(place, new, request)
@@ -113,13 +113,13 @@ def count_files(
 
 
 def _ends_mid_window(counts: Iterable[Count], until: datetime, length: timedelta) -> bool:
-    """Whether the last window that is asked for goes on after what is asked for."""
+    """Whether the requested time ends within a window."""
     last, minute = window_start(until, length), int(until.timestamp()) // 60
     return any(each.by == BY_MINUTE and each.window == last and int(each.what or 0) >= minute for each in counts)
 
 
 def _count_new_files(place: TableFiles, files: Sequence[File], request: CountRequest) -> KnownCounts:
-    """Count here, or where Spark's tasks run if it is much."""
+    """Count here, or in Spark's tasks if there is much to count."""
     size = sum(file.size for file in files)
     if size < MIN_TASK_BYTES:
         return dict(_count_each(place.store, files, request))
@@ -140,7 +140,7 @@ def _count_each(store: ArchiveStore, files: Iterable[File], request: CountReques
 
 
 class _ObjectReader(io.RawIOBase):
-    """An object of a store as a file, of which only what is asked for is read."""
+    """An object of a store as a file that reads only requested ranges."""
 
     def __init__(self, store: ArchiveStore, file: File) -> None:
         super().__init__()
@@ -217,14 +217,14 @@ def _minutes_since_epoch(moment: datetime) -> int:
 
 
 def _step_column(size: pa.ChunkedArray) -> pa.ChunkedArray:
-    """As `measuring.step_of`; none for events whose size is not known."""
+    """The same as `measuring.size_step`; null for events of unknown size."""
     at_least_one = compute.max_element_wise(size, 1, skip_nulls=False)
     steps = compute.multiply(compute.ln(compute.cast(at_least_one, pa.float64())), float(STEPS))
     return compute.cast(compute.floor(steps), pa.int32())
 
 
 def _publisher_column(rows: pa.Table, size: pa.ChunkedArray) -> pa.ChunkedArray:
-    """An empty text for an event that has none, as earlier versions wrote them. Tombstones never have one."""
+    """The publisher; an empty text if there is none, as in files of earlier versions. Tombstones never have one."""
     if "nakadi_publisher" not in rows.column_names:
         return compute.if_else(compute.greater(compute.fill_null(size, 1), 0), "", pa.scalar(None, pa.string()))
     publisher = rows["nakadi_publisher"]
@@ -233,7 +233,7 @@ def _publisher_column(rows: pa.Table, size: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def load(store: ArchiveStore, folder: str) -> KnownCounts:
-    """What was counted of an event type's files; nothing, if that cannot be read: then it is counted again."""
+    """Load the counts of an event type's files. If that fails, return none, and everything is counted again."""
     objects = sorted(store.list_objects(f"{COUNTS_FOLDER}/{folder}/"), key=lambda each: each.written_at)
     try:
         content = store.read_range(ArchiveLocation(objects[-1].key, 0, objects[-1].size)) if objects else b""
@@ -243,7 +243,7 @@ def load(store: ArchiveStore, folder: str) -> KnownCounts:
 
 
 def save(store: ArchiveStore, folder: str, known: KnownCounts) -> None:
-    """Keep what was counted. Objects never change, so it is a new one, and those before it go."""
+    """Store the counts. Objects never change, so this writes a new one, and removes earlier ones."""
     before = [each.key for each in store.list_objects(f"{COUNTS_FOLDER}/{folder}/")]
     store.put(f"{COUNTS_FOLDER}/{folder}/{uuid4()}.json.gz", gzip.compress(msgspec.json.encode(known), compresslevel=1))
     store.remove(before)

@@ -35,14 +35,14 @@ Small files are merged and old snapshots expired every few minutes.
 A run can be interrupted or killed at any time: the next one, and every run of compaction, goes on where it was."""
 
 RETRY_SECONDS = 300.0
-"""After so long an event type that failed is tried again without news."""
+"""The pause before an event type that failed is tried again without news."""
 
 Marker = tuple[tuple[str, int, int], ...]
 """The revision of each partition's head in the log index, with its topic and number."""
 
 
 class HandledNews(Struct, frozen=True):
-    """What the log index had of an event type when its table was brought up to date, and when that was."""
+    """The state of the log index when a table was last brought up to date, and the time of that."""
 
     marker: Marker
     at: float
@@ -50,14 +50,14 @@ class HandledNews(Struct, frozen=True):
 
 
 class Follower(Struct):
-    """Remembers what was handled, so that rounds without news cost a look at the log index and nothing else."""
+    """Remembers what it has handled, so a round without news costs only a look at the log index."""
 
     work: JobContext
     tidied_at: dict[str, float] = field(default_factory=dict)
     handled: dict[str, HandledNews] = field(default_factory=dict)
 
     def round(self) -> Sequence[EventType]:
-        """Bring the tables of the event types with news up to date, and return these."""
+        """Bring the tables of event types with news up to date, and return these event types."""
         event_types = [
             each for each in self.work.selected_event_types() if each.annotations.get(MATERIALIZE_ANNOTATION) != "off"
         ]
@@ -89,7 +89,7 @@ class Follower(Struct):
         return handled.failed and now - handled.at >= RETRY_SECONDS
 
     def _update_tables(self, event_types: Sequence[EventType], markers: Mapping[str, Marker]) -> None:
-        """Each round has a report of its own: the one of the whole run would grow for ever."""
+        """Update tables with a report for this round only: that of the whole run would grow without limit."""
         now = self.work.clock.monotonic()
         report = Report("compaction", self.work.clock.now())
         due = {each.id for each in event_types if self._is_tidying_due(each, now)}
@@ -109,7 +109,7 @@ class Follower(Struct):
         options = self.work.options
         if options.no_tidying:
             return False
-        # What the first round finds has the oldest backlog: that is not held up by tidying.
+        # The first round has the oldest backlog, so it does not tidy first.
         tidied = self.tidied_at.setdefault(event_type.id, now)
         return bool(now - tidied >= options.tidy_minutes * 60)
 
@@ -118,7 +118,7 @@ class Follower(Struct):
         return replace(self.work, report=report, options=options)
 
     def _sum_up(self, round_report: Report) -> None:
-        """Add what a round counted to the report of the run, with the last complaint about each event type."""
+        """Add the counts of a round, and the last complaint about each event type, to the report of the run."""
         whole = self.work.report
         for what, counted in round_report.details.items():
             for subject, number in counted.items():
@@ -146,7 +146,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def follow(work: JobContext) -> None:
-    """Go from round to round until the process is asked to end, or until there is no news if that was asked for."""
+    """Go from round to round until the process is asked to end; if requested, only until there is no news."""
     follower = Follower(work)
     with _handle_signals() as ending:
         while not ending.is_set():
@@ -166,7 +166,7 @@ def follow(work: JobContext) -> None:
 
 @contextmanager
 def _handle_signals() -> Iterator[threading.Event]:
-    """Let the first SIGINT or SIGTERM end the work after the current round, and the second end it at once."""
+    """Let the first SIGINT or SIGTERM end the work after the current round, and the second one at once."""
     ending = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         # Signals are not for this thread; what called it ends the process.

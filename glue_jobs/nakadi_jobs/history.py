@@ -20,7 +20,7 @@ from nakadi_jobs.measuring import Advice, Traffic, window_start
 from nakadi_jobs.tables import DAY, ChangedMeanwhile, Table
 
 TABLE_NAME = "nakadi__statistics"
-"""No event type's table has two underscores together."""
+"""No event type's table has two adjacent underscores."""
 
 ATTEMPTS = 5
 
@@ -37,7 +37,7 @@ ARROW_TYPES = {
 }
 
 Row = Mapping[str, Any]
-"""A measurement as the table has it."""
+"""A measurement as a row of the table."""
 
 _ORDER = itemgetter("event_type", "window_start")
 
@@ -90,7 +90,7 @@ def record(
     until: datetime,
     now: datetime,
 ) -> None:
-    """Replace earlier measurements of the same windows by these: the days of the windows are written anew."""
+    """Replace earlier measurements of the same windows. This rewrites the days of these windows."""
     if not measurements:
         return
     names = [name for name, _, _ in COLUMNS]
@@ -100,7 +100,7 @@ def record(
     def is_replaced(row: Row) -> bool:
         return row["event_type_id"] in ids and row["window_minutes"] == minutes and since <= row["window_start"] < until
 
-    def changed(fields: FieldIds, contents: FileContents) -> Mapping[str, bytes]:
+    def replace_windows(fields: FieldIds, contents: FileContents) -> Mapping[str, bytes]:
         by_day: defaultdict[datetime, list[Row]] = defaultdict(list)
         for row in (*(row for row in _read_rows(contents) if not is_replaced(row)), *new):
             by_day[window_start(row["window_start"], DAY)].append(row)
@@ -109,7 +109,7 @@ def record(
     days = TimeRange("window_start", window_start(since, DAY), window_start(until - SMALLEST_TIME, DAY) + DAY)
     for _ in range(ATTEMPTS):
         try:
-            table.rewrite(days, changed)
+            table.rewrite(days, replace_windows)
         except ChangedMeanwhile:
             continue
         return
@@ -128,7 +128,7 @@ def _read_rows(contents: FileContents) -> Iterator[Row]:
 
 
 def _write_rows(rows: Iterable[Row], fields: FieldIds) -> bytes:
-    """Rows as Parquet, whose columns have the numbers that the table has for them."""
+    """Write rows as Parquet, with the table's own column numbers."""
     schema = pa.schema(
         pa.field(name, ARROW_TYPES[kind], metadata={"PARQUET:field_id": str(fields[name])}) for name, kind, _ in COLUMNS
     )

@@ -1,4 +1,4 @@
-"""Erases from the part of the embedded log that is in the data file."""
+"""Erases from the part of the embedded log that is still in the data file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nakadi_jobs.erasure import ErasedValue
 
 @contextmanager
 def open_hot_log(url: str, clock: Clock) -> Iterator[EventLog | None]:
-    """The log in the data file; None for a broker whose events are elsewhere."""
+    """The log in the data file; None if the broker's events are elsewhere."""
     if not url.startswith("sqlite:"):
         yield None
         return
@@ -30,7 +30,7 @@ def open_hot_log(url: str, clock: Clock) -> Iterator[EventLog | None]:
 
 
 def trim(hot: EventLog, index: LogIndex, topic: str, partition: int) -> None:
-    """Have readers read what is archived of a partition from the archive."""
+    """Make readers read the archived part of a partition from the archive."""
     # A log without the topic has nothing of it to trim.
     with suppress(UnknownTopic):
         trim_all_archived(hot, index, topic, partition)
@@ -39,7 +39,7 @@ def trim(hot: EventLog, index: LogIndex, topic: str, partition: int) -> None:
 def remove_archived(
     hot: EventLog, index: LogIndex, event_type: EventType, wanted: ErasedValue
 ) -> Sequence[HoldingObject]:
-    """Remove the archived events of each partition that has the value, and return those that have it still."""
+    """Remove the archived events of each partition that has the value, and return the partitions that still have it."""
     left: list[HoldingObject] = []
     for topic, partition in partitions_with(hot, event_type, wanted):
         with suppress(UnknownTopic):
@@ -52,7 +52,7 @@ def remove_archived(
 
 
 def partitions_with(hot: EventLog, event_type: EventType, wanted: ErasedValue) -> Iterator[TopicPartition]:
-    """The partitions of the event type whose events in the log have the value."""
+    """The partitions whose events in the log have the value."""
     for timeline in event_type.timelines:
         for partition in range(timeline.partitions):
             with suppress(UnknownTopic):

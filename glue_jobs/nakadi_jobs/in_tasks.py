@@ -20,14 +20,16 @@ class LocatedPart(Protocol):
 
     @property
     def location(self) -> ArchiveLocation:
-        """Where its bytes are."""
+        """The place of its bytes."""
 
 
 Part = TypeVar("Part", bound=LocatedPart)
 
 
 def run_in_tasks(spark: SparkSession, parts: Sequence[Part], job: Callable[[Iterable[Part]], Found]) -> Found:
-    """What a job finds in these parts. A few are worked on here, since starting Python in tasks takes longer."""
+    """Run a job on these parts, and return its results. A few parts are processed here, since starting Python in tasks
+    takes longer.
+    """
     most, size = MIN_TASK_WORK
     if len(parts) < most and sum(part.location.length for part in parts) < size:
         return list(job(parts))

@@ -1,6 +1,6 @@
-"""How tables are partitioned and sorted: the default, or what annotations of the event type ask for.
+"""How tables are partitioned and sorted: the default, or the choice in an event type's annotations.
 
-Iceberg stores the layout with each file, so a change rewrites nothing: it applies to the files that are written next.
+Iceberg stores the layout with each file, so a change rewrites nothing: it applies to files that are written later.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from nakadi_jobs.columns import TIMESTAMP, Kind, Scalar, Struct
 from nakadi_jobs.transform import ORDER
 
 KEY_BUCKETS = 16
-"""Of a table of the newest events: so much of it at most is looked through for a key, and merged in one piece."""
+"""The partitions of a table of the newest events. A lookup of a key, and a merge, reads one of them."""
 
 
 class TableLayout(Frozen, frozen=True):
-    """`name` is stored with the table that has this layout; the usual one has none.
+    """A layout. `name` is stored with the table; the default has no name.
 
-    `merges_on_read`: what is replaced is marked in small files, and rows stay where they are until files are merged.
+    `merges_on_read`: small files mark replaced rows, which stay in place until files are merged.
     """
 
     name: str
@@ -43,7 +43,7 @@ class TableLayout(Frozen, frozen=True):
 
     @property
     def keeps_values_apart(self) -> bool:
-        """Whether rows with different values, and not just times, are in different files."""
+        """Whether rows with different values, not just times, are in different files."""
         return any(field.transform_name not in TIME_TRANSFORMS for field in self.partition_by)
 
 
@@ -55,11 +55,11 @@ KEY_LAYOUT = TableLayout(
     (TableSortColumn("nakadi_key"),),
     merges_on_read=True,
 )
-"""Of the newest events."""
+"""The layout of tables of the newest events."""
 
 
 def choose_layout(event_type: EventType, columns: Struct) -> TableLayout:
-    """Return the layout of the table of all events, which has these columns. Raises `BadTableLayout`."""
+    """Return the layout of a table of all events with these columns. Raises `BadTableLayout`."""
     asked = table_layout_from_annotations(event_type.annotations)
     if asked.partition_by is None and asked.sort_by is None:
         return DEFAULT_LAYOUT
@@ -97,7 +97,7 @@ def _may_partition(kind: str, transform: str) -> bool:
 
 
 def _find_column(path: str, columns: Struct) -> tuple[str, Scalar]:
-    """The name of a column as the table has it, and its type. It is not within a list."""
+    """The name of a column in the table, and its type. It is not inside a list."""
     found: list[str] = []
     kind: Kind = columns
     for step in path.split("."):
@@ -112,7 +112,7 @@ def _find_column(path: str, columns: Struct) -> tuple[str, Scalar]:
 
 
 def partition_by(table: Any, expressions: Any, wanted: Sequence[TablePartitionColumn]) -> None:
-    """Let Iceberg's table be partitioned by these fields, and by no others, from now on."""
+    """Partition Iceberg's table by these fields, and by no others, from now on."""
     there = {
         (table.schema().findColumnName(field.sourceId()), field.transform().toString()): field.name()
         for field in table.spec().fields()
@@ -130,7 +130,7 @@ def partition_by(table: Any, expressions: Any, wanted: Sequence[TablePartitionCo
 
 
 def order_by(wanted: Sequence[TableSortColumn]) -> str:
-    """The fields as SQL has them."""
+    """The sort fields as SQL."""
     columns = (".".join(f"`{step}`" for step in field.column.split(".")) for field in wanted)
     return ", ".join(
         f"{column} {'DESC' if field.descending else 'ASC'}" for column, field in zip(columns, wanted, strict=True)
@@ -138,10 +138,10 @@ def order_by(wanted: Sequence[TableSortColumn]) -> str:
 
 
 def layout_properties(layout: TableLayout, columns: Struct, bounded: Container[str]) -> Mapping[str, str]:
-    """Return the properties of a table with this layout. What is `bounded` has bounds in manifests anyway.
+    """Return the properties of a table with this layout. `bounded` columns always have bounds in manifests.
 
-    Manifests outlive the files that they name, and so an erasure: they get bounds of moments, and of nothing else that
-    a table is sorted by. Paths of files would have values of partitions in them.
+    Manifests outlive the files that they name, and therefore erasures. So they get bounds of moments, but not of other
+    sort columns, and no file paths, which would contain partition values.
     """
     bounds = {
         f"write.metadata.metrics.column.{name}": "full" if _find_column(name, columns)[1] == TIMESTAMP else "none"
@@ -158,7 +158,7 @@ def layout_properties(layout: TableLayout, columns: Struct, bounded: Container[s
 
 
 def _transform(field: TablePartitionColumn) -> str:
-    """As Iceberg writes it."""
+    """The transform as Iceberg writes it."""
     return (
         f"{field.transform_name}[{field.bucket_count_or_width}]"
         if field.bucket_count_or_width
@@ -167,7 +167,7 @@ def _transform(field: TablePartitionColumn) -> str:
 
 
 def _partition_name(field: TablePartitionColumn) -> str:
-    """A name without dots, which engines take for levels."""
+    """A name without dots, which engines would read as levels."""
     size = f"_{field.bucket_count_or_width}" if field.bucket_count_or_width else ""
     return f"{field.column.replace('.', '_')}_{field.transform_name}{size}"
 

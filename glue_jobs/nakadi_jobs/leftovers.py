@@ -23,23 +23,23 @@ from nakadi_jobs.erasure import ErasedValue
 from nakadi_jobs.tables import Table
 
 TRUNCATED_LENGTH = 16
-"""Manifests have so many characters of a text."""
+"""The number of characters of a text in a manifest."""
 
 DELETE_FILE_SUFFIX = "-deletes.parquet"
-"""How files end that have places of rows, and no values."""
+"""The suffix of files that contain places of rows, but no values."""
 
 GATHERED_FOLDER = "_gathered"
-"""The folder beside the tables to which parts of the archive are copied for Spark."""
+"""The folder beside the tables for copies of archive parts, which Spark reads."""
 
 
 class Unreadable(Exception):
-    """Raised for a file that cannot be looked through."""
+    """Raised for a file that cannot be searched."""
 
 
 def search_files(
     table: Table, files: ArchiveStore, url: str, holds: Callable[[DataFrame], bool], spark: SparkSession
 ) -> Iterator[str]:
-    """The data files that hold the value, though the table may not show it. `url` is that of `files`."""
+    """The data files that have the value, even if the table does not show it. `url` is the URL of `files`."""
     known = table.visible_files()
     folder = relative_folder(url, table.location())
     for kept in files.list_objects(f"{folder}/data/"):
@@ -55,7 +55,7 @@ def search_files(
 
 
 def search_metadata(table: Table, files: ArchiveStore, url: str, wanted: ErasedValue) -> Iterator[str]:
-    """The manifests, and lists of them, that no snapshot has and that hold the value."""
+    """The manifests, and lists of manifests, that no snapshot uses and that have the value."""
     known = table.manifest_files()
     folder = relative_folder(url, table.location())
     for kept in files.list_objects(f"{folder}/metadata/"):
@@ -78,7 +78,7 @@ def search_bounds(table: Table, wanted: ErasedValue) -> bool:
 
 
 def holds_bound(bounds: frozenset[bytes], wanted: ErasedValue) -> bool:
-    """Whether the value is that of a partition, or it or its beginning a bound of a column."""
+    """Whether the value is a partition value, or it or its beginning a bound of a column."""
     beginning = wanted.value[:TRUNCATED_LENGTH]
     # The greatest of what was cut short is written with its last character raised.
     above = wanted.value[: TRUNCATED_LENGTH - 1].encode()
@@ -89,21 +89,21 @@ def holds_bound(bounds: frozenset[bytes], wanted: ErasedValue) -> bool:
 
 
 def search_copies(files: ArchiveStore, topic: str, wanted: ErasedValue) -> Iterator[str]:
-    """Copies of parts of the archive that hold the value."""
+    """The copies of archive parts that have the value."""
     for kept in files.list_objects(f"{GATHERED_FOLDER}/{topic}/"):
         if _occurs_in_copy(files, kept, wanted):
             yield kept.key
 
 
 def remove_copies(files: ArchiveStore, prefix: str, before: datetime) -> int:
-    """Remove copies that are older; how many there were."""
+    """Remove older copies. Returns their number."""
     keys = [kept.key for kept in files.list_objects(prefix) if kept.written_at < before]
     files.remove(keys)
     return len(keys)
 
 
 def relative_folder(url: str, location: str) -> str:
-    """Where a table's folder is below the folder of all tables."""
+    """The path of a table's folder below the folder of all tables."""
     whole, part = urlsplit(url), urlsplit(location)
     base = f"{whole.path.rstrip('/')}/"
     if part.netloc != whole.netloc or not part.path.startswith(base):

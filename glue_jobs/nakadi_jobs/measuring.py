@@ -18,17 +18,17 @@ from nakadi.model.event_type import Statistics
 from nakadi_jobs.transform import SIZE
 
 STEPS = 100
-"""Sizes are counted in steps of a hundredth: percentiles are within one percent."""
+"""Sizes are counted in steps of one percent, so percentiles are exact to one percent."""
 
 
 BY_STEP, BY_MINUTE, BY_PARTITION, BY_PUBLISHER = "step", "minute", "partition", "publisher"
 
 
 class Count(Struct, frozen=True, array_like=True):
-    """Events of one window that are of one step of size, one minute, one partition, or one publisher.
+    """Counts the events of one window that share a size step, a minute, a partition, or a publisher.
 
-    Each event of a window is in four of these: one of each kind. Nothing needs them by two of these at once, which
-    would be as many counts as there are events. Of a publisher it has the `digest`.
+    Each event of a window is in four of these, one of each kind. Nothing needs counts by two kinds at once, of which
+    there would be as many as events. For a publisher, `what` is its `digest`.
     """
 
     window: datetime
@@ -45,7 +45,7 @@ class Count(Struct, frozen=True, array_like=True):
 
 
 class Traffic(Struct, frozen=True, kw_only=True):
-    """What an event type carried between two moments. A skew of 1 means that all partitions carried the same."""
+    """The traffic of an event type between two moments. A skew of 1 means that all partitions carried the same."""
 
     since: datetime
     until: datetime
@@ -62,7 +62,7 @@ class Traffic(Struct, frozen=True, kw_only=True):
 
 
 class Advice(Struct, frozen=True, kw_only=True):
-    """How many partitions there are, how many the traffic asks for, and by how many that is wrong."""
+    """How many partitions there are, how many the traffic needs, and the difference."""
 
     partitions: int
     recommended: int
@@ -77,7 +77,7 @@ def size_step(size: int) -> int:
 
 
 def traffic(counts: Sequence[Count], since: datetime, until: datetime, partitions: int) -> Traffic:
-    """The traffic of a time, which may have been none. `counts` are those of its windows."""
+    """The traffic of a time, possibly none. `counts` are the counts of its windows."""
     by_step = [each for each in counts if each.by == BY_STEP]
     events = sum(each.events for each in by_step)
     size = sum(each.bytes for each in by_step)
@@ -103,12 +103,12 @@ def traffic(counts: Sequence[Count], since: datetime, until: datetime, partition
 
 
 def first_minute(counts: Iterable[Count]) -> datetime:
-    """When the first of the counted events was stored."""
+    """The minute in which the first counted event was stored."""
     return datetime.fromtimestamp(60 * min(int(each.what or 0) for each in counts if each.by == BY_MINUTE), UTC)
 
 
 def percentile(sizes: Mapping[int, int], part: float) -> int:
-    """The size that this part of the events does not exceed, from counts by step."""
+    """The size that this part of the events does not exceed, from counts by size step."""
     left = part * sum(sizes.values())
     for step in sorted(sizes):
         left -= sizes[step]
@@ -118,7 +118,7 @@ def percentile(sizes: Mapping[int, int], part: float) -> int:
 
 
 def statistic(measured: Traffic, consumers: int) -> Statistics:
-    """The traffic in the words in which owners expect it."""
+    """The traffic as a default statistic of an event type."""
     return Statistics(
         messages_per_minute=round(measured.per_minute_mean),
         message_size=round(measured.size_mean),
@@ -128,13 +128,13 @@ def statistic(measured: Traffic, consumers: int) -> Statistics:
 
 
 def advice(measured: Statistics, partitions: int, most: int) -> Advice:
-    """As many partitions as an event type would get that is made with this statistic."""
+    """The number of partitions that a new event type with this statistic would get."""
     recommended = max(1, partition_count(measured, default=partitions, maximum=most))
     return Advice(partitions=partitions, recommended=recommended)
 
 
 def windows(since: datetime, until: datetime, length: timedelta) -> Sequence[tuple[datetime, datetime]]:
-    """The windows of a time, the last of which may end early."""
+    """The windows of a time; the last one may end early."""
     found = []
     while since < until:
         found.append((since, min(since + length, until)))
@@ -143,7 +143,7 @@ def windows(since: datetime, until: datetime, length: timedelta) -> Sequence[tup
 
 
 def window_start(moment: datetime, length: timedelta) -> datetime:
-    """When the window of a moment began; windows begin with the day."""
+    """The beginning of a moment's window. Windows begin with the day."""
     midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
     return midnight + (moment - midnight) // length * length
 
@@ -166,10 +166,10 @@ PUBLISHER = '"published_by":"'
 _FIRST_MINUTE = 'substring(substring_index(head, \'"time":"\', -1), 1, 16)'
 
 _AT_ONCE = f"nullif(substring_index(substring_index(value, '{PUBLISHER}', -1), '\"', 1), '{{')"
-"""What stands behind the name, wherever that stands: parsing takes many times as long."""
+"""The value after a name, wherever the name is: parsing the whole takes many times as long."""
 
 _ONLY_ONCE = f"locate('{PUBLISHER}', value, locate('{PUBLISHER}', value) + 1) = 0"
-"""Whether a payload has no such name as well."""
+"""Whether the payload does not contain the same name too."""
 
 _IN_LINE = f"if({_ONLY_ONCE}, {_AT_ONCE}, get_json_object(value, '$.event.metadata.published_by'))"
 
@@ -179,7 +179,7 @@ COUNTED_COLUMNS = ("type", "minute", "partition", "publisher", "size")
 
 
 def events_in_lines(lines: DataFrame, since: datetime, until: datetime) -> DataFrame:
-    """The events of a time from lines whose places are known. `stamped` says whether the broker names publishers."""
+    """The events of a time, from lines with known places. `stamped` says whether the broker names publishers."""
     minute = F.expr(_FIRST_MINUTE)
     timely = lines.where((minute >= _format_minute(since)) & (minute < _format_minute(until)))
     return timely.select(
@@ -192,7 +192,7 @@ def events_in_lines(lines: DataFrame, since: datetime, until: datetime) -> DataF
 
 
 def events_in_table(rows: DataFrame, event_type: str, since: datetime, until: datetime, *, stamped: bool) -> DataFrame:
-    """The events of a time from an event type's table. It reads no structures, with which Iceberg reads row by row."""
+    """The events of a time, from an event type's table. It reads no structures, which make Iceberg read row by row."""
     timely = rows.where((F.col("nakadi_time") >= F.lit(since)) & (F.col("nakadi_time") < F.lit(until)))
     return timely.select(
         # A text, which is not written into the code that Spark compiles: that is the same for all tables.
@@ -225,7 +225,7 @@ def count_events(sources: Sequence[DataFrame], window: timedelta) -> DataFrame:
 
 
 def lacks_measurements(count: Count) -> bool:
-    """Whether the rows of a table do not tell their sizes or publishers, as those that earlier versions wrote."""
+    """Whether rows lack sizes or publishers, as those of earlier versions do."""
     return (count.by == BY_STEP and count.what is None) or (count.by == BY_PUBLISHER and count.what == "")
 
 
@@ -236,10 +236,10 @@ def read_count(row: Row) -> Count:
 
 
 def digest(publisher: str | None) -> str | None:
-    """What tells publishers apart: names are not kept, since they may have to be erased."""
+    """A digest that distinguishes publishers. Their names may have to be erased, so nobody keeps them."""
     return hashlib.sha256(publisher.encode()).hexdigest()[:16] if publisher else publisher
 
 
 def _format_minute(moment: datetime) -> str:
-    """A minute as it is written in lines."""
+    """A minute as lines write it."""
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M}"

@@ -12,15 +12,15 @@ from nakadi_jobs.command import JobContext
 
 
 def namespaces_of_broker(work: JobContext) -> Collection[str]:
-    """Return those that the index refers to, and those that the broker writes to: with its last event type, a namespace
-    loses its last reference, and its objects stay.
+    """Return the namespaces that the index refers to, and those that the broker writes to. If the last event type of a
+    namespace is deleted, only the latter includes it, and its objects are still there.
     """
     referenced = {namespace_of_key(key) for key in work.index.referenced_archive_keys()}
     return {*referenced, work.index.identity(), *_streams(work)}
 
 
 def _streams(work: JobContext) -> Iterator[str]:
-    """The Kinesis streams of the broker. Its log indexer orders objects by stream."""
+    """The Kinesis streams of the broker. The log indexer stores objects by stream."""
     own = urlsplit(work.options.event_log or "")
     if own.scheme == StorageType.KINESIS:
         yield own.netloc

@@ -1,4 +1,4 @@
-"""Erases from old versions: a bucket that keeps versions still has what was removed or replaced.
+"""Erases from old versions: a versioned bucket still has everything that was removed or replaced.
 
 It searches old versions of archive objects, and removes those with the value. It removes all old versions of the event
 type's tables and of copies for Spark, since no state of a table refers to them.
@@ -40,7 +40,7 @@ class OldObject(Struct, frozen=True):
 def remove_old_versions(
     work: JobContext, event_type: EventType, wanted: ErasedValue, table_folders: Sequence[str]
 ) -> Sequence[HoldingObject]:
-    """Remove the old versions that have or may have the value, and return those that stay."""
+    """Remove the old versions that have the value, or may have it, and return those that remain."""
     removed: list[OldVersion] = []
     left: list[HoldingObject] = []
     for store, find in (
@@ -94,8 +94,8 @@ def _holding_versions(
 def search_versions(
     url: str, wanted: ErasedValue, topics: Collection[str], name: str, parts: Iterable[OldObject]
 ) -> Iterator[tuple[str, str]]:
-    """Search old versions for events of these topics, and of deleted event types of this name. Yields the name of each
-    that holds the value, or what is wrong with it as well.
+    """Search old versions for events of these topics, and of deleted event types with this name. Yields the name of
+    each version that has the value, or the error for an unreadable one.
     """
 
     def is_meant(line: ArchivedLine) -> bool:

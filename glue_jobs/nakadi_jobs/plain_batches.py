@@ -33,22 +33,23 @@ RECOVERABLE_ERRORS = (
     Py4JError,
     PySparkException,
 )
-"""What may go wrong where Spark can still do it."""
+"""Errors after which Spark may still succeed."""
 
 
 @contextmanager
 def open_plain_batch(
     work: JobContext, table: Table, columns: Struct, parts: Sequence[ArchiveRange]
 ) -> Iterator[Reading]:
-    """What is left for Spark, beside data files for the table. Gathered text is removed in the end.
+    """Write data files for the table, and yield them with the remaining lines for Spark. At the end, remove the
+    gathered lines.
 
-    Raises `NotPlain` if there can be none, and `FAILURES`.
+    Raises `NotPlain` if no line can become a file, and `RECOVERABLE_ERRORS`.
     """
     try:
         form = table.file_form()
         folder = relative_folder(work.tables, form.location)
     except (UnsupportedForm, Unreadable) as reason:
-        # Of another layout, or in a catalog that keeps tables elsewhere.
+        # The table has another layout, or its catalog keeps tables elsewhere.
         raise NotPlain(str(reason)) from reason
     url = work.tables.rstrip("/")
     gathered = f"{GATHERED_FOLDER}/{parts[0].topic}/"

@@ -1,7 +1,7 @@
-"""Writes data files of tables from members of the archive without a Spark job, as far as lines are plain.
+"""Writes plain lines from members of the archive into data files of tables, without a Spark job.
 
-Lines that are not plain are gathered as text, which Spark reads with care. If most lines are of that kind, the rest is
-gathered without a further look.
+Other lines are gathered as text, which Spark reads exactly. If most lines are of that kind, all remaining ones are
+gathered without a check.
 """
 
 from __future__ import annotations
@@ -34,36 +34,36 @@ from nakadi_jobs.reading import READING_THREADS, group_into_spans
 from nakadi_jobs.transform import join_ranges
 
 CHUNK_BYTES = 4 << 20
-"""So much text is read at once."""
+"""The bytes of text that are read at once."""
 
 FILE_BYTES = 512 << 20
-"""A file is made of so many bytes of rows. In Parquet they are a tenth of it."""
+"""The bytes of rows in a file. Parquet reduces them to a tenth."""
 
 GROUP_BYTES = 128 << 20
-"""So many bytes of rows are in a row group."""
+"""The bytes of rows in a row group."""
 
 MIN_TASK_BYTES = 16 << 20
-"""So many bytes of the archive are read by Spark's tasks, if these run elsewhere."""
+"""Spark's tasks read at least this many bytes of the archive, if they run on other machines."""
 
 SHARE_BYTES = 8 << 20
-"""So many bytes of the archive are worth files of their own."""
+"""The least bytes of the archive that get files of their own."""
 
 MAX_DOUBTFUL_SHARE = 0.2
-"""If more of the lines are left to Spark, it is given all of what follows."""
+"""If more than this share of the lines is left to Spark, Spark also gets all following lines."""
 
 GATHERED_TEXT_BYTES = 128 << 20
-"""So much text is gathered in an object."""
+"""The bytes of text in a gathered object."""
 
 COMPRESSION, COMPRESSION_LEVEL = "zstd", 3
-"""As Iceberg would write them."""
+"""The compression that Iceberg uses."""
 
 EPOCH = date(1970, 1, 1)
 MICROSECONDS_PER_DAY = 24 * 60 * 60 * 1_000_000
 
 
 class Target(Struct, frozen=True):
-    """What files are made for: the form of lines, the folder of data files below that of all tables, the name of the
-    table's partitions, and what keys of gathered lines begin with.
+    """What files are written for: the form of lines, the folder of data files below that of all tables, the name of the
+    table's partitions, and the key prefix of gathered lines.
     """
 
     form: Form
@@ -80,7 +80,7 @@ class StoreUrls(Struct, frozen=True):
 
 
 class DayFile(NamedTuple):
-    """A file of a day below the folder of all tables."""
+    """A file with the rows of one day, below the folder of all tables."""
 
     key: str
     day: str
@@ -88,7 +88,7 @@ class DayFile(NamedTuple):
 
 
 class CreatedFiles(NamedTuple):
-    """Files with rows, and objects with lines that are left."""
+    """Files with rows, and objects with the remaining lines."""
 
     files: Sequence[DayFile]
     gathered: Sequence[str]
@@ -102,9 +102,9 @@ def make_files(
     target: Target,
     parts: Sequence[ArchiveRange],
 ) -> CreatedFiles:
-    """Make files of what these parts have: here, or in Spark's tasks if it is much and they run elsewhere.
+    """Write files for these parts: here, or in Spark's tasks if there is much to do and they run on other machines.
 
-    Raises what stores do and what is said of damaged members: then nothing of it counts.
+    Raises the errors of stores and of damaged members. None of the files count then.
     """
     context = spark.sparkContext
     if runs_in_driver(str(context.master), parts):
@@ -119,7 +119,7 @@ def make_files(
 
 
 def runs_in_driver(master: str, parts: Sequence[ArchiveRange]) -> bool:
-    """Whether tasks would run on this machine, or would not be worth their start."""
+    """Whether tasks would run on this machine, or there is too little work for them."""
     return master.startswith("local") or sum(part.location.length for part in parts) < MIN_TASK_BYTES
 
 
@@ -129,7 +129,9 @@ def _make_in_task(places: StoreUrls, target: Target, parts: Sequence[ArchiveRang
 
 
 def _split_into_shares(parts: Sequence[ArchiveRange], count: int) -> Iterator[Sequence[ArchiveRange]]:
-    """About equal shares, in the order of tables. What lies in one object stays together: it is read once."""
+    """Split parts into about equal shares, in the order of tables. The parts of one object stay together: it is read
+    once.
+    """
     by_object: defaultdict[str, list[ArchiveRange]] = defaultdict(list)
     for part in sorted(parts, key=lambda each: (each.timeline, each.partition, each.first)):
         by_object[part.location.key].append(part)
@@ -147,7 +149,7 @@ def _split_into_shares(parts: Sequence[ArchiveRange], count: int) -> Iterator[Se
 
 
 class _Chunk(NamedTuple):
-    """Text of members of a topic, and what is wanted of it."""
+    """Text of members of a topic, and the wanted parts of it."""
 
     topic: str
     text: bytes
@@ -175,7 +177,7 @@ def _make_share(
 
 
 def _chunks(archive: ArchiveStore, parts: Sequence[ArchiveRange]) -> Iterator[_Chunk]:
-    """The text of members, each of which is read once. Raises `ArchiveObjectGone` and `BadArchive`."""
+    """The text of members; each member is read once. Raises `ArchiveObjectGone` and `BadArchive`."""
     for topic, found in groupby(_read_members(archive, parts), key=lambda each: each[0][0].topic):
         texts: list[bytes] = []
         together: list[ArchiveRange] = []
@@ -193,7 +195,7 @@ def _chunks(archive: ArchiveStore, parts: Sequence[ArchiveRange]) -> Iterator[_C
 def _read_members(
     archive: ArchiveStore, parts: Sequence[ArchiveRange]
 ) -> Iterator[tuple[Sequence[ArchiveRange], bytes]]:
-    """The bytes of each member, and the parts that lie in it."""
+    """The bytes of each member, with its parts."""
     by_object: defaultdict[str, defaultdict[ArchiveLocation, list[ArchiveRange]]] = defaultdict(
         lambda: defaultdict(list)
     )
@@ -214,7 +216,7 @@ def _read_span(archive: ArchiveStore, span: Sequence[tuple[ArchiveLocation, Any]
 
 
 def _select_rows(rows: pa.Table, parts: Sequence[ArchiveRange]) -> pa.Table:
-    """The rows whose place was asked for."""
+    """The rows with wanted places."""
     partition, offset = _column_numbers(rows, "nakadi_partition"), _column_numbers(rows, "nakadi_offset")
     kept = np.zeros(len(rows), np.bool_)
     for number, first, end in join_ranges((part.partition, part.first, part.end) for part in parts):
@@ -223,7 +225,7 @@ def _select_rows(rows: pa.Table, parts: Sequence[ArchiveRange]) -> pa.Table:
 
 
 def _ascending_runs(rows: pa.Table) -> Iterator[tuple[tuple[int, int, int, int], pa.Table]]:
-    """Rows of the same day and partition whose offsets ascend, and what they are sorted by: day and first place."""
+    """Rows of the same day and partition with ascending offsets, and their sort key: the day and the first place."""
     if not len(rows):
         return
     day = _column_numbers(rows, "nakadi_time") // MICROSECONDS_PER_DAY
@@ -241,7 +243,7 @@ def _column_numbers(rows: pa.Table, name: str) -> Any:
 
 
 class _DayFiles:
-    """Rows that wait for a file of their day, and files that were made."""
+    """Rows that wait for a file of their day, and finished files."""
 
     def __init__(self, tables: ArchiveStore, target: Target) -> None:
         self._tables, self._target = tables, target
@@ -277,7 +279,7 @@ class _DayFiles:
 
 
 class _GatheredLines:
-    """Lines that wait for being gathered, and objects that have such lines."""
+    """Lines that wait for an object, and finished objects."""
 
     def __init__(self, tables: ArchiveStore, target: Target) -> None:
         self._tables, self._target = tables, target

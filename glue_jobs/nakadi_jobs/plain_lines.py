@@ -1,8 +1,8 @@
-"""Lines of the archive as rows in Arrow, as far as they are plain: no value of a plain line could become another one.
+"""Reads plain lines of the archive as Arrow rows. A line is plain if none of its values could become another one.
 
-The text of a line decides whether Spark has to read it, before any value is looked at; so does Arrow, which rejects
-long numbers, exponents, halves of surrogate pairs, other spellings of moments, and values of another type. An event
-with a member that has no column gets a row that also holds its text.
+The text of a line decides whether Spark has to read it, before any value is parsed. Arrow decides too: it rejects long
+numbers, exponents, halves of surrogate pairs, other spellings of moments, and values of another type. An event with a
+member that has no column gets a row that also holds its text.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ UTC_TIME = pa.timestamp("us", "UTC")
 FIELD_ID = b"PARQUET:field_id"
 
 FEW_LINES = 64
-"""So many lines are left to Spark together, if one of them cannot be read."""
+"""If one of this many lines is unreadable, all of them are left to Spark."""
 
 _NULL = r":\s*null"
 _NUMBER = r"[:,\[]\s*-?[0-9](?:[0-9.]{15}|[0-9.]*[eE])"
-"""A number with more digits than a double certainly has, or with an exponent."""
+"""A number that may have more digits than a double holds, or has an exponent."""
 _CODE = r"\\u(?:[dD][89a-fA-F]|000[0-3])"
-"""Half of a surrogate pair, perhaps with the other half, and what has a meaning in texts that are read with care."""
+"""Half of a surrogate pair, perhaps with the other half, and characters with a meaning for `exact_values`."""
 
 _MOMENT = (
     r"^[12][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?(Z|[-+](0[0-9]|1[0-7]):[0-5][0-9])$"
@@ -64,18 +64,18 @@ _ARROW: Mapping[str, pa.DataType] = {
 
 
 class NotPlain(Exception):
-    """Raised for columns or a table of which Arrow cannot make rows."""
+    """Raised for columns or a table for which Arrow cannot make rows."""
 
 
 class Form(Frozen, frozen=True):
-    """The columns to be read, and the fields of the table, as Iceberg writes them in JSON."""
+    """The columns to read, and the fields of the table as Iceberg's JSON."""
 
     columns: Struct
     table: str
 
 
 class Rows(NamedTuple):
-    """The rows of plain lines, in their order, and the lines that are left."""
+    """The rows of plain lines, in order, and the remaining lines."""
 
     rows: pa.Table
     doubtful: Sequence[bytes]
@@ -86,7 +86,7 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class _Column(NamedTuple):
-    """A column, and where it is doubtful or where something has no column; None for nowhere."""
+    """A column, where it is doubtful, and where something has no column; None for nowhere."""
 
     values: pa.Array
     doubtful: Mask | None
@@ -94,7 +94,7 @@ class _Column(NamedTuple):
 
 
 class Reader:
-    """Reads lines of a form. Raises `NotPlain` if there can be no plain lines."""
+    """Reads lines of a form. Raises `NotPlain` if no line of this form is plain."""
 
     def __init__(self, form: Form) -> None:
         if not form.columns.fields or contains_several_types(form.columns):
@@ -114,7 +114,7 @@ class Reader:
         self._suspicious = "|".join([_NULL, *patterns])
 
     def read(self, text: bytes, topic: str, timeline: int) -> Rows:
-        """Read lines of a topic, each with a newline behind it. Those of other topics have no row."""
+        """Read lines of a topic, each with a newline at its end. Lines of other topics have no row."""
         ends = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1
         starts = np.concatenate(([0], ends)).astype(np.int64)
         doubtful: list[bytes] = []
@@ -122,7 +122,7 @@ class Reader:
         return Rows(pa.concat_tables(read) if read else self.schema.empty_table(), doubtful)
 
     def _read(self, text: bytes, starts: Any, topic: _Topic, doubtful: list[bytes]) -> Iterator[pa.Table]:
-        """Read all at once; where Arrow refuses one of the lines, first one half and then the other."""
+        """Read all lines at once. If Arrow rejects one, read each half separately."""
         if len(starts) < 2:
             return
         first, end = int(starts[0]), int(starts[-1])
@@ -141,7 +141,7 @@ class Reader:
         yield found.rows
 
     def _rows(self, text: bytes, starts: Any, topic: _Topic) -> Rows:
-        """Raises ValueError or an exception of Arrow for lines of which one is not plain."""
+        """Raises ValueError or an Arrow exception if one of the lines is not plain."""
         if not text.isascii():
             text.decode()
         count = len(starts) - 1
@@ -207,7 +207,9 @@ class _Topic(NamedTuple):
 
 
 def _reading_type(kind: Kind) -> pa.DataType | None:
-    """As what Arrow reads values; None for what only Spark reads. Moments are texts until it is known how they look."""
+    """The type with which Arrow reads values; None if only Spark reads them. Moments are texts until their spelling is
+    known.
+    """
     match kind:
         case Struct(fields):
             known = ((field.name, _reading_type(field.kind)) for field in fields)
@@ -231,7 +233,7 @@ def _arrow_field(named: Mapping[str, Any], described: Mapping[str, Any], key: st
 
 
 def _arrow_type(kind: Any) -> pa.DataType:
-    """The type in Arrow of a type in Iceberg's JSON."""
+    """The Arrow type of a type in Iceberg's JSON."""
     match kind:
         case str() if kind in _ARROW:
             return _ARROW[kind]
@@ -254,7 +256,7 @@ def _inner_field(name: str, kind: Any, number: int, *, nullable: bool) -> pa.Fie
 
 
 def _check_same(kind: Kind, existing: Any) -> None:
-    """Raise `NotPlain` where the table has another type than the values that are read for it."""
+    """Raise `NotPlain` if the table has another type than the values that are read for it."""
     match kind, existing:
         case Struct(fields), {"type": "struct", "fields": listed}:
             _check_same(Struct(fields), {each["name"].lower(): each["type"] for each in listed})
@@ -275,13 +277,13 @@ def _check_same(kind: Kind, existing: Any) -> None:
 
 
 def _column_types(schema: pa.Schema, columns: Struct) -> pa.StructType:
-    """The type of the columns, which are among those of the table."""
+    """The types of the columns, all of which the table has."""
     names = {field.name.lower() for field in columns.fields}
     return pa.struct([field for field in schema if field.name.lower() in names])
 
 
 def _convert(found: pa.Array, kind: Kind, wanted: pa.DataType) -> _Column:
-    """A column of the table from what was read for it."""
+    """A column of the table, from the values that were read for it."""
     match kind:
         case Struct():
             return _convert_structure(found, kind, wanted)
@@ -312,12 +314,12 @@ def _convert_structure(found: pa.StructArray, kind: Struct, wanted: pa.StructTyp
 
 
 def _unread_mask(found: pa.StructArray, kind: Struct) -> Mask | None:
-    """Where there is something that only Spark reads."""
+    """Where there is a value that only Spark reads."""
     return _presence_mask(found, [field.name for field in kind.fields if _reading_type(field.kind) is None])
 
 
 def _other_members_mask(found: pa.StructArray, kind: Struct) -> Mask | None:
-    """Where there is something that no column has."""
+    """Where there is a member without a column."""
     names = {field.name for field in kind.fields}
     return _presence_mask(found, [field.name for field in found.type if field.name not in names])
 
@@ -331,7 +333,7 @@ def _presence_mask(found: pa.StructArray, names: Iterable[str]) -> Mask | None:
 
 
 def _list_mask(mask: Mask | None, lists: pa.ListArray) -> Mask | None:
-    """Which lists have an element with a mark."""
+    """The lists that have a marked element."""
     if mask is None or not mask.any():
         return None
     before = np.concatenate(([0], np.cumsum(mask)))[_to_numpy(lists.offsets)]
@@ -348,16 +350,16 @@ def _convert_moments(found: pa.Array) -> _Column:
 
 
 def _convert_decimals(found: pa.Array, wanted: pa.Decimal128Type) -> _Column:
-    """From doubles: what has few digits, also in the column, is the decimal that it was written as."""
+    """Decimals from doubles, if they have so few digits that the decimal is exactly what was written."""
     few = compute.less(compute.abs(found), 10.0 ** (EXACT_DIGITS - wanted.scale))
     values = compute.cast(compute.if_else(few, found, pa.scalar(None, pa.float64())), wanted)
     same = compute.and_(few, compute.equal(compute.cast(values, pa.float64()), found))
-    # What is null here and was a number is not the same.
+    # A number that became null has changed.
     return _Column(values, _validity(found) & ~_to_numpy(compute.fill_null(same, fill_value=False)), None)
 
 
 def _convert_owner(found: pa.ListArray, wanted: pa.StructType) -> pa.Array:
-    """From a type and a value in a list. Raises ValueError for other lists."""
+    """An owner, from a list of a type and a value. Raises ValueError for other lists."""
     if found.null_count == len(found):
         return pa.nulls(len(found), wanted)
     lengths = compute.drop_null(compute.list_value_length(found))
@@ -369,7 +371,7 @@ def _convert_owner(found: pa.ListArray, wanted: pa.StructType) -> pa.Array:
 
 
 def _publisher_column(event: pa.StructArray, columns: Struct) -> pa.Array:
-    """As `transform` has it."""
+    """The same as in `transform`."""
     metadata = next((field.kind for field in columns.fields if field.name == "metadata"), None)
     known = {field.name: field.kind for field in metadata.fields} if isinstance(metadata, Struct) else {}
     if known.get("published_by") != STRING:
@@ -378,7 +380,7 @@ def _publisher_column(event: pa.StructArray, columns: Struct) -> pa.Array:
 
 
 def _event_texts(text: bytes, starts: Any, heads: Any, wanted: Mask) -> pa.Array:
-    """The text of the event, for lines that need it. A line ends with a brace behind the event, and with a newline."""
+    """The texts of the events whose lines need them. A line ends with a brace after the event, and a newline."""
     count = len(heads)
     at = np.flatnonzero(wanted)
     if not len(at):
@@ -398,7 +400,7 @@ def _either(one: Mask | None, other: Mask | None) -> Mask | None:
 
 
 def _null_mask(found: pa.Array) -> pa.Array | None:
-    """Where there is nothing, as Arrow wants it of a new structure."""
+    """Where values are missing, in the form that Arrow needs for a new structure."""
     return found.is_null() if found.null_count else None
 
 

@@ -32,16 +32,16 @@ GATHERED_BYTES = 32 * 1024 * 1024
 READING_THREADS = 4
 
 MIN_TASK_WORK = 64, 16 * 1024 * 1024
-"""So many objects, or bytes of them, are gathered by Spark's tasks: starting Python there takes a second."""
+"""With at least this many objects or bytes, Spark's tasks gather members; starting Python there takes a second."""
 
 MAX_SKIPPED_BYTES = 256 * 1024
-"""Bytes between two members that are read along: another request would take longer."""
+"""The bytes between two members that one request may read along: a second request would take longer."""
 
 
 class Reading(Struct, frozen=True):
-    """Lines of the archive, what was asked of them, and what could not be read.
+    """Lines of the archive, the parts that they come from, and damaged parts.
 
-    `files` have the rows of other lines, and are part of what was asked for.
+    `files` have the rows of further lines of the same parts.
     """
 
     lines: DataFrame
@@ -50,21 +50,21 @@ class Reading(Struct, frozen=True):
     files: Sequence[NewFile] = ()
     has_lines: bool = True
 
-    def expected(self) -> int | None:
-        """How many events there have to be; None where that is uncertain for a part."""
+    def expected_events(self) -> int | None:
+        """How many events there must be; None if that is uncertain for a part."""
         events = [part.events for part in self.parts if part.events is not None]
         return sum(events) if len(events) == len(self.parts) else None
 
 
 class Gathered(Struct, frozen=True):
-    """Copies of members: the paths of them for each topic, and what is wrong with those that could not be copied."""
+    """Copies of members: their paths by topic, and the problems of members that could not be copied."""
 
     archive: Archive
     paths: Mapping[str, Sequence[str]]
     problems: Mapping[str, str]
 
     def reading(self, parts: Sequence[ArchiveRange]) -> Reading:
-        """Read some of what was copied."""
+        """Read the copies of these parts."""
         topics = sorted({part.topic for part in parts})
         return Reading(
             self.archive.text([path for topic in topics for path in self.paths.get(topic, ())]),
@@ -74,7 +74,7 @@ class Gathered(Struct, frozen=True):
 
 
 class Archive(Struct, frozen=True):
-    """`gathered` is a store whose objects Spark can read, at `gathered_url`."""
+    """An archive, and `gathered`, a store at `gathered_url` whose objects Spark can read."""
 
     spark: SparkSession
     store: ArchiveStore
@@ -84,7 +84,7 @@ class Archive(Struct, frozen=True):
 
     @contextmanager
     def gather(self, parts: Sequence[ArchiveRange]) -> Iterator[Gathered]:
-        """Copy members, each into objects of its topic. They are removed in the end."""
+        """Copy members, each to an object of its topic. The copies are removed at the end."""
         by_object: defaultdict[str, set[ArchiveLocation]] = defaultdict(set)
         topics = {part.location: part.topic for part in parts}
         for location in topics:
@@ -123,7 +123,7 @@ class Archive(Struct, frozen=True):
 
 
 Members = Sequence[tuple[ArchiveLocation, str]]
-"""Members of one object, in their order, and their topics."""
+"""Members of one object, in order, with their topics."""
 
 
 class Copy(NamedTuple):
@@ -135,7 +135,7 @@ class Copy(NamedTuple):
 
 
 def copy_members(store: ArchiveStore, to: ArchiveStore, run: str, wanted: Iterable[Members]) -> Iterator[Copy]:
-    """Copy members of objects, each of which is read once. `run` is what names of copies begin with."""
+    """Copy members of objects, each of which is read once. `run` is the prefix of the copies' names."""
     together: defaultdict[str, bytearray] = defaultdict(bytearray)
     number = 0
     for location, topic, content, problem in _read_members(store, wanted):
@@ -165,7 +165,7 @@ def _copy_in_task(url: str, to_url: str, run: str, task: int, wanted: Iterable[M
 
 
 def _read_members(store: ArchiveStore, wanted: Iterable[Members]) -> Iterator[tuple[ArchiveLocation, str, bytes, str]]:
-    """Each member with its topic, its bytes, and what is wrong with it."""
+    """Each member with its topic, its bytes, and its problem."""
     spans = chain.from_iterable(map(group_into_spans, wanted))
     with ThreadPoolExecutor(READING_THREADS) as pool:
         while some := list(islice(spans, READING_THREADS)):
@@ -176,7 +176,7 @@ def _read_members(store: ArchiveStore, wanted: Iterable[Members]) -> Iterator[tu
 def group_into_spans(
     members: Sequence[tuple[ArchiveLocation, Knowledge]],
 ) -> Iterator[Sequence[tuple[ArchiveLocation, Knowledge]]]:
-    """What is read by one request, of members of one object and what is known of each."""
+    """Group members of one object so that one request reads each group."""
     span: list[tuple[ArchiveLocation, Knowledge]] = []
     for location, known in members:
         if span and location.start > span[-1][0].start + span[-1][0].length + MAX_SKIPPED_BYTES:
@@ -201,7 +201,7 @@ def _read_span(store: ArchiveStore, span: Members) -> Sequence[tuple[ArchiveLoca
 
 
 def find_problem(content: bytes, length: int) -> str:
-    """What is wrong with a member; nothing if it is whole."""
+    """The problem of a member; empty if it is whole."""
     if len(content) < length:
         return f"is cut off after {len(content)} of {length} bytes"
     try:
@@ -213,7 +213,7 @@ def find_problem(content: bytes, length: int) -> str:
 
 
 def _decompress(content: bytes) -> Iterator[bytes]:
-    """The text of gzip members, a piece at a time."""
+    """The text of gzip members, piece by piece."""
     rest = content
     while rest:
         unpacker = zlib.decompressobj(16 + zlib.MAX_WBITS)

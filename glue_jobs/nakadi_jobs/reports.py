@@ -23,7 +23,7 @@ NEEDS_ATTENTION = 3
 
 
 class SubjectProgress(Struct, frozen=True):
-    """How far a job is with the events of a subject, since a moment of the monotonic clock."""
+    """The progress of a job with the events of a subject, since a moment of the monotonic clock."""
 
     subject: str
     events: int
@@ -31,7 +31,7 @@ class SubjectProgress(Struct, frozen=True):
     done: int = 0
 
     def line(self, now: float) -> str:
-        """Done of all; as soon as some are done, how fast, and how many seconds are left."""
+        """The progress as text, and, once some events are done, the speed and the remaining seconds."""
         line = f"{self.subject}: {self.done} of {self.events} events"
         if not self.done or now <= self.since:
             return line
@@ -40,7 +40,7 @@ class SubjectProgress(Struct, frozen=True):
 
 
 class Report(Struct):
-    """Facts, warnings and complaints by subject. A complaint needs attention, so the exit code is 3."""
+    """Information, warnings and complaints by subject. A complaint needs attention, so the exit code is 3."""
 
     job: str
     started_at: datetime
@@ -55,32 +55,32 @@ class Report(Struct):
         self._add(self.facts, subject, fact, "")
 
     def warn(self, subject: str, warning: str) -> None:
-        """Add what is known and may go on; it does not change the exit code."""
+        """Add a warning about something known that may stay; it does not change the exit code."""
         self._add(self.warnings, subject, warning, "Warning: ")
 
     def count(self, what: str, subject: str, number: int) -> None:
-        """Add to what the report counts by subject."""
+        """Add to a count of a subject."""
         with self._lock:
             counted = self.details.setdefault(what, {})
             counted[subject] = counted.get(subject, 0) + number
 
     def keep_maximum(self, what: str, subject: str, value: float) -> None:
-        """Keep the greatest value that was measured of a subject."""
+        """Keep the greatest measured value of a subject."""
         with self._lock:
             measured = self.details.setdefault(what, {})
             measured[subject] = max(measured.get(subject, value), value)
 
     def complain(self, subject: str, complaint: str) -> None:
-        """Add what needs attention; the exit code is 3."""
+        """Add a complaint, which needs attention; the exit code is 3."""
         self._add(self.complaints, subject, complaint, "Needs attention: ")
 
     def expect(self, subject: str, events: int) -> None:
-        """Begin on a subject with so many events."""
+        """Begin with a subject that has this many events."""
         with self._lock:
             self.in_progress[subject] = SubjectProgress(subject, events, time.monotonic())
 
     def advance(self, subject: str, events: int) -> None:
-        """So many more events of a subject are done; with the last of them it is no longer under way."""
+        """Count processed events of a subject. After the last one, the subject is finished."""
         with self._lock:
             work = replace(self.in_progress[subject], done=self.in_progress[subject].done + events)
             self.in_progress[subject] = work
@@ -116,7 +116,7 @@ class Report(Struct):
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error, or of the error in Java that it stands for."""
+    """Return the first line of an error, or of the Java error that it wraps."""
     text = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
     return str(text).strip().partition("\n")[0][:500]
 

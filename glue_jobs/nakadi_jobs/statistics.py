@@ -54,12 +54,12 @@ from nakadi_jobs.measuring import (
 from nakadi_jobs.reading import Reading
 from nakadi_jobs.reports import first_line
 from nakadi_jobs.tables import Table
-from nakadi_jobs.transform import locate_lines, select_topics, select_wanted, wanted
+from nakadi_jobs.transform import locate_lines, make_wanted_frame, select_topics, select_wanted
 
 Result = TypeVar("Result")
 
 EVENT_TYPES_PER_JOB = 100
-"""Event types that are counted in one job of Spark: its plan has a part for each table."""
+"""The event types that one Spark job counts: its plan has a part for each table."""
 
 NO_EVENTS = "no events in the archive for this time"
 
@@ -74,7 +74,7 @@ Windows go to the table nakadi__statistics; measuring a window again replaces wh
 
 
 class MeasuredEventType(msgspec.Struct, frozen=True):
-    """What was measured of an event type."""
+    """The measurements of an event type."""
 
     event_type: EventType
     windows: Sequence[Traffic]
@@ -100,7 +100,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measure(work: JobContext) -> None:
-    """Measure every event type, write it down, and show it."""
+    """Measure every event type, store the results, and print them."""
     since, until, length = period(work.options, work.clock.now())
     # Spark need not think about these plans anew after each of their stages: what is counted soon is little.
     work.spark.conf.set("spark.sql.adaptive.enabled", "false")
@@ -120,7 +120,7 @@ def measure(work: JobContext) -> None:
 
 
 def period(options: argparse.Namespace, now: datetime) -> tuple[datetime, datetime, timedelta]:
-    """From the beginning of a window on, to before the current minute."""
+    """The measured time: from the beginning of a window to the beginning of the current minute."""
     length = timedelta(minutes=options.window_minutes)
     if length < timedelta(hours=1) or timedelta(days=1) % length:
         raise BadArguments("--window-minutes has to be at least 60, and a divisor of the 1440 of a day.")
@@ -139,7 +139,7 @@ def _measure_event_type(
     spans: Sequence[tuple[datetime, datetime]],
     consumers: int,
 ) -> MeasuredEventType:
-    """Each window by itself, and all of them together."""
+    """Measure each window, and all windows together."""
     partitions = event_type.timeline.partitions
     by_window: defaultdict[datetime, list[Count]] = defaultdict(list)
     for each in counts:
@@ -160,7 +160,7 @@ def _measure_event_type(
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where the events of an event type are counted: in its table, as far as that goes, and in the archive beyond."""
+    """Where to count the events of an event type: in its table as far as that goes, and in the archive from there."""
 
     event_type: EventType
     table: Table | None
@@ -168,21 +168,21 @@ class Source(msgspec.Struct, frozen=True):
     parts: Sequence[ArchiveRange]
 
     def rows(self) -> DataFrame:
-        """The rows of the table as it was when its files were looked for."""
+        """The rows of the table in the state in which its files were listed."""
         assert self.table is not None
         assert self.plan is not None
         return self.table.rows_of(self.plan.snapshot)
 
     @property
     def is_stamped(self) -> bool:
-        """Whether the broker writes into events who published them."""
+        """Whether the broker writes the publisher into events."""
         return self.event_type.category is not Category.UNDEFINED
 
 
 def count_all(
     work: JobContext, event_types: Sequence[EventType], since: datetime, until: datetime, length: timedelta
 ) -> Iterator[tuple[EventType, Sequence[Count]]]:
-    """Count the events of many event types in one job of Spark; if that fails, of each in one of its own."""
+    """Count the events of many event types in one Spark job. If that fails, count each event type in its own job."""
     sources = [
         source
         for each in event_types
@@ -202,7 +202,7 @@ def count_all(
 
 
 def _attempt(work: JobContext, event_type: EventType, attempt: Callable[[], Result]) -> Iterator[Result]:
-    """What is found of an event type, if the attempt succeeds. A failure with one stops no other."""
+    """The result for an event type, if the attempt succeeds. A failure with one does not stop the others."""
     try:
         yield attempt()
     except (Py4JError, PySparkException) as error:
@@ -212,7 +212,7 @@ def _attempt(work: JobContext, event_type: EventType, attempt: Callable[[], Resu
 
 
 def _find_active(work: JobContext, since: datetime) -> Sequence[EventType]:
-    """The event types with news: the others cost nothing but a look at their heads in the log index."""
+    """The event types with news. The others cost only a look at their heads in the log index."""
     event_types = list(work.selected_event_types())
     places = {
         each.id: [(one.topic, number) for one in each.timelines for number in range(one.partitions)]
@@ -229,7 +229,7 @@ def _find_active(work: JobContext, since: datetime) -> Sequence[EventType]:
 
 
 def _find_source(work: JobContext, event_type: EventType, since: datetime, until: datetime) -> Source:
-    """The table as far as it goes, and the archive beyond it. Of what is older than the period nothing is read."""
+    """The table as far as it goes, and the archive from there. Nothing older than the period is read."""
     table = events_table(work.spark, work.database, event_type)
     plan = table.plan_files(TimeRange("nakadi_time", since, until)) if table.exists() else None
     if plan is None or not plan.progress or not {"nakadi_size", "nakadi_publisher"} <= plan.columns:
@@ -252,7 +252,7 @@ def _parts_beyond(
 def _count_sources(
     work: JobContext, sources: Sequence[Source], since: datetime, until: datetime, length: timedelta
 ) -> Sequence[tuple[EventType, Sequence[Count]]]:
-    """Count events in tables and in the archive at once."""
+    """Count events in tables and in the archive in one job."""
     counts = _count_by_source(work, sources, since, until, length)
     earlier = [number for number, found in counts.items() if any(map(measuring.lacks_measurements, found))]
     if earlier:
@@ -286,7 +286,7 @@ def _count_by_source(
 
 
 def _count_in_files(work: JobContext, source: Source, request: CountRequest, until: datetime) -> Sequence[Count] | None:
-    """What the files of a table have; None if there is no table, or if its files cannot be read without Spark."""
+    """The counts of a table's files; None if there is no table, or if its files cannot be read without Spark."""
     if source.plan is None or not all(file.is_plain for file in source.plan.files):
         return None
     name, folder = source.event_type.name, f"{work.database}/{source.event_type.id}"
@@ -319,7 +319,7 @@ def _count_with_spark(
     until: datetime,
     length: timedelta,
 ) -> Iterator[tuple[int, Count]]:
-    """Count rows, and lines of the archive, in one job."""
+    """Count rows, and lines of the archive, in one Spark job."""
     parts = [part for source in sources for part in source.parts]
     count = partial(_collect_counts, sources, rows, since=since, until=until, length=length)
     if not parts:
@@ -355,11 +355,11 @@ def _select_lines(sources: Sequence[Source], reading: Reading) -> DataFrame:
         for line in source.event_type.timelines
     }
     lines = locate_lines(select_topics(reading.lines, (part.topic for part in reading.parts)))
-    return select_wanted(lines, wanted(lines.sparkSession, reading.parts, types))
+    return select_wanted(lines, make_wanted_frame(lines.sparkSession, reading.parts, types))
 
 
 def _report_gone(work: JobContext, source: Source) -> None:
-    """Count the offsets that have no event any more, and are in no table: what was published there is not measured."""
+    """Report offsets that no longer have events and are in no table: these events are not measured."""
     gone = sum(part.end - part.first - part.events for part in source.parts if part.events is not None)
     if gone:
         work.report.count("empty_offsets", source.event_type.name, gone)
@@ -419,7 +419,7 @@ def _draw(work: JobContext, until: datetime) -> None:
 
 
 def format_measurements(found: Sequence[MeasuredEventType]) -> str:
-    """What was measured, for a terminal."""
+    """Format measurements for a terminal."""
     head = (
         "event type",
         "events",

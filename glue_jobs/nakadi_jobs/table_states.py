@@ -1,4 +1,4 @@
-"""The registry's document about each table: the broker shows it, and uses it to see whether a job has work to do.
+"""The registry's document about each table. The broker shows it, and decides by it whether a job has work to do.
 
 A job writes the state after the commit that it describes. If the job is killed in between, the document describes the
 previous commit; the next run writes the right one, but does not know the misfits of the commit in between.
@@ -21,9 +21,9 @@ from nakadi_jobs.tables import Table
 def store_state(
     work: JobContext, event_type: EventType, table: Table, batch: Sequence[ArchiveRange], misfits: int, *, is_new: bool
 ) -> None:
-    """Write down what a table has after a batch was committed, and how long its oldest event had waited for that.
+    """Store what a table has after the commit of a batch, and how long its oldest event had waited.
 
-    In a table that is new, or was built anew, misfits are counted from the beginning.
+    In a new or rebuilt table, misfits are counted from the beginning.
     """
     waited = max(0.0, work.clock.now().timestamp() - min(part.since for part in batch) / 1e6)
     work.report.keep_maximum("latency_seconds", event_type.name, round(waited, 3))
@@ -32,7 +32,7 @@ def store_state(
 
 
 def store_missing_state(work: JobContext, event_type: EventType, table: Table) -> None:
-    """Write down what a table has, unless that is known already: an earlier run may have been killed before it did."""
+    """Store what a table has, unless the registry knows it: an earlier run may have been killed before it did so."""
     if not (text := table.progress()):
         return
     known = _find_state(work, event_type)
@@ -41,7 +41,7 @@ def store_missing_state(work: JobContext, event_type: EventType, table: Table) -
 
 
 def find_outdated(work: JobContext, event_types: Sequence[EventType]) -> Sequence[EventType]:
-    """Those that may have events that are not in their tables. Tables are not looked at for that."""
+    """The event types that may have events missing from their tables. This does not read the tables."""
     known = {
         document.key: table_state_from_body(document.body).next_offsets
         for document in work.registry.list(TABLE_STATES_KIND)
@@ -74,34 +74,34 @@ def remove_deletion_note(work: JobContext) -> None:
 
 
 def _find_state(work: JobContext, event_type: EventType) -> TableState | None:
-    """The state that is known, which is also that of a table which was moved to another name."""
+    """The known state, which also describes a table that was moved to another name."""
     document = work.registry.get(TABLE_STATES_KIND, event_type.id)
     return None if document is None else table_state_from_body(document.body)
 
 
 def acknowledge(registry: Registry, event_type: EventType) -> TableState | None:
-    """Note that all misfits and gaps of a table are known. Returns its state; None if it has no table."""
+    """Acknowledge all misfits and gaps of a table. Returns its state; None if it has no table."""
     state: TableState | None = None
 
-    def acknowledged(found: TableState | None) -> TableState | None:
+    def acknowledge_all(found: TableState | None) -> TableState | None:
         nonlocal state
         state = found and replace(
             found, acknowledged_misfits=found.misfit_count, acknowledged_unreadable=found.unreadable_count
         )
         return state
 
-    _change(registry, event_type, acknowledged)
+    _change(registry, event_type, acknowledge_all)
     return state
 
 
 def is_missing_acknowledged(work: JobContext, event_type: EventType, missing: int) -> bool:
-    """Whether an operator said of so many events that it is known that they are missing."""
+    """Whether an operator has acknowledged that this many events are missing."""
     state = _find_state(work, event_type)
     return state is not None and missing <= state.acknowledged_unreadable
 
 
 def warn_of_misfits(work: JobContext) -> None:
-    """Warn of misfits that earlier runs found, until they are acknowledged."""
+    """Warn about misfits of earlier runs until they are acknowledged."""
     found_now = work.report.details.get("misfits", {})
     names = {event_type.name for event_type in work.selected_event_types()}
     for name, state in states_by_name(work).items():
@@ -128,7 +128,7 @@ def _write(work: JobContext, event_type: EventType, table: Table, misfits: int, 
     )
 
     def keep_acknowledged(found: TableState | None) -> TableState:
-        """What is known is no more than there is: events that are found again may be missing again."""
+        """Limit acknowledged events to existing ones: events that were found again may be lost again."""
         if found is None:
             return state
         return replace(
@@ -143,7 +143,7 @@ def _write(work: JobContext, event_type: EventType, table: Table, misfits: int, 
 def _change(
     registry: Registry, event_type: EventType, changed: Callable[[TableState | None], TableState | None]
 ) -> None:
-    """Write another state, unless there is none to be. An acknowledgement may come between reading and writing."""
+    """Store a changed state, unless there is none. An acknowledgement may come between reading and writing."""
     while True:
         document = registry.get(TABLE_STATES_KIND, event_type.id)
         state = changed(None if document is None else table_state_from_body(document.body))

@@ -1,4 +1,4 @@
-"""Iceberg tables: it creates and extends them, and changes them by whole runs that either take effect or do not.
+"""Creates, extends and changes Iceberg tables. A run changes a table completely or not at all.
 
 A run writes to a branch of its own. At its end, the table takes over the branch, unless another run has changed the
 table meanwhile. The commit that stores the rows also stores how far the run has read.
@@ -48,30 +48,30 @@ MANIFEST_BYTES = "commit.manifest.target-size-bytes"
 
 MAIN_BRANCH = "main"
 BRANCH_PREFIX = "run_"
-"""How the branches of runs begin."""
+"""The prefix of the branches of runs."""
 
 DAY = timedelta(days=1)
 
 DAY_TAG_PREFIX = "day-"
-"""How the names of the states of days begin: day-2026-11-22."""
+"""The prefix of the tags for the states of days: day-2026-11-22."""
 
 BRANCH_LIFETIME = DAY
-"""A run that was killed leaves its branch for so long. No run takes longer."""
+"""How long the branch of a killed run stays. No run takes longer."""
 
 BOUNDED_COLUMNS = ("nakadi_timeline", "nakadi_partition", "nakadi_offset", "nakadi_time", "window_start")
-"""Columns whose bounds are worth having: tables are sorted by them."""
+"""Columns with useful bounds: tables are sorted by them."""
 
 SMALL_FILES = 8
-"""So many small files of a day are made one."""
+"""This many small files of a day are merged into one."""
 
 SMALL_BYTES = 32 * 1024 * 1024
 
 MAX_DELETE_FILES = 32
-"""So many lists of rows that were replaced are read with a file, until it is written anew without them."""
+"""If a file has more lists of replaced rows, it is rewritten without these rows."""
 
 
 class ChangedMeanwhile(Exception):
-    """Raised when another run changed the table since this one began."""
+    """Raised if another run has changed the table since this one began."""
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -85,7 +85,7 @@ class Table(msgspec.Struct, frozen=True):
 
     @property
     def plain_path(self) -> str:
-        """As Iceberg's procedures want it."""
+        """The path in the form that Iceberg's procedures need."""
         return f"{CATALOG}.{self.database}.{self.name}"
 
     # Reading
@@ -100,20 +100,20 @@ class Table(msgspec.Struct, frozen=True):
         return dict(self._java().properties())
 
     def columns(self) -> Struct:
-        """The columns that are there. Of one of texts it is not known what the texts are."""
+        """The columns of the table. For columns with texts, it is unknown what the texts contain."""
         return frame_columns(self.rows())
 
     def summary(self) -> Mapping[str, str]:
-        """What Iceberg counts: records, files and bytes."""
+        """Iceberg's counts: records, files and bytes."""
         snapshot = self._java().currentSnapshot()
         return {} if snapshot is None else dict(snapshot.summary())
 
     def progress(self) -> str:
-        """Return the progress that the last run stored; an empty text if there was none."""
+        """Return the progress that the last run stored; empty if there was none."""
         return self._read_progress(self._java())
 
     def state(self) -> tuple[DataFrame, str]:
-        """Return the rows and the progress of one moment, whatever other runs change meanwhile."""
+        """Return the rows and the progress of the same moment, whatever other runs change meanwhile."""
         java = self._java()
         return self.rows_of(java.currentSnapshot().snapshotId()), self._read_progress(java)
 
@@ -121,7 +121,7 @@ class Table(msgspec.Struct, frozen=True):
         return self.spark.sql(f"SELECT * FROM {self.path} VERSION AS OF {snapshot}")  # noqa: S608  # a number
 
     def plan_files(self, times: TimeRange) -> FilePlan:
-        """The files with rows of a time, and the progress of the same moment."""
+        """The files with rows of a time, and the progress at the same moment."""
         java = self._java()
         jvm: Any = self.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
         return FilePlan(
@@ -142,7 +142,7 @@ class Table(msgspec.Struct, frozen=True):
         return str(dict(java.properties()).get(PROGRESS_PROPERTY, ""))
 
     def file_form(self) -> FileForm:
-        """How files are to be that are written without Spark. Raises `OtherForm`."""
+        """The form of files that are written without Spark. Raises `UnsupportedForm`."""
         if self.properties().get(LAYOUT_PROPERTY):
             raise UnsupportedForm("it has a layout of its own")
         jvm: Any = self.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
@@ -164,12 +164,12 @@ class Table(msgspec.Struct, frozen=True):
             self._java().newAppend().commit()
 
     def set_order(self, *names: str) -> None:
-        """What tables are sorted by when their files are written anew."""
+        """Set the sort order for rewritten files."""
         if self._java().sortOrder().isUnsorted():
             self.spark.sql(f"ALTER TABLE {self.path} WRITE LOCALLY ORDERED BY {', '.join(names)}")
 
     def lay_out(self, layout: TableLayout) -> None:
-        """Partition and sort what is written from now on. Files that are there stay as they are."""
+        """Partition and sort new files in this way. Existing files stay as they are."""
         if self.properties().get(LAYOUT_PROPERTY, "") == layout.name:
             return
         jvm: Any = self.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
@@ -182,15 +182,15 @@ class Table(msgspec.Struct, frozen=True):
         update.set(LAYOUT_PROPERTY, layout.name).commit()
 
     def add(self, columns: Sequence[tuple[tuple[str, ...], str]]) -> None:
-        """Add columns in one change of the table, since each change writes a new description of all its columns."""
+        """Add columns in one change of the table, since each change writes a new description of all columns."""
         listed = [f"{'.'.join(f'`{step}`' for step in path)} {kind}" for path, kind in columns]
         if listed and not self._add(listed):
-            # Two runs may find columns missing, and the other one perhaps not all of these.
+            # Two runs may find missing columns, and the other one may have added only some of these.
             for each in listed:
                 self._add([each])
 
     def _add(self, columns: Sequence[str]) -> bool:
-        """Return false if one of them is there already; then none was added."""
+        """Add columns. Returns false, and adds none, if one of them exists already."""
         try:
             self.spark.sql(f"ALTER TABLE {self.path} ADD COLUMNS ({', '.join(columns)})")
         except (AnalysisException, Py4JJavaError) as error:
@@ -205,7 +205,7 @@ class Table(msgspec.Struct, frozen=True):
     # Changing
 
     def drop_other_states(self) -> None:
-        """Remove every branch and tag but the table itself; a run that goes on has to begin again."""
+        """Remove all branches and tags except the table itself; a run that is in progress has to begin again."""
         refs = self.spark.table(f"{self.path}.refs").where(f"name != '{MAIN_BRANCH}'").collect()
         for ref in refs:
             snapshots = self._java().manageSnapshots()
@@ -214,7 +214,7 @@ class Table(msgspec.Struct, frozen=True):
 
     @contextmanager
     def change(self) -> Iterator[Change]:
-        """Open a branch to write to. Without `publish` the table does not change."""
+        """Open a branch for writing. Without `publish`, the table does not change."""
         change = Change(self, f"{BRANCH_PREFIX}{uuid4().hex}")
         java = self._java()
         snapshots = java.manageSnapshots().createBranch(change.branch, java.currentSnapshot().snapshotId())
@@ -227,9 +227,9 @@ class Table(msgspec.Struct, frozen=True):
                 java.manageSnapshots().removeBranch(change.branch).commit()
 
     def rewrite(self, times: TimeRange, changed: ChangeContents) -> None:
-        """Put other files in place of those with rows of a time. Raises `ChangedMeanwhile`.
+        """Replace the files with rows of a time. Raises `ChangedMeanwhile`.
 
-        It is one commit, without a branch and without a job of Spark: it is for tables of few rows.
+        It is one commit without a branch and without a Spark job, for tables with few rows.
         """
         begun = self._retry_on_plain_files(lambda java, jvm: prepare_rewrite(java, jvm, times, changed))
         try:
@@ -241,11 +241,13 @@ class Table(msgspec.Struct, frozen=True):
             raise
 
     def contents(self, times: TimeRange) -> FileContents:
-        """What stands in the files that may have rows of a time, of a table of few rows."""
+        """The contents of the files that may have rows of a time, in a table with few rows."""
         return self._retry_on_plain_files(lambda java, jvm: read_contents(java, jvm, times))
 
     def _retry_on_plain_files(self, work: Callable[[Any, Any], Result]) -> Result:
-        """Let something read files, which are written anew before if another engine has only marked rows as deleted."""
+        """Run a task that reads files. If another engine has merely marked rows as deleted, rewrite the files, and run
+        it again.
+        """
         jvm: Any = self.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
         try:
             return work(self._java(), jvm)
@@ -258,7 +260,7 @@ class Table(msgspec.Struct, frozen=True):
     def tidy(
         self, now: datetime, *, keep_snapshots: timedelta, keep_days: int, orphans_after: timedelta
     ) -> Mapping[str, int]:
-        """Merge small files, name the states of days, expire old snapshots, and remove files that no snapshot has."""
+        """Merge small files, tag the states of days, expire old snapshots, and remove files without a snapshot."""
         self._tag_days(now.date(), keep_days)
         expired = now - keep_snapshots
         if keep_snapshots >= DAY:
@@ -285,7 +287,9 @@ class Table(msgspec.Struct, frozen=True):
         return int(done["rewritten_data_files_count"])
 
     def remove_replaced_rows(self) -> None:
-        """Write files anew that have rows which are only marked as replaced: these are in them, though not found."""
+        """Rewrite files with rows that are merely marked as replaced: queries do not find these rows, but the files
+        have them.
+        """
         if self._merges_on_read() and not self.spark.table(f"{self.path}.delete_files").isEmpty():
             self._write_without_deleted_rows()
 
@@ -302,7 +306,7 @@ class Table(msgspec.Struct, frozen=True):
         return not files.groupBy(*by).count().where(f"count >= {SMALL_FILES}").isEmpty()
 
     def _tag_days(self, today: date, keep_days: int) -> None:
-        """Give the last state of each day a name, unless the day is not over, or was too long ago."""
+        """Tag the last state of each day, unless the day is not over, or too long ago."""
         first, last = (f"{DAY_TAG_PREFIX}{each}" for each in (today - timedelta(days=keep_days), today))
         tags = self.spark.table(f"{self.path}.refs").where(f"name LIKE '{DAY_TAG_PREFIX}%'").collect()
         known = {row["name"] for row in tags}
@@ -334,14 +338,14 @@ class Table(msgspec.Struct, frozen=True):
         return {"old files removed": self.expire_snapshots_before(before)}
 
     def expire_snapshots_before(self, moment: datetime) -> int:
-        """Expire the snapshots from before a moment, and keep the progress that the last of them has."""
+        """Expire the snapshots from before a moment, but keep the progress that the last of them stores."""
         self.set(PROGRESS_PROPERTY, self.progress())
         at = f"TIMESTAMP '{moment:%Y-%m-%d %H:%M:%S.%f}'"
         done = self._call(f"expire_snapshots(table => '{self.plain_path}', older_than => {at}, retain_last => 1)")
         return int(done["deleted_data_files_count"])
 
     def is_tidy(self, now: datetime) -> bool:
-        """Whether the table was tidied within a day."""
+        """Whether the table was tidied in the last day."""
         return not self._is_tidying_due(now)
 
     def _is_tidying_due(self, now: datetime) -> bool:
@@ -356,10 +360,10 @@ class Table(msgspec.Struct, frozen=True):
         return self.spark.sql(statement).count()
 
     def remove_lost_files(self, before: datetime) -> int:
-        """Remove files of the table's folder that no snapshot has, written before a moment.
+        """Remove files in the table's folder that no snapshot uses, and that were written before a moment.
 
-        The procedure of the same purpose refuses files of the last day. This does not: it is for a caller who knows
-        that no other run is writing.
+        Iceberg's own procedure rejects files of the last day. This one does not: its caller knows that no other run is
+        writing.
         """
         if self._is_in_table_bucket():
             return 0
@@ -368,7 +372,7 @@ class Table(msgspec.Struct, frozen=True):
         return sum(1 for _ in found.orphanFileLocations())
 
     def _is_in_table_bucket(self) -> bool:
-        """Whether S3 Tables have its files: they cannot be listed, and lost ones are removed there."""
+        """Whether S3 Tables store its files: nobody can list them, and S3 removes lost ones."""
         return urlsplit(self.location()).netloc.endswith("--table-s3")
 
     def location(self) -> str:
@@ -376,7 +380,7 @@ class Table(msgspec.Struct, frozen=True):
         return str(self._java().location())
 
     def visible_files(self) -> frozenset[str]:
-        """The names of files all of whose rows the table has: none while it has rows that are marked as replaced."""
+        """The names of files without replaced rows; empty while rows are merely marked as replaced."""
         found = self.spark.table(f"{self.path}.files").select("content", "file_path").collect()
         if any(row["content"] for row in found):
             return frozenset()
@@ -389,8 +393,9 @@ class Table(msgspec.Struct, frozen=True):
         return frozenset(row[0].rpartition("/")[2] for row in manifests.union(lists).distinct().collect())
 
     def bounds(self) -> frozenset[bytes]:
-        """The smallest and greatest values of columns that manifests have, and the values of partitions as texts, also
-        those of deleted files."""
+        """The smallest and greatest column values in manifests, and the partition values as texts, including those of
+        deleted files.
+        """
         entries = self.spark.table(f"{self.path}.all_entries")
         found = ["map_values(data_file.lower_bounds)", "map_values(data_file.upper_bounds)"]
         if "partition" in entries.select("data_file.*").columns:
@@ -401,12 +406,12 @@ class Table(msgspec.Struct, frozen=True):
         return frozenset(bytes(row["bound"]) for row in bounds.where("bound is not null").distinct().collect())
 
     def forget_deleted_files(self) -> None:
-        """Write manifests anew without deleted files, of which they have bounds and values of partitions."""
+        """Rewrite manifests without deleted files, whose bounds and partition values they still have."""
         listed = self.spark.table(f"{self.path}.entries")
         if listed.where("status = 2").isEmpty():
             return
         total = self.spark.table(f"{self.path}.manifests").agg({"length": "sum"}).first()
-        # What would stay one manifest is not written anew.
+        # Rewriting a single manifest would change nothing.
         self.set(MANIFEST_BYTES, str(max(1, total[0] // 2 if total else 1)))
         try:
             for spec in self._java().specs().keySet():
@@ -432,7 +437,7 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct):
-    """A run's branch of a table."""
+    """The branch of a run."""
 
     table: Table
     branch: str
@@ -443,7 +448,9 @@ class Change(msgspec.Struct):
         return f"{CATALOG}.`{self.table.database}`.`{self.table.name}`.`branch_{self.branch}`"
 
     def append(self, rows: DataFrame, progress: str | None) -> int:
-        """Write rows, and how far the table is with them, unless that is stored elsewhere; how many there were."""
+        """Append rows, and store the progress of the table, unless that is stored elsewhere. Returns the number of
+        rows.
+        """
         writer = rows.writeTo(self.path).option("fanout-enabled", "true")
         if progress is not None:
             writer = writer.option(f"snapshot-property.{PROGRESS_PROPERTY}", progress)
@@ -451,7 +458,7 @@ class Change(msgspec.Struct):
         return self._count_added()
 
     def append_files(self, files: Sequence[NewFile], progress: str) -> int:
-        """Add files that are written; how many rows they have."""
+        """Add existing files. Returns the number of their rows."""
         jvm: Any = self.table.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
         append(self.table._java(), jvm, self.branch, files, {PROGRESS_PROPERTY: progress})  # noqa: SLF001  # the two are one
         return self._count_added()

@@ -1,4 +1,4 @@
-"""Turns the archive's lines into rows of tables. Nothing here reads or writes: tables in, tables out."""
+"""Turns the archive's lines into rows of tables. It reads and writes nothing: DataFrames in, DataFrames out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nakadi_jobs.exact_values import MISFIT, is_misfit, may_differ, read_exactly
 from nakadi_jobs.session import make_frame
 
 EVENT_MARKER = ',"event":'
-"""Where the event begins in a line; in a text the quotes would have a backslash before them."""
+"""The beginning of the event in a line. Inside a text, its quotes would have a backslash."""
 
 HEADER = (
     Field("topic", STRING),
@@ -49,17 +49,17 @@ PLACES = (
     ("nakadi_publisher", "string", "the application that published the event"),
     ("nakadi_event", "string", "the whole event as JSON, if the columns do not hold all of it"),
 )
-"""Columns that every table has: name, type, and what it says."""
+"""Columns that every table has: name, type, and meaning."""
 
 ORDER = ("nakadi_timeline", "nakadi_partition", "nakadi_offset")
-"""The columns that identify an event, and by which tables are sorted."""
+"""The columns that identify an event. Tables are sorted by them."""
 
 _BEGINNING = '{"topic":"'
 
 MAX_NAME_LENGTH = 260
-"""More characters than the name of a topic has."""
+"""Longer than any topic's name."""
 
-# What Spark makes of the beginning of a line, {"topic":"…","partition":0,"offset":17,"time":"2026-11-20T10:00:00…
+# How Spark parses the beginning of a line, {"topic":"…","partition":0,"offset":17,"time":"2026-11-20T10:00:00…
 _HEAD = f"substring_index(value, '{EVENT_MARKER}', 1)"
 _TOPIC = "substring_index(substring_index(head, '\"', 4), '\"', -1)"
 _PARTITION = "substring_index(substring_index(head, ',', 2), ':', -1)"
@@ -67,12 +67,14 @@ _OFFSET = "substring_index(substring_index(head, ',', 3), ':', -1)"
 _TIME = "substring_index(substring_index(head, '\"time\":\"', -1), '\"', 1)"
 
 SIZE = f"greatest(octet_length(value) - octet_length(head) - {len(EVENT_MARKER) + 1}, 0)"
-"""The event without what is around it."""
+"""The bytes of the event, without the rest of its line."""
 
 WANTED_COLUMNS = "topic string, partition int, from long, to long, type string, stamped boolean"
 
 
-def wanted(spark: SparkSession, parts: Iterable[ArchiveRange], types: Mapping[str, tuple[str, bool]]) -> DataFrame:
+def make_wanted_frame(
+    spark: SparkSession, parts: Iterable[ArchiveRange], types: Mapping[str, tuple[str, bool]]
+) -> DataFrame:
     """Return the offsets to take, with the number and the stamping of their event types."""
     found = join_ranges((each.topic, each.partition, each.first, each.end) for each in parts)
     return make_frame(spark, ((*each, *types[each[0]]) for each in found), WANTED_COLUMNS)
@@ -90,8 +92,8 @@ def select_topics(lines: DataFrame, topics: Iterable[str]) -> DataFrame:
 def locate_lines(lines: DataFrame) -> DataFrame:
     """Add the place of each line, taken from its beginning; `head` is the text before the event.
 
-    Lines are parsed only after it is known which of them are wanted: Spark would parse them once more to see whether
-    what they are joined by is there.
+    Lines are parsed only after the wanted ones are selected: otherwise Spark would parse them a second time, to check
+    that the columns for the join are not null.
     """
     return lines.select("*", F.expr(_HEAD).alias("head")).select(
         "value",
@@ -103,7 +105,7 @@ def locate_lines(lines: DataFrame) -> DataFrame:
 
 
 def select_wanted(lines: DataFrame, chosen: DataFrame) -> DataFrame:
-    """Those whose place was asked for, with what is known of their topics."""
+    """Select the lines with wanted places, and add the type and stamping of their topics."""
     same = [
         F.col("lines.topic") == F.col("chosen.topic"),
         F.col("lines.partition") == F.col("chosen.partition"),
@@ -114,11 +116,11 @@ def select_wanted(lines: DataFrame, chosen: DataFrame) -> DataFrame:
 
 
 def parse_lines(lines: DataFrame, columns: Struct, parts: Sequence[ArchiveRange]) -> DataFrame:
-    """What the lines say: `line`, the whole as a structure, beside the text as it was, and its place.
+    """Parse lines: `line` is the whole as a structure, beside the text as it was, and its place.
 
-    `doubtful` says whether a value was perhaps not what Spark makes of it: those lines were read with care. `misfit`
-    says whether one had another type than its column, or nothing could be read at all. Each step copies the lines, so
-    there are two.
+    `doubtful` says that Spark may have changed a value, so the line was read exactly. `misfit` says that a value had
+    another type than its column, or that the line was unreadable. Each step copies the lines, so there are only two
+    steps.
     """
     line = _line(columns)
     if columns.fields and contains_several_types(line):
@@ -139,23 +141,23 @@ def parse_lines(lines: DataFrame, columns: Struct, parts: Sequence[ArchiveRange]
 
 
 def _prevent_reparsing(expression: str) -> str:
-    """The same in other words, which keep Spark from parsing each line once more for a condition on what was parsed."""
+    """An equivalent expression that keeps Spark from parsing each line again for a condition on its parsed values."""
     return f"if(monotonically_increasing_id() >= 0, {expression}, null)"
 
 
 def select_placed(lines: DataFrame, parts: Sequence[ArchiveRange]) -> DataFrame:
-    """The parsed lines whose place was asked for.
+    """The parsed lines with wanted places.
 
-    Copies of an event in objects that were replaced are among them: whether there are any is seen by the number.
+    They may include copies of an event in replaced objects; the number of lines reveals that.
     """
     return lines.where(" or ".join(_conditions(parts)) or "false")
 
 
 def _place_columns(parts: Sequence[ArchiveRange]) -> Mapping[str, Column]:
-    """Partition, offset and timeline of a line; what cannot be parsed has them nevertheless."""
+    """Partition, offset and timeline of a line, even of an unparsable one."""
     return {
-        "partition": F.expr(f"coalesce(line.partition, cast({_in_head(_PARTITION)} as int))"),
-        "offset": F.expr(f"coalesce(line.offset, cast({_in_head(_OFFSET)} as bigint))"),
+        "partition": F.expr(f"coalesce(line.partition, cast({_evaluate_on_head(_PARTITION)} as int))"),
+        "offset": F.expr(f"coalesce(line.offset, cast({_evaluate_on_head(_OFFSET)} as bigint))"),
         "timeline": F.expr(f"case {' '.join(_timeline_cases(parts))} end"),
     }
 
@@ -168,7 +170,7 @@ def _timeline_cases(parts: Sequence[ArchiveRange]) -> Iterator[str]:
 
 
 def _conditions(parts: Sequence[ArchiveRange]) -> Iterator[str]:
-    """One for each stretch of offsets without a hole."""
+    """One condition for each stretch of offsets without a hole."""
     for timeline, partition, first, end in join_ranges(
         (each.timeline, each.partition, each.first, each.end) for each in parts
     ):
@@ -176,7 +178,7 @@ def _conditions(parts: Sequence[ArchiveRange]) -> Iterator[str]:
 
 
 def join_ranges(ranges: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Ranges, the ends of which are their last two members, without those that go on where another one ends."""
+    """Join adjacent ranges. The last two members of a range are its ends."""
     last: tuple[Any, ...] = ()
     for each in sorted(set(ranges)):
         *place, first, end = each
@@ -191,7 +193,7 @@ def join_ranges(ranges: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
 
 
 def range_condition(ranges: Iterable[tuple[int, int, int, int]]) -> str:
-    """The condition for rows in ranges of timeline, partition, first offset and end: files are chosen by it."""
+    """The condition for rows in ranges of timeline, partition, first offset and end. It also selects files."""
     timeline, partition, offset = ORDER
     conditions = (
         f"({timeline} = {order} and {partition} = {number} and {offset} >= {first} and {offset} < {end})"
@@ -203,8 +205,8 @@ def range_condition(ranges: Iterable[tuple[int, int, int, int]]) -> str:
 def rows(events: DataFrame, columns: Struct) -> DataFrame:
     """The rows of the table: places, payload, and the text where it is needed.
 
-    Where columns hold all that an event can have, that is not looked at for each of them. Times are those of UTC, which
-    a session of the jobs has: for a Z, Spark would compile a regular expression each time.
+    If columns hold everything that an event can have, no event is checked for more. Times are in UTC, the zone of the
+    jobs' sessions: for a Z, Spark would compile a regular expression each time.
     """
     line = _line(columns)
     misfit = F.col("misfit")
@@ -219,12 +221,14 @@ def rows(events: DataFrame, columns: Struct) -> DataFrame:
         "nakadi_timeline": F.col("timeline"),
         "nakadi_partition": F.col("partition"),
         "nakadi_offset": F.col("offset"),
-        "nakadi_time": F.expr(f"cast(trim(trailing 'Z' from coalesce(line.time, {_in_head(_TIME)})) as timestamp)"),
+        "nakadi_time": F.expr(
+            f"cast(trim(trailing 'Z' from coalesce(line.time, {_evaluate_on_head(_TIME)})) as timestamp)"
+        ),
         "nakadi_key": F.col("line.key"),
         "nakadi_owner": F.when(F.col("line.owner").isNotNull(), owner),
         "nakadi_directed_to": F.col("line.directed_to"),
         "nakadi_tombstone": tombstone,
-        "nakadi_size": F.expr(_in_head(SIZE)),
+        "nakadi_size": F.expr(_evaluate_on_head(SIZE)),
         "nakadi_publisher": F.expr(_publisher_expression(columns)),
         "nakadi_event": F.when(~tombstone & incomplete, text),
         MISFIT: misfit,
@@ -234,7 +238,7 @@ def rows(events: DataFrame, columns: Struct) -> DataFrame:
 
 
 def _publisher_expression(columns: Struct) -> str:
-    """Who published, from the metadata. An event that could not be read has it in its text."""
+    """The publisher, from the metadata, or from the text of an unreadable event."""
     metadata = next((field.kind for field in columns.fields if field.name == "metadata"), None)
     known = {field.name: field.kind for field in metadata.fields} if isinstance(metadata, Struct) else {}
     # Where the broker adds no metadata, a publisher may have something else in a property that is called so.
@@ -244,12 +248,12 @@ def _publisher_expression(columns: Struct) -> str:
     return f"coalesce(line.event.metadata.published_by, if(misfit, {in_text}, null))"
 
 
-def _in_head(expression: str) -> str:
+def _evaluate_on_head(expression: str) -> str:
     return re.sub(r"\bhead\b", _HEAD, expression)
 
 
 def frame_columns(rows: DataFrame) -> Struct:
-    """The columns that rows have. Of one of texts it is not known what the texts are."""
+    """The columns of rows. For columns with texts, it is unknown what the texts contain."""
     found = _frame_kind(rows.schema)
     assert isinstance(found, Struct)
     return found
@@ -267,12 +271,12 @@ def _frame_kind(found: DataType) -> Kind:
 
 
 def sort_events(events: DataFrame) -> DataFrame:
-    """As tables keep them: by day, and in a day by their place."""
+    """Sort events as tables do: by day, and within a day by place."""
     return events.sortWithinPartitions(F.to_date("nakadi_time"), *ORDER)
 
 
 def newest_per_key(events: DataFrame) -> DataFrame:
-    """Of the events of each key the newest, which may be a tombstone. Events without a key are left out."""
+    """The newest event of each key, which may be a tombstone. Events without a key are left out."""
     newness = F.struct("nakadi_timeline", "nakadi_time", "nakadi_partition", "nakadi_offset")
     whole = F.struct(*(F.col(f"`{name}`") for name in events.columns))
     newest = events.where("nakadi_key is not null").groupBy("nakadi_key").agg(F.max_by(whole, newness).alias("newest"))
@@ -280,14 +284,14 @@ def newest_per_key(events: DataFrame) -> DataFrame:
 
 
 def _line(columns: Struct) -> Struct:
-    """A line whose event has these columns; without any, the event is its text."""
+    """A line whose event has these columns; without columns, the event is a text."""
     return Struct(
         (*HEADER, Field("event", columns) if columns.fields else Field("event", STRING, has_several_types=True))
     )
 
 
 def count_names(text: str) -> str:
-    """At least as many as there are members."""
+    """An expression for at least the number of members."""
     return f"((octet_length({text}) - octet_length(replace({text}, '\":', ''))) div 2)"
 
 
@@ -305,10 +309,11 @@ def _count_members(value: str, field: Field, depth: int) -> str:
 
 
 def _complete_members(values: str, kind: Struct) -> tuple[int, list[str]] | None:
-    """How many members such a structure has, if it has all, and what is true or unknown if one in a list lacks some.
+    """The number of members of a structure that has all of them, and a condition that is true or unknown if a list
+    element lacks some.
 
-    Nothing for a structure with members that are neither plain nor such structures. Spark compiles no lambdas; asked
-    for a value in a list that it does not find there, it says that it does not know, if an element is null.
+    Nothing for a structure with members that are neither plain nor such structures. Spark does not compile lambdas; and
+    if an element is null, it answers "unknown" when asked whether a list contains a value.
     """
     members, lacking = 0, list[str]()
     for field in kind.fields:
@@ -335,7 +340,7 @@ def _complete_members(values: str, kind: Struct) -> tuple[int, list[str]] | None
 
 
 UNLIKELY_VALUES = {"string": r"\u0000", "timestamp": "0001-01-01"}
-"""A value that hardly any event has: where one has it, members are counted one by one."""
+"""Values that hardly any event has. If an event has one, its members are counted one by one."""
 
 
 def _is_plain(kind: Kind) -> bool:
@@ -364,7 +369,7 @@ def _count_nested(value: str, kind: Kind, depth: int) -> str:
 
 
 def _balanced_sum(terms: Sequence[str]) -> str:
-    """A sum by halves: one by one, a thousand terms would be nested more deeply than Spark's stack is."""
+    """A sum by halves: added one by one, a thousand terms would nest too deeply for Spark's stack."""
     if len(terms) < 2:
         return f"({terms[0] if terms else 0})"
     half = len(terms) // 2
@@ -372,6 +377,8 @@ def _balanced_sum(terms: Sequence[str]) -> str:
 
 
 def _count_json_members(value: str) -> str:
-    """At most as many as there are. A text that is no object and no array was something else when it was written."""
+    """An expression for at most the number of members. A text that is neither object nor array was another value
+    originally.
+    """
     certain = f"({count_names(value)} - (octet_length({value}) - octet_length(replace({value}, '\\\\\":', ''))) div 3)"
     return f"coalesce(if(substring({value}, 1, 1) in ('{{', '['), {certain}, -1), 0)"

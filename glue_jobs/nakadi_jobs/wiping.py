@@ -11,7 +11,7 @@ from nakadi_jobs.command import JobContext, log_index_url, registry_url
 
 
 def wipe_data_files(work: JobContext, event_log_url: str) -> None:
-    """Wipe the data files that the job works on. What cannot be done now is left to the broker, and reported."""
+    """Wipe the job's data files. The broker does later what is impossible now; the report says so."""
     urls = (event_log_url, registry_url(work.options), log_index_url(work.options))
     paths = data_file_paths(urls)
     is_done_by_path = {path.name: _is_wiped(path) for path in paths}
