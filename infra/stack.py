@@ -1,4 +1,4 @@
-"""Three stacks: one keeps what people stored; one serves it, and one works on it, and both can be thrown away."""
+"""Three stacks: one stores the data, one serves it, and one runs jobs on it. The latter two can be replaced freely."""
 
 from __future__ import annotations
 

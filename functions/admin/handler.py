@@ -1,4 +1,4 @@
-"""Settings, storages, and what the broker says of itself."""
+"""Administration: settings, storages, health, metrics and the description of the API."""
 
 from nakadi.app.functions import make_http_function
 

@@ -1,4 +1,6 @@
-"""On a schedule: retention, compaction, leftovers, dead letters to redrive, stalled subscriptions, tables with news."""
+"""Scheduled housekeeping: retention, compaction, cleaning up, redriven dead letters, stalled subscriptions, tables with
+news.
+"""
 
 import os
 from contextlib import suppress
@@ -13,22 +15,24 @@ from nakadi.app.functions import FunctionMetrics, HandleInvocation, LambdaFuncti
 from nakadi.app.settings import read_settings
 from nakadi.common.chores import failed_chore_counts, run_and_log_failure
 
-# More than the gateway itself waits.
+# Seconds; the gateway itself waits for less.
 PATIENCE = 60.0
 
-# No commit to a table is missed by a round that begins late; one that is seen twice is the same maximum.
+# Even a late round misses no commit to a table. Seeing a commit twice does not change the maximum.
 TWO_ROUNDS = timedelta(minutes=10)
 
 
 def ask(url: str) -> None:
-    """Keep the gateway's way to the streaming service open: any answer is one, and none is a fault."""
+    """Keep the link from the gateway to the streaming service active. Any answer does so, and no answer is an error."""
     with suppress(HTTPError):
         urlopen(url, timeout=PATIENCE).close()  # noqa: S310  # the address of our own API, which the deployment tells
 
 
 def keep_tables(broker: BrokerServices) -> tuple[float, float]:
-    """Start the job that brings tables up to date, when events wait for it. Returns how many seconds the oldest of them
-    has waited, and how many the oldest had waited of those that came into tables since the last round."""
+    """Start the job that updates tables if events wait for it. Returns two numbers of seconds: how long the oldest
+    waiting event has waited, and how long the oldest event had waited of those that came into tables since the last
+    round.
+    """
     lags, job = broker.table_lag_monitor, broker.settings.table_job
     if lags is None or not job:
         return 0.0, 0.0
@@ -38,7 +42,7 @@ def keep_tables(broker: BrokerServices) -> tuple[float, float]:
 
 
 def start(job: str) -> None:
-    """Start a job of Glue. One that is running will see what is new, or be followed by another run."""
+    """Start a Glue job. If it is running, it will see the news, or another run will follow."""
     import boto3  # noqa: PLC0415  # only rounds with news need it
 
     glue = boto3.client("glue")
@@ -59,7 +63,7 @@ def opened(counts: FunctionMetrics) -> HandleInvocation:
         before = sum(failed_chore_counts().values())
         lag = broker.run_housekeeping()
         table_lag, table_latency = keep_tables(broker)
-        # A metric is paid for as soon as it is sent, so no metric is sent where there is nothing to report.
+        # AWS charges for each metric that is sent, so nothing is sent if there is nothing to report.
         for name, count in (
             ("FailedChores", sum(failed_chore_counts().values()) - before),
             ("StalledSubscriptions", len(broker.subscription_services.stalled_subscriptions.stalled_ids)),

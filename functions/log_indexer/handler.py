@@ -1,4 +1,6 @@
-"""Archiving events for all processes: batches of a Kinesis stream, which it counts, or topics, started by the clock."""
+"""Archives events for all processes: from batches of a Kinesis stream, which it indexes, or on a schedule from
+topics.
+"""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Publishing and deleting events."""
+"""Publishes and deletes events."""
 
 from nakadi.app.functions import make_http_function
 

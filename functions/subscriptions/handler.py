@@ -1,4 +1,4 @@
-"""Subscriptions: making, finding and changing them, their cursors and statistics."""
+"""Subscriptions, their cursors and their statistics."""
 
 import nakadi.engines.dynamodb.coordination  # noqa: F401  # loaded while the function starts
 from nakadi.app.functions import make_http_function

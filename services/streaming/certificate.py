@@ -1,7 +1,8 @@
-"""TLS with a certificate of the process's own: what comes from the load balancer is encrypted, and nothing is proven.
+"""TLS with a certificate that the process creates itself. It encrypts the traffic from the load balancer, and proves
+nothing.
 
-A load balancer takes any certificate of its targets. So traffic cannot be read on its way; that a task is a task is
-known by its security group.
+A load balancer accepts any certificate of its targets. Encryption keeps others from reading the traffic; only the
+security group ensures that a target is a task.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from cryptography.x509.oid import NameOID
 
 NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "nakadi-streaming")])
 
-# Clocks differ, and no task lives for a year.
+# Clocks may differ, and no task lives for a year.
 BEFORE, AFTER = timedelta(days=1), timedelta(days=3650)
 
 
 def tls(now: datetime | None = None) -> ssl.SSLContext:
-    """A context to serve with. Its key is made anew, and is never in a file system."""
+    """A server-side TLS context. Its key is new, and never in a file system."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     with os.fdopen(os.memfd_create("certificate"), "wb") as memory:
@@ -33,7 +34,7 @@ def tls(now: datetime | None = None) -> ssl.SSLContext:
 
 
 def _certificate(now: datetime) -> bytes:
-    """The key and the certificate that it signs, as PEM."""
+    """A new key and the certificate that it signs, as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = (
         x509.CertificateBuilder()

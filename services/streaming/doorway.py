@@ -1,4 +1,4 @@
-"""What lies between the server and the application here: a gateway's prefix; and what CloudWatch gets."""
+"""What stands between the server and the application here: the gateway's path prefix, and metrics for CloudWatch."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from nakadi.model.outcomes import Outcome
 
 NAMESPACE = "Nakadi"
 
-# The gateway answers the usual path by itself, and asks this service by another one.
+# The gateway itself answers the usual path, and forwards this one.
 ASKED_BY_THE_GATEWAY, HEALTH = "/health/streams", "/health"
 EVERY_SECONDS = 60.0
 
 
 class Doorway:
-    """An application behind a gateway that may put the name of its stage in front of a path."""
+    """An application behind a gateway, which may add the name of its stage to the path."""
 
     def __init__(self, application: Application, prefix: str) -> None:
         self._application = application
@@ -56,15 +56,15 @@ class Doorway:
 
 
 async def tell(metrics: Metrics, name: str, *, every_seconds: float = EVERY_SECONDS, to: TextIO = sys.stdout) -> None:
-    """Write how many streams are open, until cancelled, in the format that CloudWatch makes metrics of."""
+    """Write the number of open streams until cancelled, in the format from which CloudWatch makes metrics."""
     while True:
         streams = round(sum(metrics.open_streams.rows().values()))
-        to.write(json.dumps(measured(name, streams, time.time())) + "\n")
+        to.write(json.dumps(open_streams_metric(name, streams, time.time())) + "\n")
         to.flush()
         await asyncio.sleep(every_seconds)
 
 
-def measured(name: str, streams: int, now: float) -> dict[str, object]:
+def open_streams_metric(name: str, streams: int, now: float) -> dict[str, object]:
     metric = {"Name": "OpenStreams", "Unit": "Count"}
     directive = {"Namespace": NAMESPACE, "Dimensions": [["service"]], "Metrics": [metric]}
     return {

@@ -1,6 +1,6 @@
-"""The program of the process that serves streams, behind the load balancer: `python -m services.streaming`.
+"""The program that serves streams behind the load balancer: `python -m services.streaming`.
 
-What it reads from and whom it lets in is in the same NAKADI_* variables as everywhere else.
+The usual NAKADI_* variables name its stores and its token issuer.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
         server = Server(
             doorway,
             threads=options.threads,
-            # What is left is for closing what the streams had open.
+            # The remaining time is for closing what the streams had opened.
             grace_seconds=max(0.8 * options.grace_seconds, options.grace_seconds - CLOSING_SECONDS),
             keep_alive_seconds=options.keep_alive_seconds,
             limits=RequestLimits(max_memory_bytes=settings.max_request_memory_bytes),

@@ -8,7 +8,7 @@ import pytest
 
 from nakadi.common.metrics import Metrics
 from nakadi.http.message import Request, Response
-from services.streaming.doorway import Doorway, measured, tell
+from services.streaming.doorway import Doorway, open_streams_metric, tell
 
 
 @pytest.mark.parametrize("target", ["/api/health/streams", "/health/streams", "/api/health"])
@@ -28,7 +28,7 @@ def test_the_gateway_can_ask_whether_it_is_well(target):
 
 def test_a_metric_is_a_line():
     """CloudWatch reads the number of open streams from a line of JSON."""
-    line = measured("nakadi-dev-streaming", 7, 1_700_000_000.5)
+    line = open_streams_metric("nakadi-dev-streaming", 7, 1_700_000_000.5)
 
     directive = line["_aws"]["CloudWatchMetrics"][0]
     assert line["_aws"]["Timestamp"] == 1_700_000_000_500
