@@ -99,7 +99,7 @@ def test_damaged_parts_are_gaps(index):
 
     progress = NO_PROGRESS.after_reading([found[0], found[2]], [found[1]])
 
-    assert offsets(index, Progress.read(progress.written())) == [(0, damaged.first_offset, damaged.end_offset)]
+    assert offsets(index, Progress.read(progress.to_text())) == [(0, damaged.first_offset, damaged.end_offset)]
     assert offsets(index, progress.after_reading(unread_parts(index, EVENT_TYPE, progress), ())) == []
 
 

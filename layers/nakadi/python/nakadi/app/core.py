@@ -20,7 +20,9 @@ from nakadi.common.metrics import Metrics
 from nakadi.common.work import LongWorkQueue
 from nakadi.engines.archive.policy import ArchivePolicy
 from nakadi.engines.archive.stores import open_archive_if_set
+from nakadi.event_types.deletion import DeletedEventTypeCleanup
 from nakadi.event_types.repository import EVENT_TYPES_KIND, EventTypes
+from nakadi.event_types.snapshot import CursorResolver
 from nakadi.event_types.storages import Storages
 from nakadi.event_types.topic_directory import TopicDirectory
 from nakadi.http.application import Authenticate
@@ -83,6 +85,8 @@ class BrokerCore:
         )
         event_type_cache: Cache[str, EventType] = Cache(clock, settings.cache_seconds, watch, EVENT_TYPES_KIND)
         self.event_types = EventTypes(registry, self.with_cache_metrics("event_types", event_type_cache))
+        self.cursor_resolver = CursorResolver(self.logs)
+        self.deleted_event_type_cleanup = DeletedEventTypeCleanup(registry, self.logs)
 
     def _find_storage(self, storage_id: str) -> Storage | None:
         return self.storages.find(storage_id)

@@ -8,7 +8,7 @@ from nakadi.app.core import BrokerCore
 from nakadi.common.work import LongWorkQueue
 from nakadi.event_types.adoption import TopicAdoption
 from nakadi.event_types.creation import EventTypeCreation
-from nakadi.event_types.deletion import DeletedEventTypeCleanup, EventTypeDeletion, GetDependents
+from nakadi.event_types.deletion import EventTypeDeletion, GetDependents
 from nakadi.event_types.repartitioning import Repartitioning
 from nakadi.event_types.rules import EventTypeLimits
 from nakadi.event_types.schema_versions import SchemaVersions
@@ -35,7 +35,6 @@ def make_registration_services(
     *,
     deduplication: DeduplicatingLogs,
     timelines: Timelines,
-    deleted_event_type_cleanup: DeletedEventTypeCleanup,
     get_dependents: GetDependents,
 ) -> RegistrationServices:
     """`get_dependents` is called when something asks for them: they are not loaded before."""
@@ -76,7 +75,7 @@ def make_registration_services(
             event_types=core.event_types,
             permissions=core.permissions,
             features=core.features,
-            deleted_event_type_cleanup=deleted_event_type_cleanup,
+            deleted_event_type_cleanup=core.deleted_event_type_cleanup,
             dependents=get_dependents,
         ),
         repartitioning=Repartitioning(
@@ -93,7 +92,7 @@ def make_registration_services(
             event_types=core.event_types,
             logs=core.logs,
             deduplication=deduplication,
-            deleted_event_type_cleanup=deleted_event_type_cleanup,
+            deleted_event_type_cleanup=core.deleted_event_type_cleanup,
             dependents=get_dependents,
             clock=core.clock,
         ),

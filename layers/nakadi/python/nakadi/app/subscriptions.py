@@ -8,7 +8,6 @@ from nakadi.app.core import BrokerCore
 from nakadi.app.settings import Settings
 from nakadi.common.caching import Cache
 from nakadi.delivery.sinks import Sinks
-from nakadi.event_types.snapshot import CursorResolver
 from nakadi.http.routes.subscriptions import SubscriptionHandlers
 from nakadi.model.subscription import Subscription
 from nakadi.ports.coordination import Coordination
@@ -43,20 +42,18 @@ class SubscriptionServices(Struct, frozen=True, kw_only=True):
     stalled_subscriptions: StalledSubscriptions
 
 
-def make_subscription_services(
-    core: BrokerCore, coordination: Coordination, cursor_resolver: CursorResolver
-) -> SubscriptionServices:
+def make_subscription_services(core: BrokerCore, coordination: Coordination) -> SubscriptionServices:
     cache = Cache[str, Subscription](core.clock, core.settings.cache_seconds, core.watch, SUBSCRIPTIONS)
     core.metrics.add_cache_sources("subscriptions", lambda: cache.hits, lambda: cache.misses)
     subscriptions = Subscriptions(core.registry, cache, core.clock)
     offset_initialisation = OffsetInitialisation(
-        event_types=core.event_types, cursor_resolver=cursor_resolver, coordination=coordination, clock=core.clock
+        event_types=core.event_types, cursor_resolver=core.cursor_resolver, coordination=coordination, clock=core.clock
     )
     redrive_attachment = RedriveAttachment(
         subscription_repository=subscriptions,
         event_types=core.event_types,
         features=core.features,
-        cursor_resolver=cursor_resolver,
+        cursor_resolver=core.cursor_resolver,
         logs=core.logs,
         coordination=coordination,
         initialisation=offset_initialisation,
@@ -73,7 +70,7 @@ def make_subscription_services(
     stats = SubscriptionStats(
         subscription_repository=subscriptions,
         event_types=core.event_types,
-        cursor_resolver=cursor_resolver,
+        cursor_resolver=core.cursor_resolver,
         permissions=core.permissions,
         coordination=coordination,
         leases=leases,
@@ -131,7 +128,6 @@ def make_subscription_requests(
     core: BrokerCore,
     services: SubscriptionServices,
     coordination: Coordination,
-    cursor_resolver: CursorResolver,
     sinks: Sinks,
 ) -> SubscriptionRequests:
     subscriptions = services.subscriptions
@@ -139,7 +135,7 @@ def make_subscription_requests(
     creation = SubscriptionCreation(
         subscription_repository=subscriptions,
         event_types=core.event_types,
-        cursor_resolver=cursor_resolver,
+        cursor_resolver=core.cursor_resolver,
         permissions=core.permissions,
         features=core.features,
         clock=core.clock,
@@ -164,7 +160,7 @@ def make_subscription_requests(
         cursors=SubscriptionCursors(
             subscription_repository=subscriptions,
             event_types=core.event_types,
-            cursor_resolver=cursor_resolver,
+            cursor_resolver=core.cursor_resolver,
             permissions=core.permissions,
             coordination=coordination,
             initialisation=services.offset_initialisation,

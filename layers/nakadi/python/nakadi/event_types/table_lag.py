@@ -62,6 +62,10 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
         for gone in self.table_states_by_event_type.keys() - known.keys():
             del self.table_states_by_event_type[gone]
 
+    def close(self) -> None:
+        """Close the log index, which the monitor owns."""
+        self.log_index.close()
+
     @property
     def greatest_lag_seconds(self) -> float:
         return max(self.lag_seconds_by_event_type.values(), default=0.0)
