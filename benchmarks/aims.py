@@ -1,9 +1,9 @@
-"""What was aimed at, and what was seen: one table of the figures that the other benchmarks have written.
+"""Compares the figures of the other benchmarks with their aims, in one table.
 
     python benchmarks/aims.py FOLDER
 
-reads FOLDER/publish.json, workers.json, stream.json, subscriptions.json and archive.json. Rates are what this machine
-can do; what stands beside a floor, a reference or another figure was measured in the same run.
+reads FOLDER/publish.json, workers.json, stream.json, subscriptions.json and archive.json. Rates depend on
+the machine; a floor, a reference or another figure beside them was measured in the same run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Figures = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Aim:
-    """A figure by its name, or made of several, and what it should be at least or at most."""
+    """A named figure, or one computed from several, and its aim: a lower or an upper limit."""
 
     about: str
     value: str | Callable[[Figures], float]
@@ -34,14 +34,14 @@ class Aim:
         except KeyError:
             return f"| {self.about} | not measured | {self.limit} | |"
         is_met = (self.least is None or seen >= self.least) and (self.most is None or seen <= self.most)
-        return f"| {self.about} | {shown(seen)} | {self.limit} | {'yes' if is_met else 'no'} |"
+        return f"| {self.about} | {format_value(seen)} | {self.limit} | {'yes' if is_met else 'no'} |"
 
     @property
     def limit(self) -> str:
-        return f"≥ {shown(self.least)}" if self.least is not None else f"≤ {shown(self.most or 0)}"
+        return f"≥ {format_value(self.least)}" if self.least is not None else f"≤ {format_value(self.most or 0)}"
 
 
-def shown(value: float) -> str:
+def format_value(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
@@ -59,7 +59,7 @@ def publishing_aims(batch: int, clients: int, events_per_second: float) -> list[
     ]
 
 
-def quotient(of: str, by: str, factor: float = 1.0) -> Callable[[Figures], float]:
+def ratio_of(of: str, by: str, factor: float = 1.0) -> Callable[[Figures], float]:
     return lambda figures: figures[of] / figures[by] * factor
 
 
@@ -67,12 +67,12 @@ AIMS = [
     *[aim for clients in (1, 8, 64) for aim in publishing_aims(100, clients, 130_000)],
     Aim(
         "publish, 100 a batch: 64 clients against 8",
-        quotient(publishing(100, 64, "requests_per_s"), publishing(100, 8, "requests_per_s")),
+        ratio_of(publishing(100, 64, "requests_per_s"), publishing(100, 8, "requests_per_s")),
         least=1.0,
     ),
     Aim(
         "publish, 100 a batch, 64 clients: p99 in p50",
-        quotient(publishing(100, 64, "p99_ms"), publishing(100, 64, "p50_ms")),
+        ratio_of(publishing(100, 64, "p99_ms"), publishing(100, 64, "p50_ms")),
         most=3.0,
     ),
     *[aim for clients in (8, 64) for aim in publishing_aims(1, clients, 9_000)],

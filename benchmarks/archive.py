@@ -1,15 +1,14 @@
-"""How fast are old events read from the archive, and what does archiving cost those who publish?
+"""How fast can one read old events from the archive, and how much does archiving slow down publishers?
 
     python benchmarks/archive.py [replay] [publish] [windows] [--quick] [--json FILE]
 
-* Replay: the same events through one stream of the low-level API, from the hot half and from the archive, by turns.
-* Publish: batches of 100 events of 0.7 KB over four connections, by turns to a broker without an archive and to one
-  that archives all the time; and how far behind the archive is in the end.
+* Replay: the same events through one stream of the low-level API, alternately from the hot log and from the archive.
+* Publish: batches of 100 events of 0.7 KB over four connections, alternately to a broker without an archive and to one
+  that archives all the time; and the archive's final delay.
+* Windows: two hundred small objects, as an indexer leaves them, in a slow store. The figure is the time to read them,
+  in slices of a thousand events and of one window, as a multiple of the time of one answer.
 
-* Windows: two hundred small objects, as an indexer leaves them, in a store that takes its time to answer; in how many
-  times the time of one answer they are read, in slices of a thousand events and of one window.
-
-The broker is the embedded one with its data file and a folder as its archive, in a process of its own.
+The broker is embedded, with a data file and a folder as its archive, and runs in its own process.
 """
 
 from __future__ import annotations
@@ -45,7 +44,9 @@ Figures = dict[str, float]
 
 
 def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
-    """A broker, with one route more that archives everything and takes one event type's events out of the hot half."""
+    """Serve a broker with an additional route that archives everything and removes one event type's events from the hot
+    log.
+    """
     from nakadi.app.broker import open_broker  # noqa: PLC0415  # the load generators do without
     from nakadi.app.routes import make_application  # noqa: PLC0415
     from nakadi.app.settings import Settings  # noqa: PLC0415
@@ -114,7 +115,7 @@ def a_broker(archive_after: int | None) -> Iterator[str]:
 
 
 def an_event(dice: random.Random, number: int) -> str:
-    """Like those of a shop: names that come again, numbers and identifiers that do not."""
+    """An event like those of a shop: some names repeat, numbers and identifiers do not."""
     items = [
         {"sku": f"{dice.getrandbits(48):012x}", "quantity": dice.randint(1, 5), "price": dice.randint(100, 99999)}
         for _ in range(6)
@@ -137,8 +138,8 @@ def bodies(events: int, batch: int) -> list[bytes]:
     return [f"[{','.join(made[first : first + batch])}]".encode() for first in range(0, events, batch)]
 
 
-def published(url: str, name: str, pieces: list[bytes]) -> float:
-    """Seconds that it takes several publishers to publish these."""
+def publish_pieces(url: str, name: str, pieces: list[bytes]) -> float:
+    """The seconds that several publishers need to publish these."""
     target = f"{url}/event-types/{name}/events"
 
     def publish(mine: list[bytes]) -> None:
@@ -153,7 +154,7 @@ def published(url: str, name: str, pieces: list[bytes]) -> float:
 
 
 def rate(url: str, name: str, events: int) -> float:
-    """Megabytes a second through one stream."""
+    """The megabytes per second of one stream."""
     parts = urlsplit(url)
     client = socket.create_connection((parts.hostname, parts.port))
     target = f"/event-types/{name}/events?batch_limit={BATCH}&stream_limit={events}"
@@ -168,7 +169,7 @@ def rate(url: str, name: str, events: int) -> float:
         assert count, "the stream ended early"
         total += count
         tail = (tail + bytes(buffer[max(0, count - 5) : count]))[-5:]
-        # The server holds back the first bytes of a body for a moment, for the sake of some clients.
+        # The server delays the first bytes of a body a little, because some clients need that.
         if not began and total > 100_000:
             began, total = time.perf_counter(), 0
     client.close()
@@ -177,11 +178,11 @@ def rate(url: str, name: str, events: int) -> float:
 
 def replay(*, quick: bool) -> Figures:
     events, rounds = (20_000, 5) if quick else (100_000, 11)
-    # What is stored at one time cools as a whole, and publishers share commits: a piece of each may stay hot.
+    # Events of one commit leave the hot log together, and publishers share commits: a piece of each may stay hot.
     pieces = bodies(events, events // 100)
     with a_broker(archive_after=100_000) as url:
         for name in (HOT, COLD):
-            published(url, name, pieces)
+            publish_pieces(url, name, pieces)
         settled = httpx.get(f"{url}/settle", timeout=300).raise_for_status().json()
         assert settled["cold"] > 0.9 * events, settled
         pairs = []
@@ -203,8 +204,8 @@ def publish(*, quick: bool) -> Figures:
     pieces = bodies(events, BATCH)
     with a_broker(None) as without, a_broker(archive_after=1) as archiving:
         for url in (without, archiving):
-            published(url, HOT, pieces[:50])
-        pairs = [(published(without, HOT, pieces), published(archiving, HOT, pieces)) for _ in range(rounds)]
+            publish_pieces(url, HOT, pieces[:50])
+        pairs = [(publish_pieces(without, HOT, pieces), publish_pieces(archiving, HOT, pieces)) for _ in range(rounds)]
         left = httpx.get(f"{archiving}/settle", timeout=300).raise_for_status().json()
     return {
         "publish_without_archive_events_s": events / statistics.median(each for each, _ in pairs),

@@ -1,4 +1,4 @@
-"""The command line of benchmarks that have several questions."""
+"""The command line of benchmarks with several questions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Question(Protocol):
 
 
 def answer(about: str | None, questions: Mapping[str, Question], *, engine: str) -> None:
-    """Answer what was asked, or everything."""
+    """Answer the requested questions, or all of them."""
     arguments = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("questions", nargs="*", choices=[*questions, []], default=[])
     arguments.add_argument("--engine", choices=["memory", "sqlite"], default=engine)

@@ -8,11 +8,11 @@
   interpreter and what lies in `/opt/python` of a deployment: what `scripts/build-layers --package` has written, and
   the dependencies for that interpreter and this machine.
 * `publish`: processor time of the whole handler per event, from API Gateway's event to the call to Kinesis, against
-  parsing the same body and writing it down; what a publish asks of DynamoDB, and how much it tells the log.
-* `streams`: what 1 and 500 streams on which nothing happens ask of Kinesis and DynamoDB.
-* `layers`: megabytes of what is installed beside the functions; `scripts/build-layers` comes first.
+  parsing and serializing the same body; the DynamoDB calls of a publication, and its log lines.
+* `streams`: the calls of 1 and 500 idle streams to Kinesis and DynamoDB.
+* `layers`: the megabytes of the layers; run `scripts/build-layers` first.
 
-DynamoDB, Kinesis and S3 are moto behind a socket of this machine, in another process than what is measured.
+DynamoDB, Kinesis and S3 are moto on a local socket, in a process that is not measured.
 """
 
 from __future__ import annotations
@@ -109,14 +109,14 @@ print(json.dumps(figures), file=sys.stderr)
 """
 
 
-def measured(program: str, environment: Mapping[str, str], python: str = sys.executable) -> list[list[float]]:
-    """Milliseconds of CPU and of the clock: for loading, and for each of three calls."""
+def run_measured(program: str, environment: Mapping[str, str], python: str = sys.executable) -> list[list[float]]:
+    """The milliseconds of CPU and of wall time for loading, and for each of three calls."""
     marks = told_by(program, environment, python)[0]
     return [[after - before for before, after in zip(*pair, strict=True)] for pair in pairwise(marks)]
 
 
 def told_by(program: str, environment: Mapping[str, str], python: str = sys.executable) -> tuple[Any, str]:
-    """What a program told on stderr, and what it printed."""
+    """The measurements that a program writes to standard error, and its output."""
     done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False, env=dict(environment))
     if done.returncode:
         sys.exit(done.stderr)
@@ -143,10 +143,12 @@ def imports(service: Service, environment: Mapping[str, str], issuer: Issuer, ru
     calls: dict[str, dict[str, int]] = {}
     for name, program in programs.items():
         service.forget()
-        measured(program, environment, python)
+        run_measured(program, environment, python)
         calls[name] = dict(service.calls)
-    # In turn, so that what else the machine does at the moment falls on all of them.
-    rows = [{name: measured(program, environment, python) for name, program in programs.items()} for _ in range(runs)]
+    # Alternating, so that other work on the machine affects all of them.
+    rows = [
+        {name: run_measured(program, environment, python) for name, program in programs.items()} for _ in range(runs)
+    ]
     figures: dict[str, Any] = {}
     for name in programs:
         figures[name] = {**medians([row[name] for row in rows]), "calls_of_three": calls[name]}
@@ -219,7 +221,7 @@ def per_request(service: Service, requests: int, printed: str) -> dict[str, floa
 
 
 def an_event() -> dict[str, Any]:
-    """An order of 0.7 KB, for the event type that the recorded requests are about."""
+    """An order of 0.7 KB, for the event type in the recorded requests."""
     order = {
         "metadata": {"eid": str(random_uuid()), "occurred_at": "2026-11-21T11:59:59.123Z"},
         "order": f"{random.randrange(10**9)}",
@@ -241,19 +243,19 @@ def random_uuid() -> str:
 
 
 def streams(service: Service, environment: Mapping[str, str], seconds: float) -> dict[str, Any]:
-    subscriptions = prepared(environment, max(STREAMS))
+    subscriptions = prepare_subscriptions(environment, max(STREAMS))
     figures: dict[str, Any] = {}
-    for kind, path in (("low-level", low_level), ("subscription", of_subscription(subscriptions))):
+    for kind, path in (("low-level", low_level), ("subscription", subscription_targets(subscriptions))):
         for count in STREAMS:
             with streaming(environment) as port, ExitStack() as opened:
                 for number in range(count):
                     opened.enter_context(a_stream(port, path(number)))
-                figures[f"{kind} {count}"] = watched(service, kind, count, seconds)
+                figures[f"{kind} {count}"] = watch_idle_streams(service, kind, count, seconds)
     return figures
 
 
-def watched(service: Service, kind: str, count: int, seconds: float) -> dict[str, float]:
-    """What is asked while nothing happens, once everybody has settled."""
+def watch_idle_streams(service: Service, kind: str, count: int, seconds: float) -> dict[str, float]:
+    """Count the calls of idle streams, after a pause in which all of them have started."""
     time.sleep(5)
     service.forget()
     began = time.monotonic()
@@ -280,12 +282,12 @@ def low_level(number: int) -> str:
     return f"/event-types/bench.{number % 10}/events?batch_flush_timeout=3600&stream_timeout=3600"
 
 
-def of_subscription(ids: list[str]) -> Callable[[int], str]:
+def subscription_targets(ids: list[str]) -> Callable[[int], str]:
     return lambda number: f"/subscriptions/{ids[number]}/events?batch_flush_timeout=3600&stream_timeout=3600"
 
 
-def prepared(environment: Mapping[str, str], count: int) -> list[str]:
-    """Ten event types, and so many subscriptions of them."""
+def prepare_subscriptions(environment: Mapping[str, str], count: int) -> list[str]:
+    """Create ten event types, and this many subscriptions to them."""
     with (
         running([sys.executable, "-m", "nakadi.local", "--engine", "memory"], environment) as port,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
@@ -315,7 +317,7 @@ def streaming(environment: Mapping[str, str]) -> Iterator[int]:
 
 @contextmanager
 def running(command: list[str], environment: Mapping[str, str]) -> Iterator[int]:
-    """A server in a process of its own, on a free port."""
+    """Run a server in its own process, on a free port."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = int(taken.getsockname()[1])
@@ -364,7 +366,7 @@ def layers() -> dict[str, float]:
 
 
 def megabytes(path: Path) -> float:
-    # What another Python has compiled here is not deployed.
+    # Files that another Python has compiled here are not deployed.
     foreign = re.compile(r"\.cpython-(?!313)\d+\.pyc$")
     files = [each for each in path.rglob("*") if each.is_file() and not foreign.search(each.name)]
     return sum(each.stat().st_size for each in files) / 1e6
@@ -386,7 +388,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, services() as service:
         issuer = Issuer(Path(folder))
         environment = environment_of(Path(folder), service, issuer)
-        measured(program_of("event_types", service.url, issuer), environment)
+        run_measured(program_of("event_types", service.url, issuer), environment)
         if "imports" in asked:
             layered = {**environment, "PYTHONPATH": ":".join(map(str, (*options.layers, ROOT)))}
             runs = 1 if options.quick else options.runs

@@ -1,5 +1,4 @@
-"""AWS behind a socket of this machine, for benchmarks: moto, with a count of what it was asked and of what AWS would
-charge for it."""
+"""AWS on a local socket, for benchmarks: moto, which counts calls and the units that AWS would charge for."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ READ_UNIT, WRITE_UNIT = 4096, 1024
 
 
 class Service:
-    """`calls` by operation; `reads` and `writes` are capacity units of DynamoDB."""
+    """Counts `calls` by operation; `reads` and `writes` are DynamoDB's capacity units."""
 
     def __init__(self, url: str, stream: str) -> None:
         self.url = url
@@ -46,7 +45,7 @@ class Service:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What finds everything here."""
+        """The environment in which clients use this service."""
         tables = f"dynamodb://live?endpoint={self.url}"
         return {
             "AWS_ACCESS_KEY_ID": "nobody",
@@ -104,7 +103,7 @@ def services() -> Iterator[Service]:
 
 
 def read_units(operation: str, asked: Mapping[str, Any], answered: Mapping[str, Any]) -> float:
-    """Strongly consistent reads count whole, others half; what is not there counts as one."""
+    """Strongly consistent reads count one unit, others half; a missing item counts one."""
     match operation:
         case "GetItem":
             return _units(size_of(answered.get("Item", {})), READ_UNIT) * _consistent(asked)
@@ -120,7 +119,7 @@ def read_units(operation: str, asked: Mapping[str, Any], answered: Mapping[str, 
 
 
 def write_units(operation: str, asked: Mapping[str, Any]) -> float:
-    """What is written in a transaction counts twice."""
+    """Writes in a transaction count twice."""
     match operation:
         case "PutItem":
             return _units(size_of(asked["Item"]), WRITE_UNIT)
@@ -136,7 +135,7 @@ def write_units(operation: str, asked: Mapping[str, Any]) -> float:
 
 
 def size_of(item: Mapping[str, Mapping[str, Any]]) -> int:
-    """About as DynamoDB counts: names and values, without what tells their types."""
+    """The approximate size for DynamoDB: names and values, without type names."""
     return sum(len(name) + len(str(value)) for name, typed in item.items() for value in typed.values())
 
 

@@ -92,7 +92,7 @@ def count_walks() -> dict[str, Counted]:
     broker = CountedBroker()
     try:
         consumed = _consuming_walks(counter, broker)
-        published = least(broker.wait_until_no_kpis, lambda: counter.count(broker.publish))
+        published = count_least(broker.wait_until_no_kpis, lambda: counter.count(broker.publish))
         return {"publish": published, "publish over HTTP": _publishing_over_http(counter, broker), **consumed}
     finally:
         broker.close()
@@ -184,11 +184,11 @@ def _consuming_walks(counter: CallCounter, broker: CountedBroker) -> dict[str, C
         stream.commit()
         # All deliveries come first: other threads still react to a commit while the next delivery would be counted.
         delivered = [counter.count(stream.deliver, everywhere=True) for _ in range(2 * REPEATS)]
-        committed = least(broker.wait_until_no_kpis, lambda: counter.count(stream.commit), REPEATS)
+        committed = count_least(broker.wait_until_no_kpis, lambda: counter.count(stream.commit), REPEATS)
         with socket.create_connection(("127.0.0.1", serving.port)) as connection:
             stream.commit_over(connection)
             # The reaction of the stream counts too.
-            served = least(
+            served = count_least(
                 broker.wait_until_no_kpis,
                 lambda: counter.count(lambda: stream.commit_over(connection), everywhere=True),
                 stream.uncommitted,
@@ -210,7 +210,7 @@ def _publishing_over_http(counter: CallCounter, broker: CountedBroker) -> Counte
         # Threads handle the first requests and fill the caches; from then on, the event loop handles them itself.
         for _ in range(20):
             publish_over(connection)
-        return least(
+        return count_least(
             broker.wait_until_no_kpis, lambda: counter.count(lambda: publish_over(connection), everywhere=True)
         )
 
@@ -219,7 +219,7 @@ def _figures_of(counted: Counted) -> tuple[int, int, int]:
     return counted[:3]
 
 
-def least(prepare: Callable[[], None], count: Callable[[], Counted], number: int = 3 * REPEATS) -> Counted:
+def count_least(prepare: Callable[[], None], count: Callable[[], Counted], number: int = 3 * REPEATS) -> Counted:
     """Return the least of many counts."""
     counts: list[Counted] = []
     for _ in range(number):

@@ -1,13 +1,13 @@
-"""How fast is the client for Python, and what does it cost? Beside raw httpx, pynakadi, and clients of Kafka.
+"""How fast is the client for Python, and what does it cost, compared with raw httpx, pynakadi, and Kafka clients?
 
     python benchmarks/client.py [--events N] [--rounds N] [--size N ...] [--kafka]
 
 pynakadi is compared if it is installed. `--kafka` starts a Kafka on this machine, and compares confluent-kafka and
 aiokafka, if they are installed, with the client's figures of the same run.
 
-A broker with SQLite serves from a process of its own; each way of publishing or consuming has a process of its own as
-well, and the ways alternate. CPU is that of the client's process with all its threads: on a machine that has other
-things to do, rates say how much of it was left. The medians of the rounds are printed.
+A broker with SQLite runs in its own process; each way of publishing or consuming has its own process too, and the ways
+alternate. CPU time is that of the client's process with all its threads: on a busy machine, rates only say how much of
+it was left. The figures are medians of the rounds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PART_OF_LOOP = 200
 
 
 class Clock:
-    """Begins when a way is set up: clients of httpx read certificates for 20 ms when they are made."""
+    """A clock that begins before a way is set up: creating an httpx client takes 20 ms to read certificates."""
 
     def __init__(self) -> None:
         self.begin()
@@ -134,7 +134,7 @@ def pynakadi_batches(url: str, count: int, size: int, clock: Clock) -> int:
 def consume(url: str, count: int, _size: int, clock: Clock) -> int:
     seen = 0
     with Consumer(
-        url, subscribed(url), options=StreamOptions(batch_limit=BATCH, max_uncommitted_events=WINDOW)
+        url, create_subscription(url), options=StreamOptions(batch_limit=BATCH, max_uncommitted_events=WINDOW)
     ) as consumer:
         clock.begin()
         for batch in consumer:
@@ -149,7 +149,7 @@ def consume_in_loop(url: str, count: int, _size: int, clock: Clock) -> int:
     async def run() -> int:
         seen = 0
         async with aio.Consumer(
-            url, subscribed(url), options=StreamOptions(batch_limit=BATCH, max_uncommitted_events=WINDOW)
+            url, create_subscription(url), options=StreamOptions(batch_limit=BATCH, max_uncommitted_events=WINDOW)
         ) as consumer:
             clock.begin()
             async for batch in consumer:
@@ -163,7 +163,7 @@ def consume_in_loop(url: str, count: int, _size: int, clock: Clock) -> int:
 
 
 def read_lines(url: str, count: int, _size: int, clock: Clock) -> int:
-    """A low-level stream, read line by line with httpx and json, without commits."""
+    """Read a low-level stream line by line with httpx and json, without commits."""
     cursors = json.dumps([{"partition": str(each), "offset": "BEGIN"} for each in range(PARTITIONS)])
     parameters = {"batch_limit": BATCH, "stream_limit": count, "batch_flush_timeout": 1}
     seen = 0
@@ -179,9 +179,9 @@ def read_lines(url: str, count: int, _size: int, clock: Clock) -> int:
 
 
 def read_subscription(url: str, count: int, _size: int, clock: Clock) -> int:
-    """The stream that the consumer reads, line by line with httpx and json, without commits."""
+    """Read the consumer's stream line by line with httpx and json, without commits."""
     parameters = {"batch_limit": BATCH, "max_uncommitted_events": count + BATCH, "batch_flush_timeout": 1}
-    subscription, seen = subscribed(url), 0
+    subscription, seen = create_subscription(url), 0
     with httpx.Client(base_url=url, timeout=60, headers={"Accept-Encoding": "identity"}) as client:
         clock.begin()
         with client.stream("GET", f"/subscriptions/{subscription}/events", params=parameters) as response:
@@ -193,8 +193,8 @@ def read_subscription(url: str, count: int, _size: int, clock: Clock) -> int:
 
 
 def read_and_commit(url: str, count: int, _size: int, clock: Clock) -> int:
-    """A stream of a subscription with httpx and json, and a commit after each batch."""
-    subscription = subscribed(url)
+    """Read a subscription's stream with httpx and json, and commit after each batch."""
+    subscription = create_subscription(url)
     parameters = {"batch_limit": BATCH, "max_uncommitted_events": WINDOW, "batch_flush_timeout": 1}
     seen = 0
     with httpx.Client(base_url=url, timeout=60, headers={"Accept-Encoding": "identity"}) as client:
@@ -215,8 +215,8 @@ def read_and_commit(url: str, count: int, _size: int, clock: Clock) -> int:
     return seen
 
 
-def subscribed(url: str) -> str:
-    """Make a subscription of its own, which begins at the first event."""
+def create_subscription(url: str) -> str:
+    """Create a subscription that begins at the first event."""
     body = {
         "owning_application": "a",
         "event_types": ["read"],
@@ -366,7 +366,7 @@ def serve(port: Any, folder: str) -> None:
 
 
 @contextmanager
-def served() -> Iterator[str]:
+def serve_broker() -> Iterator[str]:
     ours, theirs = multiprocessing.Pipe()
     with tempfile.TemporaryDirectory() as folder:
         process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs, folder))
@@ -394,8 +394,8 @@ def work(way: Way, url: str, count: int, size: int, result: Any) -> None:
     result.send((done, *clock.seconds()))
 
 
-def measured(way: Way, url: str, count: int, size: int) -> tuple[float, float]:
-    """Events a second, and µs of CPU an event, of a process of its own."""
+def measure(way: Way, url: str, count: int, size: int) -> tuple[float, float]:
+    """Events per second, and µs of CPU per event, in a process of its own."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=work, args=(way, url, count, size, theirs))
     process.start()
@@ -408,7 +408,7 @@ def compare(ways: Mapping[str, Way], url: str, count: int, size: int, rounds: in
     figures: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
-            figures[name].append(measured(way, url, count, size))
+            figures[name].append(measure(way, url, count, size))
     print(f"\n{count:,} events of {size:,} bytes, medians of {rounds} alternating rounds")
     for name, found in figures.items():
         rate, cpu = (statistics.median(column) for column in zip(*found, strict=True))
@@ -423,7 +423,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--kafka", action="store_true", help="compare clients of Kafka as well")
     chosen = parser.parse_args(arguments or None)
     for size in chosen.size:
-        with served() as url:
+        with serve_broker() as url:
             for name, category in (("plain", "undefined"), ("business", "business"), ("read", "undefined")):
                 create(url, name, category)
             compare(PRODUCING, url, chosen.events, size, chosen.rounds)

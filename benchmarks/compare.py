@@ -3,18 +3,18 @@
     python benchmarks/compare.py URL URL [--pids PID,PID PID] [--rounds 3] [--seconds 1] [--only shapes,delivery]
                                  [--rows TEXT] [--json FILE] [--minutes 10] [--anywhere]
 
-Each round measures both brokers, and the next one in the other order, so that both meet the machine as it is at that
-moment; the ratio is formed in each round, and its median, least and greatest are shown. Above 1 the first broker is
-better, whatever the figure. The last column is the median of an `fdatasync` of 4 KiB in the folder for temporary files,
-measured in the same rounds. With the processes of each broker named, their CPU time and memory are shown as well;
-those of a broker's children are included. The whole table takes about twelve minutes.
+Each round measures both brokers, the next one in reverse order, so that other work on the machine affects both. Each
+round yields a ratio; the table shows the median, least and greatest ratio. Above 1, the first broker is better,
+whatever the figure. The last column is the median of an `fdatasync` of 4 KiB in the folder for temporary files in the
+same rounds. With `--pids`, the table also shows the CPU time and memory of the brokers' processes and their children.
+The whole table takes about twelve minutes.
 
 With `--json`, each row is written as soon as it is found, and a later run with the same file measures only the loads
 that are not in it. `--minutes` begins no further load after that time, so a table can be measured in several runs. A
 load at which a broker failed in all attempts is in the file with the reason, and is measured again next time.
 
-The brokers must be idle otherwise; what is made there is removed at the end. Addresses have to be on loopback unless
-`--anywhere` is given.
+The brokers must be idle otherwise; the script finally removes everything that it created. Addresses must be on
+loopback, except with `--anywhere`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Row:
     first: float
     second: float
     ratio: float
-    """The median of the rounds; above 1 the first broker is better."""
+    """The median of the rounds; above 1, the first broker is better."""
     least: float
     greatest: float
     fdatasync_ms: float
@@ -61,10 +61,11 @@ class Row:
 
     def __str__(self) -> str:
         ratio = f"{self.ratio:.2f} ({self.least:.2f} to {self.greatest:.2f})"
-        return f"| {self.name} | {shown(self.first)} | {shown(self.second)} | {ratio} | {self.fdatasync_ms:.2f} |"
+        figures = f"{format_value(self.first)} | {format_value(self.second)}"
+        return f"| {self.name} | {figures} | {ratio} | {self.fdatasync_ms:.2f} |"
 
 
-def shown(value: float) -> str:
+def format_value(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
@@ -131,7 +132,7 @@ def compare(
     seconds: float,
     end: float = math.inf,
 ) -> Iterator[Row | Failure]:
-    """The rows of the table, as they are found. No load begins after `end`, a time of the monotonic clock."""
+    """Yield the rows of the table as soon as they are measured. No load begins after `end`, on the monotonic clock."""
     try:
         for name, measure in measures.items():
             if time.monotonic() > end:
@@ -157,16 +158,16 @@ def compare(
 def measured_pair(
     first: Broker, second: Broker, number: int, name: str, measure: Measure, seconds: float
 ) -> tuple[Figures, Figures, float]:
-    """The figures of both brokers in a round, and the `fdatasync` after it. Each is the first in every other round."""
+    """The figures of both brokers in a round, and those of `fdatasync`. The brokers take turns in being first."""
     figures = {
-        broker: measured(broker, name, measure, seconds)
+        broker: measure_once(broker, name, measure, seconds)
         for broker in ((first, second) if number % 2 == 0 else (second, first))
     }
     return figures[first], figures[second], fdatasync_ms()
 
 
-def measured(broker: Broker, name: str, measure: Measure, seconds: float) -> Figures:
-    """The figures of a row. It is measured again if the broker fails, which is reported."""
+def measure_once(broker: Broker, name: str, measure: Measure, seconds: float) -> Figures:
+    """The figures of a row. If the broker fails, report that and measure again."""
     for attempt in range(MAX_ATTEMPTS):
         try:
             return asyncio.run(measure(broker, seconds))
@@ -183,7 +184,7 @@ def reason_of(error: Exception) -> str:
 
 
 def fdatasync_ms() -> float:
-    """The median of some writes of 4 KiB to a file, each with its `fdatasync`."""
+    """The median of several writes of 4 KiB to a file, each with an `fdatasync`."""
     took = []
     with tempfile.TemporaryFile() as file:
         for number in range(SYNCS):
@@ -209,7 +210,7 @@ def is_loopback(url: str) -> bool:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """How the rows of publishing come out together."""
+    """A summary of the rows about publishing."""
     rates = sorted((row for row in rows if row.name.endswith(": events/s")), key=lambda row: row.ratio)
     if not rates:
         return ""

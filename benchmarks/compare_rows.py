@@ -1,4 +1,4 @@
-"""What `compare.py` measures: each row is one load, which a broker is put under for some seconds."""
+"""The rows of `compare.py`: each is a load on a broker for several seconds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DELIVERY_CONNECTIONS = 16
 MIN_DELIVERY_SECONDS = 3.0
 MIN_SAMPLES_OF_P99 = 100
 BODIES = 16
-"""Different bodies of a row, which its clients send in turn. There are fewer of long ones."""
+"""The number of different bodies of a row, which clients send in turn; smaller for long ones."""
 MAX_BYTES_OF_BODIES = 20_000_000
 RECEIVE_TIMEOUT_SECONDS = 60
 
@@ -36,7 +36,7 @@ NUMBER = re.compile(rb'"n":([0-9]+)')
 
 @dataclass(frozen=True)
 class Figure:
-    """What was seen, and whether more of it is better."""
+    """A measured value, and whether a higher one is better."""
 
     value: float
     better: int
@@ -47,7 +47,7 @@ Measure = Callable[[Broker, float], Coroutine[Any, Any, Figures]]
 
 
 def percentiles(label: str, took: Sequence[float]) -> dict[str, Figure]:
-    """The median, and the slowest of a hundred if there were enough."""
+    """The median, and the 99th percentile if there are enough values."""
     ordered = sorted(took)
     figures = {f"{label}: p50, ms": Figure(1000 * ordered[len(ordered) // 2], LOWER)}
     if len(ordered) >= MIN_SAMPLES_OF_P99:
@@ -60,7 +60,7 @@ def percentiles(label: str, took: Sequence[float]) -> dict[str, Figure]:
 
 @dataclass(frozen=True)
 class Load:
-    """Batches of events of one shape from several clients, each with one request at a time."""
+    """Batches of events of one shape from several clients; each client has one request at a time."""
 
     shape: str = "plain"
     events: int = BATCH
@@ -90,7 +90,7 @@ LOADS: Mapping[str, Sequence[Load]] = {
 
 
 def definition(event_shape: Shape) -> Mapping[str, Any]:
-    """An event type of events of a shape, with eight partitions if it chooses between them."""
+    """An event type for events of a shape, with eight partitions if the shape chooses between them."""
     event_type = {
         "owning_application": "compare",
         "category": "business",
@@ -112,7 +112,7 @@ def definition(event_shape: Shape) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=1)
 def bodies_of(load: Load) -> Sequence[bytes]:
-    """Made once for all rounds and both brokers."""
+    """The bodies of a load, created once for all rounds and both brokers."""
     event_shape = (SHAPES | FURTHER_SHAPES)[load.shape]
     bodies: list[bytes] = []
     while len(bodies) < BODIES and sum(map(len, bodies)) < MAX_BYTES_OF_BODIES:
@@ -158,14 +158,14 @@ def numbered_batch(first: int, events: int) -> bytes:
 
 
 def fill(broker: Broker, events: int) -> str:
-    """The name of an event type with so many events in its one partition."""
+    """Create an event type with this many events in its only partition, and return its name."""
     name = broker.create(definition(SHAPES["plain"]))
     broker.publish(name, (numbered_batch(first, min(1000, events - first)) for first in range(0, events, 1000)))
     return name
 
 
 async def receive(connection: Connection) -> bytes:
-    """What has come; a broker that sends nothing for a minute is taken for one that never will."""
+    """Receive some bytes. If nothing arrives for a minute, the broker has failed."""
     data = await asyncio.wait_for(connection.reader.read(1 << 20), RECEIVE_TIMEOUT_SECONDS)
     if not data:
         raise Failed("The broker has ended a stream early.")
@@ -173,7 +173,7 @@ async def receive(connection: Connection) -> bytes:
 
 
 async def receive_numbers(connection: Connection) -> AsyncIterator[Sequence[int]]:
-    """The numbers of events as they come."""
+    """Yield the numbers of events as they arrive."""
     rest = b""
     while True:
         rest += await receive(connection)
@@ -186,7 +186,7 @@ FROM_BEGIN = '[{"partition":"0","offset":"BEGIN"}]'
 
 
 async def stream(streams: int, broker: Broker, seconds: float) -> Figures:
-    """Low-level streams from the beginning, in batches of 100."""
+    """Read low-level streams from the beginning, in batches of 100."""
     events = int(20_000 * seconds)
     name = fill(broker, events)
     connections = [await Connection.open(broker) for _ in range(streams)]
@@ -216,7 +216,7 @@ async def stream(streams: int, broker: Broker, seconds: float) -> Figures:
 
 
 async def subscription(broker: Broker, seconds: float) -> Figures:
-    """One stream of a subscription, and a commit for each batch of 100, one after the other."""
+    """Read one subscription stream, and commit each batch of 100, one after the other."""
     events = max(int(20_000 * seconds) // BATCH, 1) * BATCH
     name = fill(broker, events)
     path = broker.subscribe(name)
@@ -254,7 +254,7 @@ async def subscription(broker: Broker, seconds: float) -> Figures:
 
 
 async def idle(broker: Broker, _seconds: float) -> Figures:
-    """Two hundred streams on which nothing happens, opened one after the other."""
+    """Open two hundred idle streams, one after the other."""
     name = broker.create(definition(SHAPES["plain"]))
     took: list[float] = []
     connections: list[Connection] = []
@@ -274,7 +274,7 @@ async def idle(broker: Broker, _seconds: float) -> Figures:
 
 
 async def delivery(rate: int, broker: Broker, seconds: float) -> Figures:
-    """From publishing an event to its delivery on an open stream, so many times a second."""
+    """Measure from publishing an event until its delivery on an open stream, at this rate."""
     name = broker.create(definition(SHAPES["plain"]))
     count = int(rate * max(seconds, MIN_DELIVERY_SECONDS))
     consumer = await Connection.open(broker)

@@ -1,4 +1,4 @@
-"""A broker that `compare.py` measures: what it is made to hold, what its processes use, and connections to it."""
+"""A broker that `compare.py` measures: what it creates there, the resources of its processes, and connections to it."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
 class Failed(Exception):
-    """Raised when a broker does not do what a row asks for."""
+    """Raised if a broker does not do what a row needs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Broker:
-    """An address, and the processes behind it. Children of these count too."""
+    """An address, and the processes behind it, with their children."""
 
     url: str
     pids: tuple[int, ...] = ()
     resources: list[str] = field(default_factory=list)
-    """Paths of what was created here, in the order in which it can be deleted."""
+    """Paths of the created resources, in the order in which they can be deleted."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -62,7 +62,7 @@ class Broker:
         return path
 
     def publish(self, name: str, bodies: Iterable[bytes], **headers: str) -> None:
-        """Publish batches, one after the other. What does not store a batch at first may in a moment."""
+        """Publish batches, one after the other. A rejected batch is tried again."""
         with httpx.Client(base_url=self.url, timeout=60, headers=JSON | headers) as client:
             for body in bodies:
                 for _ in range(MAX_ATTEMPTS):
@@ -87,7 +87,9 @@ class Broker:
         return found
 
     def cpu_seconds(self) -> float:
-        """What its processes have used so far, all threads together, as Linux counts it: to the nanosecond."""
+        """The CPU seconds of its processes so far, all threads included, in nanoseconds' precision as Linux counts
+        them.
+        """
         return sum(time.clock_gettime(~pid << 3 | 2) for pid in self.processes())
 
     def memory_bytes(self) -> int:
@@ -96,7 +98,7 @@ class Broker:
 
 
 class Connection:
-    """An HTTP connection that costs little beside its bytes."""
+    """An HTTP connection that costs little besides its bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> None:
         self.reader, self._writer, self._host = reader, writer, host
@@ -137,7 +139,7 @@ class Connection:
 
 
 def request_bytes(host: str, method: str, path: str, body: bytes = b"", **headers: str) -> bytes:
-    """The bytes of a request, which can be sent any number of times."""
+    """The bytes of a request, which can be sent many times."""
     lines = {"Host": host, "Content-Type": "application/json", "Content-Length": str(len(body)), **headers}
     head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in lines.items())
     return f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body
@@ -153,7 +155,7 @@ def closing(connections: Sequence[Connection]) -> Iterator[None]:
 
 
 class RequestLoop(asyncio.Protocol):
-    """Sends a request as soon as the one before is answered, until the time is over. At least one is measured."""
+    """Sends the next request after each answer, until the time is over. At least one is measured."""
 
     def __init__(
         self, requests: Sequence[bytes], first: int, begin: float, end: float, done: asyncio.Future[None]

@@ -1,6 +1,6 @@
-"""How fast the console is in a real browser: first paint, size, and the live tail at 1,000 events a second.
+"""How fast is the console in a real browser: first paint, size, and the live tail at 1,000 events a second?
 
-With --picture it draws docs/console.svg anew instead.
+With --picture, it draws docs/console.svg again.
 """
 
 import argparse

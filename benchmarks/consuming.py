@@ -1,4 +1,4 @@
-"""Brokers in processes of their own, and the clients that consume their subscriptions and commit."""
+"""Brokers in their own processes, and clients that consume their subscriptions and commit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from benchmarks.stream import an_event, connected, raise_file_limit
+from benchmarks.stream import an_event, connect, raise_file_limit
 from nakadi.common.waiting import run_blocking
 
 NAME = "bench.subscriptions"
@@ -34,7 +34,7 @@ numbers = count()
 
 
 def serve(url: str, parent: Any) -> None:
-    """A broker, with one route more that stores as many events as are asked for, evenly in all partitions."""
+    """Serve a broker with an additional route that stores the requested number of events, evenly in all partitions."""
     from nakadi.app.broker import open_broker  # noqa: PLC0415  # the load generators do without
     from nakadi.app.routes import make_application  # noqa: PLC0415
     from nakadi.app.settings import Settings  # noqa: PLC0415
@@ -78,11 +78,11 @@ class Server:
     pid: int
 
     def fill(self, events: int, name: str = NAME) -> None:
-        """So many events in each partition of an event type."""
+        """Store this many events in each partition of an event type."""
         httpx.get(f"{self.url}/fill?event_type={name}&events={events}", timeout=120).raise_for_status()
 
     def subscribed(self, name: str = NAME, read_from: str = "begin") -> str:
-        """The id of a new subscription."""
+        """Create a subscription, and return its id."""
         body = {
             "owning_application": "bench",
             "consumer_group": f"group {next(numbers)}",
@@ -113,7 +113,7 @@ def a_server(url: str, name: str = NAME) -> Iterator[Server]:
 
 @contextmanager
 def a_place(engine: str) -> Iterator[str]:
-    """Where a server keeps everything."""
+    """A place for all stores of a server."""
     with tempfile.TemporaryDirectory() as folder:
         yield "memory:" if engine == "memory" else f"sqlite:///{folder}/nakadi.db"
 
@@ -157,18 +157,18 @@ class Consumer:
     _under_way: dict[bytes, int] = field(default_factory=dict)
 
     def open(self) -> None:
-        """Return when the head has come."""
+        """Return when the response head has arrived."""
         if not self.commits:
             cursors = [{"partition": str(each), "offset": "BEGIN"} for each in self.partitions]
             target = f"/event-types/{NAME}/events?batch_limit={BATCH}"
-            self._stream = connected(self.server.url, target, f"X-nakadi-cursors: {json.dumps(cursors)}\r\n")
+            self._stream = connect(self.server.url, target, f"X-nakadi-cursors: {json.dumps(cursors)}\r\n")
         else:
             body = {
                 "batch_limit": BATCH,
                 "max_uncommitted_events": WINDOW,
                 "partitions": [{"event_type": NAME, "partition": str(each)} for each in self.partitions],
             }
-            self._stream = posted(self.server.url, f"/subscriptions/{self.subscription}/events", body)
+            self._stream = send_post(self.server.url, f"/subscriptions/{self.subscription}/events", body)
             self._committer = connection_to(self.server.url)
         while b"\r\n\r\n" not in self._rest:
             self._rest += self._stream.recv(4096)
@@ -181,7 +181,7 @@ class Consumer:
         ).encode()
 
     def watched(self) -> Iterator[tuple[socket.socket, Callable[[], None]]]:
-        """Its sockets, and what to do when there is something to read."""
+        """Its sockets, each with the function to call when it is readable."""
         assert self._stream is not None
         yield self._stream, self._read
         if self._committer is not None:
@@ -247,8 +247,8 @@ def connection_to(url: str) -> socket.socket:
     return client
 
 
-def posted(url: str, target: str, body: Mapping[str, Any]) -> socket.socket:
-    """A socket on which a request was sent."""
+def send_post(url: str, target: str, body: Mapping[str, Any]) -> socket.socket:
+    """Open a socket and send a request on it."""
     client = connection_to(url)
     content = json.dumps(body).encode()
     head = f"POST {target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -256,8 +256,8 @@ def posted(url: str, target: str, body: Mapping[str, Any]) -> socket.socket:
     return client
 
 
-def consumed(consumers: Sequence[Consumer]) -> float:
-    """Seconds until everything is consumed, from the first events on."""
+def consume_all(consumers: Sequence[Consumer]) -> float:
+    """The seconds from the first events until everything is consumed."""
     sockets = selectors.DefaultSelector()
     for each in consumers:
         each.open()

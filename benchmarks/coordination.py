@@ -2,8 +2,8 @@
 
     python benchmarks/coordination.py [--streams 200] [--seconds 120] [--json FILE]
 
-DynamoDB is moto in this process, which carries out requests and does not price them: units are counted here, by the
-sizes of what is read and written, as the documentation says. Dollars are those of `infra.cost`.
+DynamoDB is moto in this process, which does not count units. This script counts them by the sizes of the items that are
+read and written, as AWS documents it. Prices are those of `infra.cost`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ EVENT_TYPE = "shop.order-placed"
 
 @dataclass
 class Meter:
-    """Units by table."""
+    """Counts units by table."""
 
     reads: Counter[str] = field(default_factory=Counter)
     writes: Counter[str] = field(default_factory=Counter)
@@ -83,7 +83,7 @@ class Meter:
 
 
 def units_of(change: Mapping[str, Any]) -> int:
-    """Of what is there after the write."""
+    """The units of a change, by the item's size after the write."""
     table = dynamodb_backends[DEFAULT_ACCOUNT_ID][REGION].get_table(change["TableName"])
     keys = change.get("Item") or change["Key"]
     names = [name for name in (table.hash_key_attr, table.range_key_attr) if name]
@@ -110,7 +110,7 @@ def _size(value: tuple[str, Any]) -> int:
 
 
 @contextmanager
-def metered() -> Iterator[tuple[Aws, Meter]]:
+def metered_aws() -> Iterator[tuple[Aws, Meter]]:
     meter = Meter()
     with aws() as world:
         answer = world.answer
@@ -168,11 +168,13 @@ def per(meter: Meter, count: int) -> tuple[float, float]:
 
 
 def idle(streams: int, seconds: float) -> Mapping[str, Mapping[str, float]]:
-    """Units per hour of a stream, by the difference that many make to few, and of the process: the rest."""
+    """The hourly units of a stream, from the difference between many streams and few, and of the process without
+    streams.
+    """
     few = max(1, streams // 10)
     found = {}
     for count in (few, streams):
-        with metered() as (_, meter):
+        with metered_aws() as (_, meter):
             found[count] = {kind: units * 3600 / seconds for kind, units in idling(meter, count, seconds).items()}
     stream = {kind: (found[streams][kind] - found[few][kind]) / (streams - few) for kind in ("reads", "writes")}
     process = {kind: found[few][kind] - few * each for kind, each in stream.items()}
@@ -185,18 +187,18 @@ def idling(meter: Meter, streams: int, seconds: float, partitions: int = 4) -> M
         stack.callback(broker.close)
         serves = stack.enter_context(ServerThread(make_application(broker), grace_seconds=0))
         api = stack.enter_context(httpx.Client(base_url=serves.url, timeout=60))
-        _made(api, partitions)
+        _create_event_type(api, partitions)
         for number in range(streams):
             body = {"owning_application": f"app-{number}", "event_types": [EVENT_TYPE]}
             subscription = api.post("/subscriptions", json=body).json()["id"]
-            stack.callback(_opened(serves.url, subscription).close)
+            stack.callback(_open_stream(serves.url, subscription).close)
         time.sleep(10)
         meter.clear()
         time.sleep(seconds)
         return {"reads": sum(meter.reads.values()), "writes": sum(meter.writes.values())}
 
 
-def _made(api: httpx.Client, partitions: int) -> None:
+def _create_event_type(api: httpx.Client, partitions: int) -> None:
     statistic = {"messages_per_minute": 1, "message_size": 1} | dict.fromkeys(
         ("read_parallelism", "write_parallelism"), partitions
     )
@@ -210,7 +212,7 @@ def _made(api: httpx.Client, partitions: int) -> None:
     api.post("/event-types", json=body).raise_for_status()
 
 
-def _opened(url: str, subscription: str) -> socket.socket:
+def _open_stream(url: str, subscription: str) -> socket.socket:
     parts = urlsplit(url)
     opened = socket.create_connection((parts.hostname, parts.port), 60)
     opened.sendall(f"GET /subscriptions/{subscription}/events HTTP/1.1\r\nHost: {parts.hostname}\r\n\r\n".encode())
@@ -226,7 +228,7 @@ def main() -> None:
     options = parser.parse_args()
     raise_file_limit()
     figures: dict[str, Any] = {}
-    with metered() as (_, meter):
+    with metered_aws() as (_, meter):
         for what, writes, reads in commits(meter):
             cost = 1e6 * dollars(writes, reads)
             figures[what] = {"writes": writes, "reads": reads, "dollars of a million": cost}

@@ -28,7 +28,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.publish import Load, Running, a_server, published, serve
+from benchmarks.publish import Load, Running, a_server, publish_load, serve
 from nakadi.app.broker import open_broker
 from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
@@ -108,7 +108,7 @@ def measure(server: Running, name: str, size: int, seconds: float) -> tuple[floa
     """µs of CPU an event, and events a second."""
     before = server.cpu_seconds()
     load = Load(CLIENTS, NewEvents(name, size), seconds)
-    asyncio.run(published(server.port, load))
+    asyncio.run(publish_load(server.port, load))
     return (server.cpu_seconds() - before) / load.sent / BATCH * 1e6, len(load.took) * BATCH / load.seconds
 
 

@@ -83,7 +83,7 @@ def shape(
     return Shape({"schema": {**said, **(schema or {})}, **event_type}, make_event, spell)
 
 
-def hashed(*fields: str) -> dict[str, Any]:
+def hash_options(*fields: str) -> dict[str, Any]:
     return {"partition_strategy": "hash", "partition_key_fields": list(fields)}
 
 
@@ -142,8 +142,8 @@ SHAPES: Mapping[str, Shape] = {
     "minProperties": shape({"labels": {"type": "object", "minProperties": 1}}, lambda: order(labels={"a": "b"})),
     "members that no schema names": shape(make_event=lambda: order(n=1, more={"x": [1, 2]})),
     "closed": shape(compatibility_mode="compatible"),
-    "hash": shape(**hashed("order_number")),
-    "hash of two": shape(**hashed("order_number", "customer.id")),
+    "hash": shape(**hash_options("order_number")),
+    "hash of two": shape(**hash_options("order_number", "customer.id")),
     "user_defined": shape(
         make_event=lambda: order(metadata=metadata(partition=str(DRAW.randrange(8)))), partition_strategy="user_defined"
     ),

@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="nakadi-follow-") as folder:
-        figures = measured(Path(folder), options.seconds, options.archive_after, options.rounds)
+        figures = measure_delays(Path(folder), options.seconds, options.archive_after, options.rounds)
     figures["load of the machine"] = os.getloadavg()[0]
     for name, value in figures.items():
         print(f"{name:44s} {value:12.2f}")
@@ -49,7 +49,7 @@ def main() -> None:
         options.json.write_text(json.dumps(figures))
 
 
-def measured(folder: Path, seconds: float, archive_after: int, rounds: float) -> dict[str, float]:
+def measure_delays(folder: Path, seconds: float, archive_after: int, rounds: float) -> dict[str, float]:
     file, definition = f"sqlite:///{folder / 'nakadi.db'}", a_business_definition(name="page.viewed")
     places = {"registry": file, "event_log": file, "log_index": file, "archive": str(folder / "archive")}
     sent: list[float] = []

@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def an_event(number: int) -> bytes:
-    """About as large and as varied as what services publish."""
+    """An event about as large and varied as those of services."""
     return orjson.dumps(
         {
             "metadata": {
@@ -105,7 +105,7 @@ def appends(log: SqliteLog, events: list[Record], threads: int, seconds: float =
             run_blocking(log.append(TOPIC, {thread % 8: [events[len(delays[thread]) % len(events)]]}))
             delays[thread].append(time.perf_counter() - begun)
 
-    took = in_threads(publish, threads)
+    took = run_in_threads(publish, threads)
     flat = sorted(delay for each in delays for delay in each)
     return len(flat) / took, flat
 
@@ -149,11 +149,11 @@ def fill(log: SqliteLog, events: list[Record], size: int, end: float) -> None:
             place = turn % (len(events) - BATCH)
             run_blocking(log.append(TOPIC, {0: events[place : place + BATCH]}))
 
-    in_threads(publish, 8)
+    run_in_threads(publish, 8)
 
 
 def costs_now(folder: Path, log: SqliteLog, events: list[Record], began: float) -> dict[str, float]:
-    """Seconds per event, or per call."""
+    """The seconds per event or call at the present size."""
     bounds = log.bounds(TOPIC, [0])[0]
     starts = [random.randrange(bounds.next_offset - 500) for _ in range(300)]
     span = SystemClock().now().timestamp() - began
@@ -174,7 +174,7 @@ def costs_now(folder: Path, log: SqliteLog, events: list[Record], began: float) 
 
 
 def typical(work: Callable[[int], object], times: int) -> float:
-    """The lower quartile: on a machine that others use, the upper half tells of them."""
+    """The lower quartile: on a shared machine, other work causes the upper half."""
     taken = []
     for index in range(times):
         begun = time.perf_counter()
@@ -183,7 +183,7 @@ def typical(work: Callable[[int], object], times: int) -> float:
     return statistics.quantiles(taken, n=4)[0]
 
 
-def in_threads(work: Callable[[int], None], count: int) -> float:
+def run_in_threads(work: Callable[[int], None], count: int) -> float:
     threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
     begun = time.perf_counter()
     for thread in threads:

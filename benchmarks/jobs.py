@@ -1,12 +1,12 @@
-"""What the jobs on the archive cost, against what Spark needs for the same files at the least.
+"""What do the jobs on the archive cost, compared with the least that Spark needs for the same files?
 
     python benchmarks/jobs.py [--events 1000000 4000000] [--keep .cache/bench/jobs]
 
-Compaction is compared with Spark reading the same JSON by a given schema and writing Parquet, statistics with counting
-the rows of the table. Statistics are measured once more after a hundredth of new events came to the table. Each is done
-twice in turn, and the fewest seconds of CPU count; those of the first round stand beside them, with what Java has to
-load. Events have about 0.7 KB. With several numbers of events the last lines say what a job costs at all, and what each
-further million does.
+Compaction is compared with Spark reading the same JSON with a given schema and writing Parquet, statistics with
+counting the rows of the table. Statistics run again after one percent of new events. Each task runs in two alternating
+rounds, and the fewest seconds of CPU count; those of the first round, when Java loads its classes, stand beside them.
+Events have about 0.7 KB. With several numbers of events, the last lines show the fixed cost of a job, and that of each
+further million.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PARTITIONS = 4
 A_MEMBER = 20_000
 BEGUN = datetime(2026, 11, 20, tzinfo=UTC)
 NEW = 1.01
-"""What there is after events were added, of what there was."""
+"""The share of events that are added later."""
 SCHEMA = {
     "properties": {
         **ORDERS["properties"],
@@ -72,7 +72,7 @@ def main() -> None:
     for events in sorted(options.events):
         kept = options.keep.absolute() / str(events)
         archive_of(events, kept).close()
-        measurements.append(measured(options, events, kept))
+        measurements.append(measure_jobs(options, events, kept))
         show(measurements[-1])
     if len(measurements) > 1:
         show(slopes(measurements[0], measurements[-1]))
@@ -87,7 +87,7 @@ def show(figures: Mapping[str, float]) -> None:
 
 
 def slopes(few: Mapping[str, float], many: Mapping[str, float]) -> Mapping[str, float]:
-    """What each task costs at all, and what it costs for a further million events."""
+    """The fixed cost of each task, and its cost per further million events."""
     millions = (many["events"] - few["events"]) / 1e6
     found = {}
     for name in TASKS:
@@ -149,10 +149,10 @@ WRITING, COMPACTION, COUNTING, STATISTICS, MORE_STATISTICS = TASKS = (
 )
 
 
-def measured(options: argparse.Namespace, events: int, kept: Path) -> dict[str, float]:
-    """Measure each task in turn, in each round on a fresh copy of what was kept, since it is added to."""
+def measure_jobs(options: argparse.Namespace, events: int, kept: Path) -> dict[str, float]:
+    """Measure each task in turn. Each round works on a new copy of the data, since tasks add to it."""
     folder = kept.parent / f"{kept.name}-copy"
-    data = copied(kept, folder)
+    data = copy_data_folder(kept, folder)
     tables = folder / "tables"
     spark = open_spark("benchmark", f"file://{tables.absolute()}", "hadoop", "local[*]", options.memory)
     event_type = data.event_types.get("order.placed")
@@ -195,7 +195,7 @@ def measured(options: argparse.Namespace, events: int, kept: Path) -> dict[str, 
     for number in range(options.rounds):
         if number:
             data.close()
-            data = copied(kept, folder)
+            data = copy_data_folder(kept, folder)
         for name, task in tasks.items():
             if name == MORE_STATISTICS:
                 add_new()
@@ -222,8 +222,8 @@ def measured(options: argparse.Namespace, events: int, kept: Path) -> dict[str, 
     }
 
 
-def copied(kept: Path, folder: Path) -> DataFolder:
-    """What was kept, under another name, without what was made of it."""
+def copy_data_folder(kept: Path, folder: Path) -> DataFolder:
+    """A copy of the kept data without the results of earlier runs."""
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("tables", "floor"):
         shutil.rmtree(kept / name, ignore_errors=True)
@@ -232,7 +232,7 @@ def copied(kept: Path, folder: Path) -> DataFolder:
 
 
 def _cpu() -> float:
-    """Seconds of CPU of this process and of Spark."""
+    """The CPU seconds of this process and of Spark."""
     ticks = 0
     for process in _java():
         fields = (process / "stat").read_text().rpartition(")")[2].split()

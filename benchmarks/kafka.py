@@ -1,11 +1,11 @@
-"""What does a log in Kafka cost? Publishing and streaming over HTTP, held against the client library's own loops.
+"""What does a log in Kafka cost? Publishing and streaming over HTTP, compared with the client library's own loops.
 
     python benchmarks/kafka.py [publish] [workers] [stream] [--quick] [--json FILE]
 
-Everything uses the same server of Kafka: one of its own, which `make test-engines` fetches, or that at KAFKA=host:9092.
-The loops write and read the bytes that the broker stores, without HTTP and without looking at them. Publishing is also
-held against the embedded engine, in turn, by the processor time of the broker's process. `workers` publishes to a
-broker of two worker processes.
+Everything uses the same Kafka server: its own, which `make test-engines` fetches, or that at KAFKA=host:9092. The loops
+write and read the bytes that the broker stores, without HTTP and without parsing them. Publishing is also compared with
+the embedded engine, in alternating rounds, by the CPU time of the broker's process. `workers` publishes to a broker
+with two worker processes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks import workers
-from benchmarks.publish import Load, Running, a_request, a_server, published, register, serve
+from benchmarks.publish import Load, Running, a_request, a_server, publish_load, register, serve
 from benchmarks.stream import read_all
 from infra.laptop import kafka_local
 from infra.laptop.processes import stop_process
@@ -51,7 +51,7 @@ Figures = dict[str, float]
 
 @contextmanager
 def a_kafka() -> Iterator[str]:
-    """The address of a server."""
+    """The address of a Kafka server."""
     if own := os.environ.get("KAFKA"):
         yield own
         return
@@ -71,7 +71,7 @@ def serve_broker(log: str, listening: socket.socket, folder: str) -> None:
     serve(listening, make_application(broker))
 
 
-def an_empty_topic(servers: str) -> str:
+def create_topic(servers: str) -> str:
     name = uuid4().hex
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(name, 1, 1, config={"max.message.bytes": "8388608"})])[name].result(30)
@@ -79,9 +79,9 @@ def an_empty_topic(servers: str) -> str:
 
 
 def native_publish(servers: str, values: Sequence[bytes], batch: int, seconds: float) -> float:
-    """Events a second of the library's own producer: as fast as it can, or with one event a client under way.
+    """Events per second of the library's own producer: as fast as possible, or with one pending event per client.
 
-    It compresses as the broker does, and different events: one that is repeated costs next to nothing to compress.
+    It compresses like the broker, and different events: a repeated event costs next to nothing to compress.
     """
     settings = {
         "acks": "all",
@@ -91,7 +91,7 @@ def native_publish(servers: str, values: Sequence[bytes], batch: int, seconds: f
         "linger.ms": 5 if batch > 1 else 0,
     }
     producer = Producer({"bootstrap.servers": servers, **settings})
-    topic, acknowledged, sent = an_empty_topic(servers), 0, 0
+    topic, acknowledged, sent = create_topic(servers), 0, 0
 
     def delivered(error: object, _message: object) -> None:
         nonlocal acknowledged
@@ -111,12 +111,12 @@ def native_publish(servers: str, values: Sequence[bytes], batch: int, seconds: f
 
 
 def native_at_pace(servers: str, values: Sequence[bytes], batch: int, pace: float, seconds: float) -> float:
-    """The 99th percentile in milliseconds from when a batch is due until its last event is acknowledged, where the
-    library's own producer sends one in `pace` seconds. It collects for a millisecond: with a request for each event the
-    server could not follow.
+    """The 99th percentile in milliseconds, from when a batch is due until its last event is acknowledged, if the
+    library's own producer sends a batch every `pace` seconds. It collects events for a millisecond: the server could
+    not handle a request for each event.
     """
     producer = Producer({"bootstrap.servers": servers, "acks": "all", "enable.idempotence": True, "linger.ms": 1})
-    topic, took = an_empty_topic(servers), []
+    topic, took = create_topic(servers), []
     producer.produce(topic, values[0])
     producer.flush(60)
     begin = time.perf_counter()
@@ -139,10 +139,10 @@ def native_at_pace(servers: str, values: Sequence[bytes], batch: int, pace: floa
 
 
 def over_http(server: Running, batch: int, seconds: float, pace: float = 0.0) -> tuple[float, float, float]:
-    """Requests a second, the 99th percentile in milliseconds, and microseconds of CPU for an event."""
+    """Requests per second, the 99th percentile in milliseconds, and microseconds of CPU per event."""
     load = Load(CLIENTS, [a_request(STRATEGY, batch, number * batch) for number in range(50)], seconds, pace)
     before = server.cpu_seconds()
-    asyncio.run(published(server.port, load))
+    asyncio.run(publish_load(server.port, load))
     cpu = (server.cpu_seconds() - before) / load.sent / batch * 1e6
     took = sorted(load.took)
     return len(took) / seconds, took[len(took) * 99 // 100] * 1000, cpu
@@ -189,8 +189,8 @@ def measure_publishing(servers: str, seconds: float) -> Figures:
 
 
 def measure_workers(servers: str, seconds: float) -> Figures:
-    """The same with two workers, 100 a batch, where the machine's cores are the limit: all of them have to serve Kafka
-    and the clients too. The library's own producer is one process, as users have it.
+    """The same with two workers and 100 events a batch. The machine's cores are the limit, since they also run Kafka
+    and the clients. The library's own producer is one process, as users have it.
     """
     in_kafka = f"kafka://{servers}?prefix={uuid4().hex[:8]}-"
     batch = max(BATCHES)
@@ -199,7 +199,7 @@ def measure_workers(servers: str, seconds: float) -> Figures:
         requests = [a_request(STRATEGY, batch, number * batch) for number in range(50)]
         rounds = [
             (
-                workers.measured(broker, Load(CLIENTS, requests, seconds)),
+                workers.measure(broker, Load(CLIENTS, requests, seconds)),
                 native_publish(servers, values, batch, seconds),
             )
             for _ in range(ROUNDS)
@@ -213,7 +213,7 @@ def measure_workers(servers: str, seconds: float) -> Figures:
 
 
 def stored_events(port: int, url: str) -> Sequence[bytes]:
-    """The bytes of different events as the broker has stored them."""
+    """The bytes of different events in the broker's log."""
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         for first in range(0, DIFFERENT_EVENTS, 1000):
             body = a_request(STRATEGY, 1000, first).partition(b"\r\n\r\n")[2]
@@ -230,7 +230,9 @@ def stored_events(port: int, url: str) -> Sequence[bytes]:
 
 
 def measure_streaming(servers: str, events: int) -> Figures:
-    """Old events from the beginning: to one client over HTTP, by the log alone, and to the library's own consumer."""
+    """Read old events from the beginning: by a client over HTTP, by the log alone, and by the library's own
+    consumer.
+    """
     url = f"kafka://{servers}?prefix={uuid4().hex[:8]}-"
     with tempfile.TemporaryDirectory() as folder, a_server(partial(serve_broker, url), folder) as server:
         base = f"http://127.0.0.1:{server.port}"
@@ -247,7 +249,11 @@ def measure_streaming(servers: str, events: int) -> Figures:
             native = native_consume(servers, name, events)
             seconds, size = read_all(base, [target], cursors)
             rounds.append(
-                (native, size / (size_of_events(servers, name, events) / events) / seconds, by_log(url, topic, events))
+                (
+                    native,
+                    size / (size_of_events(servers, name, events) / events) / seconds,
+                    read_from_log(url, topic, events),
+                )
             )
     return {
         "stream_native_events_s": statistics.median(native for native, _, _ in rounds),
@@ -274,7 +280,7 @@ def native_consume(servers: str, topic: str, events: int) -> float:
 
 
 def size_of_events(servers: str, topic: str, events: int) -> int:
-    """Bytes of all values."""
+    """The bytes of all values."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench"})
     consumer.assign([TopicPartition(topic, 0, 0)])
     sizes: list[int] = []
@@ -284,7 +290,7 @@ def size_of_events(servers: str, topic: str, events: int) -> int:
     return sum(sizes[:events])
 
 
-def by_log(url: str, topic: str, events: int) -> float:
+def read_from_log(url: str, topic: str, events: int) -> float:
     with closing(open_event_log(url, SystemClock())) as log:
         place, began = log.read(topic, 0, 0).next_offset, time.perf_counter()
         first = place

@@ -54,7 +54,7 @@ SHARD = {
 
 
 class ListStream:
-    """As much of a Kinesis client as the engine calls, with one shard."""
+    """A Kinesis client with one shard, and only the calls that the engine makes."""
 
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []
@@ -101,7 +101,7 @@ def main() -> None:
     asked = parser.parse_args()
     random.seed(17)
     figures = {
-        "stored": [stored(batch, partitions) for batch, partitions in BATCHES],
+        "stored": [measure_storage(batch, partitions) for batch, partitions in BATCHES],
         "indexer": indexer(),
         "many": many(),
     }
@@ -109,8 +109,8 @@ def main() -> None:
         asked.json.write_text(json.dumps(figures, indent=2) + "\n")
 
 
-def stored(batch: int, partitions: int) -> dict[str, float]:
-    """What so many events take, published in batches over partitions."""
+def measure_storage(batch: int, partitions: int) -> dict[str, float]:
+    """The storage of events that are published in batches over partitions."""
     client, index = ListStream(), CountedIndex()
     log = KinesisLog(Stream(client, "events"), index, None, SystemClock())
     log.create_topic("t", partitions)
@@ -146,7 +146,7 @@ def stored(batch: int, partitions: int) -> dict[str, float]:
 
 
 def indexer() -> dict[str, float]:
-    """Throughput over batches as large as Lambda makes them, of publishes of 100 events to ten partitions."""
+    """The throughput for batches of Lambda's size, with publications of 100 events to ten partitions."""
     client, index = ListStream(), MemoryLogIndex()
     stream = Stream(client, "events", reads_per_second=1e9)
     log = KinesisLog(stream, index, None, SystemClock())
@@ -182,7 +182,7 @@ def indexer() -> dict[str, float]:
 
 
 class FarIndex(MemoryLogIndex):
-    """One that takes as long to answer as a table in the same region."""
+    """An index that answers as slowly as a table in the same region."""
 
     def topic(self, topic: str) -> Any:
         time.sleep(ANSWER_SECONDS)
@@ -194,7 +194,7 @@ class FarIndex(MemoryLogIndex):
 
 
 def many() -> dict[str, float]:
-    """A batch that touches as many partitions as it has records, of as many event types."""
+    """A batch in which each record has its own partition of its own event type."""
     client, index = ListStream(), FarIndex()
     stream = Stream(client, "events", reads_per_second=1e9)
     log = KinesisLog(stream, index, None, SystemClock())
@@ -214,7 +214,7 @@ def many() -> dict[str, float]:
 
 
 def floor_of(records: Sequence[dict[str, Any]]) -> float:
-    """Seconds of CPU for what cannot be spared: unpacking every record, and packing the lines again."""
+    """The CPU seconds of the unavoidable work: decompressing every record, and compressing the lines."""
     began = time.process_time()
     for batch in batches(records):
         frames_of_all = [parse_envelope(record.data) for record in batch]
@@ -242,7 +242,7 @@ def a_moment() -> str:
 
 
 def an_event() -> Record:
-    """A change of an order, 0.7 KB, with as much chance in it as such events have."""
+    """A change of an order, 0.7 KB, with realistic randomness."""
     event = {
         "metadata": {
             "eid": f"{random.getrandbits(128):032x}",

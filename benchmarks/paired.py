@@ -2,9 +2,9 @@
 
     python benchmarks/paired.py OTHER_CHECKOUT [--seconds S] [--rounds N]
 
-Both serve SQLite on loopback from a process of their own. What is compared is the CPU time of that process for each
-request, system and all threads included: on a machine that has other things to do, rates say how much of it was left,
-and the rounds of both fall into the same minutes. The medians of the rounds are printed.
+Each serves SQLite on loopback from its own process. The script compares the CPU time of that process per request, with
+system time and all threads: on a busy machine, rates only say how much of it was left. It prints the medians of the
+rounds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks.publish import Load, Running, a_request, published
+from benchmarks.publish import Load, Running, a_request, publish_load
 
 HERE = Path(__file__).parents[1]
 
@@ -48,10 +48,10 @@ def serving(checkout: Path) -> Iterator[Running]:
                 process.terminate()
 
 
-def measured(server: Running, load: Load) -> Figures:
-    """µs of CPU a request, requests a second, and the median and the 99th percentile of their milliseconds."""
+def measure(server: Running, load: Load) -> Figures:
+    """µs of CPU per request, requests per second, and the median and 99th percentile in milliseconds."""
     before = server.cpu_seconds()
-    asyncio.run(published(server.port, load))
+    asyncio.run(publish_load(server.port, load))
     cpu = (server.cpu_seconds() - before) / load.sent * 1e6
     took = sorted(load.took)
     return cpu, len(took) / load.seconds, took[len(took) // 2] * 1e3, took[len(took) * 99 // 100] * 1e3
@@ -70,14 +70,14 @@ def main() -> None:
     with ExitStack() as stack:
         other, here = (stack.enter_context(serving(each)) for each in (options.other.resolve(), HERE))
         for each in (other, here):
-            measured(each, Load(1, [a_request("random", 1, 0)], 0.5))  # until it has read what it will remember
+            measure(each, Load(1, [a_request("random", 1, 0)], 0.5))  # fill its caches
         for batch in (1, 100):
             requests = [a_request("random", batch, number * batch) for number in range(50)]
             for clients in (1, 8, 64):
                 seen: tuple[list[Figures], list[Figures]] = ([], [])
                 for _ in range(options.rounds):
                     for server, figures in zip((other, here), seen, strict=True):
-                        figures.append(measured(server, Load(clients, requests, options.seconds)))
+                        figures.append(measure(server, Load(clients, requests, options.seconds)))
                 before, after = map(medians, seen)
                 rates = f"{after[1]:,.0f}, {after[2]:.1f} ms, {after[3]:.1f} ms"
                 cpu = f"{before[0]:,.0f} | {after[0]:,.0f} | {after[0] / before[0]:.2f}"

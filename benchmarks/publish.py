@@ -2,11 +2,10 @@
 
     python benchmarks/publish.py [cpu] [http] [followed] [--quick] [--json FILE]
 
-`cpu` runs the pipeline in this process, from the body of a request to the records for the log, and holds it against
-parsing the same body and writing it down again. `http` publishes to a broker on SQLite in a process of its own, over
-loopback; its floor is the same server that parses the body, writes it down again, and answers. `followed` does so while
-a thousand streams follow another event type, to which an event a second comes, and holds it against a broker that
-nobody reads from.
+`cpu` runs the pipeline in this process, from the body of a request to the records for the log, and compares it with
+parsing and serializing the same body. `http` publishes over loopback to a broker on SQLite in its own process; its
+floor is the same server, which only parses and serializes the body, and answers. `followed` does the same while a
+thousand streams follow another event type, which gets an event a second, and compares it with a broker without readers.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from uuid import UUID
 import orjson
 from msgspec.structs import replace
 
-from benchmarks.stream import connected, drain, raise_file_limit
+from benchmarks.stream import connect, drain, raise_file_limit
 from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
@@ -46,7 +45,7 @@ from nakadi.model.events import AppendResult, Record, Stored
 from nakadi.publishing.batch import BatchStatus
 from nakadi.publishing.publisher import Publisher
 
-# By strategy; the first is what an event type gets that asks for nothing.
+# By strategy; the first one is the default.
 PARTITIONS = {"random": 1, "hash": 8}
 TEXT = {"type": "string"}
 PRICE = {
@@ -89,7 +88,7 @@ Figures = dict[str, float]
 
 
 def an_event(number: int) -> dict[str, Any]:
-    """About 0.7 KB, nested four levels deep."""
+    """An event of about 0.7 KB, nested four levels deep."""
     items = [
         {
             "sku": f"sku-{number}-{n}",
@@ -116,7 +115,7 @@ def an_event(number: int) -> dict[str, Any]:
 
 
 def definition(strategy: str) -> dict[str, Any]:
-    """An event type that is called like its partition strategy."""
+    """An event type named after its partition strategy."""
     partitions = PARTITIONS[strategy]
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": partitions, "write_parallelism": 1}
     return {
@@ -145,7 +144,7 @@ def floor(body: bytes) -> bytes:
 
 
 class Nowhere:
-    """Takes every record, and keeps none."""
+    """A log that accepts every record and stores none."""
 
     def for_storage(self, _storage_id: str) -> Any:
         return self
@@ -173,8 +172,8 @@ def measure_cpu(seconds: float) -> Figures:
     ):
         body = SPELLINGS[spelling]([an_event(number) for number in range(size)])
         publish = publishing(broker, strategy, body)
-        # In turns, so that whatever else the machine does falls on both.
-        each, floor_each = in_turns(publish, partial(floor, body), seconds)
+        # Alternating, so that other work on the machine affects both.
+        each, floor_each = alternate(publish, partial(floor, body), seconds)
         ratio = each / floor_each
         figures[f"cpu_{strategy}_{spelling}_{size}"] = ratio
         print(
@@ -187,7 +186,7 @@ def measure_cpu(seconds: float) -> Figures:
 
 
 def measure_counting(broker: BrokerServices, seconds: float) -> float:
-    """What counting adds to the smallest batch, of all batches the one that it weighs most on."""
+    """The cost of metrics for the smallest batch, where they weigh most."""
     body = orjson.dumps([an_event(1)])
     publisher = replace(broker.publisher, logs=Nowhere())
 
@@ -198,7 +197,7 @@ def measure_counting(broker: BrokerServices, seconds: float) -> float:
     def publish(publisher: Publisher) -> None:
         publisher.publish("random", body, UNAUTHENTICATED, "the-flow")
 
-    counted, uncounted = in_turns(
+    counted, uncounted = alternate(
         partial(publish, publisher), partial(publish, replace(publisher, metrics=Uncounted())), seconds
     )
     print(f"counting: {(counted - uncounted) * 1e6:.2f} µs per batch, {counted / uncounted - 1:.1%} of one event")
@@ -215,8 +214,8 @@ def publishing(broker: BrokerServices, name: str, body: bytes) -> Callable[[], o
     return publish
 
 
-def in_turns(first: Callable[[], object], second: Callable[[], object], seconds: float) -> tuple[float, float]:
-    """The least CPU seconds that one call of each took, over many short rounds."""
+def alternate(first: Callable[[], object], second: Callable[[], object], seconds: float) -> tuple[float, float]:
+    """The least CPU seconds of one call of each, over many short rounds."""
     rounds = 20
     calls = [max(1, int(seconds / rounds / 2 / once(call))) for call in (first, second)]
     least = [float("inf"), float("inf")]
@@ -272,7 +271,9 @@ class Running:
     pid: int
 
     def cpu_seconds(self) -> float:
-        """What the process has used so far, all threads together, as Linux counts it: to the nanosecond."""
+        """The CPU seconds of the process so far, all threads included, in nanoseconds' precision as Linux counts
+        them.
+        """
         return time.clock_gettime(~self.pid << 3 | 2)
 
 
@@ -291,7 +292,7 @@ def a_server(target: Callable[[socket.socket, str], None], folder: str) -> Itera
 
 
 class Client(asyncio.Protocol):
-    """Publishes and waits for the answer, until the time is over; at most once in `pace` seconds."""
+    """Publishes and waits for the answer until the time is over, at most once in `pace` seconds."""
 
     def __init__(self, load: Load, first: int) -> None:
         self._load, self._next = load, first
@@ -305,7 +306,7 @@ class Client(asyncio.Protocol):
         assert data.startswith(b"HTTP/1.1 200"), data
         now = time.perf_counter()
         if now > self._load.begin:
-            # Whoever waits for a slot that is late has waited since the slot was due.
+            # A client that waits for a late slot has waited since the slot was due.
             self._load.took.append(now - (self._due if self._load.pace else self._began))
         if now < self._load.end:
             self._due += self._load.pace
@@ -329,7 +330,7 @@ class Client(asyncio.Protocol):
 
 
 class Load:
-    """What the clients of one measurement share; what they see before it begins does not count."""
+    """The shared state of the clients of one measurement. Requests before `begin` do not count."""
 
     def __init__(self, clients: int, requests: Sequence[bytes], seconds: float, pace: float = 0.0) -> None:
         self.clients, self.requests, self.seconds, self.pace = clients, requests, seconds, pace
@@ -341,10 +342,10 @@ class Load:
         self.done = asyncio.Semaphore(0)
 
 
-async def published(port: int, load: Load) -> None:
+async def publish_load(port: int, load: Load) -> None:
     for number in range(load.clients):
         await asyncio.get_running_loop().create_connection(partial(Client, load, number), "127.0.0.1", port)
-    # A server that died would never answer.
+    # A dead server would never answer.
     async with asyncio.timeout(load.end - time.perf_counter() + 30):
         for _ in range(load.clients):
             await load.done.acquire()
@@ -371,21 +372,21 @@ def measure_http(seconds: float) -> Figures:
             one, spread = ([a_request(name, batch, number * batch) for number in range(50)] for name in PARTITIONS)
             for clients in (1, 8, 64):
                 name = f"{clients}_clients_{batch}_per_batch"
-                rate = told("broker", broker, Load(clients, one, seconds), batch, figures)
-                floor_rate = told("floor", lowest, Load(clients, one, seconds), batch, figures)
-                spread_rate = told("broker", broker, Load(clients, spread, seconds), batch, figures)
+                rate = report_load("broker", broker, Load(clients, one, seconds), batch, figures)
+                floor_rate = report_load("floor", lowest, Load(clients, one, seconds), batch, figures)
+                spread_rate = report_load("broker", broker, Load(clients, spread, seconds), batch, figures)
                 figures[f"http_random_{name}_of_floor"] = rate / floor_rate
                 figures[f"http_hash_{name}_of_floor"] = spread_rate / floor_rate
                 figures[f"http_hash_{name}_of_random"] = spread_rate / rate
                 print(
                     f"{'':8}{rate / floor_rate:.0%} of the floor, hash {spread_rate / rate:.0%} of random", flush=True
                 )
-            told("at half", broker, Load(64, one, seconds, pace=2 * 64 / rate), batch, figures)
+            report_load("at half", broker, Load(64, one, seconds, pace=2 * 64 / rate), batch, figures)
     return figures
 
 
 def measure_followed(seconds: float) -> Figures:
-    """Rounds of both brokers in turn. The event a second comes to both of them."""
+    """Measure both brokers in alternating rounds. Both get the event a second."""
     raise_file_limit()
     requests = [a_request("random", 100, number * 100) for number in range(50)]
     single = [a_request("hash", 1, 0)]
@@ -394,7 +395,7 @@ def measure_followed(seconds: float) -> Figures:
         folders = [stack.enter_context(tempfile.TemporaryDirectory()) for _ in range(2)]
         brokers = [stack.enter_context(a_server(serve_broker, each)) for each in folders]
         url = f"http://127.0.0.1:{brokers[1].port}"
-        streams = [stack.enter_context(connected(url, "/event-types/hash/events")) for _ in range(FOLLOWERS)]
+        streams = [stack.enter_context(connect(url, "/event-types/hash/events")) for _ in range(FOLLOWERS)]
         for each in streams:
             assert each.recv(4096).startswith(b"HTTP/1.1 200")
         is_over, reads = threading.Event(), list[int]()
@@ -411,7 +412,9 @@ def measure_followed(seconds: float) -> Figures:
         for _ in range(5):
             for broker, rounds in zip(brokers, found, strict=True):
                 figures: Figures = {}
-                told("broker", broker, Load(8, requests, seconds), 100, figures, Load(1, single, seconds, pace=1.0))
+                report_load(
+                    "broker", broker, Load(8, requests, seconds), 100, figures, Load(1, single, seconds, pace=1.0)
+                )
                 rounds.append(figures)
     assert sum(reads) >= FOLLOWERS, "the streams were sent nothing"
     alone, followed = found
@@ -426,17 +429,19 @@ def measure_followed(seconds: float) -> Figures:
 
 
 def warm_up(*servers: Running) -> None:
-    """Until they have read and compiled what they will remember."""
+    """Send requests until the brokers have filled their caches."""
     for server in servers:
         for name in PARTITIONS:
-            asyncio.run(published(server.port, Load(1, [a_request(name, 1, 0)], 0.5)))
+            asyncio.run(publish_load(server.port, Load(1, [a_request(name, 1, 0)], 0.5)))
 
 
-def told(what: str, server: Running, load: Load, batch: int, figures: Figures, *beside: Load) -> float:
-    """Measure, print, note, and give the requests per second. What goes on beside it is not counted."""
+def report_load(what: str, server: Running, load: Load, batch: int, figures: Figures, *beside: Load) -> float:
+    """Measure, print and record a load, and return its requests per second. `beside` runs meanwhile and does not
+    count.
+    """
 
     async def all_published() -> None:
-        await asyncio.gather(*(published(server.port, each) for each in (load, *beside)))
+        await asyncio.gather(*(publish_load(server.port, each) for each in (load, *beside)))
 
     before = server.cpu_seconds()
     asyncio.run(all_published())

@@ -2,7 +2,7 @@
 
 * Creating an event type over HTTP, against the same server answering an empty 201.
 * Listing 10,000 event types, and how that grows from 1,000.
-* Resolving one event type for publishing, remembered and read anew.
+* Resolving one event type for publishing, from the cache and from the registry.
 
 Run `make bench`; it takes about a minute, talks to loopback only, and ends by itself.
 """
@@ -47,14 +47,14 @@ def main() -> None:
 
 
 def creating(engine: str, broker: BrokerServices) -> None:
-    """Pairs of requests in turn, so that both meet the same machine."""
-    floor = Application([Route(method="POST", template="/", handler=_created, operation="floor")])
+    """Time alternating pairs of requests, so that other work on the machine affects both."""
+    floor = Application([Route(method="POST", template="/", handler=_answer_created, operation="floor")])
     with _client(make_application(broker)) as ours, _client(floor) as theirs:
         took, floor_took = [], []
         for number in range(CREATIONS):
             body = _definition(f"bench.{engine}.{number}")
-            took.append(_timed(lambda body=body: _expect(ours.post("/event-types", content=body), 201)))
-            floor_took.append(_timed(lambda body=body: _expect(theirs.post("/", content=body), 201)))
+            took.append(_seconds_for(lambda body=body: _expect(ours.post("/event-types", content=body), 201)))
+            floor_took.append(_seconds_for(lambda body=body: _expect(theirs.post("/", content=body), 201)))
     _print(f"{engine}: create an event type", took)
     _print(f"{engine}: an empty 201", floor_took)
     print(f"{engine}: ratio of the medians {statistics.median(took) / statistics.median(floor_took):.2f}")
@@ -62,8 +62,10 @@ def creating(engine: str, broker: BrokerServices) -> None:
 
 def resolving(engine: str, broker: BrokerServices) -> None:
     name = f"bench.{engine}.0"
-    _print(f"{engine}: resolve, read anew", [_timed(lambda: broker.event_types.get(name)) for _ in range(2000)])
-    _print(f"{engine}: resolve, remembered", [_timed(lambda: broker.event_types.cached(name)) for _ in range(2000)])
+    _print(f"{engine}: resolve, read anew", [_seconds_for(lambda: broker.event_types.get(name)) for _ in range(2000)])
+    _print(
+        f"{engine}: resolve, remembered", [_seconds_for(lambda: broker.event_types.cached(name)) for _ in range(2000)]
+    )
 
 
 def listing(engine: str, broker: BrokerServices) -> None:
@@ -74,7 +76,7 @@ def listing(engine: str, broker: BrokerServices) -> None:
             existing = sum(1 for _ in broker.event_types.all())
             for number in range(existing, size):
                 broker.event_types.add(replace(template, name=f"list.{engine}.{number}", id=f"{engine}-{number}"))
-            took = [_timed(lambda: _expect(client.get("/event-types"), 200)) for _ in range(5)]
+            took = [_seconds_for(lambda: _expect(client.get("/event-types"), 200)) for _ in range(5)]
             medians[size] = statistics.median(took)
             _print(f"{engine}: list {size:,} event types", took)
     print(f"{engine}: ten times as many take {medians[10_000] / medians[1_000]:.1f} times as long")
@@ -95,7 +97,7 @@ class _ClosingBoth(httpx.Client):
         self.serving.close()
 
 
-def _created(_: object) -> object:
+def _answer_created(_: object) -> object:
     return empty_response(201)
 
 
@@ -109,7 +111,7 @@ def _expect(answer: httpx.Response, status: int) -> None:
     assert answer.status_code == status, answer.text
 
 
-def _timed(step: Callable[[], object]) -> float:
+def _seconds_for(step: Callable[[], object]) -> float:
     begun = time.perf_counter()
     step()
     return time.perf_counter() - begun

@@ -1,4 +1,4 @@
-"""How fast does the relay publish an outbox, beside the least that is necessary anyway?
+"""How fast does the relay publish an outbox, compared with the least necessary work?
 
     python benchmarks/relay.py [--rows N] [--bytes B] [--workers 1 2 4] [--rounds N]
 
@@ -40,7 +40,7 @@ def fill(database: psycopg.Connection, rows: int, size: int) -> None:
 
 
 def publish_copied_rows(dsn: str, url: str) -> None:
-    """The floor."""
+    """The floor: copy rows, and publish them."""
     query = """COPY (SELECT jsonb_build_object('metadata', jsonb_build_object('eid', eid, 'occurred_at',
         to_char(written_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'))) || event
         FROM nakadi_outbox ORDER BY id) TO STDOUT"""

@@ -1,4 +1,4 @@
-"""What schemas cost: making one ready, and judging an event, beside parsing the event, which nobody can do without.
+"""What do schemas cost? Compiling one, and validating an event, beside parsing the event, which is always necessary.
 
 PYTHONPATH=layers/nakadi/python .venv/bin/python benchmarks/schemas.py
 """
@@ -116,10 +116,10 @@ def order() -> dict[str, Any]:
 
 
 def best_of(rounds: int, times: int, action: Callable[[], object]) -> float:
-    return min(measured(times, action) for _ in range(rounds))
+    return min(measure(times, action) for _ in range(rounds))
 
 
-def measured(times: int, action: Callable[[], object]) -> float:
+def measure(times: int, action: Callable[[], object]) -> float:
     begun = time.perf_counter()
     for _ in range(times):
         action()

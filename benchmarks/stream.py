@@ -2,8 +2,8 @@
 
     python benchmarks/stream.py [throughput] [latency] [idle] [--engine memory|sqlite] [--quick] [--json FILE]
 
-The server runs in a process of its own, and so do publishers and readers. What is measured is held against a floor in
-the same run: the same server writing the same bytes from memory, in pieces of the same size.
+The server runs in its own process, and so do publishers and readers. The floor, from the same run, is the same server
+writing the same bytes from memory, in pieces of the same size.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STAMP = re.compile(rb'"at":([0-9.]+),')
 
 
 def serve(engine: str, ready: Any, stop: Any) -> None:
-    """A broker, with one route more that writes a stream's bytes from memory."""
+    """Serve a broker with an additional route that writes a stream's bytes from memory."""
     from nakadi.app.broker import open_broker  # noqa: PLC0415  # the load generators do without
     from nakadi.app.routes import make_application  # noqa: PLC0415
     from nakadi.app.settings import Settings  # noqa: PLC0415
@@ -72,7 +72,7 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
         broker = open_broker(Settings(registry=url, event_log=url))
 
         def append(request: Request) -> Response:
-            """Store events at a steady rate right in the log, which leaves only streaming to be measured."""
+            """Store events at a steady rate directly in the log, so that only streaming is measured."""
             timeline = broker.event_types.get(NAME).timeline
             for event in steadily(rate.read(request), seconds.read(request)):
                 run_blocking(broker.logs.for_storage(timeline.storage_id).append(timeline.topic, {0: [Record(event)]}))
@@ -94,7 +94,7 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
 
 @contextmanager
 def a_server(engine: str) -> Iterator[tuple[str, int]]:
-    """URL and process id of a server with the event type."""
+    """The URL and process id of a server with the event type."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     stop = context.Event()
@@ -133,8 +133,8 @@ def raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def connected(url: str, target: str, headers: str = "") -> socket.socket:
-    """A socket on which a request was sent."""
+def connect(url: str, target: str, headers: str = "") -> socket.socket:
+    """Open a socket and send a request on it."""
     parts = urlsplit(url)
     client = socket.create_connection((parts.hostname, parts.port))
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -143,11 +143,11 @@ def connected(url: str, target: str, headers: str = "") -> socket.socket:
 
 
 def read_all(url: str, targets: list[str], headers: str) -> tuple[float, int]:
-    """Read several answers to their ends at once: how long it took, and how many bytes came."""
+    """Read several answers to their ends at once. Returns the seconds and the number of bytes."""
     waiting = selectors.DefaultSelector()
     buffer = bytearray(1 << 20)
     total = 0
-    sockets = [connected(url, target, headers) for target in targets]
+    sockets = [connect(url, target, headers) for target in targets]
     tails = dict.fromkeys(sockets, b"")
     began = 0.0
     for client in sockets:
@@ -159,7 +159,7 @@ def read_all(url: str, targets: list[str], headers: str) -> tuple[float, int]:
             count = client.recv_into(buffer)
             total += count
             tails[client] = (tails[client] + bytes(buffer[max(0, count - 5) : count]))[-5:]
-            # The servers hold back the first bytes of a body for a moment, for the sake of some clients.
+            # The servers delay the first bytes of a body a little, because some clients need that.
             if not began and total > 100_000:
                 began, total = time.perf_counter(), 0
             if count == 0 or tails[client] == b"0\r\n\r\n":
@@ -176,7 +176,7 @@ def publish(url: str, events: int) -> None:
 
 
 def throughput(engine: str, *, quick: bool) -> Figures:
-    """Old events to one client and to a hundred, in batches of 100."""
+    """Stream old events to one client and to a hundred, in batches of 100."""
     events = 20_000 if quick else 60_000
     rounds = 5 if quick else 15
     figures: Figures = {}
@@ -184,7 +184,7 @@ def throughput(engine: str, *, quick: bool) -> Figures:
         publish(url, events)
         stream = f"/event-types/{NAME}/events?batch_limit={BATCH}&stream_limit="
         for clients, wanted in ((1, events), (100, events // 10)):
-            # One after the other, so that a ratio is of two figures of the same moment.
+            # One after the other, so that a ratio compares figures of the same moment.
             pairs = [
                 (rate(url, f"/floor?events={wanted}", clients), rate(url, f"{stream}{wanted}", clients))
                 for _ in range(rounds)
@@ -201,13 +201,13 @@ def throughput(engine: str, *, quick: bool) -> Figures:
 
 
 def rate(url: str, target: str, clients: int) -> float:
-    """Megabytes a second that so many clients get together."""
+    """The megabytes per second of this many clients together."""
     seconds, size = read_all(url, [target] * clients, f"X-nakadi-cursors: {BEGIN}\r\n")
     return size / seconds / 1e6
 
 
 def publisher(url: str, per_request: int, rate: int, seconds: float) -> None:
-    """Publish at a steady rate over several connections; every event says when its request was due."""
+    """Publish at a steady rate over several connections; every event contains the time when it was due."""
     with ThreadPoolExecutor(PUBLISHERS) as threads:
         began = time.monotonic()
         for number in range(PUBLISHERS):
@@ -228,7 +228,7 @@ def publish_steadily(url: str, per_request: int, rate: float, seconds: float, be
 
 
 def steadily(rate: float, seconds: float, began: float | None = None) -> Iterator[bytes]:
-    """Events at a steady rate. Each says when it was due: whoever is held up must not hide that."""
+    """Yield due times at a steady rate. A delayed publisher must not hide its delay."""
     began = time.monotonic() if began is None else began
     filler = "x" * (EVENT_BYTES - 60)
     for number in range(int(seconds * rate)):
@@ -239,7 +239,7 @@ def steadily(rate: float, seconds: float, began: float | None = None) -> Iterato
 
 
 def latency(engine: str, *, quick: bool) -> Figures:
-    """From publishing to delivery at 1,000 events a second, one client listening."""
+    """Measure from publishing to delivery at 1,000 events a second, with one client."""
     figures: Figures = {}
     seconds = 5 if quick else 15
     for per_request in (0, 1, 10, 100):
@@ -255,17 +255,17 @@ def latency(engine: str, *, quick: bool) -> Figures:
 
 
 def delays_of(url: str, per_request: int, rate: int, seconds: int) -> list[float]:
-    """Milliseconds of every event but those of the first second, smallest first."""
+    """The sorted delays in milliseconds of all events after the first second."""
     step = PUBLISHERS * max(per_request, 1)
     expected = seconds * rate // step * step
     target = f"/event-types/{NAME}/events?batch_limit={max(per_request, 1)}&stream_limit={expected}"
-    client = connected(url, target, f"X-nakadi-cursors: {BEGIN}\r\n")
+    client = connect(url, target, f"X-nakadi-cursors: {BEGIN}\r\n")
     time.sleep(0.5)
     if per_request:
         publishing = (url, per_request, rate, seconds)
         multiprocessing.get_context("spawn").Process(target=publisher, args=publishing, daemon=True).start()
     else:
-        connected(url, f"/append?rate={rate}&seconds={seconds}")
+        connect(url, f"/append?rate={rate}&seconds={seconds}")
     delays: list[float] = []
     rest = b""
     while len(delays) < expected:
@@ -281,15 +281,15 @@ def delays_of(url: str, per_request: int, rate: int, seconds: int) -> list[float
 
 
 def idle(engine: str, *, quick: bool) -> Figures:
-    """Ten thousand open streams that nothing happens on."""
+    """Open ten thousand idle streams."""
     count = 2_000 if quick else 10_000
     seconds = 10 if quick else 60
     raise_file_limit()
     with a_server(engine) as (url, pid):
-        opened(url, 200)  # what a first stream makes once for all
+        open_streams(url, 200)  # the first stream creates shared parts
         before = memory_of(pid)
         began = time.perf_counter()
-        clients = opened(url, count)
+        clients = open_streams(url, count)
         to_open = time.perf_counter() - began
         time.sleep(2)
         memory = memory_of(pid) - before
@@ -316,11 +316,11 @@ def idle(engine: str, *, quick: bool) -> Figures:
     }
 
 
-def opened(url: str, count: int) -> list[socket.socket]:
-    """So many streams whose heads have come."""
+def open_streams(url: str, count: int) -> list[socket.socket]:
+    """Open this many streams, and wait for their heads."""
     clients: list[socket.socket] = []
     for _ in range(0, count, 100):
-        some = [connected(url, f"/event-types/{NAME}/events") for _ in range(100)]
+        some = [connect(url, f"/event-types/{NAME}/events") for _ in range(100)]
         for client in some:
             assert client.recv(4096).startswith(b"HTTP/1.1 200")
         clients += some
@@ -328,7 +328,7 @@ def opened(url: str, count: int) -> list[socket.socket]:
 
 
 def drain(clients: list[socket.socket], seconds: float, wanted: int = sys.maxsize) -> int:
-    """Read what comes for some time, or until so many clients were sent an event; how many reads there were."""
+    """Read for some time, or until this many clients got an event. Returns the number of reads."""
     waiting = selectors.DefaultSelector()
     for client in clients:
         client.setblocking(False)

@@ -3,8 +3,8 @@
     python benchmarks/subscriptions.py [throughput] [commits] [takeover] [idle] [--engine memory|sqlite] [--quick]
                                        [--json FILE]
 
-The server runs in a process of its own, and all clients in another. Consuming is held against low-level streams of the
-same server in the same run: as many clients read the same partitions with the same code, and just do not commit.
+The server runs in its own process, and all clients in another. Consuming is compared with low-level streams of the
+same server in the same run: as many clients read the same partitions with the same code, but do not commit.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from benchmarks.consuming import (
     a_place,
     a_server,
     connection_to,
-    consumed,
+    consume_all,
     create_event_type,
     numbers,
-    posted,
+    send_post,
 )
-from benchmarks.stream import connected, cpu_of, drain, memory_of, raise_file_limit
+from benchmarks.stream import connect, cpu_of, drain, memory_of, raise_file_limit
 
 
 def throughput(engine: str, *, quick: bool) -> Figures:
-    """Old events in eight partitions to one session, to four and to eight, in batches of 100."""
+    """Stream old events from eight partitions to one session, to four and to eight, in batches of 100."""
     each = 5_000 if quick else 20_000
     rounds = 3 if quick else 7
     events = {"": each, "newest": each, "each": each // 4}
@@ -54,7 +54,7 @@ def throughput(engine: str, *, quick: bool) -> Figures:
     with a_place(engine) as place, a_server(place) as server:
         server.fill(each)
         for sessions in (1, 4, 8):
-            # One after the other, so that a ratio is of figures of the same moment.
+            # One after the other, so that a ratio compares figures of the same moment.
             found = [[consumption(server, sessions, events[way], way) for way in events] for _ in range(rounds)]
             low, newest, every = ([round_[way] for round_ in found] for way in range(3))
             label = f"consume_{sessions}"
@@ -75,7 +75,7 @@ def throughput(engine: str, *, quick: bool) -> Figures:
 
 @dataclass(frozen=True, slots=True)
 class Consumption:
-    """`cpu_us` is what an event costs the server."""
+    """The result of consuming; `cpu_us` is the server's CPU time per event."""
 
     events_s: float
     commits_s: float
@@ -89,14 +89,14 @@ def consumption(server: Server, sessions: int, events: int, commits: str) -> Con
         for first in range(sessions)
     ]
     cpu = cpu_of(server.pid)
-    seconds = consumed(consumers)
+    seconds = consume_all(consumers)
     cpu = cpu_of(server.pid) - cpu
     requests = sum(each.requests for each in consumers)
     return Consumption(PARTITIONS * events / seconds, requests / seconds, 1e6 * cpu / (PARTITIONS * events))
 
 
 def commits(engine: str, *, quick: bool) -> Figures:
-    """One commit after the other on one connection, and on eight at once, with an open stream each."""
+    """Commit one after the other on one connection, and on eight at once, each with an open stream."""
     each = 300 if quick else 2_000
     figures: Figures = {}
     for clients in (1, PARTITIONS):
@@ -127,14 +127,14 @@ def commits(engine: str, *, quick: bool) -> Figures:
 def committer(
     server: Server, subscription: str, partition: int, times: int, keep: Callable[[socket.socket], socket.socket]
 ) -> Callable[[list[float]], None]:
-    """Whoever has been sent everything of a partition, and then commits event by event."""
+    """A client that receives all events of a partition, and then commits event by event."""
     body = {
         "batch_limit": BATCH,
         "batch_flush_timeout": 1,
         "max_uncommitted_events": 1_000_000,
         "partitions": [{"event_type": NAME, "partition": str(partition)}],
     }
-    stream = keep(posted(server.url, f"/subscriptions/{subscription}/events", body))
+    stream = keep(send_post(server.url, f"/subscriptions/{subscription}/events", body))
     received = b""
     while b"\r\n\r\n" not in received:
         received += stream.recv(4096)
@@ -162,7 +162,9 @@ def committer(
 
 
 def takeover(engine: str, *, quick: bool) -> Figures:
-    """From asking for a stream to its first event, and from the end of another one to the first events of the next."""
+    """Measure from opening a stream to its first event, and from the end of a stream to the first events of the next
+    one.
+    """
     figures: Figures = {}
     with a_place(engine) as place, a_server(place) as server:
         server.fill(1000)
@@ -184,7 +186,7 @@ def spread(label: str, seconds: Sequence[float]) -> Figures:
 def first_event(server: Server) -> float:
     subscription = server.subscribed()
     began = time.perf_counter()
-    with connected(server.url, events_of(subscription)) as client:
+    with connect(server.url, events_of(subscription)) as client:
         next(partitions_seen(client))
         return time.perf_counter() - began
 
@@ -194,7 +196,7 @@ def events_of(subscription: str, commit_timeout: int = COMMIT_SECONDS) -> str:
 
 
 def partitions_seen(client: socket.socket) -> Iterator[set[bytes]]:
-    """Of which partitions events have come, whenever some come."""
+    """Yield the partitions whose events have arrived, each time that some arrive."""
     rest, found = b"", set[bytes]()
     while True:
         received = client.recv(1 << 20)
@@ -207,7 +209,7 @@ def partitions_seen(client: socket.socket) -> Iterator[set[bytes]]:
             yield found
 
 
-# A client with a process of its own, to be killed. It says when it was let in, and when it has got something.
+# A client in its own process, to be killed. It reports when its stream opens, and when events arrive.
 CLIENT = """
 import http.client, sys
 host, target = sys.argv[1:]
@@ -224,8 +226,9 @@ while True:
 
 
 def after_killed_client(server: Server, *, busy: bool) -> float:
-    """A client with all eight partitions is killed, and another one comes at once; how long until that has got events
-    of all of them. A busy one has got events and not committed them; for the others, events come after its end."""
+    """Kill a client with all eight partitions while another one connects. Measures until that one has events of all
+    partitions. A busy client has received events without committing them; for an idle one, events arrive after its end.
+    """
     name = f"{NAME}.{next(numbers)}"
     create_event_type(server.url, name)
     subscription = server.subscribed(name)
@@ -241,17 +244,19 @@ def after_killed_client(server: Server, *, busy: bool) -> float:
     if not busy:
         time.sleep(0.02)
         server.fill(10, name)
-    with connected(server.url, events_of(subscription, 60)) as client:
+    with connect(server.url, events_of(subscription, 60)) as client:
         next(each for each in partitions_seen(client) if len(each) == PARTITIONS)
     return time.perf_counter() - began
 
 
 def after_killed_server() -> float:
-    """Two servers share a file, with a stream each; one is killed, and the other one's stream gets all partitions."""
+    """Kill one of two servers that share a file and have a stream each. Measures until the other stream has all
+    partitions.
+    """
     with a_place("sqlite") as place, a_server(place) as staying, a_server(place, "") as leaving:
         subscription = staying.subscribed()
         target = events_of(subscription, 60)
-        with connected(staying.url, target) as ours, connected(leaving.url, target):
+        with connect(staying.url, target) as ours, connect(leaving.url, target):
             wait_until(lambda: len(owners(staying, subscription)) == 2)
             staying.fill(10)
             seen = partitions_seen(ours)
@@ -277,17 +282,17 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def idle(engine: str, *, quick: bool) -> Figures:
-    """A thousand subscriptions with a stream each on one process, and nothing happens."""
+    """Open a thousand subscription streams in one process, and let nothing happen."""
     streams = 100 if quick else 1_000
     seconds = 10 if quick else 60
     raise_file_limit()
     with a_place(engine) as place, a_server(place) as server, ExitStack() as open_streams:
-        for _ in range(20):  # what a first stream makes once for all
-            open_streams.enter_context(opened(server, server.subscribed(read_from="end")))
+        for _ in range(20):  # the first stream creates shared parts
+            open_streams.enter_context(open_stream(server, server.subscribed(read_from="end")))
         subscriptions = [server.subscribed(read_from="end") for _ in range(streams)]
         time.sleep(2)
         before, began = memory_of(server.pid), time.perf_counter()
-        clients = [open_streams.enter_context(opened(server, each)) for each in subscriptions]
+        clients = [open_streams.enter_context(open_stream(server, each)) for each in subscriptions]
         to_open = time.perf_counter() - began
         time.sleep(5)
         memory = memory_of(server.pid) - before
@@ -308,8 +313,8 @@ def idle(engine: str, *, quick: bool) -> Figures:
     }
 
 
-def opened(server: Server, subscription: str) -> socket.socket:
-    client = connected(server.url, f"/subscriptions/{subscription}/events")
+def open_stream(server: Server, subscription: str) -> socket.socket:
+    client = connect(server.url, f"/subscriptions/{subscription}/events")
     assert client.recv(4096).startswith(b"HTTP/1.1 200")
     return client
 

@@ -2,11 +2,11 @@
 
     python benchmarks/workers.py [--workers 2,4] [--seconds S] [--rounds N] [--json FILE]
 
-Each is the program itself, with its data file, on loopback. Beside requests a second stands the CPU time of each of
-its processes for a request: on a machine with enough cores, the process that takes longest bounds the rate, so
-`bound` says how many requests a second there would be if each process had a core of its own, and `growth` how much of
-the rate of one process each further one brings by that. The medians of the rounds are printed. On a machine with few
-cores only the CPU times count, and the load average is printed with them.
+Each broker is the program itself, with a data file, on loopback. Besides requests per second, the script prints the CPU
+time of each process per request. On a machine with enough cores, the busiest process limits the rate: `bound` is the
+rate if each process had its own core, and `growth` the share of one process's rate that each further process adds. The
+figures are medians of the rounds. On a machine with few cores, only CPU times count; the load average stands beside
+them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from pathlib import Path
 import httpx
 from msgspec import Struct
 
-from benchmarks.publish import PARTITIONS, Load, Running, a_request, definition, published
+from benchmarks.publish import PARTITIONS, Load, Running, a_request, definition, publish_load
 
 
 class Broker(Struct):
-    """A running broker. The first process is the one that was started."""
+    """A running broker. Its first process is its supervisor."""
 
     workers: int
     port: int
@@ -53,7 +53,7 @@ class Figures(Struct, frozen=True):
 
 @contextmanager
 def running(workers: int, event_log: str = "") -> Iterator[Broker]:
-    """A broker of so many processes; its events are in its data file, unless a URL is given."""
+    """Run a broker with this many processes. Its events are in its data file, or at the URL if there is one."""
     environment = {**os.environ, **({"NAKADI_EVENT_LOG": event_log} if event_log else {})}
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "nakadi.local", "--port=0", f"--data={folder}", f"--workers={workers}"]
@@ -76,9 +76,9 @@ def create_event_types(port: int) -> None:
         httpx.post(f"http://127.0.0.1:{port}/event-types", json=definition(strategy), timeout=60.0).raise_for_status()
 
 
-def measured(broker: Broker, load: Load) -> Figures:
+def measure(broker: Broker, load: Load) -> Figures:
     before = broker.cpu_seconds()
-    asyncio.run(published(broker.port, load))
+    asyncio.run(publish_load(broker.port, load))
     used = [(now - then) / load.sent * 1e6 for now, then in zip(broker.cpu_seconds(), before, strict=True)]
     took = sorted(load.took)
     p50, p99 = took[len(took) // 2] * 1e3, took[len(took) * 99 // 100] * 1e3
@@ -100,14 +100,14 @@ def main() -> None:
     with ExitStack() as stack:
         brokers = [stack.enter_context(running(each)) for each in (1, *map(int, options.workers.split(",")))]
         for broker in brokers:
-            measured(broker, Load(8, [a_request("random", 1, 0)], 0.5))  # until it has read what it will remember
+            measure(broker, Load(8, [a_request("random", 1, 0)], 0.5))  # fill its caches
         for batch in (1, 100):
             requests = [a_request("random", batch, number * batch) for number in range(50)]
             for clients in (8, 64):
                 rounds: list[list[Figures]] = [[] for _ in brokers]
                 for _ in range(options.rounds):
                     for broker, seen in zip(brokers, rounds, strict=True):
-                        seen.append(measured(broker, Load(clients, requests, options.seconds)))
+                        seen.append(measure(broker, Load(clients, requests, options.seconds)))
                 for broker, seen in zip(brokers, rounds, strict=True):
                     ratio = statistics.median(a.rate / b.rate for a, b in zip(seen, rounds[0], strict=True))
                     rate, p50, p99, first, others, busiest = (
