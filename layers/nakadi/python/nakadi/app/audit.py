@@ -1,4 +1,4 @@
-"""The audit log: who changed what, from what to what.
+"""The audit log: who changed what, and the resource before and after.
 
 It wraps each operation that changes something, reads the resource before and after, and publishes the difference. The
 operations themselves do not know about it.
@@ -39,7 +39,7 @@ def timelines_view(event_type: EventType) -> list[views.View]:
 
 
 class AuditedResources(Struct, frozen=True, kw_only=True):
-    """How resources look, None for one that is not there."""
+    """Reads resources as clients see them; None if one does not exist."""
 
     event_types: EventTypes
     storages: Storages
@@ -52,7 +52,7 @@ class AuditedResources(Struct, frozen=True, kw_only=True):
     read_sink: ReadState
 
     def audited_operations(self) -> Mapping[str, AuditedOperation]:
-        """Operation -> what it changes."""
+        """The changes of each operation, by operation."""
         event_type = AuditedOperation("event_type", resource_name_from_path("name"), self._event_type_state)
         storage = AuditedOperation("storage", resource_name_from_path("id"), self._storage_state)
         blacklist_entry = AuditedOperation("blacklist_entry", resource_name_from_path("name"), self._blacklist_state)
@@ -115,7 +115,7 @@ class AuditedResources(Struct, frozen=True, kw_only=True):
         return None if subscription is None else subscription_view(subscription)
 
     def _cursors_state(self, subscription_id: str) -> list[views.View]:
-        """As they are, or as they will be once the streams have ended that a reset is waiting for."""
+        """The cursors as they are, or as they will be once all streams that a reset waits for have ended."""
         if not subscription_id:
             return []
         coordination = self.get_coordination()
@@ -155,9 +155,9 @@ ReadState = Callable[[str], Any]
 
 
 class AuditedOperation(Struct, frozen=True):
-    """What an operation changes: the kind of resource, how a request names it, and how to look at it.
+    """A change: the kind of resource, how to find its name in a request, and how to read it.
 
-    `created_id_of` gives the name in an answer to the creation of a resource, if the broker chooses names.
+    `created_id_of` gets the name from the answer to a creation, if the broker chooses names.
     """
 
     resource_type: str
@@ -171,10 +171,10 @@ class Audit(Struct, frozen=True):
     events: SystemEventPublisher
     audited_operations: Mapping[str, AuditedOperation]
     hash_text: Callable[[str], str]
-    """What stands for the name of a subject where the name itself must not be read."""
+    """The text that stands for a subject where its name must not appear."""
 
     def wrap_route(self, route: Route) -> Route:
-        """The route, telling the audit log of every change that it makes."""
+        """Return the route, which now tells the audit log about every change that it makes."""
         audited = self.audited_operations.get(route.operation)
         return (
             route
@@ -227,7 +227,7 @@ class Audit(Struct, frozen=True):
 
 
 def audit_event(resource_type: str, name: str, before: Any, after: Any, user: Mapping[str, str]) -> dict[str, Any]:
-    """What happened to a resource; None says that it was not there, or is not there any more."""
+    """The event for a change of a resource; None means that it did not exist before, or does not exist any more."""
     operation = "C" if before is None else "D" if after is None else "U"
     data: dict[str, Any] = {"resource_type": resource_type, "resource_id": name, **user}
     for which, value in (("previous", before), ("new", after)):
@@ -248,7 +248,7 @@ def event_type_change_event(name: str, before: Any, after: Any) -> dict[str, Any
 
 
 def subscription_change_event(name: str, before: Any) -> dict[str, Any]:
-    """Subscriptions come and go; changes are not counted."""
+    """The event for a created or deleted subscription; other changes have none."""
     return {"subscription_id": name, "status": "created" if before is None else "deleted"}
 
 
@@ -261,7 +261,7 @@ def resource_name_from_path(name: str) -> Callable[[Request], str]:
 
 
 def resource_name_from_body(name: str) -> Callable[[Request], str]:
-    """A resource that is named by a member of the body; a body that cannot be read names nothing."""
+    """Takes the name of the resource from a member of the body; None if the body is unreadable."""
 
     def named(request: Request) -> str:
         try:
@@ -273,7 +273,7 @@ def resource_name_from_body(name: str) -> Callable[[Request], str]:
 
 
 def resource_name_from_path_if_body_lists(name: str) -> Callable[[Request], str]:
-    """A resource that is named in the path, if the body lists anything to do."""
+    """Takes the name of the resource from the path, if the body lists anything to do."""
 
     def named(request: Request) -> str:
         try:
@@ -285,7 +285,7 @@ def resource_name_from_path_if_body_lists(name: str) -> Callable[[Request], str]
 
 
 def resource_name_from_location(answer: Answer) -> str:
-    """The name of what was created, at the end of the path to it."""
+    """The name of the created resource, at the end of its path."""
     return answer.headers["location"].rpartition("/")[2] if answer.status == 201 else ""
 
 
@@ -294,5 +294,5 @@ def fixed_resource_name(name: str) -> Callable[[Request], str]:
 
 
 def _may_switch_on_audit_log(request: Request) -> bool:
-    """Whether this request may be the one that switches the log on, which then records that."""
+    """Whether this request may switch the log on, which then records that."""
     return request.method == "POST" and request.path.rstrip("/") == "/settings/features"

@@ -1,4 +1,4 @@
-"""Who is asking, and which scope a request needs."""
+"""Authenticates callers, and finds the scope that a request needs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ READING_PATH_PATTERN = r"/event-types/[^/]+/(partitions|events|cursor-distances|
 
 
 class ScopeTable:
-    """Method and path -> scope, first match wins."""
+    """Maps methods and paths to scopes. The first match wins."""
 
     def __init__(self, settings: Settings) -> None:
         read, write = settings.scope_event_stream_read, settings.scope_event_stream_write
@@ -53,14 +53,14 @@ class ScopeTable:
 def make_token_authentication(
     tokens: TokenVerifier, table: ScopeTable, realms: tuple[str, ...]
 ) -> Callable[[Request], Subject]:
-    """Authentication by bearer token, with the scope that the operation needs and one of the realms, if any are set."""
+    """Authenticate by bearer token, with the scope that the operation needs, and one of the realms if there are any."""
     return _authentication_by(
         lambda request: tokens.verified_subject(request.headers.get("authorization")), table, realms
     )
 
 
 def make_gateway_authentication(table: ScopeTable, realms: tuple[str, ...]) -> Callable[[Request], Subject]:
-    """Behind a gateway whose authorizer has looked at the token: the subject is the one that it found."""
+    """Authenticate behind a gateway whose authorizer has verified the token: use the subject that it found."""
 
     def subject_of(request: Request) -> Subject:
         if request.subject == UNAUTHENTICATED:
@@ -102,7 +102,7 @@ def make_authentication(settings: Settings, clock: Clock) -> Authenticate | None
 
 
 def make_token_verifier(settings: Settings, clock: Clock) -> TokenVerifier:
-    """What tells good tokens from others, by these settings."""
+    """The verifier of tokens for these settings."""
     from nakadi.auth.key_set import KeySet, make_key_fetcher
     from nakadi.auth.tokens import TokenRules, TokenVerifier
 

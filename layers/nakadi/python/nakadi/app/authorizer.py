@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Unauthorized(Exception):
-    """Raised for a token that is not good: API Gateway answers 401 when it reads this very word."""
+    """Raised for an invalid token: API Gateway answers 401 if the message is exactly this word."""
 
     def __init__(self) -> None:
         super().__init__("Unauthorized")
@@ -33,7 +33,7 @@ def authorizer_decision(tokens: TokenVerifier, event: Mapping[str, Any]) -> dict
 
 
 def policy_allowing(subject: Subject, method_arn: str) -> dict[str, Any]:
-    """The whole API is open to the subject; what it may do is decided behind, where the request is understood."""
+    """A policy that allows the whole API. The functions check permissions, since they understand requests."""
     api, stage, *_ = method_arn.split("/")
     statement = {"Action": "execute-api:Invoke", "Effect": "Allow", "Resource": f"{api}/{stage}/*"}
     return {

@@ -122,7 +122,7 @@ class BrokerServices(BrokerCore):
     _report_dropped_kpis: ReportDroppedKpis | None = None
 
     read_metrics: Callable[[], Metrics] | None = None
-    """Reads the metrics of all processes of this broker, where there are several."""
+    """Reads the metrics of all processes of this broker, if there are several."""
 
     def prepare_for_requests(self) -> None:
         """Create the broker's own event types. A failure is logged, and housekeeping tries again."""
@@ -139,7 +139,7 @@ class BrokerServices(BrokerCore):
 
     @property
     def side_tasks(self) -> Sequence[SideTask]:
-        """What a server of this broker runs beside its connections."""
+        """The tasks that a server of this broker runs beside its connections."""
         services = self.delivery_services
         return [] if services.safe is None else [services.dispatcher.run]
 
@@ -240,7 +240,7 @@ class BrokerServices(BrokerCore):
         closed = settings.auth != "off"
 
         def owner_of(owner: str, members: tuple[tuple[str, str], ...]) -> SystemEventTypeOwner:
-            """The members in the settings; else administrators, or all subjects without authentication."""
+            """The members in the settings; otherwise administrators, or all subjects without authentication."""
             return SystemEventTypeOwner(
                 owning_application=owner,
                 permitted_subjects=attributes_from_pairs(

@@ -1,4 +1,4 @@
-"""The core of a broker, wired from top to bottom, and what logs need."""
+"""The core of a broker, wired from top to bottom, and the dependencies of logs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from nakadi.ports.event_log import EventLog
 from nakadi.ports.registry import Registry
 
 MIN_ARCHIVE_GRACE_SECONDS = 600
-"""Seconds. An object is referred to within moments, but some processes are slow."""
+"""The shortest grace time. A segment refers to a new object within moments, but some processes are slow."""
 
 ARCHIVER_CHOICES = ("broker", "function")
 
@@ -45,7 +45,7 @@ Value = TypeVar("Value")
 
 
 class BrokerCore:
-    """What every broker is made of: its stores, its settings documents, permissions and event types."""
+    """The parts of every broker: its stores, its settings documents, permissions and event types."""
 
     def __init__(
         self,
@@ -114,14 +114,14 @@ class BrokerCore:
 
     @property
     def has_unknown_neighbours(self) -> bool:
-        """Whether processes may share the registry that do not tell this one of their changes.
+        """Whether processes that do not announce their changes may share the registry.
 
-        The workers of a data file count their changes in memory that they share, and see each of them at once.
+        The workers of a data file count their changes in shared memory, and see each change at once.
         """
         return self.settings.registry.startswith("dynamodb:")
 
     def wait_until_in_force(self) -> None:
-        """Return when no process goes by the registry as it was before this call."""
+        """Return when no process uses the registry's state from before this call."""
         wait_until_caches_expire(self.clock, self.settings.cache_seconds)
 
     def settings_document(self, key: str) -> SettingsDocument:
@@ -136,7 +136,7 @@ def log_dependencies(
     metrics: Metrics,
     committer: socket | None = None,
 ) -> LogDependencies:
-    """What some logs need; it is opened by those that do."""
+    """The dependencies of logs. A log that needs one opens it."""
     one_store = settings.log_index_url == settings.registry and not settings.registry.startswith("memory:")
     return LogDependencies(
         open_index=partial(open_log_index, settings.log_index_url),
@@ -167,7 +167,7 @@ def _make_archive_policy(settings: Settings, *, elsewhere: bool) -> ArchivePolic
 
 
 def _is_embedded(event_log_url: str) -> bool:
-    """Whether one process of the broker commits for all, and so knows what is to be archived."""
+    """Whether one process of the broker commits for all, and therefore knows what to archive."""
     return storage_type(event_log_url) is StorageType.EMBEDDED
 
 

@@ -1,4 +1,4 @@
-"""The parts that deliver to sinks, wired."""
+"""Wires the parts that deliver to sinks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DELIVERY_THREAD_COUNT = 4
 
 
 class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
-    """What is made of the rest of a broker, each part once. What only deliveries need is made with them."""
+    """The parts of deliveries, each created once, when somebody first asks for it."""
 
     core: BrokerCore
     subscriptions: Subscriptions
@@ -50,7 +50,7 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
 
     @cached_property
     def safe(self) -> SinkSafe | None:
-        """None where the key for secrets is missing: such a broker has no sinks."""
+        """None if there is no key for secrets: such a broker has no sinks."""
         box = open_secret_box(self.core.settings.registry)
         return None if box is None else SinkSafe(box)
 
@@ -119,7 +119,7 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
         return self.dispatcher.try_sink(sink)
 
     def read_sink(self, subscription_id: str) -> View | None:
-        """How a sink looks, without what is secret; None if there is none."""
+        """A sink as clients see it, without secrets; None if there is none."""
         sink = self.repository.find(subscription_id)
         return None if sink is None else sink_view(sink)
 
@@ -136,7 +136,9 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
                 self.repository.write_pause(current, pause)
 
     def _reading_subject(self, sink: Sink) -> Subject:
-        """Who registered the sink while everything was allowed may not read everything any more, once that is over."""
+        """The subject that registered the sink. If it was trusted only because authentication was off, it no longer
+        is.
+        """
         return replace(sink.subject, trusted=sink.subject.trusted and self.core.settings.auth == "off")
 
     def _new_figures(self, subject: Subject, subscription_id: str) -> StreamFigures:

@@ -36,9 +36,9 @@ Opener = TypeVar("Opener")
 
 
 def load_engines_on_aws() -> None:
-    """Load what a function on AWS opens with its first invocation.
+    """Load the engines that a function on AWS opens with its first invocation.
 
-    It is called while the function starts: processor time is plentiful then, and scarce from the first invocation on.
+    Call it while the function starts: Lambda provides more CPU time then than later.
     """
     import nakadi.engines.dynamodb.log_index
     import nakadi.engines.dynamodb.registry
@@ -53,7 +53,7 @@ def _opener_for(url: str, openers: Mapping[str, Opener], port: str) -> Opener:
 
 
 def open_registry(url: str) -> Registry:
-    """The registry at this URL: `memory:`, `sqlite:///path` or `dynamodb://table-prefix?region=…&endpoint=…`."""
+    """Open the registry at this URL: `memory:`, `sqlite:///path` or `dynamodb://table-prefix?region=…&endpoint=…`."""
     return _opener_for(url, REGISTRY_OPENERS, "registry")(url)
 
 
@@ -85,7 +85,7 @@ REGISTRY_OPENERS: Mapping[str, Callable[[str], Registry]] = {
 
 
 def open_log_index(url: str) -> LogIndex:
-    """The log index at this URL, which begins as those of registries do."""
+    """Open the log index at this URL, which has the form of a registry's."""
     return _opener_for(url, LOG_INDEX_OPENERS, "log index")(url)
 
 
@@ -117,7 +117,7 @@ LOG_INDEX_OPENERS: Mapping[str, Callable[[str], LogIndex]] = {
 
 
 def open_coordination(url: str) -> Coordination:
-    """The coordination at this URL, which begins as those of registries do."""
+    """Open the coordination at this URL, which has the form of a registry's."""
     return _opener_for(url, COORDINATION_OPENERS, "coordination")(url)
 
 
@@ -149,7 +149,7 @@ COORDINATION_OPENERS: Mapping[str, Callable[[str], Coordination]] = {
 
 
 def open_eid_claims(url: str) -> EidClaims | None:
-    """The claims at the URL of a registry; None for a registry that has no room for them."""
+    """Open the claims at the URL of a registry; None if that registry cannot store them."""
     opener = EID_CLAIMS_OPENERS.get(url.partition(":")[0])
     return None if opener is None else opener(url)
 
@@ -182,14 +182,14 @@ EID_CLAIMS_OPENERS: Mapping[str, Callable[[str], EidClaims]] = {
 
 
 def data_file_paths(urls: Iterable[str]) -> Sequence[Path]:
-    """The data files among the places of stores and logs, each once."""
+    """The data files among the URLs of stores and logs, each once."""
     from nakadi.engines.sqlite.file import path_in_url
 
     return sorted({path_in_url(url) for url in urls if url.startswith("sqlite:")})
 
 
 def open_secret_box(registry_url: str) -> SecretBox | None:
-    """The box for the secrets that a registry stores: its key is as lasting as the registry. None if there is none."""
+    """The box for the secrets in a registry. Its key lives as long as the registry. None if there is none."""
     opener = SECRET_BOX_OPENERS.get(registry_url.partition(":")[0])
     return None if opener is None else opener(registry_url)
 
@@ -219,24 +219,26 @@ def _open_nothing() -> None:
 
 
 class LogDependencies(Struct, frozen=True, kw_only=True):
-    """What a log may need beside its own store. It is opened by the log that asks for it, and closed with it."""
+    """What a log may need beside its own store. The log opens what it needs, and closes it."""
 
     open_index: Callable[[], LogIndex | None] = _open_nothing
     open_archive: Callable[[], ArchiveStore | None] = _open_nothing
     open_topic_directory: Callable[[], TopicCatalog | None] = _open_nothing
     make_archive_policy: Callable[[], ArchivePolicy | None] = _open_nothing
     watch: ChangeWatch | None = None
-    """What notices changes in the index, where that shares its numbers with the registry."""
+    """Notices changes in the index, if the index shares its change counters with the registry."""
     metrics: Metrics = field(default_factory=Metrics)
     committer: socket | None = None
-    """The connection to another process of this broker, which commits and archives what this one appends."""
+    """The connection to another process of this broker, which commits and archives the events of this one."""
 
 
 NO_DEPENDENCIES = LogDependencies()
 
 
 def open_event_log(url: str, clock: Clock, dependencies: LogDependencies = NO_DEPENDENCIES) -> EventLog:
-    """The event log at this URL: `memory:`, `sqlite:///path`, `kinesis://stream?region=…` or `kafka://host:9092`."""
+    """Open the event log at this URL: `memory:`, `sqlite:///path`, `kinesis://stream?region=…` or
+    `kafka://host:9092`.
+    """
     return _opener_for(url, EVENT_LOG_OPENERS, "event log")(url, clock, dependencies)
 
 
@@ -277,7 +279,7 @@ def _open_kafka_log(url: str, clock: Clock, dependencies: LogDependencies) -> Ev
 def _open_log_with_archive(
     open_hot_log: Callable[[], EventLog], clock: Clock, dependencies: LogDependencies
 ) -> EventLog:
-    """A log and, if there is an archive, the archive as its cold half."""
+    """Open a log and, if there is an archive, add the archive as its cold part."""
     with ExitStack() as opened:
         store = dependencies.open_archive()
         if store is None:
@@ -320,5 +322,5 @@ STORAGE_TYPES: Mapping[str, StorageType] = {
 
 
 def storage_type(event_log_url: str) -> StorageType:
-    """The type of the storage whose events are in this log."""
+    """The type of the storage with this log."""
     return _opener_for(event_log_url, STORAGE_TYPES, "event log")

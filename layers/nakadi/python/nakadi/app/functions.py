@@ -1,7 +1,7 @@
 """Lambda functions: handlers that the first invocation opens, with their log lines and metrics.
 
-Lambda itself traces each invocation. What happens within one is traced by a layer with OpenTelemetry, where a
-deployment names one: it wraps the handler and the calls to AWS without a line here.
+Lambda itself traces each invocation. If a deployment names a layer with OpenTelemetry, that layer also traces the calls
+to AWS, without any code here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RedactingLogFormatter(LambdaPowertoolsFormatter):
 
 
 def _add_flow_id(record: logging.LogRecord) -> bool:
-    """Every line bears the flow id of its request, and no line a token."""
+    """Add the flow id of the request to a log line, and remove tokens from it."""
     record.msg, record.args = without_secrets(record.getMessage()), None
     flow_id = current_flow_id.get()
     if flow_id:
@@ -50,7 +50,9 @@ def _add_flow_id(record: logging.LogRecord) -> bool:
 
 
 class FunctionMetrics:
-    """Metrics of a function. What differs from request to request is metadata, since every dimension costs."""
+    """Metrics of a function. Values that differ from request to request are metadata, since every dimension costs
+    money.
+    """
 
     def __init__(self, function: str) -> None:
         self._function = function
@@ -79,9 +81,9 @@ class FunctionMetrics:
 
 
 class LambdaFunction:
-    """Nothing happens until the first invocation; what that one opens is kept for those that follow.
+    """A function that does nothing until its first invocation. What that one opens stays open for the next ones.
 
-    An invocation that fails to open leaves it to the next to try again.
+    If an invocation fails to open it, the next one tries again.
     """
 
     def __init__(
@@ -108,10 +110,10 @@ class LambdaFunction:
 
 
 def make_http_function(name: str, *areas: str, collects_kpis: bool = True) -> LambdaFunction:
-    """A function that serves these areas, and has loaded them.
+    """Make a function that serves these areas, and load them.
 
-    `collects_kpis` says that it may write, and so can collect figures of its requests. They gather while it is warm,
-    and are written now and then at the end of an invocation, for after it everything stands still.
+    With `collects_kpis`, it may write and therefore collect KPIs of its requests. They gather while it is warm, and the
+    end of some invocations writes them, since the function stands still between invocations.
     """
     # Other functions do without, and start sooner.
     from nakadi.app.broker import open_broker

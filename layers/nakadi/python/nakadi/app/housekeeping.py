@@ -68,7 +68,7 @@ def make_lost_events_recovery(
 
 
 def make_table_lag_monitor(core: BrokerCore) -> TableLagMonitor | None:
-    """The monitor of how far tables are behind the archive; None if no job can see an archive."""
+    """The monitor of table lags; None if no job can read an archive."""
     if core.settings.log_index_url.startswith("memory:"):
         return None
     monitor = TableLagMonitor(

@@ -1,15 +1,14 @@
 """The log indexer: archives events for all processes, from a Kinesis stream or from Kafka's topics.
 
-Behind a Kinesis event source mapping, it takes a batch of one shard's records, and returns what failed. The
-mapping has a parallelization factor of 1 and reports batch item failures. If a batch
-cannot be indexed now, the function reports its first unindexed record, and the rest comes again. It sets aside records
-that can never be read, and they do not come again.
+Behind a Kinesis event source mapping, it takes a batch of one shard's records, and returns what failed. The mapping has
+a parallelization factor of 1 and reports batch item failures. If a batch cannot be indexed now, the function reports
+its first unindexed record, and Lambda sends the rest again. It sets unreadable records aside, which do not come again.
 
 The function reads the event directly: the library for batches handles one record at a time, and takes long to load.
 
-Logs that number events themselves, such as Kafka, have no such mapping: one for MSK reads one topic, and there is a
-topic for each timeline. There, a clock starts the function, and it reads each topic from where the archive ends.
-Two of them can run at the same time: if both archive the same events, one finds the work done.
+Logs that number events themselves, such as Kafka, have no such mapping: one for MSK reads one topic, and each timeline
+has its own topic. There, a schedule starts the function, and it reads each topic from the end of the archive. Two of
+them can run at the same time: if both archive the same events, one of them finds the work done.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 def make_indexing_handler(settings: Settings) -> Callable[[Mapping[str, Any], Any], Any]:
-    """What the function does with an invocation, which depends on the log that it works for."""
+    """The handler for the log that the settings name."""
     if not settings.event_log.startswith("kinesis:"):
         archiver = TopicArchiver(settings)
         return lambda event, _context: archiver.archive_part(int(event["part"]), int(event["parts"]))
@@ -55,7 +54,7 @@ def make_indexing_handler(settings: Settings) -> Callable[[Mapping[str, Any], An
 
 
 class IndexersByStream:
-    """One for each stream that is mapped to this function."""
+    """An indexer for each stream that is mapped to this function."""
 
     def __init__(self, settings: Settings) -> None:
         self._event_log = settings.event_log
@@ -64,7 +63,7 @@ class IndexersByStream:
         self._open: dict[str, Indexer] = {}
 
     def indexer_of_event(self, event: Mapping[str, Any]) -> Indexer:
-        """The indexer of the stream that an invocation is about."""
+        """The indexer of the stream in an invocation."""
         stream = event["Records"][0]["eventSourceARN"].rpartition("/")[2]
         if stream not in self._open:
             self._open[stream] = open_indexer(with_stream_name(self._event_log, stream), self._index, self._archive)
@@ -72,7 +71,7 @@ class IndexersByStream:
 
 
 def index_batch(indexer: Indexer, event: Mapping[str, Any]) -> dict[str, Any]:
-    """Index a batch; return the records from which it has to be repeated."""
+    """Index a batch. Returns the records from which Lambda has to repeat it."""
     failures: list[str] = []
     for shard, records in _records_by_shard(event).items():
         try:
@@ -118,11 +117,11 @@ def _write_indexing_metrics(outcome: IndexingResult) -> None:
 
 
 class ArchivingFailed(Exception):
-    """Raised when topics could not be archived. The log says why, and the next run tries again."""
+    """Raised if topics could not be archived. The log says why, and the next run tries again."""
 
 
 class TopicArchiver:
-    """Archives the events of all storages that have an archive, and removes from their logs what is old there."""
+    """Archives the events of all storages that have an archive, and removes old events from their logs."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         from nakadi.app.broker import open_broker  # the function of a Kinesis stream starts sooner without a broker
@@ -136,7 +135,9 @@ class TopicArchiver:
         self._index.close()
 
     def archive_part(self, part: int, parts: int) -> None:
-        """Archive the topics of one of so many parts, and report how much it was and how long it had waited."""
+        """Archive the topics of one part out of `parts`, and report how many events that were and how long they had
+        waited.
+        """
         metrics = self._broker.metrics
         events, size = _counter_total(metrics.archive_events), _counter_total(metrics.archive_bytes)
         waiting: list[datetime] = []
@@ -175,7 +176,7 @@ class TopicArchiver:
             return  # it was deleted meanwhile
 
     def _oldest_unarchived_times(self, event_log: TieredLog, timeline: Timeline) -> Iterator[datetime]:
-        """When the first event of each partition was stored that is not archived yet."""
+        """When the first unarchived event of each partition was stored."""
         topic, partitions = timeline.topic, range(timeline.partitions)
         bounds = event_log.bounds(topic, partitions)
         heads = self._index.index_heads([(topic, number) for number in partitions])

@@ -1,4 +1,4 @@
-"""What a program writes to its log: lines for people or JSON for machines, and never a secret."""
+"""A program's log: lines for people or JSON for machines, never a secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts that register, change and remove event types, wired from top to bottom."""
+"""Wires the parts that create, change and delete event types, from top to bottom."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_registration_services(
     timelines: Timelines,
     get_dependents: GetDependents,
 ) -> RegistrationServices:
-    """`get_dependents` is called when something asks for them: they are not loaded before."""
+    """`get_dependents` is called only when one of the parts needs them, so they load late."""
     long_work_queue = LongWorkQueue(timeout_seconds=SCHEMA_WORK_TURN_TIMEOUT_SECONDS)
     limits = EventTypeLimits(
         default_partitions=core.settings.default_partitions,

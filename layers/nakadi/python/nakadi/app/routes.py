@@ -24,9 +24,9 @@ DIRECT_AREAS = ("publishing", "subscriptions")
 def make_application(
     broker: BrokerServices, *areas: str, report_answer: ReportAnswer | None = None, collects_kpis: bool = True
 ) -> Application:
-    """An application with the routes of these areas, or with all if none is named.
+    """An application with the routes of these areas, or of all areas if none is named.
 
-    `report_answer` is called with its answers. `collects_kpis` says that there are figures of its requests.
+    It calls `report_answer` for each answer. With `collects_kpis`, it collects KPIs of its requests.
     """
     metrics = broker.metrics
 
@@ -52,10 +52,10 @@ def make_routes(broker: BrokerServices, *areas: str) -> list[Route]:
 
 
 def _answered_when_in_force(route: Route, broker: BrokerServices) -> Route:
-    """The route, whose successes are answered when what it wrote is in force in all processes.
+    """Return the route, which now answers a success only when its change is in force in all processes.
 
-    It waits as well when there was nothing to write: an earlier request, which nobody waited for, may have written the
-    same a moment ago.
+    It also waits if there was nothing to change: an earlier request that nobody waited for may have written the same a
+    moment ago.
     """
     if not route.changes_cached_documents or not broker.has_unknown_neighbours:
         return route
@@ -181,7 +181,7 @@ ROUTE_MAKER_BY_AREA: Mapping[str, Callable[[BrokerServices], list[Route]]] = {
     "settings": _settings_routes,
     "monitoring": _monitoring_routes,
 }
-"""Every area; it is called as its module in `nakadi.http.routes`."""
+"""All areas, each named after its module in `nakadi.http.routes`."""
 
 CHANGING_AREAS = frozenset({"event_types", "subscriptions", "settings"})
-"""The areas with operations that the audit log records."""
+"""The areas with audited operations."""

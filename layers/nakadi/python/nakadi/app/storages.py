@@ -20,13 +20,13 @@ from nakadi.ports.event_log import EventLog
 MSK_SERVER_PATTERN = re.compile(
     r"[a-z0-9.-]+\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?:(?:9098|9198)"
 )
-"""A server that takes IAM, in its network or from the internet."""
+"""A server that accepts IAM, in its network or from the internet."""
 
 
 class StorageLogs:
-    """The event logs of all storages, each opened when it is first asked for.
+    """The event logs of all storages, each opened when somebody first asks for it.
 
-    A storage keeps its configuration for good, and so the log that was opened for it stays the right one.
+    The configuration of a storage never changes, so an open log stays the right one.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class StorageLogs:
 
 
 def storage_url(storage: Storage, built_in: str, kafka_properties: str = "") -> str:
-    """Where a storage's log is: in the built-in storage's file or memory, a stream beside its stream, or in Kafka.
+    """The URL of a storage's log: the built-in log, a stream beside the built-in stream, or Kafka.
 
-    How to log in to a Kafka is never part of a storage, which anybody may read, but in the file `kafka_properties`.
-    Clusters of MSK that take IAM are known by the names and the port of their servers.
-    Raises `Unavailable` when this broker has no engine for the storage.
+    A storage, which anybody may read, never contains credentials for Kafka: these are in the file `kafka_properties`.
+    The names and ports of the servers reveal MSK clusters with IAM. Raises `Unavailable` if this broker has no engine
+    for the storage.
     """
     if (
         storage.type is StorageType.KAFKA
@@ -93,16 +93,16 @@ def storage_url(storage: Storage, built_in: str, kafka_properties: str = "") -> 
 
 
 def _msk_region(servers: str) -> str:
-    """The region of a cluster of MSK whose servers take IAM; empty for other servers.
+    """The region of an MSK cluster whose servers accept IAM; empty for other servers.
 
-    Only servers with names of AWS are sent a token: with it, any other could sign in to MSK as this process.
+    Only servers with names of AWS get a token: any other server could use it to sign in to MSK as this process.
     """
     found = {match[1] if (match := MSK_SERVER_PATTERN.fullmatch(each)) else "" for each in servers.split(",")}
     return found.pop() if len(found) == 1 else ""
 
 
 def check_storage_reachable(storage: Storage, built_in: str, kafka_properties: str = "") -> None:
-    """Raise `Unavailable`, within seconds, unless this broker can read and write events in a storage."""
+    """Raise `Unavailable`, within seconds, if this broker cannot read and write events in a storage."""
     url = storage_url(storage, built_in, kafka_properties)
     if url == built_in:
         return
