@@ -49,7 +49,7 @@ def handle_gateway_event(application: Application, event: Mapping[str, Any], _co
 
 
 def request_from_event(event: Mapping[str, Any]) -> Request:
-    """The request as the client sent it. The name of the stage is no part of it, and a missing member is empty."""
+    """The request as the client sent it, without the name of the stage. Missing members are empty."""
     # The gateway escapes paths differently from one kind of endpoint to the other; what is escaped already stays.
     raw_path = quote(event["path"], safe="/%:@!$&'()*+,;=~")
     query = event.get("multiValueQueryStringParameters") or {}
@@ -66,7 +66,7 @@ def request_from_event(event: Mapping[str, Any]) -> Request:
 
 
 def authorizer_context_from_subject(subject: Subject) -> dict[str, str]:
-    """A subject as an authorizer hands it to the integration: texts, for nothing else survives."""
+    """A subject in the form in which an authorizer passes it to functions: only texts are allowed there."""
     attributes = sorted((each.data_type, each.value) for each in subject.attributes)
     return {
         "subject": subject.name,
@@ -77,7 +77,7 @@ def authorizer_context_from_subject(subject: Subject) -> dict[str, str]:
 
 
 def subject_from_context(context: Mapping[str, Any]) -> Subject:
-    """The subject that the authorizer found. Without an authorizer it is unauthenticated."""
+    """The subject that the authorizer found; unauthenticated if there is no authorizer."""
     if "subject" not in context:
         return UNAUTHENTICATED
     return Subject(

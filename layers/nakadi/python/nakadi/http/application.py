@@ -1,4 +1,4 @@
-"""The application: it judges a request, finds its route, and answers."""
+"""The application: it checks a request, finds its route, and answers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def ignore_early_refusal_report(_status: int) -> None:
 
 
 class AdmittedRequest(Struct, frozen=True):
-    """A request whose head is in order: its sender may make it, and there is a route for it."""
+    """A request with an acceptable head: its sender may make it, and it has a route."""
 
     request: Request
     route: Route
@@ -71,10 +71,10 @@ class AdmittedRequest(Struct, frozen=True):
 class Application:
     """Answers requests.
 
-    Each request passes only a few functions, for the way of a small one costs as much as its work. What few requests
-    need, such as decompressing a body or agreeing on a media type, is recognised here and done elsewhere.
+    Each request passes through only a few functions, because these cost as much as the work for a small request. This
+    class only recognizes what few requests need, such as decompression or content negotiation; other modules do it.
 
-    Without `authenticate` a token may be sent, and is not looked at.
+    Without `authenticate`, clients may send tokens, but nobody checks them.
     """
 
     def __init__(
@@ -93,18 +93,20 @@ class Application:
         self._report_early_refusal = report_early_refusal
 
     def answer(self, request: Request) -> Answer:
-        """Answer a request as it came from the wire."""
+        """Answer a request from the network."""
         return finish_answer(self.admit_and_begin(request))
 
     def admit_and_begin(self, request: Request) -> Answer | UnfinishedAnswer:
-        """Begin to answer a request as it came from the wire, up to where it waits first."""
+        """Begin to answer a request from the network, up to its first wait."""
         admitted = self.admit(request)
         if not isinstance(admitted, AdmittedRequest):
             return admitted
         return self._run_or_resume(admitted.request, admitted.route, time.perf_counter())
 
     def admit(self, request: Request) -> AdmittedRequest | Answer:
-        """Look at the head of a request, whether its body has been read or not: it goes on, or this is its answer."""
+        """Check the head of a request, whether or not its body has been read. Returns an answer if the head is
+        unacceptable.
+        """
         began = time.perf_counter()
         flow_id = flow_id_or_new(request)
         token = current_flow_id.set(flow_id)
@@ -138,7 +140,7 @@ class Application:
             current_flow_id.reset(token)
 
     def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
-        """Begin to answer an admitted request, once its body has been read."""
+        """Begin to answer an admitted request after its body has been read."""
         began, route, request = time.perf_counter(), admitted.route, admitted.request
         if body is not request.body:
             request = replace(request, body=body)
@@ -148,7 +150,7 @@ class Application:
     def _run_or_resume(
         self, request: Request, route: Route, began: float, task: AnswerTask | None = None, outcome: Any = None
     ) -> Answer | UnfinishedAnswer:
-        """Begin with the handler; or go on with its task, now that what it has waited for had this outcome."""
+        """Run the handler, or resume its task with the outcome that it has waited for."""
         token, about = current_flow_id.set(request.flow_id), is_request_about_kpis.set(False)
         try:
             answer: Answer
@@ -178,7 +180,7 @@ class Application:
             is_request_about_kpis.reset(about)
 
     def lane_of(self, request: Request) -> Lane:
-        """Which threads should answer a request."""
+        """The threads that should answer a request."""
         return self.router.lane_of(request.method, request.target.partition("?")[0])
 
     def refuse(self, request: Request, outcome: Outcome) -> Answer:
@@ -193,7 +195,7 @@ class Application:
             current_flow_id.reset(token)
 
     def _finish_answer(self, request: Request, answer: Answer, began: float) -> Answer:
-        """The answer with the headers that every answer has. It is shown to the observer, and logged."""
+        """Add the common headers to an answer, report it, and log it."""
         headers = {**answer.headers, "x-flow-id": request.flow_id}
         if isinstance(answer, StreamingResponse):
             headers["span_ctx"] = "{}"
@@ -219,7 +221,7 @@ def _problem_answer(request: Request, error: Exception) -> Response:
 
 
 def _with_readable_body(request: Request, route: Route) -> Request:
-    """The request with its body as the route reads it: decompressed, not too large, and of the right type."""
+    """The request with its body in the form that the route reads: decompressed, small enough, and of the right type."""
     if len(request.body) > route.max_body_bytes:
         raise TooLarge(f"The body is longer than {route.max_body_bytes} bytes")
     if "content-encoding" in request.headers:
@@ -237,12 +239,14 @@ def _with_readable_body(request: Request, route: Route) -> Request:
 
 
 def logged_path(request: Request) -> str:
-    """The path as it may stand in a log: clients choose its length, and may put secrets into queries."""
+    """The path for the log: shortened, since clients choose its length, and without the query, which may contain
+    secrets.
+    """
     return request.target.partition("?")[0][:MAX_TEXT_CHARACTERS]
 
 
 def flow_id_or_new(request: Request | None) -> str:
-    """The client's, or a new one in the place of none and of one that is refused."""
+    """The client's flow id, or a new one if it is missing or unacceptable."""
     if request is not None:
         sent = request.headers.get("x-flow-id", "")
         if request.flow_id or 0 < len(sent) <= MAX_TEXT_CHARACTERS:

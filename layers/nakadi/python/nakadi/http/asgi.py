@@ -1,4 +1,6 @@
-"""The edge to ASGI: scope and messages become our Request, our Response or StreamingResponse becomes messages."""
+"""The edge to ASGI: it turns scopes and messages into a `Request`, and a `Response` or `StreamingResponse` into
+messages.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 class RequestLimits(Struct, frozen=True, kw_only=True):
-    """What a client may take of our memory and patience."""
+    """How much memory and time a client may take."""
 
     # Compressed or not: a body that is not compressed is bounded by the same figure as one that was.
     max_body_bytes: int = compression.MAX_DECOMPRESSED_BYTES
@@ -76,9 +78,9 @@ class ClientDisconnected(Exception):
 
 
 class AsgiApplication:
-    """The application for an ASGI server. `threads` is how many batches are worked on at once, and commits wait.
+    """The application for an ASGI server. `threads` is the number of threads for publishing and commits.
 
-    Each other lane has half as many, but for monitoring, which has two.
+    Each other lane has half as many, except monitoring, which has two.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class AsgiApplication:
 
     @cached_property
     def quick_answerer(self) -> QuickAnswerer:
-        """The way of small requests that have arrived as a whole. Must be asked for on the loop."""
+        """Answers small requests that have arrived completely. Only the event loop may ask for it."""
         return QuickAnswerer(self._application, self._new_request, self._run_in_thread, self._mailbox)
 
     @cached_property
@@ -111,13 +113,13 @@ class AsgiApplication:
         return LoopMailbox()
 
     def announce_shutdown(self) -> None:
-        """Signal open streams, and later ones, that the process is about to end. Must be called on the loop."""
+        """Tell open and later streams that the process is about to end. Only the event loop may call this."""
         self._is_draining = True
         for outlet in tuple(self._outlets):
             outlet.mark_draining()
 
     def shut_down_threads(self) -> None:
-        """Let the threads end once they have nothing more to do."""
+        """Let the threads end after their work."""
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)
 
@@ -181,7 +183,7 @@ class AsgiApplication:
     async def _compute_answer(
         self, request: Request, lane: Lane, scope: Message, receive: Receive, send: Send
     ) -> Answer | None:
-        """The answer; None if the request was refused before it was read to its end, or if its client has gone."""
+        """The answer; None if the request was refused before its end, or if its client has gone."""
         connection = connection_in_scope(scope)
         try:
             if not request.may_have_body() or (connection is not None and connection.has_whole_body):
@@ -211,13 +213,15 @@ class AsgiApplication:
             return None
 
     def _new_request(self, scope: AsgiScope, body: bytes = b"") -> Request:
-        """A request with a share of the memory, which has to be closed."""
+        """A request with a share of the memory. The caller must close it."""
         return request_from_scope(scope, body, self._memory.open_share(), lambda: self._is_draining)
 
     async def _run_to_answer(
         self, lane: Lane, request: Request, connection: ClosableConnection | None, work: RequestWork, *, quick: bool
     ) -> Answer:
-        """The answer of work that is begun on the loop if that is `quick`, else in a thread. None waits for writes."""
+        """The answer of work that begins on the event loop if it is `quick`, otherwise in a thread. None of them waits
+        for writes.
+        """
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Any] = loop.create_future()
         begin = partial(self._begin_work, work, outcome)
@@ -232,7 +236,7 @@ class AsgiApplication:
         return made
 
     def _begin_work(self, work: RequestWork, outcome: asyncio.Future[Any]) -> Answer | UnfinishedAnswer:
-        """Work up to where it waits next, and begin what it waits for, unless that is to leave the loop."""
+        """Run work up to its next wait, and begin that wait, unless the work asks to leave the loop."""
         made = work()
         if isinstance(made, UnfinishedAnswer) and made.wait is not LEAVE_LOOP:
             made.wait.begin(partial(self._mailbox.put, partial(_set_result_once, outcome)))
@@ -252,7 +256,7 @@ class AsgiApplication:
     async def _run_in_lane(
         self, lane: Lane, request: Request, connection: ClosableConnection | None, work: Callable[[], T]
     ) -> T | Answer:
-        """Work in a thread, unless too many wait for one, or the client has gone while its request did."""
+        """Run work in a thread, unless too many requests wait for one, or the client has gone meanwhile."""
         if self._threads_of_lane(lane).waiting_count >= self._limits.max_waiting_requests:
             return self._application.refuse(request, TryLater("Too many requests are waiting, please repeat request"))
 
@@ -291,7 +295,7 @@ class AsgiApplication:
         return bytes(gathered)
 
     async def _send_refusal(self, answer: Answer, receive: Receive, send: Send) -> None:
-        """Send the whole answer at once; then take in what still comes for a moment, and close."""
+        """Send the whole answer at once, receive further bytes for a moment, and close."""
         assert isinstance(answer, Response)
         await send(_start_of_response(answer.status, {**answer.headers, "connection": "close"}, len(answer.body)))
         await send({"type": "http.response.body", "body": answer.body, "more_body": True})
@@ -307,7 +311,7 @@ class AsgiApplication:
     async def _begin_stream(
         self, request: Request, answer: StreamingResponse, connection: ClosableConnection | None, send: Send
     ) -> _BegunStream | None:
-        """Send the head; None if the client may have gone."""
+        """Send the head; return None if the client may have gone."""
         if connection is not None and connection.is_half_closed:
             # It may be gone altogether, without any sign of it: closing looks the same as closing one half.
             connection.abort()
@@ -356,7 +360,7 @@ class AsgiApplication:
 
 
 class _BegunStream(NamedTuple):
-    """A stream whose head was sent."""
+    """A stream after its head was sent."""
 
     request: Request
     answer: StreamingResponse
@@ -376,14 +380,14 @@ class _LaneThreads(ThreadPoolExecutor):
 
     @property
     def waiting_count(self) -> int:
-        """How many requests no thread has taken yet."""
+        """How many requests wait for a thread."""
         return self._work_queue.qsize()
 
 
 class StreamCompressor:
-    """Gzip for a stream: whatever goes in comes out at once, so that a batch never waits for the next one.
+    """Compresses a stream with gzip. It returns all bytes at once, so a batch never waits for the next one.
 
-    Ten thousand streams may be open at once, so the state of each is kept at 32 KB rather than 256.
+    Ten thousand streams may be open at once, so each one's state has 32 KB instead of 256.
     """
 
     def __init__(self) -> None:
@@ -397,7 +401,7 @@ class StreamCompressor:
 
 
 class _StreamOutlet:
-    """The way to a client. Thousands of them wait at once, so what they wait for are futures, not tasks."""
+    """The way to a client. Thousands of streams wait at once, so they wait for futures, not for tasks."""
 
     def __init__(
         self,

@@ -22,15 +22,15 @@ SCHEME_AND_HOST_PATTERN = re.compile(r"^https?://[^/?]*", re.IGNORECASE)
 
 
 class ClosableConnection(Protocol):
-    """What a server may offer as `connection` in the state of a scope, for there are no words for it in ASGI."""
+    """The `connection` that a server may offer in the state of a scope, since ASGI has no messages for this."""
 
     is_half_closed: bool
     is_lost: bool
     has_whole_body: bool
-    """Whether the body of the newest request has arrived, so that nothing is won by refusing to read it."""
+    """Whether the body of the newest request has arrived, so that refusing to read it gains nothing."""
 
     def close_unless_reused(self) -> None:
-        """Close unless the client asks for something else on it in a moment."""
+        """Close, unless the client soon sends another request on it."""
 
     def abort(self) -> None:
         """Close now."""
@@ -42,7 +42,7 @@ def request_from_scope(
     memory: MemoryShare = UNLIMITED_SHARE,
     is_draining: Callable[[], bool] = client_never_gone,
 ) -> Request:
-    """The request. What is wrong with its URL is for the application to say."""
+    """The request. The application itself rejects unacceptable URLs."""
     raw_path = scope["raw_path"].decode("latin-1")
     if not raw_path.startswith("/"):
         raw_path = SCHEME_AND_HOST_PATTERN.sub("", raw_path) or "/"

@@ -1,7 +1,7 @@
 """Reads JSON bodies leniently.
 
-Unknown members are ignored, and scalars are converted to the type that is expected. Unreadable values are
-`Malformed`, with their place: `authorization.readers[0].value`. The inner rooms decide whether the values make sense.
+Unknown members are ignored, and scalars are converted to the expected type. Unreadable values are `Malformed`, with
+their path: `authorization.readers[0].value`. The inner rooms decide whether the values make sense.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Item = TypeVar("Item")
 
 
 def json_body(request: Request) -> Any:
-    """The body of a request that must have one; null is none."""
+    """The body of a request that must have one. The body `null` counts as none."""
     try:
         body = orjson.loads(request.body) if request.body else None
     except orjson.JSONDecodeError:
@@ -35,7 +35,7 @@ def json_body(request: Request) -> Any:
 
 
 def json_document(text: bytes) -> Any:
-    """The JSON document that a text begins with, whether or not a byte order mark stands before it."""
+    """The JSON document at the beginning of a text, with or without a byte order mark."""
     text = text.removeprefix(BOM_UTF8)
     try:
         return orjson.loads(text)
@@ -55,7 +55,7 @@ def list_body(request: Request) -> list[Any]:
 
 
 def _decode_first_document(body: bytes, first_error: Exception) -> Any:
-    """The first document of the body: what follows it is passed over."""
+    """The first document of the body. Anything after it is ignored."""
     try:
         text = body.decode().lstrip(" \t\r\n")
         value, _ = json.JSONDecoder(parse_constant=_refuse_nan_or_infinity).raw_decode(text)
@@ -86,9 +86,9 @@ def _json_type_with_article(value: Any) -> str:
 
 
 class ObjectReader:
-    """The members of a JSON object, each read as what it should be. A missing one reads as None, like null.
+    """The members of a JSON object, each read as the expected type. A missing member reads as None, like null.
 
-    `path` is where in the body the object stands.
+    `path` is the path of the object in the body.
     """
 
     def __init__(self, raw: Mapping[str, Any], path: str = "") -> None:
@@ -108,18 +108,18 @@ class ObjectReader:
         return self._raw.get(name)
 
     def path_of(self, name: str) -> str:
-        """Where in the body a member of this object stands."""
+        """The path of a member in the body."""
         return f"{self._path}.{name}" if self._path else name
 
     def text(self, name: str) -> str | None:
         return _as_text(self._raw.get(name), self.path_of(name))
 
     def integer(self, name: str, *, bits: int = 64) -> int | None:
-        """A number without its fraction, of so many bits at most; a text of digits is one too."""
+        """A number without its fraction, with at most this many bits. A text of digits counts as a number."""
         return _as_integer(self._raw.get(name), bits, self.path_of(name))
 
     def boolean(self, name: str) -> bool | None:
-        """A truth value; as a number, 0 is false and every other one true."""
+        """A truth value. As a number, 0 is false, and all others are true."""
         value = self._raw.get(name)
         if isinstance(value, str) and value.lower() in ("true", "false"):
             return value.lower() == "true"
@@ -128,11 +128,11 @@ class ObjectReader:
         raise unreadable_value_error(value, "true or false", self.path_of(name))
 
     def enum_value(self, name: str, enum_type: type[EnumType]) -> EnumType | None:
-        """A value of an enumeration, in any letter case."""
+        """A value of an enumeration, in upper or lower case."""
         return _as_enum_value(self._raw.get(name), enum_type, self.path_of(name))
 
     def exact_enum_value(self, name: str, enum_type: type[EnumType]) -> EnumType | None:
-        """A value of an enumeration, to the letter."""
+        """A value of an enumeration, in exactly its spelling."""
         value = self.text(name)
         if value is None or value in set(enum_type):
             return None if value is None else enum_type(value)
@@ -155,7 +155,7 @@ class ObjectReader:
         return self._read_items(name, ObjectReader.from_value)
 
     def text_mapping(self, name: str) -> dict[str, str | None] | None:
-        """An object all of whose values are texts or null."""
+        """An object with only texts and nulls as values."""
         value = self._raw.get(name)
         if value is None:
             return None

@@ -39,7 +39,7 @@ def check_content_encoding(request: Request) -> None:
 
 
 def decompress_body(request: Request, max_bytes: int | None = None) -> Request:
-    """The request with its body as it was before the client compressed it, of so many bytes at most."""
+    """The request with its decompressed body, which has at most this many bytes."""
     max_bytes = MAX_DECOMPRESSED_BYTES if max_bytes is None else max_bytes
     encoding = request.headers.get("content-encoding", "").lower()
     if "gzip" in encoding:
@@ -50,7 +50,7 @@ def decompress_body(request: Request, max_bytes: int | None = None) -> Request:
 
 
 def compress_body(request: Request, response: Response) -> Response:
-    """The response as the client of this request may best have it: compressed with gzip, or as it is."""
+    """The response compressed with gzip, or as it is, as suits the client of this request."""
     if request.method not in ("GET", "POST") or len(response.body) < MIN_BYTES_TO_COMPRESS:
         return response
     headers = {**response.headers, "vary": "Accept-Encoding"}
@@ -68,10 +68,10 @@ def wants_gzip(accept_encoding: str) -> bool:
 
 
 def client_may_read_socket(headers: Mapping[str, str]) -> bool:
-    """Whether a client may read a stream from the socket, beside its HTTP library, which has read it until then.
+    """Whether a client may read a stream from the socket directly, after its HTTP library has read the headers.
 
-    pynakadi does so on sockets of requests: it loses what the library read together with the headers. Clients that ask
-    for gzip read through a decoder.
+    pynakadi does so, and loses the bytes that the library read together with the headers. Clients that ask for gzip
+    read through a decoder.
     """
     by_requests = headers.get("user-agent", "").startswith("python-requests/")
     return by_requests and not wants_gzip(headers.get("accept-encoding", ""))
@@ -124,7 +124,7 @@ def _decompress_members(
     new_member: Callable[[], Any],
     decompressed: Callable[[Any, bytes], Iterable[bytes]],
 ) -> Iterator[bytes]:
-    """Decompress members that follow each other; the body has to end where the last of them does."""
+    """Decompress consecutive members. The body must end with the last of them."""
     made, member = 0, None
     for at in range(0, len(compressed_body), slice_size):
         rest = compressed_body[at : at + slice_size]

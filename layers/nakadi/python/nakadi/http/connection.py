@@ -45,10 +45,10 @@ REQUEST_LINE_PATTERN = re.compile(rb"(?:\r\n)*[!#$%&'*+.^_`|~0-9A-Za-z-]+ [^ \r\
 
 
 class ServerState:
-    """What all connections of a server share. Each calls `on_connection_ended` at its end.
+    """The shared state of all connections of a server. Each connection calls `on_connection_ended` at its end.
 
-    Requests for other hosts than `served_hosts` are refused; None serves every host. With `closes_after_streams`, a
-    connection is closed soon after a stream unless its client sends another request on it.
+    Requests for hosts other than `served_hosts` are refused; None serves every host. With `closes_after_streams`, a
+    connection closes soon after a stream, unless its client sends another request on it.
     """
 
     def __init__(
@@ -310,23 +310,23 @@ class Connection(asyncio.Protocol):
         return self._newest is not None and not self._newest.more_body
 
     def close_unless_reused(self) -> None:
-        """Close unless the client asks for something else on it in a moment.
+        """Close, unless the client soon sends another request on it.
 
-        A proxy is not closed on: it keeps the connection for other clients, and a request that it sends just then would
-        be lost.
+        The connections of proxies stay open: a proxy keeps them for other clients, and a request that it sends at that
+        moment would be lost.
         """
         if self._state.closes_after_streams and self._current is None and not self._is_head_awaited:
             self._close_in(CLOSE_AFTER_STREAM_TIMEOUT_SECONDS)
 
     def shut_down(self) -> None:
-        """Close once everything is answered that was asked."""
+        """Close after answering all requests."""
         if self._newest is None or self._newest.response_complete:
             self.transport.close()
         else:
             self._newest.keep_alive = False
 
     def close(self) -> None:
-        """Close when everything is written."""
+        """Close after writing everything."""
         self.transport.close()
 
     def abort(self) -> None:
@@ -348,7 +348,7 @@ class Connection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def serve_next_after(self, exchange: Exchange) -> None:
-        """Go on with the next request, now that this one is answered."""
+        """Continue with the next request, now that this one is answered."""
         if not exchange.keep_alive:
             self.transport.close()
         if not self.transport.is_closing():
@@ -404,12 +404,12 @@ class Connection(asyncio.Protocol):
         task.add_done_callback(self._state.tasks.discard)
 
     def _stop_parsing(self, refusal: RequestRefusal) -> None:
-        """Refuse the request whose head is being read. The parser passes on that there was an exception, not which."""
+        """Refuse the request whose head is being read. The parser reports an exception, but not which one."""
         self._refusal = refusal
         raise _ParsingStopped
 
     def _parse_without_upgrade(self) -> None:
-        """Give the rest of the message to a fresh parser, which sees the headers of the body and not the upgrade."""
+        """Give the rest of the message to a new parser, which gets the headers of the body but not the upgrade."""
         about_the_body = (b"content-length", b"transfer-encoding")
         headers = [b"%b: %b\r\n" % (name, value) for name, value in self._headers if name in about_the_body]
         self._parser = httptools.HttpRequestParser(self)
@@ -418,7 +418,7 @@ class Connection(asyncio.Protocol):
         self._resuming = False
 
     def _refuse(self, refusal: RequestRefusal) -> None:
-        """Answer what has been read so far, the last of it by a Problem, and read no further."""
+        """Answer all requests read so far, the last one with a Problem, and read no further."""
         self._refused = True
         self._deadline = None
         last = self._newest
@@ -454,7 +454,7 @@ class Connection(asyncio.Protocol):
     # When it is closed.
 
     def _start_head_timeout(self) -> None:
-        """Bound the time for a head, from its first byte or from when the connection was there."""
+        """Limit the time for a head, from its first byte or from the beginning of the connection."""
         if not self._is_head_awaited:
             self._is_head_awaited = True
             self._close_in(HEAD_TIMEOUT_SECONDS)
@@ -493,7 +493,7 @@ def _split_url(url: bytes) -> tuple[bytes, bytes]:
 def _refusal_of_head(
     method: bytes, version: str, headers: Sequence[tuple[bytes, bytes]], target: bytes, served_hosts: ServedHosts | None
 ) -> RequestRefusal | None:
-    """What of a head could make two readers see two different requests, or is none of ours."""
+    """The reason to refuse a head that two readers could understand differently, or whose host is not served."""
     if version not in ("1.0", "1.1"):
         return UNKNOWN_VERSION_REFUSAL
     hosts, in_chunks, host, is_of_page = 0, False, None, False
@@ -520,7 +520,9 @@ def _refusal_of_parse_error(error: httptools.HttpParserError, data: memoryview) 
 
 
 def _detect_dead_peers(transport: asyncio.Transport) -> None:
-    """Have the system close a connection whose other end takes nothing for two minutes: its machine may be gone."""
+    """Make the system close a connection whose other end accepts nothing for two minutes, since its machine may be
+    gone.
+    """
     taken: socket.socket | None = transport.get_extra_info("socket")
     if taken is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
         taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 120_000)

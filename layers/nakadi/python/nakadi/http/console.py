@@ -22,7 +22,7 @@ from nakadi.model.outcomes import BadSetting, Outcome
 CONSOLE_PREFIX = "/console"
 
 BUILT_CONSOLE_FOLDER = Path(__file__).parent / "console_built"
-"""The built files of a wheel; a checkout has none here."""
+"""The built files in a wheel. A checkout has none here."""
 
 NOT_BUILT_PAGE = """\
 <!doctype html>
@@ -69,7 +69,7 @@ ASSET_PATH_PATTERN = re.compile(r"/assets/([A-Za-z0-9_-][A-Za-z0-9._-]*)")
 
 
 class ApplicationWithConsole:
-    """Answers what is below `/console` from a folder, and passes every other request on to the application."""
+    """Serves paths below `/console` from a folder, and passes all other requests to the application."""
 
     def __init__(self, application: AnsweringApp, files: ConsoleFiles) -> None:
         self._application = application
@@ -96,7 +96,7 @@ class ApplicationWithConsole:
 
 
 def with_console(application: AnsweringApp, folder: str, sign_in: Mapping[str, str]) -> ApplicationWithConsole:
-    """The application with the console in front of it, a wheel's own if no folder is named. Raises `BadSetting`."""
+    """Put the console in front of an application: the wheel's own if no folder is named. Raises `BadSetting`."""
     files = folder or (str(BUILT_CONSOLE_FOLDER) if BUILT_CONSOLE_FOLDER.is_dir() else "")
     try:
         return ApplicationWithConsole(application, ConsoleFiles(files, sign_in))
@@ -105,11 +105,12 @@ def with_console(application: AnsweringApp, folder: str, sign_in: Mapping[str, s
 
 
 class ConsoleFiles:
-    """The page, its assets, and where its users sign in."""
+    """The page, its assets, and the place where its users sign in."""
 
     def __init__(self, folder: str, sign_in: Mapping[str, str] | None = None) -> None:
-        """`folder` has the built files; it is empty where there are none. `sign_in` says how users get a token: the
-        URLs `authorize` and `token`, the `client`, and a `scope`. Raises `ValueError` if something of it is missing."""
+        """`folder` has the built files; it is empty if there are none. `sign_in` says how users get a token: the URLs
+        `authorize` and `token`, the `client`, and a `scope`. Raises `ValueError` if one of these is missing.
+        """
         self._folder = Path(folder) if folder else None
         self._sign_in = dict(sign_in or {})
         issuer = f" {_sign_in_origin(self._sign_in)}" if self._sign_in else ""
@@ -139,7 +140,7 @@ class ConsoleFiles:
         return file or self._text_response(404, ".txt", "There is no such file in the console.\n")
 
     def _file_response(self, name: str, request: Request, cache_headers: dict[str, str]) -> Response | None:
-        """A file of the folder; None if there is none, or none of a kind that the console has."""
+        """A file of the folder; None if it does not exist, or is of an unknown kind."""
         if self._folder is None or Path(name).suffix not in SERVED_SUFFIXES:
             return None
         path = self._folder / name
@@ -173,7 +174,7 @@ def is_for_console(request: Request) -> bool:
 
 
 def _sign_in_origin(sign_in: Mapping[str, str]) -> str:
-    """Where tokens are asked for, as the policy of the page names it."""
+    """The origin that issues tokens, for the page's policy."""
     wanted = {"authorize", "token", "client"}
     if not wanted <= sign_in.keys() <= wanted | {"scope"}:
         raise ValueError("it has authorize, token and client, and may have scope")

@@ -41,13 +41,13 @@ SendResponse = Callable[[Response], None]
 
 
 class AnsweringApp(Protocol):
-    """An application, or what stands in front of one."""
+    """An application, or a wrapper of one."""
 
     def lane_of(self, request: Request) -> Lane:
         """Which threads should answer a request."""
 
     def is_quick(self, method: str, target: str) -> bool:
-        """Whether a request may be begun on the event loop, where it raises `NeedsThread` before it waits."""
+        """Whether a request may begin on the event loop, where it raises `NeedsThread` before it waits."""
 
     def admit_and_begin(self, request: Request) -> Answer | UnfinishedAnswer:
         """Begin to answer a request as it came from the wire."""
@@ -69,7 +69,7 @@ class RunInThread(Protocol):
 
 
 class LoopMailbox:
-    """Brings what other threads have to say to the event loop. What comes at the same time wakes it once."""
+    """Delivers messages of other threads to the event loop. Simultaneous messages wake it once."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -77,7 +77,7 @@ class LoopMailbox:
         self._is_awake = False
 
     def put(self, deliver: Callable[[T], None], value: T) -> None:
-        """Have `deliver(value)` called on the loop. Returns at once, in any thread."""
+        """Make the loop call `deliver(value)`. Returns at once, in any thread."""
         self._waiting.append((deliver, value))
         # The flag is put back before the queue is emptied. So a thread that finds it set, after adding to the queue,
         # has added to what will still be delivered; two threads that find it clear wake the loop twice, without harm.
@@ -99,13 +99,14 @@ class LoopMailbox:
 
 
 class NeedsThreadError(Exception):
-    """Raised in the place of `NeedsThread`, which is no `Exception`, as those of futures have to be."""
+    """Raised instead of `NeedsThread`, because exceptions of futures must be `Exception`s."""
 
 
 class LoopWorkQueue:
-    """Work on the event loop, a few milliseconds at a time. In between the loop reads, accepts and answers others.
+    """Work on the event loop, a few milliseconds at a time. In between, the loop reads, accepts and answers other
+    requests.
 
-    A loop accepts one connection in each of its rounds. So a round must be short, however many requests are waiting.
+    A loop accepts one connection per round, so a round must be short, however many requests are waiting.
     """
 
     def __init__(self) -> None:
@@ -120,7 +121,7 @@ class LoopWorkQueue:
             self._loop.call_soon(self._run_time_slice)
 
     def result_of(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """What quick work returns in its turn, or raises: `NeedsThreadError` if it would wait."""
+        """The result of quick work, when its turn comes. Raises `NeedsThreadError` if the work would wait."""
         done: asyncio.Future[T] = self._loop.create_future()
 
         def complete() -> None:
@@ -152,10 +153,10 @@ class LoopWorkQueue:
 
 
 class WriteGate:
-    """Begins the writes of requests, together where many come, since writes that begin together share a commit.
+    """Begins the writes of requests, together if there are many, since writes that begin together share a commit.
 
-    A write waits only if others are under way, and until every request that has arrived was handled: a commit costs
-    as much as handling several requests. A request that is alone waits for nobody.
+    A write waits only while others are in progress, and only until every request that has arrived is handled: a commit
+    costs as much as handling several requests. A lone request waits for nobody.
     """
 
     def __init__(self, work: LoopWorkQueue) -> None:
@@ -189,7 +190,9 @@ class WriteGate:
 
 
 class QuickAnswerer:
-    """`new_request` makes a request of a scope and a body, with a share of the memory that has to be closed."""
+    """Answers small requests on the event loop. `new_request` makes a request with a share of the memory, which must be
+    closed.
+    """
 
     def __init__(
         self,
@@ -208,7 +211,7 @@ class QuickAnswerer:
     def answer_if_quick(
         self, scope: AsgiScope, body: bytes, respond: SendResponse, otherwise: Callable[[], None]
     ) -> None:
-        """Answer a whole request by `respond`, or call `otherwise` if that takes longer than a moment."""
+        """Answer a whole request with `respond`, or call `otherwise` if that takes longer than a moment."""
         path = scope["raw_path"].decode("latin-1")
         if len(body) <= MAX_QUICK_BODY_BYTES and self._application.is_quick(scope["method"], path):
             self.loop_work.put(partial(self._begin_answer, scope, body, respond, otherwise))
@@ -291,7 +294,7 @@ def _require_whole_response(answer: Answer) -> Response:
 
 
 def http_response_bytes(response: Response, date: bytes, *, keep_alive: bool) -> bytes:
-    """The bytes of a whole answer, with the header that has the date in front of its own."""
+    """The bytes of a whole answer, with the `Date` header first."""
     lines = [f"{name}: {value}\r\n" for name, value in response.headers.items()]
     if not keep_alive:
         lines.append("connection: close\r\n")

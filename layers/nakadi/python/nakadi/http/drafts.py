@@ -35,7 +35,7 @@ AUTHORIZATION_LISTS = ("admins", "readers", "writers")
 
 
 def attribute_parameter(request: Request, parameter: TextParameter) -> Attribute | None:
-    """The attribute that a query parameter names, None when it is missing."""
+    """The attribute in a query parameter; None if it is missing."""
     text = parameter.read(request)
     if text is None:
         return None
@@ -52,7 +52,7 @@ def authorization_draft(body: ObjectReader) -> AuthorizationDraft:
 
 
 def require_admins(draft: AuthorizationDraft) -> Authorization:
-    """The lists of the broker's administrators, none of which may be missing or empty."""
+    """The lists of the broker's administrators. None of them may be missing or empty."""
     found = openapi_violations("AdminLists", authorization_body(draft) or {})
     if found:
         raise Violations(found)
@@ -105,12 +105,12 @@ def _deduplication_draft(body: ObjectReader) -> DeduplicationDraft | None:
 
 
 def _schema_field_paths(body: ObjectReader, name: str) -> tuple[str, ...]:
-    """Paths that have to be in the schema, where null is as little as the empty one."""
+    """Paths that must be in the schema. Null is as invalid there as an empty path."""
     return tuple(each or "" for each in body.texts(name) or ())
 
 
 def _defaultable_fields(body: ObjectReader) -> dict[str, Any]:
-    """The fields that have a default of their own when they are left out, and are null when they are null."""
+    """The fields with defaults for missing members. A null member stays null."""
     readers: Mapping[str, Callable[[str], Any]] = {
         "enrichment_strategies": lambda name: body.enum_values(name, EnrichmentStrategy),
         "partition_strategy": body.text,
@@ -125,7 +125,7 @@ def schema_draft(body: ObjectReader) -> SchemaDraft:
 
 
 def _schema_type(body: ObjectReader) -> SchemaType | None:
-    """In any letter case; the oldest documents wrote it with a hyphen."""
+    """The type, in upper or lower case. The oldest documents wrote it with a hyphen."""
     text = body.text("type")
     if text is None:
         return None
@@ -164,7 +164,7 @@ def subscription_draft(body: ObjectReader) -> SubscriptionDraft:
 
 
 def _event_type_names(body: ObjectReader) -> tuple[str, ...] | None:
-    """The event types of a subscription: a set, whose order and repetitions mean nothing."""
+    """The event types of a subscription: a set, so order and repetitions do not matter."""
     if "event_types" not in body:
         return None
     names = body.texts("event_types")

@@ -21,29 +21,29 @@ CONTROL_CHARACTER_PATTERN = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class DateHeaderSource(Protocol):
-    """What knows the time."""
+    """Knows the time."""
 
     date_header: bytes
-    """The header with the date, as every answer has it."""
+    """The `Date` header for every answer."""
 
 
 class ExchangeConnection(Protocol):
     """The connection that an exchange belongs to."""
 
     drained: asyncio.Event | None
-    """While the client has to read more of what was written: set when it has."""
+    """Set, unless the client first has to read more of the written bytes."""
 
     def write(self, data: bytes) -> None:
         """Write, or do nothing if the connection is being closed."""
 
     def resume_reading(self) -> None:
-        """Read on, if reading was paused."""
+        """Continue to read, if reading was paused."""
 
     def close(self) -> None:
-        """Close when everything is written."""
+        """Close after writing everything."""
 
     def serve_next_after(self, exchange: Exchange) -> None:
-        """Go on with the next request, now that this one is answered."""
+        """Continue with the next request, now that this one is answered."""
 
 
 class Exchange:
@@ -97,7 +97,7 @@ class Exchange:
 
     @property
     def awaits_body(self) -> bool:
-        """Whether more of the body is to arrive, and to be read."""
+        """Whether more of the body must arrive and be read."""
         return self.more_body and not self.response_complete
 
     def add_to_body(self, piece: bytes) -> None:
@@ -123,7 +123,7 @@ class Exchange:
             self._changed.set_result(None)
 
     def handle_task_end(self, task: asyncio.Task[None]) -> None:
-        """The application has come to its end, in this task."""
+        """The application has finished, in this task."""
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
@@ -201,7 +201,7 @@ class Exchange:
         self._connection.write(b"".join(lines))
 
     def send_whole_response(self, response: Response) -> None:
-        """Send a whole answer. The client may have gone since it asked."""
+        """Send a whole answer. The client may have gone meanwhile."""
         if not self.disconnected:
             self.response_started = self.response_complete = True
             self._connection.write(

@@ -39,7 +39,7 @@ MAX_REMEMBERED_HOSTS = 64
 
 
 class ServedHosts:
-    """The names that requests may be for, whatever the port, case and final dot. Raises `BadSetting` for what is no
+    """The names that requests may be for, regardless of port, case and final dot. Raises `BadSetting` for an invalid
     name.
     """
 
@@ -50,24 +50,24 @@ class ServedHosts:
     def refusal_of(
         self, host: bytes | None, target: bytes, headers: Sequence[tuple[bytes, bytes]]
     ) -> RequestRefusal | None:
-        """Why a request must not be answered. `host` is the value of that header, and `headers` may be empty if there
-        is neither `Origin` nor `Sec-Fetch-Site` among them.
+        """The reason to refuse a request. `host` is the value of that header; `headers` may be empty if they contain
+        neither `Origin` nor `Sec-Fetch-Site`.
         """
         if not self.is_served(host, target):
             return UNSERVED_HOST_REFUSAL
         return OTHER_PAGE_REFUSAL if self.is_from_other_page(headers) else None
 
     def is_served(self, host: bytes | None, target: bytes) -> bool:
-        """Whether a request is for the broker. Without the header, as HTTP/1.0 allows, it is
-        not from a browser. A target that names a host as well, as for a proxy, has to name one of ours.
+        """Whether a request is for the broker. A request without the header, as HTTP/1.0 allows, is not from a browser.
+        If the target names a host too, as for a proxy, it must be one of ours.
         """
         return (host is None or host in self._remembered or self._has(host)) and (
             target[:1] in b"/*" or self._has(_host_in_url(target))
         )
 
     def is_from_other_page(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
-        """Whether a browser says that the request is from a page of a host that is not served. Following a link from
-        there changes nothing, and is none.
+        """Whether a browser says that a page of another host sends the request. Following a link from there changes
+        nothing, and does not count.
         """
         if not headers:
             return False
@@ -85,8 +85,8 @@ class ServedHosts:
 
 
 def choose_served_hosts(bound_address: str, *, is_authenticated: bool, names: Iterable[str]) -> ServedHosts | None:
-    """The names for a server on this address. None, which means all of them, if others can reach it or tokens protect
-    it.
+    """The names for a server on this address; None, which means all names, if other machines can reach it or tokens
+    protect it.
     """
     names = tuple(names)
     if is_authenticated or EVERY_HOST in names or not ip_address(bound_address.partition("%")[0]).is_loopback:
@@ -95,7 +95,7 @@ def choose_served_hosts(bound_address: str, *, is_authenticated: bool, names: It
 
 
 def host_name(host_and_port: str) -> str | None:
-    """The name without its port, in the one spelling that names are compared in; None if it is none."""
+    """The name without its port, in a spelling for comparisons; None if it is no name."""
     if host_and_port.count(":") > 1 and "[" not in host_and_port:
         return _address_text(host_and_port)
     found = HOST_AND_PORT_PATTERN.fullmatch(host_and_port)

@@ -1,4 +1,4 @@
-"""The memory that requests may take together, and giving it back to the system."""
+"""Limits the memory that requests may take together, and returns free memory to the system."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIN_BYTES_TO_TRIM = 4 * 1024 * 1024
 
 
 class RequestMemory:
-    """How much memory requests may take, and have taken. Threads share it."""
+    """How much memory requests may take together, and have taken. Threads share it."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -31,11 +31,11 @@ class RequestMemory:
         return self._taken
 
     def open_share(self) -> MemoryShare:
-        """The part of a new request; it has to be closed."""
+        """The share of a new request. The caller must close it."""
         return MemoryShare(self)
 
     def take(self, size: int, share_size: int) -> None:
-        """Take more for a request that has a share of so many bytes; raises `TooLarge` or `TryLater`."""
+        """Take more for a request that has a share of this size. Raises `TooLarge` or `TryLater`."""
         if share_size + size > self._limit:
             raise TooLarge(f"The request needs more than the {self._limit} bytes of memory that all requests have")
         with self._lock:
@@ -49,7 +49,7 @@ class RequestMemory:
 
 
 class MemoryShare:
-    """What one request has taken. Without a `RequestMemory` there is no limit."""
+    """The memory of one request. Without a `RequestMemory`, there is no limit."""
 
     def __init__(self, memory: RequestMemory | None = None) -> None:
         self._memory = memory
@@ -59,7 +59,7 @@ class MemoryShare:
         self._closed = False
 
     def take(self, size: int) -> None:
-        """Take so many bytes more, until the share is closed; raises `TooLarge` or `TryLater`."""
+        """Take this many more bytes, until the share is closed. Raises `TooLarge` or `TryLater`."""
         if self._memory is None:
             return
         with self._lock:
@@ -68,14 +68,14 @@ class MemoryShare:
                 self.taken += size
 
     def release_down_to(self, taken: int) -> None:
-        """Give back what was taken since this much was, for work that is begun anew."""
+        """Release everything beyond this size, before work begins again."""
         with self._lock:
             if self._memory is not None and not self._closed:
                 self._memory.release(self.taken - taken)
                 self.taken = taken
 
     def close(self) -> None:
-        """Give everything back. Doing it again changes nothing."""
+        """Release everything. A second call changes nothing."""
         with self._lock:
             if self._memory is not None and not self._closed:
                 self._memory.release(self.taken)
@@ -87,14 +87,14 @@ UNLIMITED_SHARE = MemoryShare()
 
 
 def trim_memory() -> None:
-    """Give back what the allocator of the C library keeps of memory that was freed, in pieces between others."""
+    """Return freed memory to the system that the C library's allocator keeps between used pieces."""
     trim = _find_malloc_trim()
     if trim is not None:
         trim(0)
 
 
 def _find_malloc_trim() -> Callable[[int], int] | None:
-    """The function for it, which only some libraries have."""
+    """The function for it, which only some C libraries have."""
     try:
         malloc_trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):

@@ -23,13 +23,13 @@ ADDRESS_PLACEHOLDER = "\u0001address\u0001"
 
 
 def page_html(address: str) -> str:
-    """The page for a reader who reaches the broker at this address, `https://nakadi.example.org`."""
+    """The page for a reader who reaches the broker at this address, such as `https://nakadi.example.org`."""
     return _page_template().replace(ADDRESS_PLACEHOLDER, str(joined_html([address])))
 
 
 @cache
 def content_security_policy() -> str:
-    """The page's own style and script, to the letter, and nothing else."""
+    """The policy: the page's own style and script, exactly as they are, and nothing else."""
     return (
         f"default-src 'none'; style-src '{_csp_hash(_read_page_file('page.css'))}'; "
         f"script-src '{_csp_hash(_read_page_file('page.js'))}'; "
@@ -166,7 +166,7 @@ def group_id(text: str) -> str:
 
 
 def required_scopes(operation: ApiOperation) -> list[str]:
-    """The scopes that a token needs; none for what is open to all."""
+    """The scopes that a token needs; none for public operations."""
     requirements = operation.description.get("security", document()["security"])
     return [scope for each in requirements for scope in each["oauth2"]]
 
@@ -179,7 +179,7 @@ def _required_scopes_html(operation: ApiOperation) -> Html:
 
 
 def _breakable_path_html(path: str) -> Html:
-    """A path that may be broken behind its slashes."""
+    """A path that browsers may break after slashes."""
     return joined_html(path.split("/"), between=trusted_html("/<wbr>"))
 
 
@@ -226,7 +226,9 @@ def _media_type_section(media_type: str, content: Node) -> Html:
 
 
 def _response_items(operation: ApiOperation) -> list[Html]:
-    """Answers that all operations share take a line each, so that the others stand out."""
+    """The responses of an operation. Responses that all operations share take one line each, so that the others stand
+    out.
+    """
     answers = operation.description["responses"]
     special = [status for status in answers if "$ref" not in answers[status]]
     common = [status for status in answers if "$ref" in answers[status]]
@@ -266,7 +268,7 @@ def status_phrase(status: str) -> str:
 
 
 def _curl_command(operation: ApiOperation, address: str) -> str:
-    """A command line that can be copied; the address is filled in later, so it must not be quoted away."""
+    """A command line for copying. It must not quote the address, which is filled in later."""
     words = ["curl", *_curl_options(operation), f"'{address}{_example_url(operation)}'"]
     if required_scopes(operation):
         words += ["\\\n  -H", shlex.quote("Authorization: Bearer …")]
@@ -299,7 +301,7 @@ INLINE_MARKUP_PATTERN = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*|\*([^*\s][^*]*)\*
 
 
 class Html(str):
-    """Text that is HTML. Only this module makes any from nothing."""
+    """Text that is HTML. Only this module creates it from plain text."""
 
     __slots__ = ()
 
@@ -308,7 +310,7 @@ HtmlChild = str | None
 
 
 def element(name: str, /, *children: HtmlChild, **attributes: str | None) -> Html:
-    """An element; `class_` stands for `class`, a dash may be written as an underscore, None leaves an attribute out."""
+    """An element. `class_` means `class`, an underscore means a dash, and None leaves an attribute out."""
     opening = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(value)}"'
         for key, value in attributes.items()
@@ -407,7 +409,7 @@ def table_html(headings: tuple[str, ...], rows: list[Html]) -> Html:
 
 
 def type_html(schema: Node) -> Html:
-    """The type in words, with links to the schemas that it speaks of."""
+    """The type in words, with links to its schemas."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return element("a", name, href=f"#schema-{name}")
@@ -428,7 +430,7 @@ def _plural_type_html(schema: Node) -> Html:
 
 
 def constraints_html(schema: Node) -> Html | None:
-    """Words that it may be, bounds, and the default."""
+    """The allowed values, the limits, and the default."""
     listed = schema if "enum" in schema else schema.get("items", {})
     allowed = [element("code", each) for each in listed.get("enum", ())]
     found = [
@@ -468,7 +470,7 @@ def code_block(value: Any) -> Html:
 
 
 def indented_json(value: Any, indent: str = "") -> str:
-    """JSON in which everything short stays on one line."""
+    """JSON whose short parts stay on one line."""
     compact = json.dumps(value, ensure_ascii=False)
     if len(indent) + len(compact) <= MAX_JSON_LINE_CHARACTERS or not isinstance(value, (dict, list)):
         return compact
