@@ -17,7 +17,7 @@ from nakadi.model.outcomes import Invalid
 
 
 def authorization_body(draft: AuthorizationDraft | None) -> dict[str, Any] | None:
-    """A section as its description has it."""
+    """A section in the form that the API description gives it."""
     if draft is None:
         return None
     return {name: None if listed is None else [asdict(each) for each in listed] for name, listed in draft.named_lists()}

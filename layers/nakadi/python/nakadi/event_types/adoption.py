@@ -35,11 +35,11 @@ MAX_ADOPTED_TIMELINES = 100
 TOPIC_NAME_PATTERN = re.compile(r"(?!__)[a-zA-Z0-9._-]{1,249}")
 
 MAX_TIMELINE_ORDER = 0xFFFF
-"""The greatest order that a cursor has digits for."""
+"""The greatest order that fits into the digits of a cursor."""
 
 
 class TimelineToAdopt(Struct, frozen=True, kw_only=True):
-    """A timeline as the other broker describes it; one that is closed has the last offset of each partition."""
+    """A timeline as the other broker describes it. If it is closed, it has the last offset of each partition."""
 
     order: int | None
     topic: str | None
@@ -47,7 +47,7 @@ class TimelineToAdopt(Struct, frozen=True, kw_only=True):
 
 
 class TopicAdoption(Struct, frozen=True, kw_only=True):
-    """Has event types without events take over topics of another broker."""
+    """Makes event types without events take over topics of another broker."""
 
     timelines: Timelines
     event_types: EventTypes
@@ -58,7 +58,7 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
     clock: Clock
 
     def adopt(self, name: str, storage_id: str | None, drafts: Sequence[TimelineToAdopt], subject: Subject) -> None:
-        """Put timelines in the place of those of an event type. Returns when the last one is in use."""
+        """Replace the timelines of an event type. Returns when the last new one is in use."""
         self.timelines.require_may_switch(name, subject)
         event_type = self.event_types.get(name)
         storage_conditions = self.timelines.write_conditions_on_storage(storage_id)
@@ -73,10 +73,10 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
     def _replace_timelines(
         self, announced: EventType, adopted: tuple[Timeline, ...], storage_conditions: Sequence[DocumentChange]
     ) -> None:
-        """Put the timelines in place once the topic is sealed, so that no event can come after it was found empty.
+        """Replace the timelines after sealing the topic, so that no event can follow once it was found to be empty.
 
-        The switch that was announced keeps others away until then. If an event came meanwhile, the switch is completed
-        as any other, so that the event type takes events again, and the adoption is refused.
+        The announced switch keeps others away until then. If an event came meanwhile, the switch is completed like any
+        other, so that the event type accepts events again, and the adoption is refused.
         """
         event_type = self.event_types.get(announced.name)
         following = event_type.switching_to
@@ -96,7 +96,7 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
     def _timelines_of_drafts(
         self, event_type: EventType, storage_id: str, drafts: Sequence[TimelineToAdopt]
     ) -> tuple[Timeline, ...]:
-        """The timelines, each with what its topic says about it."""
+        """The timelines, completed with facts about their topics."""
         log = self.logs.for_storage(storage_id)
         if not isinstance(log, TopicAdoptingLog):
             raise Invalid(f"Topics of others cannot be adopted in the storage {storage_id}")
@@ -181,7 +181,7 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
 
 
 def _check_drafts(drafts: Sequence[TimelineToAdopt]) -> None:
-    """Raise unless these can be the timelines of an event type: ascending, and closed but for the last one."""
+    """Raise unless these can be the timelines of an event type: ascending, and all closed except the last one."""
     if not 0 < len(drafts) <= MAX_ADOPTED_TIMELINES:
         raise Invalid(f"Between 1 and {MAX_ADOPTED_TIMELINES} timelines can be adopted")
     before = 0

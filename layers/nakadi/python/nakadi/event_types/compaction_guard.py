@@ -1,4 +1,4 @@
-"""What compaction waits for: tables get every event that was published."""
+"""Delays compaction until tables have all events."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from nakadi.ports.log_index import LogIndex
 
 
 class CompactionGuard(Struct, frozen=True, kw_only=True):
-    """Says which events compaction has to leave alone, so that tables get every event that was published.
+    """Decides which events compaction must not touch yet, so that tables get every published event.
 
-    It waits for `longest_delay` at the most: where no job runs any more, or none ever did, events are compacted then.
+    It waits for at most `longest_delay`: if no job runs, events are compacted then.
     """
 
     event_types: EventTypes
@@ -31,10 +31,10 @@ class CompactionGuard(Struct, frozen=True, kw_only=True):
     def compactable_until(
         self, event_type: EventType, topic_partition: TopicPartition, event_log: EventLog, now: datetime
     ) -> datetime:
-        """Every event of a partition that was stored before is in its table, or has waited for too long.
+        """Every event of a partition that was stored before this time is in its table, or has waited too long.
 
-        A job stores how far a table is after its commit, so that what is found here is never too late. Events of one
-        partition are stored in the order of their offsets.
+        A job stores the progress of a table after its commit, so this is never too late. The events of a partition are
+        stored in the order of their offsets.
         """
         no_table = event_type.annotations.get(MATERIALIZE_ANNOTATION) == "off"
         if no_table or not self.longest_delay or self.log_index.topic(topic_partition[0]) is None:
@@ -56,7 +56,7 @@ class CompactionGuard(Struct, frozen=True, kw_only=True):
 
 
 def index_segments_from(log_index: LogIndex, topic_partition: TopicPartition, offset: int) -> Iterator[IndexSegment]:
-    """The segment that an offset is in, if there is one, and the first one behind it."""
+    """The segment with an offset, if there is one, and the first one after it."""
     segment = log_index.segment_at_or_before(*topic_partition, offset)
     if segment is not None and segment.end_offset > offset:
         yield segment

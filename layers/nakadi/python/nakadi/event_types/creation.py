@@ -47,8 +47,8 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
     limits: EventTypeLimits
     permissions: Permissions
     reserved_names: frozenset[str] = frozenset()
-    """Names of event types that the broker writes or reads. Only administrators may create them: the owner of such an
-    event type could read what is meant for the broker's own."""
+    """Names of event types that the broker writes or reads. Only administrators may create them: otherwise their owner
+    could read the broker's own events."""
     long_work_queue: LongWorkQueue = field(default_factory=LongWorkQueue)
 
     def create(self, draft: EventTypeDraft, subject: Subject) -> EventType:
@@ -84,7 +84,9 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
             return self._validated_event_type(draft)
 
     def _validated_event_type(self, draft: EventTypeDraft) -> EventType:
-        """The event type that the draft describes. Raises at the first broken rule: clients see the order of them."""
+        """The event type that the draft describes. Raises at the first broken rule; clients depend on the order of the
+        rules.
+        """
         assert draft.schema is not None
         assert draft.category is not None
         assert draft.cleanup_policy is not None
@@ -131,7 +133,8 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
         )
 
     def _create_topic_and_register(self, event_type: EventType) -> EventType:
-        """Create the topic first and register the event type after that, so that each registered one has its topic.
+        """Create the topic first and register the event type afterwards, so that every registered event type has a
+        topic.
 
         Raises `ChangedMeanwhile` if the storage was changed after it was chosen.
         """

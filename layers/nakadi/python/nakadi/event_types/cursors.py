@@ -1,4 +1,4 @@
-"""Cursors as clients write them. `positions` has the positions that they stand for."""
+"""Cursors as clients write them. `positions` has the positions that they mean."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CursorErrorKind(Enum):
 
 
 class CursorError(Exception):
-    """Raised when a cursor leads to no position. Its text is for the client; the status depends on the endpoint."""
+    """Raised for a cursor without a position. Its text is for the client; the status depends on the endpoint."""
 
     def __init__(
         self,
@@ -73,14 +73,16 @@ def _cursor_error_text(kind: CursorErrorKind, partition: str, offset: str, event
 
 
 class NumberedOffset(Struct, frozen=True):
-    """A number in a timeline, in the oldest without a `timeline_order`. `digits` are as the client wrote them."""
+    """A number in a timeline. Without `timeline_order`, it is the oldest timeline. `digits` are as the client wrote
+    them.
+    """
 
     timeline_order: int | None
     digits: str
 
     @property
     def offset(self) -> int:
-        """The number; one that does not fit 64 bits becomes the nearest one that does not."""
+        """The number. If it does not fit into 64 bits, the nearest number that does."""
         if len(self.digits) <= MAX_SAFE_OFFSET_DIGITS:
             return int(self.digits)
         magnitude = self.digits.lstrip("-").lstrip("0")[: len(str(MAX_OFFSET)) + 1]
@@ -112,7 +114,9 @@ def parse_offset(cursor: Cursor) -> ParsedOffset:
 
 
 def offset_digits(position: Position, sent_offset: str = "") -> str:
-    """The number of a position: as in `sent_offset` if that is an offset with this number, else as published."""
+    """The number of a position: in the spelling of `sent_offset` if that has the same number, otherwise as the broker
+    publishes it.
+    """
     try:
         parsed = parse_offset(Cursor("", sent_offset))
     except CursorError:
@@ -123,7 +127,7 @@ def offset_digits(position: Position, sent_offset: str = "") -> str:
 
 
 def offset_as_sent(position: Position, sent_offset: str) -> str:
-    """The offset of a position, its number spelt as the client sent_offset it: `001-0001-5` is returned as it is."""
+    """The offset of a position, with the number in the client's spelling: `001-0001-5` is returned unchanged."""
     version, order, _ = str(position).split("-", 2)
     return f"{version}-{order}-{offset_digits(position, sent_offset)}"
 

@@ -1,4 +1,4 @@
-"""Which event types may have their events stored once: those whose events have ids, in logs that know them again."""
+"""Which event types can deduplicate: their events must have ids, and their log must recognize them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_deduplication(event_type: EventType, logs: DeduplicatingLogs) -> None:
 
 
 def check_storage_deduplicates(event_type: EventType, storage_id: str, logs: DeduplicatingLogs) -> None:
-    """Refuse a storage that an event type which deduplicates cannot be in."""
+    """Refuse a storage without deduplication for an event type that deduplicates."""
     if event_type.deduplication_window is None:
         return
     if logs.find(storage_id) is None:

@@ -31,7 +31,7 @@ SCHEMAS_PER_WRITE = 50
 
 
 class Dependents(Protocol):
-    """What depends on event types, which is subscriptions."""
+    """What depends on event types: subscriptions."""
 
     def any_depend_on(self, name: str) -> bool:
         """Whether something depends on the event type."""
@@ -43,7 +43,7 @@ class Dependents(Protocol):
         """
 
     def clear_deleted_subscriptions(self) -> None:
-        """Finish the removal of what was removed together with an event type."""
+        """Finish the removal of subscriptions that were deleted together with an event type."""
 
     def before_repartitioning(self, event_type: EventType) -> None:
         """Prepare for more partitions of the event type."""
@@ -112,7 +112,9 @@ class EventTypeDeletion(Struct, frozen=True, kw_only=True):
             )
 
     def _try_to_remove_events_and_schemas(self, event_type: EventType) -> None:
-        """Remove events and schema versions. What fails is left to housekeeping, since the event type is deleted."""
+        """Remove events and schema versions. Housekeeping completes what fails, since the event type is already
+        deleted.
+        """
         self.dependents().clear_deleted_subscriptions()
         try:
             self.deleted_event_type_cleanup.clean_up(event_type.id)

@@ -28,7 +28,7 @@ from nakadi.ports.clock import Clock
 
 
 def now_in_milliseconds(clock: Clock) -> datetime:
-    """The time now, cut to milliseconds as in responses: what is stored and what clients read are equal."""
+    """The time now, truncated to milliseconds as in responses, so that stored and returned times are equal."""
     now = clock.now()
     return now.replace(microsecond=now.microsecond // 1000 * 1000)
 
@@ -91,7 +91,7 @@ AUTHORIZATION_MANDATORY_MESSAGE = "Authorization section is mandatory"
 
 
 def rule_violations(draft: EventTypeDraft) -> tuple[Violation, ...]:
-    """All violations in the fields of the draft, as far as they show without anything else than the draft."""
+    """All violations that the draft alone reveals."""
     return (
         *openapi_violations("EventTypeDraft", _body_from_draft(draft)),
         *_owner_violations(draft.event_owner_selector),
@@ -101,7 +101,9 @@ def rule_violations(draft: EventTypeDraft) -> tuple[Violation, ...]:
 
 
 def _body_from_draft(draft: EventTypeDraft) -> dict[str, Any]:
-    """The draft as its description has it. Of the strategy for partitions, rules say more than a description can."""
+    """The draft in the form of its description. Rules for the partition strategy go beyond what a description can
+    say.
+    """
     schema, statistic, selector = draft.schema, draft.default_statistic, draft.event_owner_selector
     return {
         **{name: getattr(draft, name) for name in _FIELDS_STORED_AS_SENT},
@@ -114,6 +116,6 @@ def _body_from_draft(draft: EventTypeDraft) -> dict[str, Any]:
 
 
 def _owner_violations(selector: OwnerSelectorDraft | None) -> Iterator[Violation]:
-    """An owner that the metadata of events names needs no value."""
+    """Violations of an owner selector. One that reads metadata needs no value."""
     if selector is not None and selector.value is None and selector.type is not OwnerSelectorType.METADATA:
         yield Violation("event_owner_selector.value", NULL_REFUSED_MESSAGE)

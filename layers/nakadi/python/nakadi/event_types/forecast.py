@@ -24,14 +24,14 @@ from nakadi.schemas.strict_json import parse_strict
 from nakadi.schemas.values import canonical_text, first_items_fitting_message
 
 CheckSchemaText = Callable[[str], object]
-"""Raises `Invalid` for a schema that may not be submitted at all."""
+"""Raises `Invalid` for an unacceptable schema."""
 
 # A longer value would hide the others; its place is named in any case.
 MAX_VALUE_CHARACTERS = 2_000
 
 
 class ForecastChange(Struct, frozen=True, kw_only=True):
-    """One change of a schema. `old` and `new` are `UNSET` where nothing stands, and for values too long to show."""
+    """One change of a schema. `old` and `new` are `UNSET` if there is no value, or one too long to show."""
 
     rule: str
     path: str
@@ -43,7 +43,7 @@ class ForecastChange(Struct, frozen=True, kw_only=True):
 
 
 class SchemaForecast(Struct, frozen=True, kw_only=True):
-    """What becomes of a schema. `refusal` is the detail with which it is refused, if it is."""
+    """The effect on a schema. `refusal` is the detail of the refusal, if there is one."""
 
     level: ChangeLevel = ChangeLevel.NONE
     changes: tuple[ForecastChange, ...] = ()
@@ -52,7 +52,7 @@ class SchemaForecast(Struct, frozen=True, kw_only=True):
 
 
 class ChangeForecast(Struct, frozen=True, kw_only=True):
-    """What becomes of an event type. `refusals` are the details with which the change is refused, in their order."""
+    """The effect on an event type. `refusals` are the details of all refusals, in order."""
 
     current: EventType
     refusals: tuple[str, ...]
@@ -60,12 +60,12 @@ class ChangeForecast(Struct, frozen=True, kw_only=True):
 
     @property
     def version(self) -> Version | None:
-        """The version that the schema gets; None if the change is refused."""
+        """The new version of the schema; None if the change is refused."""
         return None if self.refusals else self.current.schema.version.bumped_by(self.schema.level)
 
 
 class RefusalCollector(AbstractContextManager[None]):
-    """Collects the details of refusals, where a change itself ends with the first: `with collector: check(…)`."""
+    """Collects the details of all refusals, though the checks raise the first one: `with collector: check(…)`."""
 
     def __init__(self) -> None:
         self._details: list[str] = []
@@ -87,7 +87,7 @@ class RefusalCollector(AbstractContextManager[None]):
 
 
 def forecast_schema(current: EventType, text: str, mode: CompatibilityMode, check: CheckSchemaText) -> SchemaForecast:
-    """What would become of the event type's schema if `text` were submitted, with this mode from now on."""
+    """The effect of submitting `text` as the event type's schema, with this mode from now on."""
     try:
         check(text)
         return forecast_evolution(current, text, mode, check)

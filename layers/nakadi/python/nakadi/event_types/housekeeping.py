@@ -37,7 +37,7 @@ TOMBSTONE_RETENTION = timedelta(days=1)
 
 
 class Housekeeping(Struct, frozen=True, kw_only=True):
-    """Runs the tasks of this package, and tasks of others."""
+    """Runs the tasks of this package, and those of others."""
 
     event_types: EventTypes
     timelines: Timelines
@@ -47,10 +47,10 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
     further_tasks: Mapping[str, Callable[[], object]] = field(default_factory=dict)
     """Tasks of other packages, by name."""
     compaction_guard: CompactionGuard | None = None
-    """What compaction waits for, where there may be tables."""
+    """Delays compaction, if there may be tables."""
     metrics: Metrics = field(default_factory=Metrics)
     stop_requested: threading.Event = field(default_factory=threading.Event)
-    """Set by `stop`. Tasks that take long look at it."""
+    """Set by `stop`. Long tasks check it."""
 
     def run(self) -> None:
         """Run each task once. A failure is logged and counted, and the task is tried again in the next round."""
@@ -67,7 +67,7 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
             self.metrics.housekeeping_at.set(self.clock.now().timestamp())
 
     def stop(self) -> None:
-        """End a round that is in progress after its current step. No other round begins."""
+        """End a round after its current step. No other round begins."""
         self.stop_requested.set()
 
     def _run_for_all_event_types(self) -> None:

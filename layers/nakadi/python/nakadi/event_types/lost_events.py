@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 ReportNewTimeline = Callable[[EventType, EventType], None]
-"""Called with an event type as it was before it got new timelines, and as it is after that."""
+"""Called with an event type before and after it got new timelines."""
 
 
 class LostEventsRecovery(Struct, kw_only=True):

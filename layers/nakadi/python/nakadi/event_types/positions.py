@@ -19,8 +19,9 @@ from nakadi.model.outcomes import Invalid
 
 
 def position_in_newest_timeline(event_type: EventType, offset: str) -> Position | None:
-    """The position of an offset as it is sent to clients, in the newest timeline: what nearly every cursor has. None
-    for any other, which `parse_offset` reads."""
+    """The position of an offset in the newest timeline, in the spelling that clients get, which nearly every cursor
+    has. None for any other offset, which `parse_offset` reads.
+    """
     versioned = VERSIONED_OFFSET_PATTERN.fullmatch(offset)
     if (
         versioned is None
@@ -62,7 +63,7 @@ def last_offset_if_closed(timeline: Timeline, partition: int) -> int | None:
 
 
 def position_before_lost_events(event_type: EventType, position: Position, partition: int) -> Position:
-    """The position, but at most the end of its timeline if the events behind that end were lost."""
+    """The position; if the events after the end of its timeline were lost, at most that end."""
     following = timeline_with_order(event_type, position.timeline + 1)
     timeline = None if following is None else timeline_with_order(event_type, position.timeline)
     if timeline is None or following is None or not following.after_loss:

@@ -55,7 +55,7 @@ class EventTypes:
         self._registry = registry
         self._cache = cache
         self.cached: Callable[[str], EventType] = partial(cache.get, read_value=self.get)
-        """An event type, perhaps as it was a moment ago. What this process has written is seen at once."""
+        """An event type, possibly as it was a moment ago. Changes by this process are visible at once."""
         self._listeners: list[Callable[[str], None]] = []
         self._latest: dict[str, EventType] = {}
 
@@ -67,7 +67,7 @@ class EventTypes:
         return None if document is None else self._shared_event_type(document)
 
     def _shared_event_type(self, document: Document) -> EventType:
-        """The event type that was read last, if the document is still the same. Thousands of streams share it."""
+        """The event type that was read last, if its document has not changed. Thousands of streams share it."""
         # Threads that are here at once may each make their own, and one of them is shared from then on.
         latest = self._latest.get(document.key)
         if latest is not None and (latest.revision, latest.id) == (document.revision, document.body["id"]):
@@ -84,7 +84,7 @@ class EventTypes:
         return event_type
 
     def all(self, *, after: str = "", page_size: int = EVENT_TYPES_PAGE_SIZE) -> Iterator[EventType]:
-        """All event types whose names are greater than `after`, in the order of their names, read so many at a time."""
+        """All event types with names greater than `after`, in the order of their names, read page by page."""
         while page := self._registry.list(EVENT_TYPES_KIND, after=after, limit=page_size):
             yield from map(event_type_from_document, page)
             after = page[-1].key
@@ -165,7 +165,7 @@ class EventTypes:
 
 
 def cleanup_note(key: str, timelines: Iterable[Timeline]) -> PutDocument:
-    """The write that notes the topics of these timelines for deletion. Adopted ones are left to their owner."""
+    """The write that notes the topics of these timelines for deletion. Their owner keeps adopted ones."""
     topics = [[each.storage_id, each.topic] for each in timelines if not each.deleted and not each.adopted]
     return PutDocument(CLEANUP_NOTES_KIND, key, {"topics": topics})
 

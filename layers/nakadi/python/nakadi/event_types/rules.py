@@ -26,7 +26,7 @@ from nakadi.schemas.nodes import undefined_paths
 
 
 def check_retention(retention_time: int | None, *, minimum: int, maximum: int) -> None:
-    """Check a retention time in milliseconds. None stands for the default, which is valid."""
+    """Check a retention time in milliseconds. None means the default, which is valid."""
     if retention_time is None:
         return
     if retention_time > maximum:
@@ -36,7 +36,7 @@ def check_retention(retention_time: int | None, *, minimum: int, maximum: int) -
 
 
 def check_cleanup_policy(policy: CleanupPolicy, category: Category) -> None:
-    """Refuse compaction for category `undefined`: its events have no metadata, and so no key to compact by."""
+    """Refuse compaction for the category `undefined`: its events have no metadata, and so no key."""
     if policy.compacts and category is Category.UNDEFINED:
         raise Invalid(
             "cleanup_policy 'compact' and 'compact_and_delete' is not available for 'undefined' event type category"
@@ -134,7 +134,7 @@ def check_audience_change(old: Audience | None, new: Audience | None) -> None:
 
 
 def check_statistics_change(old: Statistics | None, new: Statistics | None) -> None:
-    """Refuse other parallelisms: they have decided the number of partitions. A statistic that is left out is kept."""
+    """Refuse other parallelisms, which have decided the number of partitions. A missing statistic stays as it was."""
     if new is not None and (old is None or _read_and_write_parallelism(old) != _read_and_write_parallelism(new)):
         raise Invalid("default statistics must not be changed")
 

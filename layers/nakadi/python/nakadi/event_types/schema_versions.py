@@ -89,7 +89,7 @@ MAX_SCHEMAS_PAGE_SIZE = 1000
 
 
 class SchemaEvaluation(Struct, frozen=True):
-    """The result of a compatibility check: what would become of the schema after `compared_schema`."""
+    """The result of a compatibility check: the effect of a schema that follows `compared_schema`."""
 
     event_type: EventType
     compared_schema: Schema
@@ -150,7 +150,7 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
         return SchemaEvaluation(event_type, against, forecast)
 
     def forecast(self, name: str, draft: SchemaDraft, subject: Subject) -> ChangeForecast:
-        """What `add` would do. Nothing is stored, so this is answered while the registry is read-only, too."""
+        """The effect of `add`. This stores nothing, so it also works while the registry is read-only."""
         text = _required_schema_text(draft)
         event_type = self._get_visible(name, subject)
         self.permissions.require(Operation.ADMIN, event_type.resource, subject)
@@ -190,7 +190,9 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
 
 
 def _required_schema_text(draft: SchemaDraft) -> str:
-    """The text of the draft. Raises `MalformedFields` if a member is missing, which is a bad request here."""
+    """The text of the draft. Raises `MalformedFields` if a member is missing; this operation answers it as a bad
+    request.
+    """
     missing = openapi_violations("SchemaDraft", {"type": draft.type, "schema": draft.text})
     if draft.text is None or missing:
         raise MalformedFields(missing)

@@ -1,4 +1,4 @@
-"""The partitions of an event type at one moment: where they begin and end, and which position a cursor denotes."""
+"""The partitions of an event type at one moment: their first and last events, and the positions of cursors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EMPTY_PARTITION_BOUNDS = OffsetBounds(oldest=0, next_offset=0)
 class CursorResolver:
     """Finds positions in event types.
 
-    Each method asks the event logs anew. A caller with several questions takes one snapshot, whose answers agree.
+    Each method asks the event logs again. A caller with several questions takes one snapshot, whose answers agree.
     """
 
     def __init__(self, logs: EventLogs) -> None:
@@ -61,7 +61,7 @@ class CursorResolver:
         return PartitionSnapshot(event_type, self._logs).positions_before_oldest()
 
     def end_positions(self, event_type: EventType) -> Mapping[str, Position]:
-        """The position in each partition where a stream begins that has no cursors."""
+        """The position in each partition where a stream without cursors begins."""
         return PartitionSnapshot(event_type, self._logs).end_positions()
 
     def next_event_location(self, event_type: EventType, position: Position, partition: str) -> tuple[Timeline, int]:
@@ -74,7 +74,7 @@ class CursorResolver:
 class PartitionSnapshot(Struct):
     """The partitions of an event type at one moment.
 
-    The bounds of a timeline are asked for when they are first needed, and only once, so that all answers agree.
+    It reads the bounds of a timeline when somebody first needs them, and only once, so that all answers agree.
     """
 
     _event_type: EventType
@@ -84,9 +84,9 @@ class PartitionSnapshot(Struct):
     # Beginnings and ends
 
     def oldest_and_newest_events(self) -> Mapping[str, tuple[Position, Position]]:
-        """The oldest stored event and the newest event of each partition, by the partitions' numbers.
+        """The oldest stored event and the newest event of each partition, by partition number.
 
-        In a partition without events the newest is one before the oldest.
+        In a partition without events, the newest is one below the oldest.
         """
         numbers = range(self._event_type.timeline.partitions)
         return {
@@ -100,7 +100,7 @@ class PartitionSnapshot(Struct):
         return {str(number): self._position_before_oldest(number) for number in numbers}
 
     def end_positions(self) -> Mapping[str, Position]:
-        """The end of the newest timeline in each partition, also when nothing was written to it yet."""
+        """The end of the newest timeline in each partition, even if it has no events yet."""
         timeline = self._event_type.timeline
         bounds = self._bounds_of(timeline)
         return {str(number): Position(timeline.order, each.newest) for number, each in bounds.items()}
@@ -126,14 +126,14 @@ class PartitionSnapshot(Struct):
     # Cursors
 
     def resolve(self, cursor: Cursor) -> Position:
-        """The position that a cursor stands for, readable or not."""
+        """The position of a cursor, readable or not."""
         position = self._position_of_cursor(cursor)
         if not fits_64_bits(position):
             raise self._invalid_format_error(cursor.partition, position, cursor.offset)
         return position
 
     def start_positions(self, cursors: Sequence[Cursor]) -> Mapping[str, Position]:
-        """The positions where a stream begins, by partition. Raises for the first cursor that is not readable."""
+        """The positions where a stream begins, by partition. Raises for the first unreadable cursor."""
         if not cursors:
             raise CursorError(CursorErrorKind.INVALID_FORMAT)
         positions = [self._position_of_cursor(cursor) for cursor in cursors]
@@ -147,7 +147,7 @@ class PartitionSnapshot(Struct):
         return by_partition
 
     def check_readable(self, partition: str, position: Position, sent_offset: str = "") -> None:
-        """Raise unless the events behind a position can be read; `sent_offset` is the offset as the client wrote it."""
+        """Raise unless the events after a position are readable; `sent_offset` is the offset as the client wrote it."""
         timeline = self._stored_timeline(partition, position, sent_offset)
         number = partition_number(self._event_type, partition)
         if number is None:
@@ -225,7 +225,7 @@ class PartitionSnapshot(Struct):
 
 @contextmanager
 def event_log_errors_as_unavailable() -> Iterator[None]:
-    """Report a log that does not answer, and a topic that is deleted while it is read, in the words clients know."""
+    """Report a silent log, or a topic that is deleted during a read, in the words that clients know."""
     try:
         yield
     except Unavailable as error:

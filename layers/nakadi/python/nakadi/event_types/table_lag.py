@@ -1,4 +1,4 @@
-"""How far tables are behind the events that they are written from."""
+"""Measures how far tables are behind the events that they are made from."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ TABLE_JOB_STARTS_KIND = "table-jobs"
 
 
 class TableLagMonitor(Struct, frozen=True, kw_only=True):
-    """Measures the lags of all tables now and then.
+    """Measures the lags of all tables from time to time.
 
-    `lag_seconds_by_event_type` and `table_states_by_event_type` are what it found the last time.
+    `lag_seconds_by_event_type` and `table_states_by_event_type` are its last results.
 
-    The lag of a table is the age of the oldest archived event that it does not have. It also grows where no job runs
-    any more, which the latency that jobs measure does not.
+    The lag of a table is the age of the oldest archived event that it lacks. It also grows if no job runs, unlike the
+    latency that jobs measure.
     """
 
     event_types: EventTypes
@@ -37,12 +37,12 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
     log_index: LogIndex
     clock: Clock
     measures_without_tables: bool = False
-    """Whether there may be tables to make where no job has made one yet."""
+    """Whether there may be event types whose tables no job has created yet."""
     lag_seconds_by_event_type: dict[str, float] = field(default_factory=dict)
     table_states_by_event_type: dict[str, TableState] = field(default_factory=dict)
 
     def measure(self) -> None:
-        """Measure the lag of each table. It costs little where nothing is in the archive that is in no table."""
+        """Measure the lag of each table. This costs little if tables have all archived events."""
         states = {each.key: table_state_from_body(each.body) for each in self.registry.list(TABLE_STATES_KIND)}
         found: dict[str, float] = {}
         known: dict[str, TableState] = {}
@@ -71,16 +71,16 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
         return max(self.lag_seconds_by_event_type.values(), default=0.0)
 
     def greatest_latency_seconds(self, within: timedelta) -> float:
-        """The greatest latency of the tables that changed lately, in seconds: events of others did not have to wait."""
+        """The greatest latency in seconds of the tables that changed lately. Events of other tables did not wait."""
         since = self.clock.now() - within
         changed = (each for each in self.table_states_by_event_type.copy().values() if each.updated_at >= since)
         return max((each.latency_seconds for each in changed if each.latency_seconds is not None), default=0.0)
 
     def claim_job_start(self, job: str, after_seconds: float) -> bool:
-        """Whether a job is to be started now: an event waits for so long, and no process started it lately.
+        """Whether to start a job now: an event has waited long enough, and no process started a job lately.
 
-        What a run did not mend is not tried again at once: the pause grows with the lag, so that a table that cannot be
-        written costs a few runs a day and not hundreds.
+        If a run does not help, the next one waits longer: the pause grows with the lag, so that a table that cannot be
+        written costs a few runs a day instead of hundreds.
         """
         lag = self.greatest_lag_seconds
         if lag < after_seconds:
@@ -107,7 +107,7 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
     def _oldest_unread_times(
         self, event_types: Sequence[EventType], states: Mapping[str, TableState]
     ) -> Iterator[tuple[EventType, int | None]]:
-        """When the oldest event was stored that the table of an event type does not have, in microseconds."""
+        """For each event type, when the oldest event that its table lacks was stored, in microseconds."""
         places = {
             each.id: [(one.topic, number) for one in each.timelines for number in range(one.partitions)]
             for each in event_types
@@ -124,6 +124,6 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
             yield event_type, min((since for since in unread if since is not None), default=None)
 
     def _stored_at_of_first_archived(self, topic_partition: TopicPartition, offset: int) -> int | None:
-        """When the first archived event from an offset on was stored; None if there is none any more."""
+        """When the first archived event from an offset on was stored; None if there is none."""
         segment = next(index_segments_from(self.log_index, topic_partition, offset), None)
         return None if segment is None or segment.location is None else segment.first_stored_at

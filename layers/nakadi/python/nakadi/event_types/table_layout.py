@@ -23,7 +23,7 @@ TIME_TRANSFORMS = ("year", "month", "day", "hour")
 BUCKET_TRANSFORM, TRUNCATE_TRANSFORM, IDENTITY_TRANSFORM = "bucket", "truncate", "identity"
 
 MAX_TABLE_LAYOUT_COLUMNS = 8
-"""Of each kind. Files become small, and queries slow to plan, long before that."""
+"""The greatest number of columns of each kind. With more, files become small, and queries slow to plan."""
 
 MAX_TABLE_PARTITION_BUCKETS = 4096
 MAX_TABLE_TRUNCATE_WIDTH = 1000
@@ -38,17 +38,17 @@ _PARTITION_PATTERN = re.compile(
 )
 _SORT_PATTERN = re.compile(rf"(?P<column>{_COLUMN_PATTERN})(?:\s+(?P<direction>asc|desc))?", re.IGNORECASE)
 _COMMA_PATTERN = re.compile(r",(?![^()]*\))")
-"""Between fields, and not within the parentheses of one."""
+"""A comma between fields, outside parentheses."""
 
 
 class BadTableLayout(Exception):
-    """Raised for an annotation that says nothing a table could be partitioned or sorted by; the message says why."""
+    """Raised for an invalid annotation; the message says why."""
 
 
 class TablePartitionColumn(Struct, frozen=True):
-    """A column by whose value, or by a part of it, rows are kept apart.
+    """A column whose value, or a part of it, decides in which partition a row is.
 
-    `bucket_count_or_width` is the number that `bucket` and `truncate` have.
+    `bucket_count_or_width` is the argument of `bucket` or `truncate`.
     """
 
     column: str
@@ -65,7 +65,7 @@ Columns = TypeVar("Columns")
 
 
 class TableLayout(Struct, frozen=True):
-    """None where the annotations say nothing."""
+    """A layout; None for what the annotations do not say."""
 
     partition_by: tuple[TablePartitionColumn, ...] | None = None
     sort_by: tuple[TableSortColumn, ...] | None = None

@@ -1,4 +1,4 @@
-"""How far the table of an event type is, which a job writes into the registry."""
+"""The state of an event type's table, which a job writes into the registry."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _STORED_TABLE_STATE_NAMES = {
 class TableState(Struct, frozen=True, kw_only=True, rename=_STORED_TABLE_STATE_NAMES):
     """A table of an event type, as the last job that changed it left it.
 
-    `next_offsets` has for each partition the offset up to which the table has its events. Misfits are events that do
-    not fit the columns, as far as jobs counted them, and unreadable ones could not be read; so many of them an operator
-    has acknowledged. `latency_seconds` is how long the oldest event of the last commit had waited since it was
-    published; None if that is not known.
+    `next_offsets` has, for each partition, the offset up to which the table has its events. Misfits are counted events
+    that do not fit the columns, and unreadable ones could not be read; an operator has acknowledged some of each.
+    `latency_seconds` is how long the oldest event of the last commit had waited since it was published; None if that is
+    unknown.
     """
 
     table_name: str

@@ -1,7 +1,6 @@
-"""The states of a timeline, and which one follows from which fact: `TRANSITIONS` is all there is.
+"""The states of a timeline, and the table of transitions between them, `TRANSITIONS`.
 
-A timeline is stored with what is known of it, from which `timeline_state` reads its state. What happens to a timeline
-happens through `timeline_after`.
+A timeline is stored as facts, from which `timeline_state` reads its state. Only `timeline_after` changes a timeline.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from nakadi.model.event_type import Timeline
 
 class TimelineState(Enum):
     ANNOUNCED = "announced"
-    """Its topic is there, and no other switch can begin. Events still go to the timeline before it."""
+    """Its topic exists, and no other switch can begin. Events still go to the timeline before it."""
     OPEN = "open"
     """Events go to it."""
     CLOSED = "closed"
-    """It takes no more events, and its last offsets are known. What it has can be read."""
+    """It accepts no more events, and its last offsets are known. Its events are readable."""
     DELETED = "deleted"
-    """Its events are gone, or are about to go."""
+    """Its events are gone, or will soon be."""
 
 
 class TimelineFact(Enum):
@@ -52,7 +51,7 @@ def timeline_state(timeline: Timeline) -> TimelineState:
 
 
 def timeline_after(timeline: Timeline, fact: TimelineFact, **known: Any) -> Timeline:
-    """The timeline with what is known of it now. Raises `UnexpectedFact` for what cannot happen to it."""
+    """The timeline after a fact. Raises `UnexpectedFact` if this fact is impossible in its state."""
     following = following_state(TRANSITIONS, timeline_state(timeline), fact)
     changed = replace(timeline, **known)
     assert timeline_state(changed) is following, f"{known} does not make a timeline {following.value}"

@@ -58,18 +58,18 @@ class Timelines(Struct, frozen=True, kw_only=True):
         )
 
     def require_may_switch(self, name: str, subject: Subject) -> None:
-        """Raise unless the subject may begin timelines of this event type, and the registry takes changes."""
+        """Raise unless the subject may begin timelines of this event type, and the registry accepts changes."""
         self.features.require_writes_allowed()
         self._get_event_type(name)
         self._require_administrator(name, Operation.WRITE, subject)
 
     def finish_abandoned_switch(self, event_type: EventType) -> None:
-        """Finish a switch that the process which began it did not finish."""
+        """Finish a switch if the process that began it did not."""
         if is_switch_abandoned(event_type, self.clock.now()):
             self.complete_switch(event_type)
 
     def _get_event_type(self, name: str) -> EventType:
-        """The event type. Of these requests clients know the error message without its full stop."""
+        """The event type. These requests have an error message without a full stop, which clients know."""
         event_type = self.event_types.find(name)
         if event_type is None:
             raise NotFound(f'EventType "{name}" does not exist')

@@ -36,7 +36,7 @@ from nakadi.ports.deduplication import DeduplicatingLogs
 from nakadi.schemas.evolution import next_schema
 
 RuleContext = AbstractContextManager[None]
-"""Where a rule is checked: what it raises goes on, or is collected."""
+"""The context in which a rule is checked: it lets a refusal pass, or collects it."""
 
 RAISE_REFUSALS: RuleContext = nullcontext()
 
@@ -57,8 +57,8 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
         return self.event_types.retry_if_changed(lambda: self._update(name, draft, subject))
 
     def forecast(self, name: str, draft: EventTypeDraft, subject: Subject) -> ChangeForecast:
-        """What `update` would do, with all rules that forbid it. Nothing is stored, so this is answered while the
-        registry is read-only, too.
+        """The effect of `update`, with all rules that forbid it. This stores nothing, so it also works while the
+        registry is read-only.
         """
         check_fields(draft)
         old = self.event_types.get(name)
@@ -106,9 +106,10 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
     def _validated_event_type(
         self, old: EventType, draft: EventTypeDraft, subject: Subject, rule: RuleContext = RAISE_REFUSALS
     ) -> EventType:
-        """The event type that the draft describes. Raises at the first broken rule: clients see the order of them.
+        """The event type that the draft describes. Raises at the first broken rule; clients depend on the order of the
+        rules.
 
-        Where `rule` collects refusals, what a broken rule was about stays as it was in the old event type.
+        If `rule` collects refusals, fields that break a rule keep their old values.
         """
         assert draft.schema is not None
         assert draft.category is not None
@@ -174,12 +175,12 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
 
 
 def _with_changed_retention(timeline: Timeline, retention_change: timedelta) -> Timeline:
-    """A closed timeline whose events are deleted so much later. The open one has no such time yet."""
+    """A closed timeline whose events are deleted this much later. The open one has no such time yet."""
     if timeline.cleaned_up_at is None:
         return timeline
     return replace(timeline, cleaned_up_at=timeline.cleaned_up_at + retention_change)
 
 
 def _time_of_next_change(now: datetime, previous: datetime) -> datetime:
-    """The time of a change, later than that of the previous change, also if both are in one millisecond."""
+    """The time of a change, later than that of the previous change even within a millisecond."""
     return max(now, previous + timedelta(milliseconds=1))

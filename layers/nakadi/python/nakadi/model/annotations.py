@@ -20,7 +20,7 @@ RETENTION_REASON_ANNOTATION = "datalake.zalando.org/retention-period-reason"
 PARTITION_BY_ANNOTATION = "nakadi.io/table-partition-by"
 SORT_BY_ANNOTATION = "nakadi.io/table-sort-by"
 DEDUPLICATION_ANNOTATION = "nakadi.io/deduplication-window-seconds"
-"""Says the same as the field `deduplication`, for clients that cannot send fields which they do not know."""
+"""Means the same as the field `deduplication`, for clients that cannot send unknown fields."""
 
 EVENT_TYPE_ANNOTATIONS = (
     MATERIALIZE_ANNOTATION,
@@ -36,7 +36,7 @@ POLICY_ANNOTATION = "nakadi.zalando.org/subscription-unprocessable-event-policy"
 SUBSCRIPTION_ANNOTATIONS = (SEND_COUNT_ANNOTATION, POLICY_ANNOTATION)
 
 MAX_WARNINGS = 5
-"""As many fit into a header of an answer."""
+"""The number of warnings that fit into a header of an answer."""
 
 
 def annotation_warnings(keys: Iterable[str], known: Iterable[str]) -> list[str]:

@@ -22,7 +22,7 @@ class ResourceType(StrEnum):
 
 
 class Attribute(Struct, frozen=True, order=True, array_like=True):
-    """Something true of a subject: `user` is `ann`, `team` is `checkout`. The pair `*`, `*` is true of all subjects."""
+    """A fact about a subject: `user` is `ann`, `team` is `checkout`. The pair `*`, `*` is true of all subjects."""
 
     data_type: str
     value: str
@@ -88,7 +88,7 @@ class AuthorizationDraft(Struct, frozen=True, kw_only=True):
 
 
 class Resource(Struct, frozen=True):
-    """What a permission is asked for; without `authorization` it is open to everyone."""
+    """What a permission is needed for. Without `authorization`, it is open to everyone."""
 
     type: ResourceType
     name: str
@@ -103,7 +103,7 @@ class BlockedKind(StrEnum):
 
 
 class Feature(StrEnum):
-    """In the order in which they are listed."""
+    """The features, in the order in which lists show them."""
 
     DISABLE_EVENT_TYPE_CREATION = "disable_event_type_creation"
     DISABLE_EVENT_TYPE_DELETION = "disable_event_type_deletion"

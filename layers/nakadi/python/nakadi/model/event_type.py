@@ -21,7 +21,7 @@ class SchemaType(StrEnum):
 
 
 class ChangeLevel(IntEnum):
-    """How far a change reaches; the highest of all changes found decides the next version."""
+    """The level of a change. The highest level of all changes decides the next version."""
 
     NONE = 0
     PATCH = 1
@@ -55,7 +55,7 @@ class Version(Struct, frozen=True, order=True):
 
 
 class Schema(Struct, frozen=True, kw_only=True):
-    """`text` is kept to the byte as it was submitted."""
+    """A schema. `text` is exactly as the client submitted it."""
 
     type: SchemaType = SchemaType.JSON
     text: str
@@ -87,7 +87,7 @@ TOPIC_PREFIX_PATTERN = re.compile(r"[a-zA-Z0-9_.-]{0,100}")
 
 
 class Storage(Struct, frozen=True, kw_only=True):
-    """`configuration` is of the type's own shape and is kept as it was given."""
+    """A storage. The form of `configuration` depends on the type; it is stored as the client sent it."""
 
     id: str
     type: StorageType
@@ -100,7 +100,7 @@ def is_stream_name(name: object) -> bool:
 
 
 def is_kafka_configuration(configuration: Mapping[str, Any]) -> bool:
-    """Whether a configuration says where a Kafka is, and nothing that would be kept in vain."""
+    """Whether a configuration names a Kafka cluster, and has no members without effect."""
     servers, prefix = configuration.get("bootstrap_servers"), configuration.get("topic_prefix", "")
     return (
         configuration.keys() <= {"bootstrap_servers", "topic_prefix"}
@@ -112,12 +112,12 @@ def is_kafka_configuration(configuration: Mapping[str, Any]) -> bool:
 
 
 class Timeline(Struct, frozen=True, kw_only=True):
-    """One generation. `topic` names it in its storage's event log and is never used twice.
+    """One generation of an event type's log. `topic` names it in its storage's event log, and is never used twice.
 
     `latest_positions` (partition -> offset of the last event, -1 for none) is known once the timeline is closed.
-    `cleaned_up_at` of a closed timeline is when its events may go; `deleted` is set once they are gone.
-    The topic of one that is `adopted` belongs to another broker, and is never deleted.
-    One `after_loss` was begun because events were lost behind the one before, which ends where offsets are certain.
+    `cleaned_up_at` of a closed timeline is when its events may be removed; `deleted` is set once they are gone. The
+    topic of an `adopted` timeline belongs to another broker, and is never deleted. A timeline `after_loss` began
+    because events were lost at the end of the one before, which ends where offsets are certain.
     """
 
     id: str
@@ -139,20 +139,22 @@ class Timeline(Struct, frozen=True, kw_only=True):
 
 
 class Cursor(Struct, frozen=True):
-    """A place as a client wrote it; delivery goes on *behind* it."""
+    """A position as a client wrote it. Delivery continues *after* it."""
 
     partition: str
     offset: str
 
 
 class Position(Struct, frozen=True, order=True):
-    """A place as the broker understands it: the event `offset` of the timeline `timeline`; -1 is before the first."""
+    """A position as the broker understands it: the event `offset` of the timeline `timeline`; -1 is before the first
+    event.
+    """
 
     timeline: int
     offset: int
 
     def __str__(self) -> str:
-        """The form that is published: `001-0001-000000000000000012`, `001-0001--1`."""
+        """The published form: `001-0001-000000000000000012`, `001-0001--1`."""
         number = f"{self.offset:018d}" if self.offset >= 0 else str(self.offset)
         return f"001-{self.timeline:04x}-{number}"
 
@@ -162,13 +164,13 @@ WINDOW_PATTERN = re.compile("[1-9][0-9]{0,5}")
 
 
 class Deduplication(Struct, frozen=True, kw_only=True):
-    """For how long an event with the id of an earlier one is not stored again."""
+    """How long an event with the id of an earlier one is not stored again."""
 
     window_seconds: int
 
 
 def deduplication_seconds_in_annotation(annotations: Mapping[str, str | None]) -> int | None:
-    """The seconds that an annotation says; None without one, and 0 for one that says none that are allowed."""
+    """The seconds in an annotation; None if there is none, and 0 for a value that is not allowed."""
     text = annotations.get(DEDUPLICATION_ANNOTATION)
     if text is None:
         return None
@@ -186,7 +188,7 @@ class EnrichmentStrategy(StrEnum):
 
 
 class PartitionStrategy(StrEnum):
-    """In the order in which the registry lists them."""
+    """The strategies, in the order in which the registry lists them."""
 
     HASH = "hash"
     USER_DEFINED = "user_defined"
@@ -224,7 +226,7 @@ class OwnerSelectorType(StrEnum):
 
 
 class Statistics(Struct, frozen=True, kw_only=True):
-    """What the owner expects of the traffic; the two parallelisms decide the number of partitions."""
+    """The traffic that the owner expects. The two parallelisms decide the number of partitions."""
 
     messages_per_minute: int
     message_size: int
@@ -233,7 +235,7 @@ class Statistics(Struct, frozen=True, kw_only=True):
 
 
 class OwnerSelector(Struct, frozen=True, kw_only=True):
-    """Where the owner of a single event is found: at a path in it, or fixed."""
+    """Where to find the owner of a single event: at a path in it, or a fixed value."""
 
     type: OwnerSelectorType
     name: str
@@ -241,12 +243,11 @@ class OwnerSelector(Struct, frozen=True, kw_only=True):
 
 
 class EventType(Struct, frozen=True, kw_only=True, dict=True):
-    """An event type as it is registered. What follows from that is found once, for each batch needs it.
+    """A registered event type. Derived values are computed once, since each batch needs them.
 
-    `id` is new at every creation, so that a deleted name can be used again without meeting its past.
-    `timelines` are those that events were ever written to, oldest first; `switching_to` is the next one while it is
-    being prepared.
-    `revision` counts the writes of the registered entry: a change is stored only if no other change came first.
+    `id` is new at every creation, so that a deleted name can be used again without its past. `timelines` are all that
+    events were ever written to, oldest first; `switching_to` is the next one while it is being prepared. `revision`
+    counts the writes of the registered entry: a change is stored only if no other change came first.
     """
 
     id: str
@@ -277,7 +278,7 @@ class EventType(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def timeline(self) -> Timeline:
-        """The one that events are written to."""
+        """The timeline that events are written to."""
         return self.timelines[-1]
 
     @cached_property
@@ -286,7 +287,9 @@ class EventType(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def deduplication_window(self) -> timedelta | None:
-        """How long ids of events are remembered; None if they are not. The field counts before the annotation."""
+        """How long ids of events are remembered; None if they are not. The field takes precedence over the
+        annotation.
+        """
         if self.deduplication is not None:
             return timedelta(seconds=self.deduplication.window_seconds)
         seconds = deduplication_seconds_in_annotation(self.annotations)
@@ -317,9 +320,9 @@ class DeduplicationDraft(Struct, frozen=True, kw_only=True):
 class EventTypeDraft(Struct, frozen=True, kw_only=True):
     """An event type as a client sends it.
 
-    A field that the request leaves out has its default here; None says that it was null, or missing without a default.
-    For `annotations`, `labels`, `retention_time` and `default_statistic`, None means: as it was. Where `deduplication`
-    is left out it stays as it was, too, for clients that do not know it must not end it; null ends it.
+    Fields that the request leaves out have their defaults here; None means that a field was null, or is missing and has
+    no default. For `annotations`, `labels`, `retention_time` and `default_statistic`, None means: unchanged. A missing
+    `deduplication` also means unchanged, so that clients that do not know the field do not end it; null ends it.
     """
 
     name: str | None = None

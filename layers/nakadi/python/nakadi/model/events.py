@@ -1,4 +1,4 @@
-"""Events as a log stores them."""
+"""Events in the form in which logs store them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ TopicPartition = tuple[str, int]
 
 
 class Record(NamedTuple):
-    """What a publisher hands to the log.
+    """An event as the publisher gives it to the log.
 
-    `value` is the event as compact JSON text in UTF-8, without any line break; None is a tombstone.
-    `key` is what compaction goes by. `owner` is who may read this single event, `directed_to` the one subscription
-    that may see it; most events have neither.
+    `value` is the event as compact JSON text in UTF-8, without line breaks; None is a tombstone. Compaction uses the
+    `key`. `owner` is who may read this single event, `directed_to` the only subscription that may see it; most events
+    have neither.
     """
 
     value: bytes | None
@@ -45,7 +45,9 @@ class Record(NamedTuple):
 
 
 class RecordLines(Sequence[Record]):
-    """Records that have nothing but a value, one a line without a last break. They are made only where looked at."""
+    """Records that have only a value, one per line without a last break. Each record is created only when somebody
+    looks at it.
+    """
 
     __slots__ = ("number", "text")
 
@@ -69,7 +71,7 @@ class RecordLines(Sequence[Record]):
         return list(self)[index]
 
     def split_by_size(self, max_bytes: int) -> Iterator[RecordLines]:
-        """The same in parts of no more bytes than this, but for a longer line."""
+        """Split into parts of at most this size, except for longer lines."""
         text, begin = self.text, 0
         while begin <= len(text):
             end = len(text)
@@ -91,9 +93,9 @@ class StoredEvent(NamedTuple):
 
 
 class EventTextBlock(NamedTuple):
-    """Neighbours that were stored at one time and have nothing but a value: one event a line, without a last break.
+    """Adjacent events of one commit that have only a value: one event per line, without a last break.
 
-    `line_ends` says where each line ends: looking for that takes longer than copying the text.
+    `line_ends` has the end of each line: searching for it takes longer than copying the text.
     """
 
     first_offset: int
@@ -108,13 +110,13 @@ class EventTextBlock(NamedTuple):
         return cls(first_offset, stored_at, b"\n".join(values), ends)
 
     def text_between(self, first: int, last: int) -> bytes:
-        """The text of lines from one up to, not including, another."""
+        """The text of lines from one up to, but not including, another."""
         if not first and last == len(self.line_ends):
             return self.text
         return self.text[self.line_ends[first - 1] + 1 if first else 0 : self.line_ends[last - 1]]
 
     def lines_between(self, first: int, last: int) -> EventTextBlock:
-        """These lines from one up to, not including, another."""
+        """The lines from one up to, but not including, another."""
         if not first and last == len(self.line_ends):
             return self
         begin = self.line_ends[first - 1] + 1 if first else 0
@@ -127,9 +129,9 @@ class EventTextBlock(NamedTuple):
 
 
 class LazyEvents(Sequence[StoredEvent]):
-    """Events that are made only where they are looked at. Those who want nothing but the text take it from `lines`.
+    """Events that are created only when somebody looks at them. Code that needs only their text takes it from `lines`.
 
-    A stream sends most events without a look at them, and making them would take longer than everything else.
+    A stream sends most events without looking at them, and creating them would take longer than everything else.
     """
 
     __slots__ = ("_starts", "lines")
@@ -164,7 +166,7 @@ class LazyEvents(Sequence[StoredEvent]):
     __hash__ = None  # type: ignore[assignment]  # as other sequences that are compared by what is in them
 
     def find_block_and_index(self, index: int) -> tuple[EventTextBlock, int]:
-        """In which lines an event is, and in which of them."""
+        """The block of lines that an event is in, and its index there."""
         index = range(len(self))[index]
         at = bisect_right(self._starts, index) - 1
         return self.lines[at], index - self._starts[at]
@@ -178,7 +180,7 @@ class LazyEvents(Sequence[StoredEvent]):
             at += 1
 
     def size_between(self, first: int, last: int) -> int:
-        """The bytes of the events from one up to, not including, another, without the breaks between them."""
+        """The bytes of the events from one up to, but not including, another, without the line breaks."""
         size, at = 0, bisect_right(self._starts, first) - 1
         while first < last:
             start, end, ends = self._starts[at], min(self._starts[at + 1], last), self.lines[at].line_ends
@@ -189,7 +191,7 @@ class LazyEvents(Sequence[StoredEvent]):
         return size
 
     def texts_between(self, first: int, last: int) -> Iterator[bytes]:
-        """The text of the events from one up to, not including, another, in pieces of neighbours."""
+        """The text of the events from one up to, but not including, another, in adjacent pieces."""
         at = bisect_right(self._starts, first) - 1
         while first < last:
             start, end = self._starts[at], min(self._starts[at + 1], last)
@@ -199,10 +201,10 @@ class LazyEvents(Sequence[StoredEvent]):
 
 
 class EventSlice(Struct, frozen=True):
-    """What a read found: events in order, and the offset to read on from.
+    """The result of a read: events in order, and the offset for the next read.
 
-    `next_offset` is past the last event, and also past offsets that compaction has emptied. `at_end` says that nothing
-    followed when the read began; without it something may or may not.
+    `next_offset` is past the last event, and past offsets that compaction has emptied. `at_end` says that nothing
+    followed when the read began; without it, events may or may not follow.
     """
 
     events: Sequence[StoredEvent]
@@ -211,16 +213,17 @@ class EventSlice(Struct, frozen=True):
 
 
 class TopicContinuation(Struct, frozen=True):
-    """A topic that continues another one, whose partitions ended in front of these offsets."""
+    """A topic that continues another one, whose partitions ended just before these offsets."""
 
     topic: str
     end_offsets: Mapping[int, int]
 
 
 class OffsetBounds(Struct, frozen=True):
-    """`oldest` is the first offset still there, `next_offset` the one that the next event will get; equal when empty.
+    """`oldest` is the first stored offset, `next_offset` the one of the next event; they are equal if nothing is
+    stored.
 
-    Only deleting old events moves `oldest`: after compaction there may be a hole, which reads step over.
+    Only deleting old events moves `oldest`: compaction may leave a hole, which reads skip.
     """
 
     oldest: int
@@ -228,7 +231,7 @@ class OffsetBounds(Struct, frozen=True):
 
     @property
     def newest(self) -> int:
-        """The newest event's offset; one before `oldest` when there is none."""
+        """The offset of the newest event; one below `oldest` if there is none."""
         return self.next_offset - 1
 
 
@@ -237,7 +240,9 @@ class Stored(Struct, frozen=True):
 
 
 class Refused(Struct, frozen=True):
-    """The fate of a partition's part of an append: not (or not provably) stored, in the words of the API."""
+    """The fate of a partition's part of an append: it is not stored, or not provably, with the reason in the words of
+    the API.
+    """
 
     reason: str
 
@@ -251,13 +256,15 @@ class EventPlace(Struct, frozen=True, array_like=True):
 
 
 class Duplicate(Struct, frozen=True):
-    """The fate of an event that is not stored again, as one with its id is there: in this place, if that is known."""
+    """The fate of an event that is not stored again, because an event with its id exists: at this place, if that is
+    known.
+    """
 
     first: EventPlace | None
 
 
 class StoredExcept(Struct, frozen=True):
-    """The fate of a partition's part of an append: it is durable, except for these of its events, by their index."""
+    """The fate of a partition's part of an append: it is durable, except these events, by index."""
 
     exceptions: Mapping[int, Duplicate | Refused]
 

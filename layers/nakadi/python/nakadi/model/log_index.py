@@ -9,14 +9,14 @@ from msgspec import Struct, field
 
 
 class RecordPosition(NamedTuple):
-    """A record's place in a stream. Sequence numbers of different shards say nothing about each other."""
+    """The place of a record in a stream. One cannot compare sequence numbers of different shards."""
 
     shard: str
     sequence: int
 
 
 class UnfinishedAppendPart(NamedTuple):
-    """A record that holds a part of an append whose last part was not met yet."""
+    """A record with a part of an append whose last part has not arrived yet."""
 
     append_id: bytes
     part_number: int
@@ -25,7 +25,7 @@ class UnfinishedAppendPart(NamedTuple):
 
 
 class IndexingState(Struct, frozen=True, kw_only=True):
-    """A partition up to and with the record at `last_position`: everything that the offsets behind it depend on."""
+    """The state of a partition after the record at `last_position`: everything that later offsets depend on."""
 
     last_position: RecordPosition | None = None
     next_offset: int = 0
@@ -37,14 +37,14 @@ class IndexingState(Struct, frozen=True, kw_only=True):
 NOTHING_INDEXED = IndexingState()
 
 SEALED_AT_INDEX_END = RecordPosition("", 0)
-"""The seal of a partition that ends where it is indexed: no record has this place."""
+"""The seal of a partition that ends where its index ends: no record has this place."""
 
 
 class ShardProgress(NamedTuple):
-    """How far a shard is indexed: every record up to `last_sequence`; 0 is none.
+    """How far a shard is indexed: every record up to `last_sequence`; 0 means none.
 
-    `complete_until` is a time, in milliseconds, up to which none is missing; None where that was never noted. A shard
-    has `ended` when it is closed and all of it is indexed. Later progress is greater.
+    `complete_until` is a time in milliseconds up to which no record is missing; None if nobody noted one. A shard is
+    `ended` if it is closed and completely indexed. Later progress is greater.
     """
 
     last_sequence: int
@@ -69,11 +69,11 @@ class ArchiveLocation(NamedTuple):
 
 
 class IndexSegment(Struct, frozen=True, kw_only=True):
-    """Neighbouring events: `offset_count` places from `state_before.next_offset` on. The first of them was stored at
+    """Adjacent events: `offset_count` offsets from `state_before.next_offset` on. The first event was stored at
     `first_stored_at`, the last one at `last_stored_at`, in microseconds.
 
-    Counting on from `state_before` through the stream finds them; so does a look at `location`, when there is one.
-    `event_count` is how many of them are still there, if they were counted when they were written.
+    Reading the stream from `state_before` finds them, or reading `location`, if it is set. `event_count` is how many of
+    them remain, if they were counted when they were written.
     """
 
     state_before: IndexingState
@@ -93,20 +93,20 @@ class IndexSegment(Struct, frozen=True, kw_only=True):
 
 
 class IndexHead(Struct, frozen=True):
-    """How far a partition is indexed. `revision` grows with every change; 0 is what was never written."""
+    """How far a partition is indexed. `revision` grows with every change; 0 means that nothing was written yet."""
 
     state: IndexingState = NOTHING_INDEXED
     revision: int = 0
 
 
 class Topic(Struct, frozen=True, kw_only=True, rename={"begun_after_gaps": "behind"}):
-    """A topic of the log. `oldest` and `compacted` tell offsets per partition; a partition they lack is at 0.
+    """A topic of the log. `oldest` and `compacted` have offsets by partition; a missing partition is at 0.
 
-    What is before `oldest` is gone. What is before `compacted` is to be read from the archive alone.
+    Events before `oldest` are gone. Events before `compacted` must be read from the archive.
 
-    A topic may have been ended where it was indexed. Then the topic `continued_in` shares its records, and counts those
-    that follow; that one `continues` it, and was `begun_after_gaps`. A topic that was deleted but is continued stays as
-    one without partitions, for its records go on coming.
+    A topic may have ended at the end of its index. Its records then belong to the topic `continued_in` too, which
+    counts the later ones; that topic `continues` this one, and was `begun_after_gaps`. A deleted topic with a
+    continuation remains as a topic without partitions, since its records still arrive.
     """
 
     partitions: int

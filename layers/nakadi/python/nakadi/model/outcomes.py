@@ -43,7 +43,7 @@ class Malformed(Outcome):
 
 
 class NotAuthenticated(Outcome):
-    """Raised when a token is missing, or is not one that we trust."""
+    """Raised when a token is missing, or not trusted."""
 
 
 class NotPermitted(Outcome):
@@ -59,11 +59,11 @@ class Conflict(Outcome):
 
 
 class UnusableCursor(Outcome):
-    """Raised when a stream cannot start at the cursor it was given."""
+    """Raised when a stream cannot start at the given cursor."""
 
 
 class TooLarge(Outcome):
-    """Raised when a request, or a part of it, exceeds what the broker takes in."""
+    """Raised when a request, or a part of it, exceeds a limit of the broker."""
 
 
 class Invalid(Outcome):
@@ -71,7 +71,9 @@ class Invalid(Outcome):
 
 
 class Violation(Struct, frozen=True, order=True):
-    """One field of a request that breaks a rule; `path` as clients spell it, `authorization.readers[0].value`."""
+    """A field of a request that breaks a rule; `path` is in the spelling of clients,
+    `authorization.readers[0].value`.
+    """
 
     path: str
     message: str
@@ -94,7 +96,7 @@ class IncompatibilityReason(Struct, frozen=True):
 
 
 class IncompatibleSchema(Invalid):
-    """Raised when a schema change is not allowed; `detail` is what clients match on, `reasons` what people read."""
+    """Raised for an incompatible schema change. Clients compare `detail`; people read `reasons`."""
 
     def __init__(self, detail: str, reasons: tuple[IncompatibilityReason, ...]) -> None:
         super().__init__(detail)
@@ -114,15 +116,17 @@ class FeatureSwitchedOff(Outcome):
 
 
 class TryLater(Outcome):
-    """Raised when the operation is fine and cannot be carried out at the moment."""
+    """Raised when the operation is valid, but impossible at the moment."""
 
 
 class StillRunning(TryLater):
-    """Raised when what was asked for is under way, and an answer is due before its end. Repeating the request tells."""
+    """Raised when the requested work is in progress, but an answer is due before its end. A repeated request tells the
+    result.
+    """
 
 
 class Fault(Exception):
-    """Raised when a part of the broker did not work."""
+    """Raised when a part of the broker failed."""
 
 
 class Unavailable(Fault):
@@ -139,8 +143,9 @@ class Unavailable(Fault):
 
 
 class BadSetting(Exception):
-    """Raised at the start of a program for a setting, a URL or an argument with which it cannot work; the message names
-    it, in a sentence for the operator."""
+    """Raised at the start of a program for an unusable setting, URL or argument; the message names it, in a sentence
+    for the operator.
+    """
 
 
 # A name, a path to a field, an offset.
@@ -152,6 +157,6 @@ MAX_BLACKLIST_NAMES_PER_KIND = 10_000
 
 
 def size_limit_violations(path: str, value: Sized | None, most: int = MAX_TEXT_CHARACTERS) -> Iterator[Violation]:
-    """What is to be said of a text or list that is too long; one that is missing is not."""
+    """The violations of a text or list that is too long; a missing one has none."""
     if value is not None and len(value) > most:
         yield Violation(path, f"size must be between 0 and {most}")

@@ -28,9 +28,10 @@ GENERATED_SECRET = "generated"  # noqa: S105  # says that the broker makes one
 
 
 class SinkDraft(Struct, frozen=True, kw_only=True):
-    """A sink as a client sends it; a member that it leaves out has its default here.
+    """A sink as a client sends it; missing members have their defaults here.
 
-    `secret` is `generated`, one of the client's own, or None: then a new sink gets one, and another keeps its own.
+    `secret` is `generated`, one of the client's own, or None: then a new sink gets a secret, and an existing one keeps
+    its own.
     """
 
     type: str | None = None
@@ -51,10 +52,10 @@ class SinkPause(Struct, frozen=True):
 
 
 class Sink(Struct, frozen=True, kw_only=True):
-    """A sink as it is registered, one at most for a subscription.
+    """A registered sink; a subscription has at most one.
 
     `sealed` holds `SinkSecrets`, which only the broker's key opens. Events are read with the permissions of `subject`,
-    who registered the sink. `configured_at` is when anything changed but the pause. `revision` counts the writes.
+    who registered the sink. `configured_at` is when anything but the pause changed. `revision` counts the writes.
     """
 
     subscription_id: str
@@ -84,7 +85,7 @@ class SigningSecret(Struct, frozen=True):
 
 
 class SinkSecrets(Struct, frozen=True):
-    """What nobody may read: the secrets, the newest first, and the headers that each delivery carries."""
+    """The confidential part: the secrets, newest first, and the headers of each delivery."""
 
     signing: tuple[SigningSecret, ...]
     headers: Mapping[str, str]
@@ -93,8 +94,8 @@ class SinkSecrets(Struct, frozen=True):
 class EndedAttempt(Struct, frozen=True, kw_only=True):
     """An attempt to deliver the events of a partition from one offset up to another.
 
-    `status` is that of the answer, None if there was none. If it failed, `text` is the beginning of the answer, or what
-    went wrong.
+    `status` is that of the answer, None if there was none. After a failure, `text` is the beginning of the answer, or
+    the error.
     """
 
     at: datetime
@@ -110,10 +111,10 @@ class EndedAttempt(Struct, frozen=True, kw_only=True):
 
 
 class DeliveryReport(Struct, frozen=True, kw_only=True):
-    """How the deliveries to a sink go, as the process that delivers last wrote it down.
+    """The state of deliveries to a sink, as the process that delivers last wrote it.
 
-    The counts begin with the process, or with the sink's last change. Of the last attempts, the newest comes first.
-    `problem` says why there is no stream.
+    The counts begin with the process, or with the sink's last change. The newest attempt comes first. `problem` says
+    why there is no stream.
     """
 
     process_id: str

@@ -22,18 +22,18 @@ class ReadFrom(StrEnum):
 
 
 class EventTypePartition(Struct, frozen=True, order=True, array_like=True):
-    """A partition of one of several event types: the unit that streams share a subscription by."""
+    """A partition of one of several event types: the unit in which streams share a subscription."""
 
     event_type: str
     partition: str
 
     def __str__(self) -> str:
-        """As refusals name it."""
+        """The form in messages of refusals."""
         return f"EventTypePartition{{eventType='{self.event_type}', partition='{self.partition}'}}"
 
 
 class SubscriptionCursor(Struct, frozen=True, array_like=True):
-    """A place as a client wrote it, in a partition of one of a subscription's event types."""
+    """A position as a client wrote it, in a partition of one of a subscription's event types."""
 
     event_type: str
     partition: str
@@ -41,10 +41,10 @@ class SubscriptionCursor(Struct, frozen=True, array_like=True):
 
 
 class Subscription(Struct, frozen=True, kw_only=True, dict=True):
-    """A subscription as it is registered.
+    """A registered subscription.
 
-    `event_types` are sorted and without duplicates: together with application and group they are what makes it this
-    subscription and no other. `revision` counts the writes of the registered entry.
+    `event_types` are sorted and without duplicates: together with the application and the group, they identify the
+    subscription. `revision` counts the writes of the registered entry.
     """
 
     id: str
@@ -74,8 +74,8 @@ class SubscriptionCursorDraft(Struct, frozen=True):
 class SubscriptionDraft(Struct, frozen=True, kw_only=True):
     """A subscription as a client sends it.
 
-    A field that the request leaves out has its default here; None says that it was null, or missing without a default.
-    For `annotations` and `labels`, None means: as they were.
+    Fields that the request leaves out have their defaults here; None means that a field was null, or is missing and has
+    no default. For `annotations` and `labels`, None means: unchanged.
     """
 
     owning_application: str | None = None
@@ -95,8 +95,8 @@ class PartitionState(StrEnum):
 
 
 class Replay(Struct, frozen=True):
-    """Parked events of a partition are sent once more: those up to `last_position` that have one of these keys
-    and were not parked again since; None stands for every key. Everything else up to there is consumed or parked.
+    """A replay of parked events of a partition: those up to `last_position` that have one of these keys and were not
+    parked again since; None means every key. All other events up to there are consumed or parked.
     """
 
     id: str
@@ -109,11 +109,11 @@ class Replay(Struct, frozen=True):
 
 
 class PartitionAssignment(Struct, frozen=True):
-    """A partition's line in the assignment.
+    """The line of a partition in the assignment.
 
-    `owner` is the session that reads it and alone may commit; `next_owner` the one that gets it once the owner lets go.
-    `failed_streams` is how many ended without a commit; `search_end` is how far the search for the event behind
-    that goes on.
+    `owner` is the session that reads it, and alone may commit; `next_owner` is the one that gets it when the owner
+    releases it. `failed_streams` is how many streams ended without a commit; `search_end` is the end of the search for
+    the event that caused this.
     """
 
     partition: EventTypePartition
@@ -131,14 +131,13 @@ class PartitionAssignment(Struct, frozen=True):
 
 
 class Session(Struct, frozen=True, kw_only=True, array_like=True):
-    """A stream that takes part: with the partitions that it asked for by name, or as one of those that share the rest.
+    """A stream that takes part: with the partitions that it named, or as one of those that share the others.
 
     It lives as long as it is in the assignment and its `process_id`, the process that serves it, has a lease.
 
-    Any process may note what the client asks of it, for the process that serves it to find: `is_leaving` that it is to
-    end now, and `extensions_requested` how often more time to commit was asked for. The session answers with
-    `extensions_granted`, and with `commit_by`, until when the latest gives it time. Older versions of the broker write
-    none of these.
+    Any process may write a request for the process that serves it: `is_leaving` asks it to end now, and
+    `extensions_requested` counts requests for more time to commit. The session answers with `extensions_granted`, and
+    with `commit_by`, the time that the latest extension grants. Older versions of the broker write none of these.
     """
 
     id: str
@@ -153,7 +152,7 @@ class Session(Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class TimedOutSession(Struct, frozen=True, array_like=True):
-    """A session that ended at a moment because its client had not committed for `commit_timeout` seconds."""
+    """A session that ended because its client had not committed for `commit_timeout` seconds."""
 
     id: str
     ended_at: datetime
@@ -161,13 +160,13 @@ class TimedOutSession(Struct, frozen=True, array_like=True):
 
 
 class SetOffsets(Struct, frozen=True):
-    """Offsets are to be set. Without any, streams are only to end."""
+    """The task to set offsets. Without any, streams only end."""
 
     positions: tuple[tuple[EventTypePartition, Position], ...] = ()
 
 
 class Redrive(Struct, frozen=True):
-    """Parked events are to be sent once more: those of one partition with one key; None stands for all of them."""
+    """The task to send parked events again: those of one partition with one key; None means all of them."""
 
     partition_and_key: tuple[EventTypePartition, str] | None = None
 
@@ -176,11 +175,11 @@ ResetTask = SetOffsets | Redrive
 
 
 class Reset(Struct, frozen=True):
-    """Streams end, and none may begin until this has ended, or has expired, because of what is to be done without them.
+    """Streams end, and none may begin until the reset has ended, or expired, because its task needs that nobody reads.
 
-    `began_at` is by the clock of the process that wrote it. `task` is what is to be done; any process may do that once
-    the last session is gone. Older versions of the broker write neither. `is_claimed` says that one process is about to
-    do it, and no other may.
+    `began_at` is by the clock of the process that wrote it. Any process may carry out the `task` once the last session
+    is gone. Older versions of the broker write neither. `is_claimed` says that one process is about to carry it out, so
+    no other may.
     """
 
     id: str
@@ -191,7 +190,9 @@ class Reset(Struct, frozen=True):
 
 
 class EndedReset(Struct, frozen=True):
-    """How the last reset ended: `failure` says why not well. `task` is there until the caller has learned the end."""
+    """The end of the last reset. `failure` says why it failed, if it did. `task` is set until the caller has learned
+    the end.
+    """
 
     id: str
     ended_at: datetime
@@ -200,10 +201,10 @@ class EndedReset(Struct, frozen=True):
 
 
 class Assignment(Struct, frozen=True, kw_only=True):
-    """The one record of a subscription that everything is decided by, and written only as it was read.
+    """The one record of a subscription that decides everything. A write succeeds only if nobody else has changed it.
 
-    `initialised` says that every partition has got its first offset; until then there is nothing to stream.
-    `timed_out_sessions` are the latest of those, so that a late commit can be told why it is refused.
+    `initialised` says that every partition has its first offset; until then, there is nothing to stream.
+    `timed_out_sessions` are the latest of these, so that the answer to a late commit can say why it is refused.
     """
 
     revision: int = 0
@@ -226,7 +227,9 @@ EMPTY_ASSIGNMENT = Assignment()
 
 
 class CommittedOffset(Struct, frozen=True):
-    """Everything up to and with `position` is consumed. `changed_at` is when position or owner last changed."""
+    """Everything up to and including `position` is consumed. `changed_at` is when the position or the owner last
+    changed.
+    """
 
     position: Position
     owner: str | None
@@ -234,10 +237,10 @@ class CommittedOffset(Struct, frozen=True):
 
 
 class ParkedEventInfo(Struct, frozen=True, kw_only=True):
-    """An event that is parked for a subscription; its value is kept beside this.
+    """An event that is parked for a subscription; its value is stored beside this.
 
-    `failed_streams` is how many had failed at it; 0 says that it had to follow another one of its `key`. `replay` is
-    the one during which it was parked. `owner` is who may read this single event.
+    `failed_streams` is how many streams had failed at it; 0 means that it had to follow another event with its `key`.
+    `replay` is the one during which it was parked. `owner` is who may read this single event.
     """
 
     partition: EventTypePartition
@@ -267,7 +270,7 @@ class SubscriptionChange(StrEnum):
 
 
 class OffsetsCommitted(Struct, frozen=True):
-    """A session's commit, for listeners: what changed is all in here, so that they need not read the offsets."""
+    """A session's commit, for listeners. It has everything that changed, so that they need not read the offsets."""
 
     session: str
     positions: tuple[tuple[EventTypePartition, Position], ...]
