@@ -140,7 +140,8 @@ def _extreme_condition(value: str, kind: Kind, depth: int) -> str:
 
 
 def _extreme_conditions_in_list(values: str, kind: Kind, depth: int) -> Iterator[str]:
-    """The same for a list. Spark does not compile lambdas, so only nested lists have some, one for each outer list.
+    """The same for a list. Spark does not compile lambdas, so this uses one only for a list inside another, for each
+    outer list.
 
     A `float` is zero for every number near zero.
     """

@@ -1,4 +1,4 @@
-"""How each engine is made for its contract suite. A new engine adds a line to a table."""
+"""Creates each engine for its contract suite. A new engine adds a line to a table."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future

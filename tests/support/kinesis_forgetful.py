@@ -1,4 +1,4 @@
-"""A Kinesis in memory that forgets, splits and merges as the service does, by a clock that is handed in."""
+"""A Kinesis in memory that forgets, splits and merges like the service, by the clock that a test passes."""
 
 from __future__ import annotations
 

@@ -82,8 +82,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     no archive, and the event log limits the retention. `python -m nakadi.local` uses the folder `archive` beside its
     data file, unless `NAKADI_ARCHIVE=` switches the archive off."""
     archiver: str = "broker"
-    """`broker`: each process archives the events that it appends. `function`: the log indexer does, a function that a
-    clock starts, and processes only read the archive. With Kinesis, the log indexer always does it."""
+    """`broker`: each process archives the events that it appends. `function`: the log indexer, a function that runs on
+    a schedule, archives them, and processes only read the archive. With Kinesis, the log indexer always archives."""
     archive_after_seconds: int = 60
     """About how long events wait before they are archived. With Kinesis, the log indexer decides."""
     archive_grace_seconds: int = 86_400

@@ -1,9 +1,8 @@
-"""Values of the model from JSON.
+"""Converts JSON to values of the model.
 
 `msgspec` prepares a type at the first conversion to it. It stores its findings in the class bit by bit, and does not
 wait for another thread that prepares the same class: that thread then reads an incomplete state, and the process
-crashes. So this module prepares types at import, and no other code in the package converts to types that threads
-share.
+crashes. So this module prepares types at import, and no other code in the package converts to types that threads share.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _preparing = threading.Lock()
 
 
 class Converter(Generic[T]):
-    """Converts to one type. To be made where a module begins, so that the type is prepared before there are threads."""
+    """Converts to one type. Create it at the top of a module, so that the type is prepared before there are threads."""
 
     def __init__(self, kind: type[T]) -> None:
         self._kind = kind

@@ -32,7 +32,7 @@ MAX_RECENT_SAMPLES = 2048
 
 
 class BoundedLabelValues:
-    """The names that a label may have: the first so many, and `other` for those that come later."""
+    """The names that a label may have: a limited number of first ones, and `other` for all later ones."""
 
     def __init__(self, max_values: int) -> None:
         self.max_values = max_values
@@ -56,7 +56,7 @@ class BoundedLabelValues:
 
 
 class MetricDefinition(Struct, frozen=True, kw_only=True):
-    """What a metric is called and means. `json_name` is its name in JSON, if it is not made of the other one."""
+    """The name and meaning of a metric. `json_name` is its name in JSON, if it is not derived from the other one."""
 
     name: str
     meaning: str
@@ -94,7 +94,7 @@ class Counter:
         self._followed.append(read)
 
     def add_named_source(self, read: Callable[[], Mapping[str, float]]) -> None:
-        """Follow values by the only label, with no more names of it than others have."""
+        """Read values by the only label, with no more names than other metrics have."""
 
         def bounded() -> MetricRows:
             rows: dict[Labels, float] = {}
@@ -113,7 +113,7 @@ class Counter:
                 self._values = {labels: value for labels, value in self._values.items() if labels[place] not in names}
 
     def replace_by_sum_of(self, parts: Iterable[MetricRows]) -> None:
-        """Take what several processes counted; together they have no more names than one."""
+        """Take over the counts of several processes. Together they have no more names than one process."""
         self._values, self._followed = {}, []
         for part in parts:
             for found, value in part.items():
@@ -129,7 +129,7 @@ class Counter:
         return self._largest_subscriptions(rows) if len(rows) > self.definition.known_names.max_values else rows
 
     def _largest_subscriptions(self, rows: MetricRows) -> MetricRows:
-        """Of what is followed by subscription, the largest values; those of the rest are put together."""
+        """Of values by subscription, the largest; all others are added up."""
         if self.definition.labels != ("subscription",):
             return rows
         ordered = sorted(rows.items(), key=lambda row: row[1], reverse=True)
@@ -142,7 +142,7 @@ class Counter:
 
 
 class Gauge(Counter):
-    """A value of the moment, for each combination of labels."""
+    """A momentary value for each combination of labels."""
 
     kind = "gauge"
 
@@ -152,7 +152,9 @@ class Gauge(Counter):
 
 
 class Distribution(Struct):
-    """`bucket_counts` says how many values there were up to each bound, and the last how many beyond all of them."""
+    """`bucket_counts` has the number of values up to each bound, and at the end the number of values beyond all
+    bounds.
+    """
 
     bucket_counts: list[int]
     value_count: int = 0
@@ -167,7 +169,7 @@ class Distribution(Struct):
 
 
 class Histogram:
-    """How values are distributed, for each combination of labels; `recent_values` has the last values themselves."""
+    """The distribution of values for each combination of labels; `recent_values` has the latest values themselves."""
 
     kind: Literal["histogram"] = "histogram"
 
@@ -182,7 +184,7 @@ class Histogram:
             self.row_to_change(labels).add_value(value, self.bounds)
 
     def row_to_change(self, labels: Labels) -> Distribution:
-        """To be changed by those alone who hold the lock."""
+        """A row that only the holder of the lock may change."""
         row = self._rows.get(labels)
         if row is None:
             row = self._rows[labels] = Distribution([0] * (len(self.bounds) + 1))

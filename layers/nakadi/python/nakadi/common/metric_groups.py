@@ -19,13 +19,13 @@ from nakadi.common.counting import (
 
 Key = TypeVar("Key", bound=tuple[object, ...])
 CountsByKey = dict[Key, tuple[list[int], Distribution]]
-"""Numbers that are counted together, and the row of a histogram that is counted with them."""
+"""Rows of numbers that are counted together, each with the row of a histogram that is counted with them."""
 
 _UNUSED_DISTRIBUTION = Distribution([])
 
 
 def _add_columns_as_sources(rows: CountsByKey[Key], lock: threading.Lock, *counters: Counter) -> None:
-    """Have each counter follow a column, added up by as many parts of the keys as it has labels."""
+    """Make each counter read a column. It adds up the rows by as many parts of the key as it has labels."""
 
     def totals(column: int, labels: int) -> MetricRows:
         found: dict[Labels, float] = {}
@@ -42,7 +42,7 @@ def _add_columns_as_sources(rows: CountsByKey[Key], lock: threading.Lock, *count
 
 
 class AnsweredRequestMetrics:
-    """What is counted of every answer, with one lock: that of the histogram, whose row has the seconds."""
+    """The metrics of every answer, under one lock: that of the histogram, whose row has the seconds."""
 
     def __init__(self, seconds: Histogram, requests: Counter, received: Counter, sent: Counter) -> None:
         self._seconds = seconds
@@ -50,7 +50,7 @@ class AnsweredRequestMetrics:
         _add_columns_as_sources(self._rows, seconds.lock, requests, received, sent)
 
     def count_request(self, operation: str, status: int, seconds: float, received: int = 0, sent: int = 0) -> None:
-        """A request was answered; `received` and `sent` are the bytes of the bodies."""
+        """Count an answered request; `received` and `sent` are the bytes of the bodies."""
         with self._seconds.lock:
             row = self._rows.get((operation, status))
             if row is None:
@@ -63,8 +63,9 @@ class AnsweredRequestMetrics:
 
 
 class SentEventMetrics:
-    """What is counted of every batch that a stream sends, with one lock: that of the histogram, whose row of the API
-    has the delays."""
+    """The metrics of every batch that a stream sends, under one lock: that of the histogram, whose row for the API has
+    the delays.
+    """
 
     def __init__(self, delay: Histogram, events: Counter, size: Counter, names: BoundedLabelValues) -> None:
         self._delay = delay
@@ -73,7 +74,9 @@ class SentEventMetrics:
         _add_columns_as_sources(self._rows, delay.lock, events, size)
 
     def count_batch(self, api: str, event_type: str, events: int, size: int, delay: float) -> None:
-        """Events of an event type were sent in so many bytes, so many seconds after the newest of them was stored."""
+        """Count events of an event type that were sent in this many bytes, this many seconds after the newest was
+        stored.
+        """
         with self._delay.lock:
             row = self._rows.get((api, event_type))
             if row is None:
@@ -85,7 +88,7 @@ class SentEventMetrics:
             numbers[1] += size
 
     def forget(self, names: Collection[str]) -> None:
-        """Drop what was counted of event types; the bytes of all of them together stay."""
+        """Drop the counts of event types; the total of all bytes remains."""
         with self._delay.lock:
             for api, name in [key for key in self._rows if key[1] in names]:
                 (_, size), distribution = self._rows.pop((api, name))
@@ -94,7 +97,7 @@ class SentEventMetrics:
 
 
 class StoredEventMetrics:
-    """What is counted of every batch that was stored."""
+    """The metrics of every stored batch."""
 
     def __init__(self, events: Counter, size: Counter, names: BoundedLabelValues) -> None:
         self._names = names
@@ -103,7 +106,7 @@ class StoredEventMetrics:
         _add_columns_as_sources(self._rows, self._lock, events, size)
 
     def count_batch(self, event_type: str, events: int, size: int) -> None:
-        """Events of a batch of so many bytes were stored."""
+        """Count the events of a stored batch."""
         with self._lock:
             row = self._rows.get((event_type,))
             if row is None:
@@ -112,7 +115,7 @@ class StoredEventMetrics:
             row[0][1] += size
 
     def forget(self, names: Collection[str]) -> None:
-        """Drop what was counted of event types."""
+        """Drop the counts of event types."""
         with self._lock:
             for key in [key for key in self._rows if key[0] in names]:
                 del self._rows[key]

@@ -23,8 +23,9 @@ COUNT_BUCKET_BOUNDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 100
 
 
 class Metrics:
-    """Every metric of a process, which began at `started` on the steady clock. `max_names` event types, and so many
-    subscriptions, have values of their own."""
+    """All metrics of a process, which began at `started` on the steady clock. `max_names` event types, and as many
+    subscriptions, have values of their own.
+    """
 
     def __init__(self, started: float = 0.0, max_names: int = 200) -> None:
         self.started = started
@@ -52,8 +53,8 @@ class Metrics:
         self.stored = self._stored.count_batch
 
     def forget_deleted_event_types(self) -> None:
-        """Drop what was counted of event types that are deleted, so that others have room. It asks the registry, and
-        is called before metrics are read: what is counted in the same moment under a deleted name goes the next time.
+        """Drop the counts of deleted event types, so that others have room. It asks the registry, so it is called
+        before metrics are read. If something counts under a deleted name at that moment, the next call drops it.
         """
         deleted = frozenset(self.find_deleted(self._names.values()))
         if deleted:

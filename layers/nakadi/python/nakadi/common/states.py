@@ -1,4 +1,4 @@
-"""Lives with named states: a table says which state follows from which fact, and what it lacks is refused."""
+"""State machines: a table says which state follows from which fact, and rejects everything else."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ State = TypeVar("State", bound=Enum)
 Fact = TypeVar("Fact", bound=Enum)
 
 Transitions = Mapping[tuple[State, Fact], tuple[State, ...]]
-"""The states that may follow. If there are several, whatever lives decides by what is under way."""
+"""The states that may follow. If there are several, the caller decides by the work in progress."""
 
 
 class UnexpectedFact(Exception):
-    """Raised for a fact that a state has no place for: an error of the broker's authors."""
+    """Raised for a fact that is impossible in a state: an error in the broker's code."""
 
     def __init__(self, state: Enum, fact: Enum) -> None:
         super().__init__(f"the fact {fact.value!r} came in the state {state.value!r}")
