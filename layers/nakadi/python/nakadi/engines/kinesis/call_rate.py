@@ -17,7 +17,7 @@ MAX_READ_INTERVAL_SECONDS = 3.0
 
 
 class CallRate:
-    """Lets calls for one name through at most so often, and less often where others call, too."""
+    """Limits how often calls for one name are made, and slows down while others call too."""
 
     def __init__(self, interval: float, longest: float = MAX_READ_INTERVAL_SECONDS) -> None:
         self._shortest = interval
@@ -27,18 +27,18 @@ class CallRate:
         self._intervals: dict[str, float] = {}
 
     def slow_down(self, name: str) -> None:
-        """A call was refused: there are too many."""
+        """Call this if a call was refused: there are too many."""
         with self._lock:
             self._intervals[name] = min(2 * self._interval_of(name), self._longest)
 
     def speed_up(self, name: str) -> None:
-        """A call was answered: perhaps there is room for more."""
+        """Call this if a call was answered: there may be room for more."""
         with self._lock:
             self._intervals[name] = max(0.95 * self._interval_of(name), self._shortest)
 
     @contextmanager
     def observe_outcome(self, name: str) -> Iterator[None]:
-        """Around a call: whether it is refused decides when the next one is due."""
+        """A context around a call. Whether the call is refused decides when the next one is due."""
         try:
             yield
         except StreamCallFailed as trouble:
@@ -51,7 +51,7 @@ class CallRate:
         return self._intervals.get(name, self._shortest)
 
     def check_has_room(self, name: str, longest_wait: float) -> None:
-        """Raise `ShardBusy` if the next turn is further away than that."""
+        """Raise `ShardBusy` if the next turn is further away than `longest_wait`."""
         with self._lock:
             self._find_turn(name, time.monotonic(), longest_wait)
 
@@ -62,7 +62,7 @@ class CallRate:
         return turn
 
     def wait_for_turn(self, name: str, longest_wait: float = math.inf) -> None:
-        """Wait for the next turn, and take it. Raises `ShardBusy` at once if it is further away than that."""
+        """Wait for the next turn, and take it. Raises `ShardBusy` at once if it is further away than `longest_wait`."""
         with self._lock:
             now = time.monotonic()
             turn = self._find_turn(name, now, longest_wait)
@@ -74,7 +74,7 @@ class CallRate:
 
 
 class GrowingPauses:
-    """Tries again with growing pauses, until so many seconds have passed."""
+    """Tries again with growing pauses, until this many seconds have passed."""
 
     def __init__(self, seconds: float, shortest: float = 0.05, longest: float = 1.0) -> None:
         self._end = time.monotonic() + seconds
@@ -94,7 +94,7 @@ class GrowingPauses:
         self._pause = min(2 * self._pause, self._longest)
 
     def retry(self, call: Callable[[], Any]) -> Any:
-        """Call something that can be repeated without harm, until it works or this is over."""
+        """Call a function that can be repeated safely, until it works or the time is over."""
         while True:
             try:
                 return call()

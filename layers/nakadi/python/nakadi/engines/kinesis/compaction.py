@@ -1,6 +1,6 @@
-"""Compaction: it writes the archive of a partition anew without what newer events replaced.
+"""Compaction: it rewrites the archive of a partition without the events that newer ones replaced.
 
-The stream itself never changes. From then on, readers take what is compacted from the archive alone.
+The stream itself never changes. From then on, readers read the compacted part only from the archive.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.log_index import LogIndex
 
 COMPACTED_FOLDER = "compacted/"
-"""Objects in here hold one segment each, and no other events: they can be removed when it is replaced."""
+"""Objects in this folder have one segment each and no other events, so they can be removed when it is replaced."""
 
 MAX_GROUP_EVENTS = 20_000
 MAX_GROUP_BYTES = 16_000_000
@@ -60,13 +60,15 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
             )
 
     def remove_compacted_objects(self, locations: Sequence[ArchiveLocation]) -> None:
-        """Nothing refers to these any more."""
+        """Remove objects without references."""
         keys = [location.key for location in locations if location.key.startswith(COMPACTED_FOLDER)]
         if keys and self.archive is not None:
             self.archive.remove(keys)
 
     def _index_up_to(self, topic: str, partition: int, end: int) -> None:
-        """The indexer is seconds behind, and what is compacted is older; this is for the day when it stands still."""
+        """Index everything up to an offset. The indexer is usually seconds behind, and compacted events are older; this
+        is for an indexer that does not run.
+        """
         if self._indexed_until(topic, partition) < end:
             for shard in self.shard_trees.refresh().shards_covering(hash_key(partition_key(topic, partition))):
                 self.indexer.catch_up(shard)
@@ -109,7 +111,7 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
         )
 
     def _was_compaction_interrupted(self, topic: str, partition: int, segments: Sequence[IndexSegment]) -> bool:
-        """Whether compacted segments were written without being noted."""
+        """Whether a compaction wrote segments without noting them."""
         compacted = [
             each.end_offset for each in segments if each.location and each.location.key.startswith(COMPACTED_FOLDER)
         ]
@@ -119,7 +121,7 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
     def _rewrite_group(
         self, topic: str, partition: int, group: Sequence[IndexSegment], rule: CompactionRule
     ) -> IndexSegment:
-        """These segments as one, in an object of its own; a single one of which everything stays is left as it is."""
+        """Write these segments as one, into its own object. A single segment that loses no event stays as it is."""
         events = list(
             self._read_events(topic, partition, max(group[0].first_offset, rule.oldest_offset), group[-1].end_offset)
         )
@@ -139,7 +141,7 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
         )
 
     def _list_segments(self, topic: str, partition: int, start: int, end: int) -> Iterator[IndexSegment]:
-        """The segments that hold anything from one offset to another."""
+        """The segments with events from one offset to another."""
         segment = self.index.segment_at_or_before(topic, partition, start)
         following = start
         if segment is not None and segment.end_offset > start:

@@ -28,7 +28,7 @@ from nakadi.model.log_index import RecordPosition, ShardProgress
 from nakadi.model.outcomes import Unavailable
 
 RETRY_TIMEOUT_SECONDS = 10.0
-"""Seconds. Then a reader gets `Unavailable`."""
+"""Seconds after which a reader gets `Unavailable`."""
 
 SURELY_KEPT_MILLISECONDS = 22 * 3_600_000
 CERTAIN_GAP_AGE_MILLISECONDS = 23 * 3_600_000
@@ -38,7 +38,7 @@ LONG_AGO_TIMESTAMP_MS = 1
 
 
 class GapFound(Unavailable):
-    """Raised where the stream has forgotten events that may not have been indexed."""
+    """Raised if the stream has forgotten events that may not have been indexed."""
 
     def __init__(self, shard: str) -> None:
         super().__init__(f"{shard} has forgotten events that were not indexed; their event types get new timelines")
@@ -46,11 +46,11 @@ class GapFound(Unavailable):
 
 
 class GapUncertain(Unavailable):
-    """Raised where it is too early to say whether there is a gap, and too late to count on unseen."""
+    """Raised if it is too early to say whether there is a gap, and too late to count on without a check."""
 
 
 class ShardTreeCache:
-    """The shards and what they came from, as fresh as it has to be."""
+    """The shards and their parents, as fresh as a question needs."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -67,7 +67,7 @@ class ShardTreeCache:
         return shard_tree if shard in shard_tree else self.refresh()
 
     def tree_for_ranking(self, position: RecordPosition | None) -> ShardTree:
-        """A shard tree that ranks a record among others, even if it came from a new shard."""
+        """A shard tree that can rank a record among others, even one from a new shard."""
         shard_tree = self.current
         if position is None or position.shard in shard_tree or position.shard in self._forgotten:
             return shard_tree
@@ -87,7 +87,7 @@ class ShardTreeCache:
 
 
 class ShardCursor:
-    """A position in a shard, from which one reads on."""
+    """A position in a shard, from which reading continues."""
 
     def __init__(self, stream: Stream, shard: str, sequence: int | None, *, including: bool = False) -> None:
         self._stream = stream
@@ -225,7 +225,7 @@ def confirm_no_gap_in_chain(shard_trees: ShardTreeCache, hash_key: int, progress
 
 
 def shard_progress(progress: Mapping[str, ShardProgress], shard_tree: ShardTree, shard: str) -> ShardProgress:
-    """How far a shard is indexed. One of which nothing is noted was complete when those were that it came from."""
+    """How far a shard is indexed. If nothing is noted, it was complete when its parents were."""
     if shard in progress:
         return progress[shard]
     moments = []
@@ -241,7 +241,7 @@ def shard_progress(progress: Mapping[str, ShardProgress], shard_tree: ShardTree,
 def shards_lost_before_indexed(
     progress: Mapping[str, ShardProgress], shard_tree: ShardTree, shards: Sequence[str]
 ) -> list[str]:
-    """Of these shards those that are gone from the stream, and were not indexed to their ends."""
+    """The shards among these that are gone from the stream, and were not indexed to their ends."""
     return [
         shard
         for shard in shards
@@ -274,7 +274,7 @@ def _stream_still_has_position(
 
 
 def _first_sequence_and_arrival(cursor: ShardCursor, patience: GrowingPauses) -> tuple[int, int] | None:
-    """The sequence number and the arrival of the first record that is there."""
+    """The sequence number and the arrival time of the first stored record."""
     while True:
         page = cursor.read(patience, 1)
         if page.records:

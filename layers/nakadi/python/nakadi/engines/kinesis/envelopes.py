@@ -31,7 +31,7 @@ def pack_frame(event_count: int, stored_at: int, frame: bytes) -> bytes:
 
 
 def pack_seal(stored_at: int) -> bytes:
-    """A record behind which nothing in its partition counts."""
+    """A record after which nothing in its partition counts."""
     return HEADER_FORMAT.pack(MAGIC_BYTES, SEAL, 0, stored_at)
 
 
@@ -47,7 +47,7 @@ def pack_parts(event_count: int, stored_at: int, frame: bytes, append_id: bytes,
 
 
 def parse_envelope(data: bytes) -> Envelope | None:
-    """What is in a record, or None when it is not one of ours."""
+    """The content of a record; None if it is not one of ours."""
     try:
         magic, kind, count, stored_at = HEADER_FORMAT.unpack_from(data)
         if magic != MAGIC_BYTES or kind not in ENVELOPE_KINDS:

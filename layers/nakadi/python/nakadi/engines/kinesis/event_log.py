@@ -148,7 +148,7 @@ class KinesisLog:
             self._topics.forget_topic(each)
 
     def seal_topic(self, topic: str) -> None:
-        """Say so, wait until every publisher must have heard, and only then write it into the log."""
+        """Announce the seal, wait until every publisher must know it, and only then write it into the log."""
         self._refuse_if_closed()
         for each in self._topic_and_continuations(topic):
             self._index.seal_topic(each)
@@ -163,7 +163,7 @@ class KinesisLog:
             self._reader.remember_acknowledged(fate)
 
     def _topic_and_continuations(self, topic: str) -> Iterator[str]:
-        """The topic, and those that continue it, each as it is after the one before was dealt with."""
+        """The topic and its continuations, each in its state after the one before was handled."""
         following: str | None = topic
         while following is not None:
             found = self._index.topic(following)
@@ -175,8 +175,9 @@ class KinesisLog:
             following = found.continued_in
 
     def delete_topic(self, topic: str) -> None:
-        """Return when no publisher takes it for one that is still there: its event type may be made again at once, and
-        what is acknowledged after that must be in the new topic."""
+        """Return when no publisher can believe that it still exists: its event type may be created again at once, and
+        events acknowledged after that must be in the new topic.
+        """
         self._refuse_if_closed()
         known = self._index.topic(topic)
         self._index.delete_topic(topic)
@@ -222,7 +223,7 @@ class KinesisLog:
     def _recheck_fates_against_seal(
         self, topic: str, fates: Mapping[int, RecordPosition | Refused]
     ) -> dict[int, RecordPosition | Refused]:
-        """The fates, when a seal may have come in front of the records: then the log itself tells which was first."""
+        """The fates, if a seal may have come before the records: the log itself tells which was first."""
         self._topics.read_again(topic)
         topic, known = self._topics.latest_continuation(topic)
         if not known.topic.sealed:
@@ -306,7 +307,9 @@ class KinesisLog:
         )
 
     def measure_index_lag(self) -> timedelta:
-        """That of the search for gaps which came before in the same round, if there was one: looking costs reads."""
+        """The lag that the search for gaps found earlier in the same round, if there was one, since looking again costs
+        reads.
+        """
         self._refuse_if_closed()
         lag, self._lag_of_round = self._lag_of_round, None
         return self._indexer.survey_backlog().lag(self._clock.now()) if lag is None else lag

@@ -1,4 +1,4 @@
-"""How calls to Kinesis fail, by what the caller does next."""
+"""The failures of calls to Kinesis, by what the caller does next."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from nakadi.model.outcomes import Unavailable
 
 
 class StreamCallFailed(Unavailable):
-    """Raised when a call did not work. `is_temporary`: it may work soon. `had_no_effect`: it certainly had no
-    effect."""
+    """Raised if a call failed. `is_temporary`: it may soon work. `had_no_effect`: it certainly had no effect."""
 
     def __init__(self, message: str, *, is_temporary: bool, had_no_effect: bool) -> None:
         super().__init__(message)
@@ -18,19 +17,19 @@ class StreamCallFailed(Unavailable):
 
 
 class NoSuchShard(StreamCallFailed):
-    """Raised when a shard, or a consumer, is not there: the stream has forgotten it, or there is no such stream."""
+    """Raised if a shard or a consumer does not exist: the stream has forgotten it, or there is no such stream."""
 
 
 class IteratorExpired(Exception):
-    """Raised when a shard iterator is too old. Reading goes on with a new one."""
+    """Raised if a shard iterator is too old. Reading continues with a new one."""
 
 
 class SequenceUnavailable(Exception):
-    """Raised when a shard has nothing at the position that was asked for: it is too old, or of another stream."""
+    """Raised if a shard has nothing at the requested position: it is too old, or of another stream."""
 
 
 class ShardBusy(Unavailable):
-    """Raised at once in the place of a call that would wait too long for its turn: a shard answers only so many."""
+    """Raised at once instead of a call that would wait too long for its turn, since a shard answers few calls."""
 
     def __init__(self, shard: str, seconds: float) -> None:
         message = f"Shard {shard} has more to answer than it can; there is room in {seconds:.1f} s"

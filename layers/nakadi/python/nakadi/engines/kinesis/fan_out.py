@@ -31,7 +31,7 @@ from nakadi.model.outcomes import Unavailable
 log = logging.getLogger(__name__)
 
 CONSUMER_LIFETIME_SECONDS = 6 * 3600.0
-"""Seconds that a consumer is used at most."""
+"""The longest time that a process uses a consumer."""
 
 ORPHAN_AGE_SECONDS = CONSUMER_LIFETIME_SECONDS + 3600.0
 """Seconds after which no live process can use a consumer any more: its successor takes a moment to become active."""
@@ -52,7 +52,7 @@ class StreamConsumer(NamedTuple):
 
 
 class StreamConsumerApi:
-    """The calls to Kinesis that are about the consumers of one stream, through a client that tries nothing again."""
+    """Calls to Kinesis about the consumers of one stream, through a client that does not retry."""
 
     def __init__(self, client: Any, stream: str) -> None:
         self._client = client
@@ -85,7 +85,7 @@ class StreamConsumerApi:
             asked = {**asked, "NextToken": answer["NextToken"]}
 
     def subscribe(self, arn: str, shard: str, sequence: int | None) -> Iterator[RecordPage]:
-        """What comes behind a record of a shard, from the first record if none is given, for five minutes at most."""
+        """The records after a given one, or from the first one, for at most five minutes."""
         position = (
             {"Type": "TRIM_HORIZON"}
             if sequence is None
@@ -115,7 +115,7 @@ class _ActiveConsumer(Struct, frozen=True):
 
 
 class FanOut:
-    """The consumer of this process, and what is pushed to it."""
+    """The consumer of this process, and the records that Kinesis pushes to it."""
 
     def __init__(self, consumer_api: StreamConsumerApi, prefix: str) -> None:
         self._consumer_api = consumer_api
@@ -129,7 +129,9 @@ class FanOut:
         self._closed = False
 
     def receive_pages(self, shard: str, sequence: int | None) -> Generator[RecordPage]:
-        """What is pushed of a shard from behind a record. Ends when the subscription does, or when there is none."""
+        """The pages that Kinesis pushes after a record of a shard. Ends with the subscription, or at once if there is
+        none.
+        """
         consumer = self._active_consumer()
         now = time.monotonic()
         if consumer is None or now < self._next_subscription_at.get(shard, now):
@@ -148,7 +150,7 @@ class FanOut:
             log.info("Shard %s is not pushed at the moment, it is polled instead: %s", shard, trouble)
 
     def remove_orphaned_consumers(self, now: datetime) -> None:
-        """Take away what processes registered that were killed."""
+        """Remove the consumers of killed processes."""
         for each in self._consumer_api.list_all():
             if (
                 each.name.startswith(f"{self._prefix}-")
@@ -169,7 +171,7 @@ class FanOut:
     # The consumer of this process
 
     def _active_consumer(self) -> str | None:
-        """The consumer that can be used. One thread at a time takes the next step towards it, and none waits."""
+        """The consumer, once it is usable. One thread at a time takes the next step towards it, and no thread waits."""
         if self._lock.acquire(blocking=False):
             try:
                 self._register_or_activate()
@@ -234,7 +236,9 @@ class FanOut:
 
 @contextmanager
 def _translate_connection_errors() -> Iterator[None]:
-    """Around a stream of events, whose reading raises what its connection raises: also for one that is silent."""
+    """A context for reading a stream of events, which raises the errors of its connection, including those of a silent
+    one.
+    """
     try:
         yield
     except (HTTPError, OSError, ParserError) as error:

@@ -1,4 +1,4 @@
-"""Frames of the stream, decoded to events and cut to what a reader asked for."""
+"""Decodes frames of the stream to events, and cuts them to what a reader asked for."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ log = logging.getLogger(__name__)
 
 
 class Frame(NamedTuple):
-    """Events with their offsets. A record that completes no frame is one without events.
+    """Events with their offsets. A record that completes no frame is a frame without events.
 
-    One that is `is_incomplete` has records that the stream had no more when it was counted.
+    An `is_incomplete` frame has records that the stream no longer had when it was counted.
     """
 
     first_offset: int
@@ -30,7 +30,7 @@ class Frame(NamedTuple):
 
 
 def decode_frame(frame: Frame, start: int = 0) -> list[StoredEvent]:
-    """The events of a frame from an offset on. A damaged frame keeps its numbers, and shows nothing."""
+    """The events of a frame from an offset on. A damaged frame keeps its offsets, and has no events."""
     if not frame.event_count:
         return []
     try:
@@ -58,14 +58,14 @@ def slice_frames(found: Iterable[Frame], start: int, limit: int, max_bytes: int)
 
 
 def cut_before(end_offset: int, event_slice: EventSlice) -> EventSlice:
-    """What of a slice is before an offset. The archive may have more already than a reader has heard of."""
+    """The part of a slice before an offset. The archive may already have more than a reader knows of."""
     if event_slice.next_offset <= end_offset:
         return event_slice
     return EventSlice(tuple(event for event in event_slice.events if event.offset < end_offset), end_offset)
 
 
 def slice_events(events: Sequence[StoredEvent], next_offset: int, limit: int, max_bytes: int) -> EventSlice:
-    """The first of these events that fit; `next_offset` is behind all of them."""
+    """The first events that fit; `next_offset` is after all of them."""
     fitting = _count_fitting(events[: max(limit, 1)], max_bytes)
     if fitting < len(events):
         next_offset = events[fitting - 1].offset + 1

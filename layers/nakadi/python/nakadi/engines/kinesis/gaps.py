@@ -65,14 +65,14 @@ log = logging.getLogger(__name__)
 MAX_GAP_CLOSING_ATTEMPTS = 8
 
 CLAIM_DURATION_SECONDS = 600.0
-"""Seconds. Longer than a gap takes to be closed."""
+"""Seconds, longer than closing a gap takes."""
 
 END_OF_SHARD_SEQUENCE = 10**128
-"""Behind every record that a shard can have."""
+"""Greater than the number of any record in a shard."""
 
 
 class RemainingRecords(Struct, frozen=True):
-    """What a shard has from its first record on, and the position in front of that."""
+    """The records that a shard still has, and the position just before them."""
 
     records: Sequence[ArrivedRecord]
     position_before: RecordPosition
@@ -108,9 +108,9 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
                 found.append(TopicContinuation(topic, ends))
 
     def close_gaps(self, gaps: Sequence[ShardGap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
-        """Have all processes count on behind these gaps.
+        """Make all processes count on after these gaps.
 
-        `topics` are those of all timelines: each with the ends of its partitions, or None for one that is open.
+        `topics` are those of all timelines, each with the ends of its partitions, or None if it is open.
         """
         stream, owner = self.shard_trees.stream.name, uuid4().hex
         if not self.index.claim(f"gaps/{stream}", owner, CLAIM_DURATION_SECONDS):
@@ -147,7 +147,7 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
         ends: Mapping[int, int] | None,
         remaining: Mapping[ShardGap, RemainingRecords],
     ) -> None:
-        """Have a partition go on behind the last gap that concerns it."""
+        """Make a partition continue after the last gap that concerns it."""
         key = hash_key(partition_key(topic, partition))
         touching = [gap for gap in remaining if _hash_key_filter_of_shard(self.shard_trees.current, gap.shard)(key)]
         if touching:
@@ -179,7 +179,7 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
             self.index.create_next_topic(topic, name, [str(gap) for gap in gaps])
 
     def _end_partition(self, topic: str, partition: int) -> IndexingState:
-        """End a partition where it is indexed; return how it was counted up to there."""
+        """End a partition where its index ends. Returns its state there."""
         for _ in range(MAX_GAP_CLOSING_ATTEMPTS):
             head = self.index.index_heads([(topic, partition)])[topic, partition]
             if head.state.sealed_at == SEALED_AT_INDEX_END:
@@ -197,7 +197,7 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
     def _begin_partition_behind_gap(
         self, topic: str, partition: int, start: RecordPosition, continued_topic: str | None, gap: ShardGap
     ) -> None:
-        """Have an open partition begin behind a gap, if it does not yet."""
+        """Make an open partition begin after a gap, unless it has already begun."""
         head = self.index.index_heads([(topic, partition)])[topic, partition]
         counted = head.state
         is_behind = bool(head.revision) and self.shard_trees.rank(counted.last_position) >= self.shard_trees.rank(start)
@@ -216,7 +216,7 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
             raise Unavailable(f"Others index {topic}/{partition} at the same time")
 
     def _initial_continuation_state(self, topic: str, partition: int) -> IndexingState:
-        """How a partition begins that continues this one."""
+        """The first state of a partition that continues this one."""
         ended = self.index.index_heads([(topic, partition)])[topic, partition].state
         return replace(
             ended, next_offset=0, sealed_at=None if ended.sealed_at == SEALED_AT_INDEX_END else ended.sealed_at
@@ -225,7 +225,7 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
     def _skip_lost_events(
         self, topic: str, partition: int, end: int, remaining: RemainingRecords, gap: ShardGap
     ) -> None:
-        """Have a closed partition, which is not indexed to its end, go on with what is still there of it."""
+        """Make a closed partition, which is not completely indexed, continue with its remaining events."""
         for _ in range(MAX_GAP_CLOSING_ATTEMPTS):
             head = self.index.index_heads([(topic, partition)])[topic, partition]
             before = head.state
@@ -270,7 +270,7 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
     def _store_empty_segment(
         self, topic: str, partition: int, before: IndexingState, end: int, stored_at: int
     ) -> IndexSegment | None:
-        """A segment without events, which readers step over as they do over what compaction removed."""
+        """Store a segment without events, which readers skip like compacted events."""
         if end == before.next_offset or self.archive is None:
             return None
         content = member_format.pack_member(topic, partition, [])
@@ -321,7 +321,7 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
 
 
 def _hash_key_filter_of_shard(shard_tree: ShardTree, shard: str) -> Callable[[int], bool]:
-    """Whether a hash key was in a shard. One that is not listed any more is known by those that came from it."""
+    """Whether a hash key was in a shard. If the shard is no longer listed, its children tell."""
     if shard in shard_tree:
         return lambda key: shard in shard_tree.shards_covering(key)
     children = set(shard_tree.children(shard))

@@ -62,14 +62,14 @@ MAX_INDEXING_ATTEMPTS = 5
 
 MAX_SEQUENTIAL_CALLS = 8
 CONCURRENT_CALLS = 16
-"""So many calls to the index wait for their answers at the same time, where there are many."""
+"""The number of parallel calls to the index, if there are many."""
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 
 class IndexingResult(Struct):
-    """What indexing did: events counted, bytes of theirs as they came, and what had to be set aside."""
+    """The result of indexing: the number of events, their bytes as they came, and what had to be set aside."""
 
     event_count: int = 0
     byte_count: int = 0
@@ -77,20 +77,20 @@ class IndexingResult(Struct):
 
 
 class IndexingBacklog(Struct, frozen=True):
-    """What waits to be indexed: when the oldest of it arrived, in milliseconds, and where some of it is gone."""
+    """The records that wait for indexing: when the oldest arrived, in milliseconds, and where some of them are gone."""
 
     oldest_arrival_ms: int | None
     gaps: tuple[ShardGap, ...]
 
     def lag(self, now: datetime) -> timedelta:
-        """How long ago the oldest record arrived that is not indexed yet; nothing when none waits."""
+        """How long ago the oldest unindexed record arrived; zero if none waits."""
         if self.oldest_arrival_ms is None:
             return timedelta(0)
         return max(now - datetime.fromtimestamp(self.oldest_arrival_ms / 1000, UTC), timedelta(0))
 
 
 class NumberedBatch(Struct, frozen=True):
-    """A partition's part of a batch, counted on from a head."""
+    """The part of a batch for one partition, numbered from its head on."""
 
     head: IndexHead
     numberer: RecordNumberer
@@ -200,7 +200,7 @@ class Indexer:
     def _batch_with_missing_records(
         self, cursor: GapCheckingCursor, new_records: Sequence[ArrivedRecord]
     ) -> Iterator[Sequence[ArrivedRecord]]:
-        """What lies between the position that is counted and the first record of a batch, and the batch."""
+        """The records between the indexed position and the first record of a batch, and the batch."""
         patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
         first, last = new_records[0].position.sequence, new_records[-1].position.sequence
         if time.time() * 1000 - new_records[0].arrived_at_ms > SURELY_KEPT_MILLISECONDS:
@@ -232,7 +232,7 @@ class Indexer:
                 raise Unavailable(f"{cursor.shard} does not show the record {last_sequence} yet")
 
     def _index_parents(self, shard: str, progress: ShardProgress) -> None:
-        """A shard's first records follow the last ones of those it came from."""
+        """Index the parents of a shard first: its first records follow their last ones."""
         if progress.last_sequence:
             return
         shard_tree = self._shard_trees.tree_with(shard)
@@ -278,7 +278,7 @@ class Indexer:
         )
 
     def _latest_continuation(self, name: str) -> tuple[str, Topic] | None:
-        """The topic that counts the records of this one: itself, or the last one that continues it."""
+        """The topic that counts these records: this one, or its last continuation."""
         known = self._index.topic(name)
         while known is not None and known.continued_in is not None:
             name = known.continued_in
@@ -288,7 +288,7 @@ class Indexer:
     def _advance_heads(
         self, shard: str, batches: Mapping[TopicPartition, Sequence[ArrivedRecord]], outcome: IndexingResult
     ) -> dict[TopicPartition, list[ArrivedRecord]]:
-        """Move the heads on; those that another process moved are left."""
+        """Advance the heads, except those that another process has advanced."""
         heads = self._index.index_heads(list(batches))
         countings = {
             partition: self._number_batch(partition, heads[partition], batch) for partition, batch in batches.items()
@@ -353,7 +353,7 @@ class Indexer:
         return {partition: ArchiveLocation(key, start, length) for partition, (start, length) in ranges.items()}
 
     def _decode_batch(self, numbered_batch: NumberedBatch, outcome: IndexingResult) -> Iterator[StoredEvent]:
-        """The events of a partition. A damaged frame has spent its numbers, and its bytes are kept for people."""
+        """The events of a partition. A damaged frame has used up its offsets, and its bytes are kept for people."""
         for frame in numbered_batch.frames_with_events:
             found = decode_frame(frame)
             if not found and numbered_batch.numberer.state.last_position:

@@ -1,4 +1,4 @@
-"""Numbering the records of a partition: the stream has no offsets, so its readers count."""
+"""Numbers the records of a partition: the stream has no offsets, so its readers count."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from nakadi.engines.kinesis.envelopes import Envelope
 from nakadi.model.log_index import IndexingState, RecordPosition, UnfinishedAppendPart
 
 ABANDONED_APPEND_AGE_MS = 60_000
-"""Between the arrivals of an append's first part and its last. Its publisher gives up long before."""
+"""The longest time between the arrivals of an append's first and last part. Its publisher gives up long before."""
 
 
 class ArrivedRecord(NamedTuple):
-    """A record as the stream has it; `arrived_at_ms` is when it arrived there, in milliseconds."""
+    """A record of the stream; `arrived_at_ms` is when it arrived there, in milliseconds."""
 
     position: RecordPosition
     partition_key: str
@@ -35,7 +35,7 @@ class NumberedFrame(NamedTuple):
 def state_after_record(
     state: IndexingState, record: ArrivedRecord, envelope: Envelope | None
 ) -> tuple[IndexingState, NumberedFrame | None]:
-    """The partition with this record, which follows all it has counted, and the frame that it completes, if any."""
+    """The state of the partition after its next record, and the frame that the record completes, if any."""
     if envelope is None or state.sealed_at is not None:
         return replace(state, last_position=record.position), None
     if envelope.kind == envelopes.SEAL:

@@ -1,4 +1,4 @@
-"""A Kinesis event log from its URL."""
+"""Opens a Kinesis event log from its URL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from nakadi.ports.log_index import LogIndex
 CONNECT_TIMEOUT_SECONDS = 2
 READ_TIMEOUT_SECONDS = 10
 STREAM_CHECK_TIMEOUT_SECONDS = 5
-"""How long a call that only failed for the moment is tried again when a stream is checked."""
+"""How long a check of a stream repeats a call that failed temporarily."""
 
 
 def open_kinesis_log(
@@ -35,7 +35,7 @@ def open_kinesis_log(
     watch: ChangeWatch | None = None,
     metrics: Metrics | None = None,
 ) -> KinesisLog:
-    """`kinesis://stream?region=…&endpoint=…`, and any of `KinesisOptions` by its name."""
+    """Open `kinesis://stream?region=…&endpoint=…`, with any of `KinesisOptions` by name."""
     name, asked = parse_stream_url(url)
     options = parse_options(name, asked)
     return KinesisLog(
@@ -44,7 +44,7 @@ def open_kinesis_log(
 
 
 def _open_fan_out(name: str, url_options: Mapping[str, str], options: KinesisOptions) -> FanOut | None:
-    """With a client of its own: connections are kept open, and are to be silent no longer than that."""
+    """Open fan-out with its own client, whose connections stay open, and may be silent this long."""
     if not options.fan_out:
         return None
     return FanOut(
@@ -72,7 +72,7 @@ def check_stream(url: str) -> None:
 
 
 def new_kinesis_client(url_options: Mapping[str, str], read_timeout: float = READ_TIMEOUT_SECONDS) -> Any:
-    """A client that tries nothing again by itself: the engine knows what may be repeated, and for how long."""
+    """A client without retries: the engine knows what may be repeated, and for how long."""
     config = Config(
         connect_timeout=CONNECT_TIMEOUT_SECONDS,
         read_timeout=read_timeout,
@@ -85,7 +85,7 @@ def new_kinesis_client(url_options: Mapping[str, str], read_timeout: float = REA
 
 
 def parse_stream_url(url: str) -> tuple[str, Mapping[str, str]]:
-    """The stream's name, and what else the URL says."""
+    """The stream's name, and the other parts of the URL."""
     parts = urlsplit(url)
     if not parts.netloc:
         raise ValueError(f"{url!r} names no stream")

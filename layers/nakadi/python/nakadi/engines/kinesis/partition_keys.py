@@ -8,19 +8,19 @@ import re
 from nakadi.model.events import TopicPartition
 
 HASH_KEY_COUNT = (1 << 128) - 1
-"""The greatest hash key of all is left out: not every Kinesis takes it."""
+"""Leaves out the greatest hash key: not every Kinesis accepts it."""
 
 MAX_TOPIC_CHARACTERS = 240
 """A partition key has 256 characters."""
 
 GAP_MARKER_PARTITION_KEY = "behind a gap"
-"""The key of records that only mark a position in a shard, so that there is something to go on from."""
+"""The key of records that merely mark a position in a shard, from which reading can continue."""
 
 CONTINUING_TOPIC_PATTERN = re.compile(r"(.+)~[0-9]+")
 
 
 def original_topic(topic: str) -> str:
-    """The topic whose records this one counts: its own, or those of the topic that it continues."""
+    """The topic whose records this one counts: itself, or the topic that it continues."""
     continued = CONTINUING_TOPIC_PATTERN.fullmatch(topic)
     return continued[1] if continued else topic
 
@@ -36,11 +36,11 @@ def partition_key(topic: str, partition: int) -> str:
 
 
 def parse_partition_key(key: str) -> TopicPartition | None:
-    """The topic and partition that a key names, or None when it is not one of ours."""
+    """The topic and partition in a key; None if it is not one of ours."""
     topic, slash, number = key.rpartition("/")
     return (topic, int(number)) if slash and topic and number.isascii() and number.isdigit() else None
 
 
 def hash_key(key: str) -> int:
-    """Fixed for ever: another one would be in another shard, and the partition's order would be lost."""
+    """The hash key. It never changes: another one would be in another shard, and the partition would lose its order."""
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:16]) % HASH_KEY_COUNT

@@ -16,13 +16,13 @@ from nakadi.engines.kinesis.numbering import ArrivedRecord, state_after_record
 from nakadi.model.log_index import IndexingState, RecordPosition
 
 RECORD_OVERHEAD_BYTES = 250
-"""Bytes that a record takes beside its own."""
+"""The memory of a record besides its bytes."""
 
 RankOf = Callable[[RecordPosition | None], tuple[int, int]]
 
 
 class RecordNumberer:
-    """Counts one partition's records and puts the frames together that came in parts."""
+    """Numbers one partition's records, and assembles frames that came in parts."""
 
     def __init__(self, start: IndexingState, parts: Mapping[RecordPosition, bytes]) -> None:
         self.state = start
@@ -46,9 +46,9 @@ class RecordNumberer:
 
 
 class PartitionRecords(Struct):
-    """One partition's row: records as they came while `numberer` is None, frames afterwards.
+    """The records of one partition: raw records while `numberer` is None, frames afterwards.
 
-    `last_evicted_position` is the last record that is no longer in it. `topic` is the one that it is counted for.
+    `last_evicted_position` is the last record that was removed. `topic` is the one for which it counts.
     """
 
     records: deque[ArrivedRecord] = field(default_factory=deque)
@@ -63,7 +63,9 @@ class PartitionRecords(Struct):
 
 
 class RecentRecords:
-    """The recent records of a stream, by partition. All is done at once, under one lock, and none of it waits."""
+    """The recent records of a stream, by partition. One lock protects everything, and nothing waits while holding
+    it.
+    """
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -73,7 +75,7 @@ class RecentRecords:
         self._bytes = 0
 
     def add_records(self, records: Iterable[ArrivedRecord], rank: RankOf) -> set[str]:
-        """Add records, each behind those of its partition that came before. The partitions that are counted."""
+        """Add records, each after the earlier ones of its partition. Returns the numbered partitions."""
         changed: set[str] = set()
         with self._lock:
             for record in records:
@@ -103,7 +105,7 @@ class RecentRecords:
     def start_numbering(
         self, key: str, topic: str, start: IndexingState, parts: Mapping[RecordPosition, bytes], rank: RankOf
     ) -> bool:
-        """Count a partition from a known position. False when records behind it are no longer here."""
+        """Number a partition from a known position. Returns False if records after it are no longer in memory."""
         with self._lock:
             partition_records = self._recent_records.setdefault(key, PartitionRecords())
             if partition_records.numberer_for(topic) is not None:
@@ -122,7 +124,7 @@ class RecentRecords:
             return True
 
     def frames_from(self, key: str, topic: str, start: int, limit: int, max_bytes: int) -> Sequence[Frame] | None:
-        """Frames from the one with offset `start` on; None when that one is not here."""
+        """The frames from the one with offset `start` on; None if that one is not in memory."""
         with self._lock:
             partition_records = self._recent_records.get(key)
             if (
@@ -191,7 +193,7 @@ def _drop_first_frame(partition_records: PartitionRecords) -> None:
 
 
 class _FrameLimit(Struct):
-    """Room for frames up to an offset and about so many bytes, though for one with events in any case."""
+    """The remaining room for frames, up to an offset and about this many bytes, but for at least one with events."""
 
     end_offset: int
     max_bytes: int
