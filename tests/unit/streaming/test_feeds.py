@@ -16,7 +16,7 @@ from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 from nakadi.streaming import feeds as feed_module
 from nakadi.streaming.feeds import FeedFollower, Feeds
 from tests.support.builders import a_timeline
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, wait_on_loop
 from tests.support.streaming import ObservedLog
 
 Scenario = Callable[["Stage"], Awaitable[None]]
@@ -395,18 +395,48 @@ def test_news_after_the_loop_was_closed_hurts_no_one():
     feeds.close()
 
 
+class SilentStorages(ObservedLog):
+    """Storages of which one is not found until `answers` is set. `opened` is set soon after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked, self.answers, self.opened = threading.Event(), threading.Event(), threading.Event()
+
+    def for_storage(self, storage_id: str) -> ObservedLog:
+        if storage_id == "silent":
+            self.is_asked.set()
+            assert self.answers.wait(PATIENCE)
+        return self
+
+    def add_change_listener(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
+        stop = super().add_change_listener(changed)
+        self.opened.set()
+        return stop
+
+
+def test_who_leaves_while_a_log_is_opened_leaves_no_watch_behind():
+    """The thread that opens the log for a stream goes on when the stream is gone, and gives back what it has opened."""
+
+    async def scenario() -> None:
+        stage = Stage()
+        stage.log = SilentStorages()
+        stage.log.create_topic(stage.timeline.topic, 1)
+        stage.feeds = Feeds(stage.log, threads=1)
+        elsewhere = replace(stage.timeline, storage_id="silent")
+        opening = asyncio.create_task(stage.feeds.follow(elsewhere, 0, 0, lambda: None))
+        await wait_on_loop(stage.log.is_asked.is_set)
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        stage.log.answers.set()
+        await wait_on_loop(stage.log.opened.is_set)
+        await wait_on_loop(lambda: stage.log.watchers == 0)
+        stage.feeds.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_log_that_cannot_be_opened_yet_holds_up_no_other():
     """While the registry does not say where a storage is, feeds of logs that are open go on. (L55)"""
-
-    class SilentStorages(ObservedLog):
-        def __init__(self) -> None:
-            super().__init__()
-            self.answers = threading.Event()
-
-        def for_storage(self, storage_id: str) -> ObservedLog:
-            if storage_id == "silent":
-                assert self.answers.wait(PATIENCE)
-            return self
 
     async def scenario() -> None:
         stage = Stage()

@@ -14,7 +14,7 @@ import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from operator import attrgetter
 
@@ -288,7 +288,13 @@ class Feeds:
             return _WatchedLog(self._logs.for_storage(storage_id), loop)
 
         # In a thread: an engine reads how far its log is before it watches it.
-        watched = await loop.run_in_executor(self._opening, open_watched_log)
+        opening = self._opening.submit(open_watched_log)
+        try:
+            watched = await asyncio.wrap_future(opening)
+        except asyncio.CancelledError:
+            # The stream has ended. The thread goes on, and would leave a watch behind that nobody knows of.
+            opening.add_done_callback(_stop_unused_watch)
+            raise
         # Another stream may have been here while this one waited: one watch is enough.
         kept = self._watched.setdefault(storage_id, watched)
         if kept is not watched:
@@ -306,6 +312,11 @@ class Feeds:
                 del self._watched[timeline.storage_id]
 
         return PartitionFeed(RetryingReader(fetch, self._threads), offset, forget)
+
+
+def _stop_unused_watch(opening: Future[_WatchedLog]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().stop()
 
 
 class _WatchedLog:
