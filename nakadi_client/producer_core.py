@@ -93,6 +93,8 @@ class ProducerCore:
         # Events that are not settled, by the flush that waits for them.
         self._epoch = 0
         self._left: dict[int, int] = {0: 0}
+        # Why the producer gives up, once it does.
+        self._given_up: str | None = None
         # Until when senders sleep who would want to know of a new event; -inf if only an answer or a pause matters.
         self._asleep_until = -inf
 
@@ -130,7 +132,10 @@ class ProducerCore:
         return not any(count for epoch, count in self._left.items() if epoch <= flushed)
 
     def give_up(self, reason: str) -> list[Delivery]:
-        """Settle what waits in the queue as not delivered, and return it. Batches on their way are not concerned."""
+        """Settle what waits in the queue as not delivered, and return it. Batches on their way are settled when their
+        answers come, and nothing is sent again.
+        """
+        self._given_up = reason
         given_up = list(self._queue)
         self._queue.clear()
         self._queued_bytes = 0
@@ -196,10 +201,13 @@ class ProducerCore:
                 each.outcome = outcome
             else:
                 each.ambiguous |= outcome.maybe_stored
-                if each.added_at + self.limits.delivery_timeout > now:
+                if self._given_up is not None:
+                    each.outcome = NotDelivered(self._given_up, maybe_stored=each.ambiguous)
+                elif each.added_at + self.limits.delivery_timeout > now:
                     again.append(each)
                     continue
-                each.outcome = _late(each)
+                else:
+                    each.outcome = _late(each)
             settled.append(each)
         self._forget(settled)
         self._queue.extendleft(reversed(again))

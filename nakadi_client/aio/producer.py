@@ -10,9 +10,10 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from nakadi_client.aio.changes import Changes
+from nakadi_client.answers import Answer
 from nakadi_client.connections import AsyncApi, Compression, Connection, connection_of
 from nakadi_client.deliveries import Delivery
-from nakadi_client.errors import BufferFull, Closed
+from nakadi_client.errors import BufferFull, Closed, NoAnswer
 from nakadi_client.events import Metadata
 from nakadi_client.producer_core import Batch, Limits, ProducerCore
 from nakadi_client.publishing import Publishing
@@ -102,6 +103,8 @@ class Producer(Generic[Event]):
             _, pending = await asyncio.wait(self._senders, timeout=timeout)
             for sender in pending:
                 sender.cancel()
+            if pending:
+                await asyncio.wait(pending)
         await self._api.close()
 
     @property
@@ -140,10 +143,18 @@ class Producer(Generic[Event]):
 
     async def _send_batches(self) -> None:
         while (batch := await self._next_batch()) is not None:
-            answer = await self._api.send(self._request(batch))
-            settled = self._core.settle(batch, answer, time.monotonic())
-            self._changes.tell()
-            self._announce(settled)
+            try:
+                answer = await self._api.send(self._request(batch))
+            except asyncio.CancelledError:
+                # `close` waits no longer. Somebody may await these events, and has to learn of their end.
+                self._settle(batch, NoAnswer("The producer was closed."))
+                raise
+            self._settle(batch, answer)
+
+    def _settle(self, batch: Batch, answer: Answer | NoAnswer) -> None:
+        settled = self._core.settle(batch, answer, time.monotonic())
+        self._changes.tell()
+        self._announce(settled)
 
     async def _next_batch(self) -> Batch | None:
         """Wait for a batch that is due; None at the end."""

@@ -273,6 +273,19 @@ def test_old_events_are_given_up():
     assert core.step(11.0) == Wait()
 
 
+def test_a_batch_that_comes_back_after_the_end_is_given_up():
+    """Once a producer has given up what waits, it does not send a batch again whose answer comes later."""
+    core, [first, second] = core_with(2, batch_events=1)
+    batch = core.step(1.0)
+    assert core.give_up("The producer was closed.") == [second]
+    assert core.settle(batch, NoAnswer("lost"), 1.0) == [first]
+    assert [(type(each.outcome), each.outcome.maybe_stored) for each in (first, second)] == [
+        (NotDelivered, True),
+        (NotDelivered, False),
+    ]
+    assert core.kept_events == 0
+
+
 def test_the_buffer_has_two_limits():
     """Events and bytes are limited; an event that is larger than the buffer passes through an empty one."""
     core, _ = core_with(2, buffer_events=3, buffer_bytes=20)

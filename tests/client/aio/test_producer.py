@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
@@ -81,6 +82,25 @@ def test_a_full_buffer_holds_senders_back(network):
                 await each
 
     asyncio.run(publish())
+
+
+def test_closing_in_time_reports_events_that_are_on_their_way():
+    """Whoever awaits an event whose request gets no answer learns of the end, and that the event may be stored."""
+
+    async def publish(url):
+        producer = Producer(url, "sent")
+        delivery = await producer.send({"n": 1})
+        await producer.close(timeout=0.1)
+        with pytest.raises(NotDelivered) as failed:
+            await asyncio.wait_for(delivery_of(delivery), PATIENCE)
+        return failed.value.maybe_stored, producer.waiting
+
+    async def delivery_of(delivery):
+        return await delivery
+
+    # It takes connections, and never answers.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert asyncio.run(publish(f"http://127.0.0.1:{silent.getsockname()[1]}")) == (True, 0)
 
 
 def test_a_cancelled_task_delivers_what_it_sent(nakadi):
