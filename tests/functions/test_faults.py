@@ -24,7 +24,6 @@ def kinesis_event_type(broker: Aws, environment, functions, monkeypatch):
     environment.setenv("NAKADI_EVENT_LOG", f"{ON_MOTO.format(stream=stream)}&give_up_after=0.5")
     environment.setenv("NAKADI_LOG_INDEX", f"dynamodb://live?region={REGION}")
     environment.setenv("NAKADI_ARCHIVE", f"s3://archive/?region={REGION}")
-    monkeypatch.setattr(tails, "RETRY_TIMEOUT_SECONDS", 0.5)
     monkeypatch.setattr(tails, "RETRY_AFTER_REFUSAL_SECONDS", 0.0)  # soon is at once here
     assert functions.invoke("event_types", "apigateway/create_event_type")["statusCode"] == 201
     assert functions.invoke("publish", "apigateway/publish_batch")["statusCode"] == 200
@@ -64,11 +63,14 @@ def fails(broker: Aws, operations: list[str], fault) -> None:
         ("BatchGetItem", timeout_before_effect),
     ],
 )
-def test_readers_are_asked_to_come_again(functions, kinesis_event_type, operation, fault):
+def test_readers_are_asked_to_come_again(functions, kinesis_event_type, monkeypatch, operation, fault):
     """While nothing can be known of the newest events, no client gets an answer about them; soon after, all is well."""
     functions._handlers.pop("cursors")
-    fails(kinesis_event_type, [operation], fault)
-    problem(functions.invoke("cursors", ends()))
+    with monkeypatch.context() as patch:
+        # Only here: what succeeds may take longer on a busy machine.
+        patch.setattr(tails, "RETRY_TIMEOUT_SECONDS", 0.5)
+        fails(kinesis_event_type, [operation], fault)
+        problem(functions.invoke("cursors", ends()))
     kinesis_event_type.goes_right()
     told = functions.invoke("cursors", ends())
     assert told["statusCode"] == 200
