@@ -17,6 +17,17 @@ SOURCE = Path(claimed_append.__file__).read_text()
 MAX_WORLDS = 6000
 """So many are tried before a mutant counts as not found; most are found among the first fifty."""
 
+KNOWN_WORLDS = {
+    "claims are removed though the outcome is unknown": 61,
+    "what was refused is over at once": 60,
+    "refused events are confirmed": 130,
+    "events in front of the claim are taken for its own": 2663,
+    "a claim begins in front of events of an earlier window": 309,
+    "a claim that was found begins its window anew": 314,
+}
+"""The worlds that found the rarer mutants. They are tried first: a search takes up to half a minute. A change of the
+worlds or of the append makes others of them, which the search finds; the test prints them."""
+
 MUTANTS = {
     "claims of others are not in the way": (
         "index: found[each.key] for index, each in self.wanted.items() if each.key in found",
@@ -88,7 +99,8 @@ def test_worlds_keep_their_promises():
 def test_a_wrong_step_is_found(what):
     """Each step of an append is there for a reason: without it, a world breaks a promise."""
     module = mutated(*MUTANTS[what])
-    for seed in range(MAX_WORLDS):
+    known = [] if everything.WANTED else [seed for name, seed in KNOWN_WORLDS.items() if name == what]
+    for seed in (*known, *range(MAX_WORLDS)):
         try:
             World(seed, module).run()
         except Exception as error:  # noqa: BLE001  # a mutant may fail in any way
