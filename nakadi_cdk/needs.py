@@ -43,7 +43,7 @@ WAIT_SETTINGS = ("longest_wait_seconds",)
 # Deleting an event type also deletes the subscriptions that these settings name.
 DELETION_SETTINGS = ("deletable_subscription_owning_application", "deletable_subscription_consumer_group")
 
-BATCH_SETTINGS = ("max_batch_events", "max_batch_steps", "max_event_bytes")
+BATCH_SETTINGS = ("hash_orders", "max_batch_events", "max_batch_steps", "max_event_bytes")
 
 # The options of the broker's own event types. The first process that needs one creates it.
 OWN_EVENT_TYPE_SETTINGS = (

@@ -28,7 +28,6 @@ LINKED = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 # Statements that no test cites.
 NOT_SHOWN = {
     "L64": "a figure of speed, which tests do not bound",
-    "P85": "a setting of the original that is left out",
     "R85": "about Avro, which is left out",
     "R246": "paths that are left out; unknown paths are shown by R30",
     "R280": "says how the other statements are to be read",

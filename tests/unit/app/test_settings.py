@@ -18,6 +18,7 @@ def test_each_kind_of_setting_is_read():
             "NAKADI_MAX_PARTITIONS": "32",
             "NAKADI_AUTH_REALMS": "/people, /services",
             "NAKADI_DEFAULT_ADMIN": "user=ann,team=ops",
+            "NAKADI_HASH_ORDERS": "2=1:0, 3=0:2:1",
             "NAKADI_UNKNOWN": "x",
             "PATH": "/bin",
         }
@@ -27,11 +28,17 @@ def test_each_kind_of_setting_is_read():
     assert settings.max_partitions == 32
     assert settings.auth_realms == ("/people", "/services")
     assert settings.default_admin == (("user", "ann"), ("team", "ops"))
+    assert settings.hash_orders == ((2, (1, 0)), (3, (0, 2, 1)))
 
 
 @pytest.mark.parametrize(
     ("variable", "value"),
-    [("NAKADI_MAX_PARTITIONS", "many"), ("NAKADI_DEFAULT_ADMIN", "ann"), ("NAKADI_AUTH_ATTRIBUTES", "user=")],
+    [
+        ("NAKADI_MAX_PARTITIONS", "many"),
+        ("NAKADI_DEFAULT_ADMIN", "ann"),
+        ("NAKADI_AUTH_ATTRIBUTES", "user="),
+        ("NAKADI_HASH_ORDERS", "3=0:1:3"),
+    ],
 )
 def test_a_setting_that_makes_no_sense_is_named(variable, value):
     """A value that cannot be read stops the start, and the variable is named."""

@@ -1,5 +1,6 @@
 import collections
 import random
+from types import MappingProxyType
 
 import pytest
 
@@ -14,9 +15,9 @@ def nowhere() -> float:
     raise AssertionError("nothing was to be drawn")
 
 
-def partitions_of(events, draw=nowhere, **event_type):
+def partitions_of(events, draw=nowhere, hash_orders=MappingProxyType({}), **event_type):
     budget = WorkBudget(MAX_BATCH_STEPS, LongWorkQueue(), client_never_gone)
-    return choose_partitions(an_event_type(**event_type), BatchPiece(events, b"", b""), draw, budget)[0]
+    return choose_partitions(an_event_type(**event_type), BatchPiece(events, b"", b""), draw, budget, hash_orders)[0]
 
 
 def by_hash(*fields, partitions, **more):
@@ -80,6 +81,27 @@ def test_partitions_are_counted_in_the_order_of_texts():
     """With twelve partitions the third name is 10. (P84)"""
     names = partitions_of([{"k": chr(96 + number)} for number in range(12)], **by_hash("k", partitions=12))
     assert names == [0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_indexes_of_a_number_of_partitions_may_be_remapped():
+    """The index that a hash gives is looked up in the order for so many partitions, if there is one. (P85)"""
+    events = [{"k": chr(96 + number)} for number in range(12)]
+    turned = {12: tuple(reversed(range(12)))}
+    assert partitions_of(events, hash_orders=turned, **by_hash("k", partitions=12)) == [
+        9,
+        8,
+        7,
+        6,
+        5,
+        4,
+        3,
+        2,
+        11,
+        10,
+        1,
+        0,
+    ]
+    assert partitions_of(events[:3], hash_orders=turned, **by_hash("k", partitions=3)) == [0, 1, 2]
 
 
 def test_key_fields_of_data_events_are_within_their_data():

@@ -294,6 +294,7 @@ class BrokerServices(BrokerCore):
                 max_steps=self.settings.max_batch_steps,
             ),
             long_work_queue=self.with_turn_metrics("publishing", LongWorkQueue()),
+            hash_orders=dict(self.settings.hash_orders),
             metrics=self.metrics,
         )
 

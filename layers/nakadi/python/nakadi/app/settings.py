@@ -44,6 +44,14 @@ def _parse_pairs(text: str) -> tuple[tuple[str, str], ...]:
     return tuple((first, second) for first, second in pairs)
 
 
+def _parse_orders(text: str) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """Orders of the numbers from 0 to below n, each with its n."""
+    orders = tuple((int(number), tuple(map(int, order.split(":")))) for number, order in _parse_pairs(text))
+    if any(sorted(order) != list(range(number)) for number, order in orders):
+        raise ValueError
+    return orders
+
+
 # While authentication is off, every subject counts as an administrator anyway.
 UNAUTHENTICATED_ADMIN = (("service", "nakadi_admin"),)
 
@@ -155,6 +163,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_batch_steps: int = 50_000_000
     """The most work for all events in a batch together. The broker rejects a batch that takes more with 422. 20 million
     steps take about a second at worst; ordinary events take 0.1 to 3 steps per byte."""
+    hash_orders: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    """For an original Nakadi that remaps the partitions of keys (`nakadi.hash-partitioning.override-order`): the same
+    orders, so that keys stay in their partitions, such as `4=3:1:0:2,8=7:6:5:4:3:2:1:0`."""
     max_request_memory_bytes: int = 1_073_741_824
     """The most memory for the bodies of all requests in progress, as sent, decompressed and parsed. The broker rejects
     a request beyond it with 503 and `Retry-After`, and one that alone needs more with 413."""
@@ -287,6 +298,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 PARSERS_BY_TYPE: Mapping[str, Callable[[str], Any]] = {
     "str": str,
     "int": _parse_integer,
+    "tuple[tuple[int, tuple[int, ...]], ...]": _parse_orders,
     "tuple[str, ...]": _parse_comma_separated,
     "tuple[tuple[str, str], ...]": _parse_pairs,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -25,6 +25,10 @@ from nakadi.schemas.values import NoValueAtPath, StepsExhausted, java_text, path
 DrawRandomNumber = Callable[[], float]
 """Draws a number from 0 to below 1, each as likely as the other."""
 
+HashOrders = Mapping[int, Sequence[int]]
+"""By the number of partitions: in which place of the list that a hash points into its index is looked up. A number that
+is not there leaves the index as it is."""
+
 KEYS_TOO_LONG_MESSAGE = (
     "The keys of this batch are too long to be hashed at once: publish fewer or smaller events at a time"
 )
@@ -38,7 +42,11 @@ INVALID_PARTITION_MESSAGE = "Failed to resolve partition. Invalid partition spec
 
 
 def choose_partitions(
-    event_type: EventType, batch: Batch, draw_random_number: DrawRandomNumber, budget: WorkBudget
+    event_type: EventType,
+    batch: Batch,
+    draw_random_number: DrawRandomNumber,
+    budget: WorkBudget,
+    hash_orders: HashOrders,
 ) -> tuple[list[int], list[str] | None]:
     """The partition of each event, and the key that it was chosen by if they were chosen by keys.
 
@@ -52,7 +60,7 @@ def choose_partitions(
         case PartitionStrategy.USER_DEFINED:
             return _wanted_partitions(event_type, batch), None
         case PartitionStrategy.HASH:
-            return _partitions_by_hash(event_type, batch, budget)
+            return _partitions_by_hash(event_type, batch, budget, hash_orders)
 
 
 def _partitioning_rejection(detail: str, partitions: Sequence[int]) -> BatchRejected:
@@ -74,7 +82,9 @@ def _wanted_partitions(event_type: EventType, batch: Batch) -> list[int]:
     return partitions
 
 
-def _partitions_by_hash(event_type: EventType, batch: Batch, budget: WorkBudget) -> tuple[list[int], list[str]]:
+def _partitions_by_hash(
+    event_type: EventType, batch: Batch, budget: WorkBudget, hash_orders: HashOrders
+) -> tuple[list[int], list[str]]:
     if not event_type.partition_key_fields:
         raise BatchRejected(PublishingStep.PARTITIONING, prior_step=PublishingStep.VALIDATING)
     fields = [field for field in event_type.partition_key_fields if field is not None]
@@ -85,7 +95,9 @@ def _partitions_by_hash(event_type: EventType, batch: Batch, budget: WorkBudget)
             raise _partitioning_rejection(str(NoValueAtPath("null")), ())  # a field that no event has
         return partitions, keys
     paths = key_paths(event_type.category, *fields)
-    numbers = partitions_in_text_order(event_type.timeline.partitions)
+    numbers: Sequence[int] = partitions_in_text_order(event_type.timeline.partitions)
+    if order := hash_orders.get(len(numbers)):
+        numbers = [numbers[index] for index in order]
     work = 0
     for row in batch.rows_at(paths):
         try:

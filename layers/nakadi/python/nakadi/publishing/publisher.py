@@ -66,6 +66,7 @@ from nakadi.publishing.deduplication import eids_of_events, ids_for_append
 from nakadi.publishing.enrichment import (
     BatchOrigin,
     DrawRandomNumber,
+    HashOrders,
     choose_partitions,
     compaction_keys,
 )
@@ -148,6 +149,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
     max_wait_seconds: float = 40.0
     sleep: Callable[[float], None] = time.sleep
     draw_random_number: DrawRandomNumber = random.random
+    hash_orders: HashOrders = field(default_factory=dict)
 
     def publish(
         self,
@@ -320,7 +322,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
             event_type = self._with_json_schema(event_type, reached)
         limit, validator = self.limits.max_event_bytes, self._validator(event_type)
         validate_events(event_type, batch, validator, budget, max_event_bytes=limit, prior_step=reached)
-        partitions, keys = choose_partitions(event_type, batch, self.draw_random_number, budget)
+        partitions, keys = choose_partitions(event_type, batch, self.draw_random_number, budget, self.hash_orders)
         if event_type.cleanup_policy.compacts:
             keys = compaction_keys(batch)
         maker = RecordMaker(
@@ -357,7 +359,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
             check_delete_batch(event_type, batch, max_event_bytes=self.limits.max_event_bytes, prior_step=reached)
             if isinstance(batch, LongBatch):
                 budget.wait_for_turn()
-            partitions, _ = choose_partitions(event_type, batch, self.draw_random_number, budget)
+            partitions, _ = choose_partitions(event_type, batch, self.draw_random_number, budget, self.hash_orders)
             keys = compaction_keys(batch)
         records: defaultdict[int, list[Record]] = defaultdict(list)
         for partition, key, owner in zip(partitions, keys, owners or repeat(None), strict=False):
