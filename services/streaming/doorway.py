@@ -31,7 +31,7 @@ class Doorway:
         self._prefix = prefix
 
     def is_quick(self, method: str, target: str) -> bool:
-        return self._application.is_quick(method, target)
+        return self._application.is_quick(method, self._without_stage(target))
 
     def admit_and_begin(self, request: Request) -> Answer | UnfinishedAnswer:
         return self._application.admit_and_begin(self._as_sent(request))
@@ -49,10 +49,13 @@ class Doorway:
         return self._application.refuse(self._as_sent(request), outcome)
 
     def _as_sent(self, request: Request) -> Request:
-        if self._prefix and request.target.startswith(f"{self._prefix}/"):
-            path, target = request.path.removeprefix(self._prefix), request.target.removeprefix(self._prefix)
-            request = replace(request, path=path, target=target)
-        return replace(request, path=HEALTH, target=HEALTH) if request.target == ASKED_BY_THE_GATEWAY else request
+        path, target = self._without_stage(request.path), self._without_stage(request.target)
+        if target == ASKED_BY_THE_GATEWAY:
+            path = target = HEALTH
+        return request if target == request.target else replace(request, path=path, target=target)
+
+    def _without_stage(self, target: str) -> str:
+        return target.removeprefix(self._prefix) if target.startswith(f"{self._prefix}/") else target
 
 
 async def tell(metrics: Metrics, name: str, *, every_seconds: float = EVERY_SECONDS, to: TextIO = sys.stdout) -> None:

@@ -26,6 +26,19 @@ def test_the_gateway_can_ask_whether_it_is_well(target):
     assert asked == [("/health", "/health")]
 
 
+def test_the_stage_of_the_gateway_makes_no_request_slower():
+    """Whether a request is answered at once is asked by the path that the client sent."""
+    asked = []
+
+    class Notes:
+        def is_quick(self, method, target):
+            return asked.append((method, target)) is None
+
+    assert Doorway(Notes(), "/api").is_quick("POST", "/api/subscriptions/1/cursors?a=b")
+    assert Doorway(Notes(), "").is_quick("POST", "/api/subscriptions")
+    assert asked == [("POST", "/subscriptions/1/cursors?a=b"), ("POST", "/api/subscriptions")]
+
+
 def test_a_metric_is_a_line():
     """CloudWatch reads the number of open streams from a line of JSON."""
     line = open_streams_metric("nakadi-dev-streaming", 7, 1_700_000_000.5)
