@@ -10,13 +10,13 @@ to be recorded. A client that leaves does not want to commit any more: its sessi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 from operator import attrgetter
 
 from nakadi.common.states import following_state
 from nakadi.model.event_type import Position
-from nakadi.model.subscription import Assignment, EventTypePartition, PartitionAssignment
+from nakadi.model.subscription import Assignment, CommittedOffset, EventTypePartition, PartitionAssignment
 from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.api.fields import RetryPolicy, failed_partitions_text
 from nakadi.subscriptions.stream.actions import (
@@ -69,6 +69,10 @@ class SubscriptionSession:
         self._context = context
         self._policy = policy
         self._partitions: dict[EventTypePartition, PartitionProgress] = {}
+        # What was handed in last, and the entries in it that are this session's.
+        self._assignment: Assignment | None = None
+        self._offsets: Mapping[EventTypePartition, CommittedOffset] = {}
+        self._entries: dict[EventTypePartition, PartitionAssignment] = {}
         self._totals = SessionTotals()
         self._schedule = SendSchedule(self._partitions, self._totals, limits, context, now, policy)
         self._ends_at = now + limits.stream_seconds
@@ -100,11 +104,11 @@ class SubscriptionSession:
         if shared.assignment.revision < self._revision:
             return []
         self._seen = shared.assignment.revision
-        mine = {entry.partition: entry for entry in shared.assignment.entries if entry.owner == self.id}
+        changed = self._take_changed_entries(shared)
         actions: list[SessionAction] = [
-            self._close_partition(partition) for partition in self._partitions.keys() - mine.keys()
+            self._close_partition(partition) for partition in self._partitions.keys() - self._entries.keys()
         ]
-        for entry in mine.values():
+        for entry in changed:
             offset = shared.offsets.get(entry.partition)
             # An offset of another session is newer than the assignment: the next read has both.
             if offset is not None and offset.owner == self.id:
@@ -112,7 +116,7 @@ class SubscriptionSession:
         actions += self._reload_parked_keys(shared.assignment.revision)
         self._update_idle_since(shared.assignment, now)
         if self._policy and any(isinstance(each, OpenPartition) for each in actions):
-            self._schedule.pending_info = failed_partitions_text(mine.values())
+            self._schedule.pending_info = failed_partitions_text(self._entries.values())
         if own.is_leaving:
             # Behind the offsets, so that what was committed before does not count as failed.
             return [*actions, *self._release_now(SessionEnd.LEFT)]
@@ -261,6 +265,20 @@ class SubscriptionSession:
         )
 
     # The assignment
+
+    def _take_changed_entries(self, shared: SharedState) -> Sequence[PartitionAssignment]:
+        """The entries of this session that say something new, or whose offsets do.
+
+        After most commits, that is one of many. An assignment is frozen: the same object says nothing new.
+        """
+        offsets, before = shared.offsets, self._offsets
+        is_same = shared.assignment is self._assignment
+        self._assignment, self._offsets = shared.assignment, offsets
+        if is_same:
+            # What equals what was there before may be another object: then it is looked at once more, for nothing.
+            return [entry for each, entry in self._entries.items() if offsets.get(each) is not before.get(each)]
+        self._entries = {entry.partition: entry for entry in shared.assignment.entries if entry.owner == self.id}
+        return tuple(self._entries.values())
 
     def _update_partition(self, entry: PartitionAssignment, stored: Position, now: float) -> Iterator[SessionAction]:
         """The session owns a partition, which is committed up to `stored`."""
