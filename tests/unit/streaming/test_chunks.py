@@ -22,9 +22,9 @@ OWNED = Record(b"2", owner=Attribute("team", "shop"))
 
 LINES = LazyEvents(
     [
-        EventTextBlock(3, STORED_AT, b'"a"\n"b"\n"c"', [3, 7, 11]),
+        EventTextBlock(3, STORED_AT, b'"a","b","c"', [3, 7, 11]),
         EventTextBlock(9, LATER, b'"dd"', [4]),
-        EventTextBlock(10, LATER, b"1\n22", [1, 4]),
+        EventTextBlock(10, LATER, b"1,22", [1, 4]),
     ]
 )
 
@@ -163,10 +163,10 @@ def test_no_other_character_is_escaped(text):
 
 @pytest.mark.parametrize(("first", "last"), list(combinations(range(4), 2)))
 def test_text_that_grows_is_cut_at_the_same_places(first, last):
-    """Escapes are made of the bytes that are sent: what is stored, its size and its line ends stay. (L71)"""
+    """Escapes are made of the bytes that are sent: what is stored, its size and where its events end stay. (L71)"""
     values = [f'"{SEPARATORS}"'.encode(), b'"plain"', '"é\u2028"'.encode()]
-    text = b"\n".join(values)
-    ends = [index for index, byte in enumerate(text + b"\n") if byte == ord("\n")]
+    text = b",".join(values)
+    ends = [index for index, byte in enumerate(text + b",") if byte == ord(",")]
     block = EventTextBlock(0, STORED_AT, text, ends)
     run = EventRun(EventChunk(1, 0, EventSlice(LazyEvents([block]), 3)), first, last)
     sent = joined_json(b"[", [run], b"]")

@@ -95,8 +95,8 @@ def test_plain_events_stay_text():
         member_format.pack_member("t", 0, events[:4]) + member_format.pack_member("t", 0, events[4:]), "t", 0
     )
     assert isinstance(found, LazyEvents)
-    assert [(each.first_offset, each.text, each.line_ends) for each in found.lines] == [
-        (3, b'{"a":1}\n[]', [7, 10]),
+    assert [(each.first_offset, each.text, each.ends) for each in found.blocks] == [
+        (3, b'{"a":1},[]', [7, 10]),
         (5, b"22", [2]),
         (9, b"333", [3]),
         (10, b"4", [1]),

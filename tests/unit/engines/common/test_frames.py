@@ -73,15 +73,16 @@ def test_what_is_no_frame_is_reported(frame, why):
     with pytest.raises(frames.BadFrame, match=why):
         frames.decode(frame)
     with pytest.raises(frames.BadFrame, match=why):
-        frames.lines_and_ends(frame)
+        frames.text_and_ends(frame)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 200])
-def test_the_text_of_plain_events_comes_with_the_end_of_each_line(count):
+def test_the_text_of_plain_events_comes_with_the_end_of_each(count):
     """What is cut out at these ends are the events that were put in."""
     records = [Record(b'{"number":%d}' % number) for number in range(count)]
     frame = frames.encode(records)
-    text, ends = frames.lines_and_ends(frame)
+    text, ends = frames.text_and_ends(frame)
     begins = [0, *(end + 1 for end in ends)]
     assert not frames.has_metadata(frame)
+    assert text == b",".join(record.value for record in records)
     assert [Record(text[begin:end]) for begin, end in zip(begins, ends, strict=False)] == records

@@ -93,60 +93,64 @@ class StoredEvent(NamedTuple):
 
 
 class EventTextBlock(NamedTuple):
-    """Adjacent events of one commit that have only a value: one event per line, without a last break.
+    """Adjacent events of one commit that have only a value, with commas between them.
 
-    `line_ends` has the end of each line: searching for it takes longer than copying the text.
+    A stream sends them like that: a batch is a piece of the text. `ends` has the end of each event: searching for it
+    takes longer than copying the text.
     """
 
     first_offset: int
     stored_at: datetime
     text: bytes
-    line_ends: Sequence[int]
+    ends: Sequence[int]
 
     @classmethod
     def join(cls, first_offset: int, stored_at: datetime, values: Sequence[bytes]) -> EventTextBlock:
-        """The block of values without line breaks."""
+        """The block of these values."""
         ends = list(map(add, accumulate(map(len, values)), count()))
-        return cls(first_offset, stored_at, b"\n".join(values), ends)
+        return cls(first_offset, stored_at, b",".join(values), ends)
 
-    def text_between(self, first: int, last: int) -> bytes:
-        """The text of lines from one up to, but not including, another."""
-        if not first and last == len(self.line_ends):
-            return self.text
-        return self.text[self.line_ends[first - 1] + 1 if first else 0 : self.line_ends[last - 1]]
+    def view_between(self, first: int, last: int) -> memoryview:
+        """The text of events from one up to, but not including, another, without a copy of it."""
+        return memoryview(self.text)[self._begin_of(first) : self.ends[last - 1]]
 
-    def lines_between(self, first: int, last: int) -> EventTextBlock:
-        """The lines from one up to, but not including, another."""
-        if not first and last == len(self.line_ends):
+    def block_between(self, first: int, last: int) -> EventTextBlock:
+        """The events from one up to, but not including, another."""
+        if not first and last == len(self.ends):
             return self
-        begin = self.line_ends[first - 1] + 1 if first else 0
-        return EventTextBlock(
-            self.first_offset + first,
-            self.stored_at,
-            self.text_between(first, last),
-            [end - begin for end in self.line_ends[first:last]],
-        )
+        begin = self._begin_of(first)
+        text, ends = self.text[begin : self.ends[last - 1]], [end - begin for end in self.ends[first:last]]
+        return EventTextBlock(self.first_offset + first, self.stored_at, text, ends)
+
+    def values(self) -> list[bytes]:
+        """The text of each event."""
+        begins = [0, *[end + 1 for end in self.ends]]
+        return [self.text[begin:end] for begin, end in zip(begins, self.ends, strict=False)]
+
+    def _begin_of(self, index: int) -> int:
+        return self.ends[index - 1] + 1 if index else 0
 
 
 class LazyEvents(Sequence[StoredEvent]):
-    """Events that are created only when somebody looks at them. Code that needs only their text takes it from `lines`.
+    """Events that are created only when somebody looks at them. Code that needs only their text takes it from `blocks`.
 
     A stream sends most events without looking at them, and creating them would take longer than everything else.
     """
 
-    __slots__ = ("_starts", "lines")
+    __slots__ = ("_starts", "blocks")
 
-    def __init__(self, lines: Sequence[EventTextBlock]) -> None:
-        self.lines = lines
+    def __init__(self, blocks: Sequence[EventTextBlock]) -> None:
+        self.blocks = blocks
         # The index of the first event of each, and the number of all events.
-        self._starts = list(accumulate((len(each.line_ends) for each in lines), initial=0))
+        self._starts = list(accumulate((len(each.ends) for each in blocks), initial=0))
 
     def __len__(self) -> int:
         return self._starts[-1]
 
     def __iter__(self) -> Iterator[StoredEvent]:
-        for first, stored_at, text, _ in self.lines:
-            yield from map(StoredEvent._make, zip(count(first), map(Record, text.split(b"\n")), repeat(stored_at)))
+        for block in self.blocks:
+            records = map(Record, block.values())
+            yield from map(StoredEvent._make, zip(count(block.first_offset), records, repeat(block.stored_at)))
 
     @overload
     def __getitem__(self, index: int) -> StoredEvent: ...
@@ -157,8 +161,9 @@ class LazyEvents(Sequence[StoredEvent]):
     def __getitem__(self, index: int | slice) -> StoredEvent | Sequence[StoredEvent]:
         if isinstance(index, slice):
             return tuple(self)[index]
-        lines, line = self.find_block_and_index(index)
-        return StoredEvent(lines.first_offset + line, Record(lines.text_between(line, line + 1)), lines.stored_at)
+        block, within = self.find_block_and_index(index)
+        value = bytes(block.view_between(within, within + 1))
+        return StoredEvent(block.first_offset + within, Record(value), block.stored_at)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
@@ -166,36 +171,36 @@ class LazyEvents(Sequence[StoredEvent]):
     __hash__ = None  # type: ignore[assignment]  # as other sequences that are compared by what is in them
 
     def find_block_and_index(self, index: int) -> tuple[EventTextBlock, int]:
-        """The block of lines that an event is in, and its index there."""
+        """The block that an event is in, and its index there."""
         index = range(len(self))[index]
         at = bisect_right(self._starts, index) - 1
-        return self.lines[at], index - self._starts[at]
+        return self.blocks[at], index - self._starts[at]
 
     def blocks_between(self, first: int, last: int) -> Iterator[EventTextBlock]:
         at = bisect_right(self._starts, first) - 1
         while first < last:
             start, end = self._starts[at], min(self._starts[at + 1], last)
-            yield self.lines[at].lines_between(first - start, end - start)
+            yield self.blocks[at].block_between(first - start, end - start)
             first = end
             at += 1
 
     def size_between(self, first: int, last: int) -> int:
-        """The bytes of the events from one up to, but not including, another, without the line breaks."""
+        """The bytes of the events from one up to, but not including, another, without the commas between them."""
         size, at = 0, bisect_right(self._starts, first) - 1
         while first < last:
-            start, end, ends = self._starts[at], min(self._starts[at + 1], last), self.lines[at].line_ends
+            start, end, ends = self._starts[at], min(self._starts[at + 1], last), self.blocks[at].ends
             begin = ends[first - start - 1] + 1 if first > start else 0
             size += ends[end - start - 1] - begin - (end - first - 1)
             first = end
             at += 1
         return size
 
-    def texts_between(self, first: int, last: int) -> Iterator[bytes]:
-        """The text of the events from one up to, but not including, another, in adjacent pieces."""
+    def views_between(self, first: int, last: int) -> Iterator[memoryview]:
+        """The text of the events from one up to, but not including, another, a piece for each block."""
         at = bisect_right(self._starts, first) - 1
         while first < last:
             start, end = self._starts[at], min(self._starts[at + 1], last)
-            yield self.lines[at].text_between(first - start, end - start)
+            yield self.blocks[at].view_between(first - start, end - start)
             first = end
             at += 1
 

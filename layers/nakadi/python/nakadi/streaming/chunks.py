@@ -37,9 +37,9 @@ class EventChunk:
         # The position of the last event; of a chunk without any, the one behind which reading goes on.
         self.end = Position(order, found.events[-1].offset if found.events else found.next_offset - 1)
         # The same events where the log gave their text, else None.
-        self.lines = found.events if isinstance(found.events, LazyEvents) else None
-        if self.lines is not None:
-            self.size = sum(len(each.text) + 1 - len(each.line_ends) for each in self.lines.lines)
+        self.lazy = found.events if isinstance(found.events, LazyEvents) else None
+        if self.lazy is not None:
+            self.size = sum(len(each.text) + 1 - len(each.ends) for each in self.lazy.blocks)
             self.plain = True
         else:
             self.records = list(map(attrgetter("record"), found.events))
@@ -48,7 +48,7 @@ class EventChunk:
             # Whether every reader of the event type gets every event: no tombstones, no owners, no addressees.
             self.plain = None not in self.values and not any(map(any, map(_RESTRICTIONS_OF, self.records)))
         # About how many bytes of memory it takes.
-        self.weight = self.size + (500 if self.lines is None else 100) * len(self.events) + 1000
+        self.weight = self.size + (500 if self.lazy is None else 100) * len(self.events) + 1000
         # Whether several streams read it. For a single one, memory that is used again at once is worth more.
         self.shared = False
         self._cached: dict[tuple[int, int], bytes] = {}
@@ -68,16 +68,16 @@ class EventChunk:
         return EventRun(self, first, len(self.events))
 
     def offset_at(self, index: int) -> int:
-        if self.lines is None:
+        if self.lazy is None:
             return self.events[index].offset
-        lines, line = self.lines.find_block_and_index(index)
-        return lines.first_offset + line
+        block, within = self.lazy.find_block_and_index(index)
+        return block.first_offset + within
 
     def size_between(self, first: int, last: int) -> int:
         """The bytes of events `first` up to, not including, `last`."""
-        if self.lines is None:
+        if self.lazy is None:
             return sum(map(len, filter(None, self.values[first:last])))
-        return self.lines.size_between(first, last)
+        return self.lazy.size_between(first, last)
 
     def cached_bytes(self, first: int, last: int, serialise: Callable[[], bytes]) -> bytes:
         """What `serialise` makes of these events, which is always the same."""
@@ -112,7 +112,7 @@ class EventRun:
     def stored_at(self, index: int) -> datetime:
         """When the event at an index was stored, counted from the run's first one; -1 is its last."""
         chunk, at = self.chunk, (self.first if index >= 0 else self.last) + index
-        return chunk.events[at].stored_at if chunk.lines is None else chunk.lines.find_block_and_index(at)[0].stored_at
+        return chunk.events[at].stored_at if chunk.lazy is None else chunk.lazy.find_block_and_index(at)[0].stored_at
 
     @property
     def values(self) -> Sequence[bytes]:
@@ -157,25 +157,16 @@ def joined_json(head: bytes, runs: Sequence[EventRun], tail: bytes) -> bytes:
 
 
 def _joined_texts(head: bytes, runs: Sequence[EventRun], tail: bytes) -> bytes:
-    texts: list[bytes] = []
-    count = 0
+    texts: list[bytes | memoryview] = []
     for run in runs:
-        count += run.count
-        if run.chunk.lines is None:
+        if run.chunk.lazy is None:
             texts += run.chunk.values[run.first : run.last]
         else:
-            # Neighbours come in one text, with line breaks between them.
-            texts += run.chunk.lines.texts_between(run.first, run.last)
-    breaks = count - len(texts)
-    if not breaks:
-        if len(texts) <= 1:
-            return b"".join((head, *texts, tail))
-        return b",".join([head + texts[0], *texts[1:-1], texts[-1] + tail])
-    parts = [head]
-    for text in texts:
-        parts += (text, b",")
-    parts[-1] = tail
-    return b"".join(parts).replace(b"\n", b",", breaks)
+            # Neighbours come in one text, with the commas in it.
+            texts += run.chunk.lazy.views_between(run.first, run.last)
+    between: list[bytes | memoryview] = [b","] * (2 * len(texts) - 1)
+    between[::2] = texts
+    return b"".join([head, *between, tail])
 
 
 _LINE_SEPARATORS = (

@@ -123,7 +123,7 @@ def join_events(parts: Sequence[Sequence[StoredEvent]]) -> Sequence[StoredEvent]
     texts = [each for each in parts if isinstance(each, LazyEvents)]
     if len(texts) < len(parts):
         return tuple(chain.from_iterable(parts))
-    return LazyEvents([lines for each in texts for lines in each.lines])
+    return LazyEvents([block for each in texts for block in each.blocks])
 
 
 def _parse_plain_lines(text: bytes, topic: str, partition: int) -> LazyEvents | None:

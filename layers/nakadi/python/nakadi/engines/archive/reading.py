@@ -146,7 +146,7 @@ def _events_that_fit(
     """The events from an index on that fit, at least one if there must be some, and their bytes."""
     end = min(len(events), begin + max(limit, 1 if at_least_one else 0))
     if isinstance(events, LazyEvents):
-        return _lines_that_fit(events.blocks_between(begin, end), max_bytes, at_least_one=at_least_one)
+        return _blocks_that_fit(events.blocks_between(begin, end), max_bytes, at_least_one=at_least_one)
     total = 0
     for index in range(begin, end):
         size = len(events[index].record.value or b"")
@@ -156,19 +156,19 @@ def _events_that_fit(
     return events[begin:end], total
 
 
-def _lines_that_fit(texts: Iterable[EventTextBlock], max_bytes: int, *, at_least_one: bool) -> tuple[LazyEvents, int]:
-    """The same, of events that are lines of text: their bytes are known without a look at each."""
+def _blocks_that_fit(blocks: Iterable[EventTextBlock], max_bytes: int, *, at_least_one: bool) -> tuple[LazyEvents, int]:
+    """The same, of events that are a text: their bytes are known without a look at each."""
     taken: list[EventTextBlock] = []
     total = 0
-    for lines in texts:
-        # So many of them end before the text gets too long; the breaks between them do not count.
-        fitting = bisect_right(range(len(lines.line_ends)), max_bytes - total, key=lambda at: lines.line_ends[at] - at)
+    for block in blocks:
+        # So many of them end before the text gets too long; the commas between them do not count.
+        fitting = bisect_right(range(len(block.ends)), max_bytes - total, key=lambda at: block.ends[at] - at)
         if at_least_one and not taken:
             fitting = max(fitting, 1)
         if fitting:
-            taken.append(lines.lines_between(0, fitting))
-            total += lines.line_ends[fitting - 1] - (fitting - 1)
-        if fitting < len(lines.line_ends):
+            taken.append(block.block_between(0, fitting))
+            total += block.ends[fitting - 1] - (fitting - 1)
+        if fitting < len(block.ends):
             break
     return LazyEvents(taken), total
 

@@ -79,8 +79,9 @@ def decode(frame: bytes, selection: slice = ALL_RECORDS) -> list[Record | None]:
     return list(map(Record._make, zip(lines[selection], ENDLESS_NONES, ENDLESS_NONES, ENDLESS_NONES, strict=False)))
 
 
-def lines_and_ends(frame: bytes) -> tuple[bytes, list[int]]:
-    """The lines of a frame of plain events, and where each ends. To be asked where `has_metadata` says no."""
+def text_and_ends(frame: bytes) -> tuple[bytes, list[int]]:
+    """The events of a frame of plain events with commas between them, and where each ends. To be asked where
+    `has_metadata` says no."""
     count, _, joined = _split_frame(frame)
     find = joined.find
     ends: list[int] = []
@@ -92,7 +93,7 @@ def lines_and_ends(frame: bytes) -> tuple[bytes, list[int]]:
         ends.append(len(joined))
     if len(ends) != count:
         raise BadFrame(f"a frame of {count} records has {len(ends)} lines")
-    return joined, ends
+    return joined.replace(b"\n", b","), ends
 
 
 def has_metadata(frame: bytes) -> bool:

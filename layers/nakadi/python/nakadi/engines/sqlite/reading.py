@@ -271,28 +271,28 @@ def keys_and_tombstones_of_row(row: FrameRow) -> list[tuple[str | None, bool] | 
 def _events_of_rows(rows: Sequence[FrameRow], start: int, limit: int) -> Sequence[StoredEvent]:
     """The first events of these rows from an offset on."""
     if not any(row.frame and frames.has_metadata(row.frame) for row in rows):
-        return LazyEvents(list(_lines_of_rows(rows, start, limit)))
+        return LazyEvents(list(_blocks_of_rows(rows, start, limit)))
     events: list[StoredEvent] = []
     for row in rows:
         events += _events_of_row(row, start, limit - len(events))
     return tuple(events[:limit])
 
 
-def _lines_of_rows(rows: Sequence[FrameRow], start: int, limit: int) -> Iterator[EventTextBlock]:
-    """The first lines of rows of plain events from an offset on."""
+def _blocks_of_rows(rows: Sequence[FrameRow], start: int, limit: int) -> Iterator[EventTextBlock]:
+    """The first events of rows of plain events from an offset on."""
     for row in rows:
         if not row.frame or limit <= 0:
             continue
         try:
-            lines = EventTextBlock(
-                row.first_offset, datetime_from_microseconds(row.stored_at), *frames.lines_and_ends(row.frame)
+            block = EventTextBlock(
+                row.first_offset, datetime_from_microseconds(row.stored_at), *frames.text_and_ends(row.frame)
             )
         except frames.BadFrame as error:
             raise _damaged_row_error(row, error) from error
         first = max(start - row.first_offset, 0)
-        last = min(len(lines.line_ends), first + limit)
+        last = min(len(block.ends), first + limit)
         if first < last:
-            yield lines.lines_between(first, last)
+            yield block.block_between(first, last)
             limit -= last - first
 
 

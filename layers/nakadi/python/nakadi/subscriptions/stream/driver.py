@@ -51,7 +51,7 @@ def random_cursor_token() -> str:
     Nothing is ever checked by it, so it need not be hard to guess. `uuid4` asks the system for each one: it gives up
     the interpreter for that, and a busy process waits to get it back, once for each batch.
     """
-    digits = f"{random.getrandbits(128):032x}"  # noqa: S311  # as above
+    digits = f"{random.getrandbits(128):032x}"
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
 
 
