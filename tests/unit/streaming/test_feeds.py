@@ -101,6 +101,41 @@ def test_new_events_wake_any_client_that_waits():
     play(scenario)
 
 
+def test_one_that_has_everything_waits_without_asking():
+    """A follower that has taken the newest events need not look for more: it is woken when there are some."""
+
+    async def scenario(stage: Stage) -> None:
+        follower = await stage.follow()
+        stage.publish("a")
+        assert await stage.take_events(follower, 1) == ["a"]
+        assert follower.is_waiting
+        await stage.idle()
+        assert follower.is_waiting
+        stage.woken.clear()
+        stage.publish("b")
+        async with asyncio.timeout(PATIENCE):
+            await stage.woken.wait()
+        assert not follower.is_waiting
+        assert await stage.take_events(follower, 1) == ["b"]
+
+    play(scenario)
+
+
+def test_one_behind_does_not_wait_for_what_is_at_hand():
+    """A follower whose next events are in the window, or have to be read for it alone, is not said to wait."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.log.most_events = 2
+        stage.publish(*map(str, range(6)))
+        ahead, behind = await stage.follow(), await stage.follow()
+        assert await stage.take_events(ahead, 6) == list(map(str, range(6)))
+        assert await stage.take_events(behind, 2) == ["0", "1"]
+        assert ahead.is_waiting
+        assert not behind.is_waiting
+
+    play(scenario)
+
+
 def test_the_log_is_read_once_for_everyone():
     """Followers that keep up share what was read."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID
 
 import pytest
 
@@ -19,7 +20,12 @@ from nakadi.subscriptions.stream.actions import (
     SubscriptionStreamLimits,
 )
 from nakadi.subscriptions.stream.admission import KnownEventTypes, PartitionStart
-from nakadi.subscriptions.stream.driver import JsonSubscriptionFormat, SessionCallThreads, SubscriptionDriver
+from nakadi.subscriptions.stream.driver import (
+    JsonSubscriptionFormat,
+    SessionCallThreads,
+    SubscriptionDriver,
+    random_cursor_token,
+)
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.support.builders import A_MOMENT, an_event_type
 from tests.support.chunks import Rules, some_events
@@ -53,6 +59,7 @@ class Source:
     """A partition with three events; `stuck` never gets to where they are."""
 
     is_topic_missing = False
+    has_more = True
 
     def __init__(self, *, stuck=False):
         self.needs_move = True
@@ -265,3 +272,10 @@ def test_beginning_with_a_partition_holds_up_no_other_call(monkeypatch):
 
         asyncio.run(ended())
     assert (opening.calls, others.calls) == ([OpenPartition], [HandOverPartitions])
+
+
+def test_tokens_are_random_uuids():
+    """Each line has a token of its own, which clients can parse as a UUID; some of them check that. (S105)"""
+    tokens = [random_cursor_token() for _ in range(1000)]
+    assert len(set(tokens)) == 1000
+    assert all(str(UUID(each)) == each and UUID(each).version == 4 for each in tokens)

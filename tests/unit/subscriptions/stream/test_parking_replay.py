@@ -18,6 +18,7 @@ class Log:
 
     is_topic_missing = False
     needs_move = False
+    has_more = False
     left = False
 
     async def move_to_next_event(self, _wake):

@@ -3,8 +3,10 @@
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from nakadi.model.events import Record
+from nakadi.model.subscription import CommittedOffset
 from nakadi.subscriptions.stream.actions import (
     MAX_SECONDS_BETWEEN_LINES,
     AutoCommit,
@@ -195,6 +197,21 @@ def test_an_offset_that_goes_back():
     table.opening = False
     table.commit(0)
     assert table.take_calls() == [OpenPartition(a_place(0), at(0), 2)]
+
+
+def test_a_partition_whose_offset_follows_later_is_opened():
+    """A partition is opened once its offset is the session's, also if the assignment has said so before. (S208)"""
+    table = SessionHarness(0, batch_limit=1)
+    table.opening = False
+    table.offsets[a_place(1)] = CommittedOffset(at(4), "other", A_MOMENT)
+    table.assignment = replace(table.assignment, revision=2, entries=(entry(0, ME), entry(1, ME)))
+    table.look()
+    assert table.take_calls() == []
+    table.offsets[a_place(1)] = CommittedOffset(at(4), ME, A_MOMENT)
+    table.look()
+    assert table.take_calls() == [OpenPartition(a_place(1), at(4), 2)]
+    table.look()
+    assert table.take_calls() == []
 
 
 # The commit timeout

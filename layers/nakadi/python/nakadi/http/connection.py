@@ -337,10 +337,6 @@ class Connection(asyncio.Protocol):
         if not self.transport.is_closing():
             self.transport.write(data)
 
-    def write_pieces(self, pieces: Sequence[bytes]) -> None:
-        if not self.transport.is_closing():
-            self.transport.writelines(pieces)
-
     def resume_reading(self) -> None:
         if self._is_reading_paused:
             self._is_reading_paused = False

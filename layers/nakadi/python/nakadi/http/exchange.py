@@ -36,9 +36,6 @@ class ExchangeConnection(Protocol):
     def write(self, data: bytes) -> None:
         """Write, or do nothing if the connection is being closed."""
 
-    def write_pieces(self, pieces: Sequence[bytes]) -> None:
-        """Write these one after the other, or do nothing if the connection is being closed."""
-
     def resume_reading(self) -> None:
         """Continue to read, if reading was paused."""
 
@@ -161,9 +158,8 @@ class Exchange:
         if self.scope["method"] == "HEAD":
             self._bytes_left = 0
         elif self._is_chunked:
-            # In pieces: joining them would copy the body, which may be a batch of many events.
-            frame = (b"%x\r\n" % len(body), body, b"\r\n") if body else ()
-            self._connection.write_pieces(frame if more else (*frame, b"0\r\n\r\n"))
+            chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            self._connection.write(chunk if more else chunk + b"0\r\n\r\n")
         else:
             if self._bytes_left is not None:
                 self._bytes_left -= len(body)

@@ -155,6 +155,10 @@ class EventSource(Protocol):
     def needs_move(self) -> bool:
         """Whether nothing can be taken before a `move_to_next_event`."""
 
+    @property
+    def has_more(self) -> bool:
+        """Whether there may be more at hand, after a run was taken. Without it, `wake` will be called."""
+
     async def move_to_next_event(self, wake: Callable[[], None]) -> None:
         """Go to where the next event is or will be; `wake` is called when there may be something to take."""
 
@@ -328,7 +332,8 @@ class LowLevelDriver(StreamDriver):
                 self._find_out()
             return False
         await self._carry_out_and_flush(self._session.handle_events(partition.partition, run, self._clock.monotonic()))
-        return True
+        # At the end of the log, a stream that has sent an event sleeps at once: a thousand may follow the event type.
+        return partition.has_more
 
     async def _carry_out_and_flush(self, actions: Sequence[StreamAction]) -> None:
         for action in actions:

@@ -116,7 +116,11 @@ class PartitionFeed:
             self._read_on()
 
     def take_chunk(self, follower: FeedFollower) -> EventChunk | None:
-        """The chunk that the follower's next event is in; without one, the follower is woken when it is there."""
+        """The chunk that the follower's next event is in; without one, the follower is woken when it is there.
+
+        If the chunk ends where reading has come to, the follower waits for the next one from now on, and need not ask
+        for it in vain.
+        """
         if follower.offset > self._tip:
             self._jump_to(follower.offset)
         if follower.offset == self._tip:
@@ -126,9 +130,12 @@ class PartitionFeed:
         chunk = self._window[at - 1] if at else self._recent.get(follower.offset)
         if chunk is None:
             self._read_behind_window(follower)
-        elif chunk.next_offset == self._tip and self._more:
-            self._read_on()  # while the follower is busy with this one
+        elif chunk.next_offset == self._tip:
+            self._wait_for_more(follower)  # what is read is read while the follower is busy with this one
         return chunk
+
+    def is_waiting(self, follower: FeedFollower) -> bool:
+        return follower in self._waiting
 
     # The tip
 
@@ -236,6 +243,11 @@ class FeedFollower:
         self.wake = wake
         self.given: EventChunk | None = None
         self.error: BaseException | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nothing is at hand, and `wake` will be called when there is."""
+        return self._feed.is_waiting(self)
 
     def take_run(self) -> EventRun | None:
         """The next events, as many as there are at hand. None: `wake` will be called. Raises why there are no more."""
@@ -403,6 +415,11 @@ class PartitionReader:
             return not self.is_topic_missing
         last = self._timeline.latest_positions
         return last is not None and self._follower.offset > last.get(int(self.partition), -1)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there may be more at hand, after a run was taken. Without it, `wake` will be called."""
+        return self._follower is None or not self._follower.is_waiting or self.needs_move
 
     async def move_to_next_event(self, wake: Callable[[], None]) -> None:
         """Go to wherever the next event is or will be, in this timeline or another one."""

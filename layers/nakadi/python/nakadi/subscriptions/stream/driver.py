@@ -231,7 +231,7 @@ class SubscriptionDriver(StreamDriver):
                 self._known.look_again()
             return False
         self._carry_out_actions(self._session.handle_events(partition, run, self._clock.monotonic()))
-        return True
+        return source.has_more
 
     def _carry_out_actions(self, actions: Iterable[SessionAction]) -> None:
         for action in actions:

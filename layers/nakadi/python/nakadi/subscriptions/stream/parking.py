@@ -169,6 +169,10 @@ class ReplaySource:
     def needs_move(self) -> bool:
         return self._onward.needs_move if self._is_replayed else bool(self._parked) and not self._runs
 
+    @property
+    def has_more(self) -> bool:
+        return not self._is_replayed or self._onward.has_more
+
     async def move_to_next_event(self, wake: Callable[[], None]) -> None:
         if self._is_replayed:
             await self._onward.move_to_next_event(wake)
