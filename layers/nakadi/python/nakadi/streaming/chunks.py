@@ -34,6 +34,7 @@ class EventChunk:
         # Whether nothing followed when they were read.
         self.at_end = found.at_end
         self.events = found.events
+        self.count = len(found.events)
         # The position of the last event; of a chunk without any, the one behind which reading goes on.
         self.end = Position(order, found.events[-1].offset if found.events else found.next_offset - 1)
         # The same events where the log gave their text, else None.
@@ -48,7 +49,7 @@ class EventChunk:
             # Whether every reader of the event type gets every event: no tombstones, no owners, no addressees.
             self.plain = None not in self.values and not any(map(any, map(_RESTRICTIONS_OF, self.records)))
         # About how many bytes of memory it takes.
-        self.weight = self.size + (500 if self.lazy is None else 100) * len(self.events) + 1000
+        self.weight = self.size + (500 if self.lazy is None else 100) * self.count + 1000
         # Whether several streams read it. For a single one, memory that is used again at once is worth more.
         self.shared = False
         self._cached: dict[tuple[int, int], bytes] = {}
@@ -64,8 +65,8 @@ class EventChunk:
         return list(map(attrgetter("value"), self.records))
 
     def run_from_offset(self, offset: int) -> EventRun:
-        first = 0 if offset == self.start else bisect_left(range(len(self.events)), offset, key=self.offset_at)
-        return EventRun(self, first, len(self.events))
+        first = 0 if offset == self.start else bisect_left(range(self.count), offset, key=self.offset_at)
+        return EventRun(self, first, self.count)
 
     def offset_at(self, index: int) -> int:
         if self.lazy is None:
@@ -104,9 +105,9 @@ class EventRun:
         self.first = first
         self.last = last
         self.count = last - first
-        self.end = chunk.end if last == len(chunk.events) else Position(chunk.order, chunk.offset_at(last - 1))
+        self.end = chunk.end if last == chunk.count else Position(chunk.order, chunk.offset_at(last - 1))
         if size is None:
-            size = chunk.size if self.count == len(chunk.events) else chunk.size_between(first, last)
+            size = chunk.size if self.count == chunk.count else chunk.size_between(first, last)
         self.size = size
 
     def stored_at(self, index: int) -> datetime:

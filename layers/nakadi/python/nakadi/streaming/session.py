@@ -296,9 +296,10 @@ class LowLevelSession:
     def _take_in_events(self, partition: str, run: EventRun, now: float) -> Iterator[StreamAction]:
         """Buffer events one by one as it were: no batch and no stream becomes longer than its limit."""
         buffer = self._buffers[partition]
-        while run.count and not self.end:
-            wanted = min(self._limits.batch_limit - buffer.count, self._room or run.count, run.count)
-            taken, run = run.split(wanted)
+        rest: EventRun | None = run
+        while rest is not None and rest.count and not self.end:
+            wanted = min(self._limits.batch_limit - buffer.count, self._room or rest.count, rest.count)
+            taken, rest = (rest, None) if wanted == rest.count else rest.split(wanted)
             buffer.keep_alives = 0
             if buffer.count + wanted == self._limits.batch_limit:
                 yield self._batch(partition, now, taken)
