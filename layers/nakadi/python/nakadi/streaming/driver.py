@@ -36,8 +36,8 @@ TIMER_SLACK_SECONDS = 0.001
 # A timer for a deadline that is farther off, or infinitely far, is set again when it fires.
 MAX_TIMER_SECONDS = 3600.0
 
-# Small batches that are due together are written together.
-MAX_UNWRITTEN_BYTES = 64 * 1024
+# Small batches that are due together are written together. Joining large ones would cost more than another write.
+MAX_UNWRITTEN_BYTES = 32 * 1024
 
 # How long a client that does not read may hold its stream beyond its time.
 SLOW_CLIENT_MARGIN_SECONDS = 30.0
