@@ -55,7 +55,7 @@ def events_from_messages(messages: Sequence[Any]) -> Sequence[StoredEvent]:
     values = [message.value() for message in messages]
     keys = [message.key() for message in messages]
     headers = [message.headers() for message in messages]
-    # Other programs may have written the topic: a line break in a value would make two events of it.
+    # Other programs may have written the topic. A text is for events as brokers store them, without line breaks.
     if None not in values and keys.count(None) == len(keys) and not any(headers) and b"\n" not in b"".join(values):
         return LazyEvents(list(_text_blocks(messages, values)))
     return tuple(event for event in map(event_from_message, messages) if event.record != SEAL_MARKER)
