@@ -99,7 +99,7 @@ def test_plain_events_are_read_as_text():
     found = events_from_messages(messages)
 
     assert isinstance(found, LazyEvents)
-    assert [(each.first_offset, each.text) for each in found.lines] == [(3, b"1\n22"), (6, b"3"), (7, b"4")]
+    assert [(each.first_offset, each.text) for each in found.blocks] == [(3, b"1,22"), (6, b"3"), (7, b"4")]
     assert found == tuple(map(event_from_message, messages))
 
 
