@@ -6,7 +6,7 @@ import pytest
 
 from nakadi.publishing import batch as batches
 from nakadi.publishing import memory, validation
-from nakadi.publishing.memory import estimate_batch_memory
+from nakadi.publishing.memory import estimate_batch_memory, is_parsed_at_once
 from nakadi.publishing.validation import read_batch
 
 SHAPES = {
@@ -43,3 +43,12 @@ def test_a_body_takes_a_few_times_its_size_in_memory(shape, monkeypatch):
 
         assert peak < len(body) + 6_000_000
         assert peak < estimate_batch_memory(body)
+
+
+def test_which_bodies_are_parsed_at_once():
+    """Short ones, whatever they hold, and longer ones up to a piece whose events take no more memory than one may."""
+    short, few, many = memory.SHORT_BODY_BYTES, b'{"a":"%b"}' % (b"x" * 1000), b"[0,0,0],"
+    assert is_parsed_at_once(b"{}," * (short // 3))
+    assert is_parsed_at_once(few * (2 * short // len(few)))
+    assert not is_parsed_at_once(many * (2 * short // len(many)) * 4)
+    assert not is_parsed_at_once(few * (2 * batches.MAX_BATCH_PIECE_BYTES // len(few)))

@@ -4,6 +4,7 @@ from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Feature, Subj
 from nakadi.model.event_type import OwnerSelector, OwnerSelectorType
 from nakadi.publishing.batch import BatchStatus
 from tests.support.builders import an_event_type
+from tests.support.logs import records_of
 from tests.support.publishing import ANN, EID, House, a_business_type, metadata, steps, the_failure
 
 PATH = OwnerSelector(type=OwnerSelectorType.PATH, name="user", value="order.'sold.by'")
@@ -57,6 +58,17 @@ def test_an_event_without_an_owner(guarded, event):
     event_type = guarded.add(an_event_type(event_owner_selector=PATH))
     assert guarded.publish(event_type, [event], BOB).status is BatchStatus.STORED
     assert owners(guarded, event_type) == [None]
+
+
+def test_events_without_an_owner_are_noted(guarded, caplog):
+    """The log says how many of a batch name no owner, which all readers may see."""
+    event_type = guarded.add(an_event_type(event_owner_selector=PATH))
+    with caplog.at_level("INFO", "nakadi.publishing.validation"):
+        guarded.publish(event_type, [sold_by("bob")], BOB)
+        assert not records_of("nakadi.publishing", caplog)
+        guarded.publish(event_type, [sold_by("bob"), {}, {}], BOB)
+    [record] = records_of("nakadi.publishing", caplog)
+    assert record.getMessage().startswith("2 of 3 events name no ")
 
 
 def test_owners_are_found_before_enrichment(guarded):
