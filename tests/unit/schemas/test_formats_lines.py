@@ -4,7 +4,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
-from nakadi.schemas.formats import FORMAT_CHECKS, USUAL_FORMS, BadPattern, compile_pattern, make_lines_pattern
+from nakadi.schemas.document import EID_PATTERN
+from nakadi.schemas.formats import FORMAT_CHECKS, USUAL_FORMS, BadPattern, compile_pattern, make_lines
+from nakadi.schemas.values import StepsExhausted
 from tests.support.everything import choose_count
 
 STEPS = 200_000
@@ -34,7 +36,7 @@ def test_lines_match_as_texts_do(pattern, texts):
         alone = compile_pattern(pattern)
     except BadPattern:
         return
-    lines = make_lines_pattern(pattern=pattern)
+    lines = make_lines(pattern=pattern)
     if lines is None:
         return
     expected = all(alone.is_found_in(text, [STEPS]) and "\n" not in text for text in texts)
@@ -50,13 +52,13 @@ def test_lines_match_as_texts_do(pattern, texts):
 )
 def test_usual_patterns_are_for_lines(pattern):
     """What most schemas ask of texts is known of many at once."""
-    assert make_lines_pattern(pattern=pattern) is not None
+    assert make_lines(pattern=pattern) is not None
 
 
 @pytest.mark.parametrize("pattern", ["^a|b$", "|a$", "[^a]", "\\s", "(?s).", "a^b", "\\W", "^(a)|(b)$", "\\n", "a\nb"])
 def test_what_may_reach_beyond_a_line(pattern):
     """Patterns that might match a line break, or whose anchors belong to a part of them, are left to each text."""
-    assert make_lines_pattern(pattern=pattern) is None
+    assert make_lines(pattern=pattern) is None
 
 
 @settings(max_examples=choose_count(200, 1000), deadline=None)
@@ -66,7 +68,7 @@ def test_usual_forms_are_valid(data):
     form = data.draw(some.sampled_from(sorted(USUAL_FORMS)))
     text = data.draw(some.from_regex(rf"(?a:\A(?:{USUAL_FORMS[form]})\Z)"))
     assert FORMAT_CHECKS[form](text.removesuffix("\n")) is None
-    assert make_lines_pattern(form=form).accepts([text.removesuffix("\n")] * 3, [STEPS])
+    assert make_lines(form=form).accepts([text.removesuffix("\n")] * 3, [STEPS])
 
 
 @pytest.mark.parametrize(
@@ -78,7 +80,7 @@ def test_usual_forms_are_valid(data):
 )
 def test_what_is_usual(form, usual):
     """What most events have is known at once, among nulls as well, and what is wrong in one of many is not."""
-    lines, wrong = make_lines_pattern(form=form), "no good text"
+    lines, wrong = make_lines(form=form), "no good text"
     assert lines.accepts([usual, None] * 150, [STEPS])
     for place in (0, 99, 100, 299):
         texts = [usual] * 300
@@ -86,15 +88,45 @@ def test_what_is_usual(form, usual):
         assert not lines.accepts(texts, [STEPS])
     for other in (1, [], {}, f"{usual}\n{usual}"):
         assert not lines.accepts([usual, other], [STEPS])
-    assert make_lines_pattern(form="uuid") is None
-    assert make_lines_pattern(pattern="a", form=form) is None
+    assert make_lines(form="uuid") is None
+    assert make_lines(pattern="a", form=form) is None
 
 
 def test_texts_at_once_take_their_steps():
     """Holding them to a pattern is not begun without the steps for the worst case, and takes those that it took."""
-    lines = make_lines_pattern(pattern="^[a-z]{50}$")
+    lines = make_lines(pattern="^[a-z]{50}$")
     texts, steps = ["a" * 50] * 300, [STEPS]
     assert lines.accepts(texts, steps)
     assert STEPS - 100_000 < steps[0] <= STEPS - 3 * 30
     assert not lines.accepts(texts, [1000])
     assert not lines.accepts(["a" * 1_000_000], [STEPS])
+
+
+EIDS = some.from_regex(EID_PATTERN.removesuffix("$"), fullmatch=True)
+
+
+@settings(max_examples=choose_count(300, 2000), deadline=None)
+@given(some.lists(EIDS | some.text(some.sampled_from("0aF-g\né"), max_size=40) | some.none(), max_size=5), some.data())
+def test_eids_match_as_texts_do(texts, data):
+    """Ids are known at once if each matches alone, however a wrong one is made of right ones."""
+    if texts and data.draw(some.booleans()):
+        at = data.draw(some.integers(0, len(texts) - 1))
+        wrong = str(texts[at])
+        place = data.draw(some.integers(0, len(wrong)))
+        texts[at] = (
+            wrong[:place] + data.draw(some.sampled_from(["", "\n", "0", "-", "g", "\n" + wrong])) + wrong[place + 1 :]
+        )
+    alone, sent = compile_pattern(EID_PATTERN), [each for each in texts if each is not None]
+    expected = all(len(each) == 36 and alone.is_found_in(each, [STEPS]) for each in sent)
+    # Nothing but nulls is left to each of them.
+    assert make_lines(pattern=EID_PATTERN).accepts(texts, [STEPS]) is (expected and bool(sent))
+
+
+def test_eids_take_their_steps():
+    """A step for some dozens of bytes; other types than texts are left to each."""
+    steps = [STEPS]
+    assert make_lines(pattern=EID_PATTERN).accepts(["00000000-0000-0000-0000-00000000000F"] * 3200, steps)
+    assert steps[0] == STEPS - 3700
+    with pytest.raises(StepsExhausted):
+        make_lines(pattern=EID_PATTERN).accepts(["x" * 3200], [99])
+    assert not make_lines(pattern=EID_PATTERN).accepts([1], [STEPS])

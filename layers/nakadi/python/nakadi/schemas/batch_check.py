@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from nakadi.schemas.document import SchemaDocument
-from nakadi.schemas.formats import LinesPattern, make_lines_pattern
+from nakadi.schemas.formats import Lines, make_lines
 from nakadi.schemas.shapes import MsgspecTypes
 from nakadi.schemas.untyped_parts import AcceptsValue, PartKey, PathStep, UntypedPart, values_at
 from nakadi.schemas.values import RemainingSteps, StepsExhausted
@@ -42,7 +42,7 @@ class _PartCheck(Struct, frozen=True):
 
     path: Sequence[PathStep]
     accepts_value: AcceptsValue
-    lines: LinesPattern | None
+    lines: Lines | None
 
     def accepts(self, events: Sequence[Any], steps: RemainingSteps) -> bool:
         values = values_at(self.path, events)
@@ -89,7 +89,7 @@ def make_batch_check(document: SchemaDocument, compile_parts: CompileParts, *, h
     )
 
 
-def _lines_of(schema: Mapping[str, Any]) -> LinesPattern | None:
+def _lines_of(schema: Mapping[str, Any]) -> Lines | None:
     if not schema.keys() <= {"pattern", "format"}:
         return None
-    return make_lines_pattern(pattern=schema.get("pattern"), form=schema.get("format"))
+    return make_lines(pattern=schema.get("pattern"), form=schema.get("format"))

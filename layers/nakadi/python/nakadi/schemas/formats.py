@@ -16,11 +16,12 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import re2
 
-from nakadi.schemas.values import STEPS_PER_SECOND, RemainingSteps, StepsExhausted
+from nakadi.schemas.document import EID_PATTERN
+from nakadi.schemas.values import STEPS_PER_SECOND, RemainingSteps, StepsExhausted, spend_steps
 
 _USUAL_TIMESTAMP_REGEX = (
     r"\d{4}-"
@@ -314,11 +315,37 @@ class Pattern:
         return bool(start >= 0)
 
 
-class LinesPattern(Pattern):
-    """A pattern that many texts are held to at once, one a line, which takes a tenth of the time of one by one."""
+class Lines(Protocol):
+    """What many texts are held to at once, one a line, which takes a tenth of the time of one by one."""
 
     def accepts(self, texts: Sequence[Any], steps: RemainingSteps) -> bool:
         """Whether these are all null, or texts that match for certain."""
+
+
+class EidLines:
+    """Holds texts to the pattern of `eid`, which every event has: to its shape, once all hexadecimal digits are one."""
+
+    def accepts(self, texts: Sequence[Any], steps: RemainingSteps) -> bool:
+        if None in texts:
+            texts = [each for each in texts if each is not None]
+        try:
+            subject = ("\n".join(texts) + "\n").encode()
+        except TypeError:
+            return False
+        spend_steps(steps, len(subject) // _EID_BYTES_PER_STEP)
+        # A text with a line break would make more lines than there are texts.
+        return subject.translate(_HEX_TO_ZERO) == _EID_SHAPE * len(texts)
+
+
+_EID_SHAPE = b"00000000-0000-0000-0000-000000000000\n"
+_HEX_TO_ZERO = bytes.maketrans(b"123456789abcdefABCDEF", b"0" * 21)
+_EID_BYTES_PER_STEP = 32
+
+
+class LinesPattern(Pattern):
+    """Texts that are held to a pattern at once."""
+
+    def accepts(self, texts: Sequence[Any], steps: RemainingSteps) -> bool:
         for first in range(0, len(texts), _TEXTS_AT_ONCE):
             some = texts[first : first + _TEXTS_AT_ONCE]
             if None in some:
@@ -347,8 +374,10 @@ _PATTERN_CLASS_OR_ESCAPE = re.compile(r"\\.|\[(?:[^\]\\]|\\.)*\]")
 _PATTERN_GROUP = re.compile(r"\([^()]*\)")
 
 
-def make_lines_pattern(*, pattern: str | None = None, form: str | None = None) -> LinesPattern | None:
+def make_lines(*, pattern: str | None = None, form: str | None = None) -> Lines | None:
     """What holds texts at once to a pattern or a format, if there is one for it."""
+    if pattern == EID_PATTERN and form is None:
+        return EidLines()
     regex = USUAL_FORMS.get(form) if form is not None else None
     if pattern is not None:
         regex = _regex_of_line(pattern) if form is None else None
