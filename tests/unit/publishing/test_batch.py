@@ -432,3 +432,14 @@ def test_a_body_that_is_cut_by_hand_has_only_so_many_objects(monkeypatch):
     assert len(read_batch(b'[{"a":{}} {"a":{}} {"a":{}}]').events) == 3
     with pytest.raises(TooLarge, match="more than 6 objects"):
         read_batch(b'[{"a":{}} {"a":{}} {"a":{}} {}]')
+
+
+@pytest.mark.parametrize("length", [14, 15, 16, 17, 24])
+def test_a_character_that_is_cut_off_at_the_end(length, monkeypatch):
+    """The last bytes of a body have to be whole characters, also where a piece of it ends with them. (P19)"""
+    monkeypatch.setattr(validation, "MAX_BATCH_PIECE_BYTES", 8)
+    body = b'[{"a":"' + b"x" * (length - 8) + "é".encode()[:1]
+    assert len(body) == length
+    with pytest.raises(Malformed) as caught:
+        read_batch(body)
+    assert caught.value.detail == f"Error occurred when parsing event(s). Not in UTF-8 at position {length - 1}"

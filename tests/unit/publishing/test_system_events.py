@@ -323,6 +323,39 @@ def test_a_server_writes_by_itself():
         world.wait_for(lambda: world.counted["written"] == 2)
 
 
+def test_a_server_looks_at_once_whether_a_feature_is_on_again():
+    """While a feature is off, one event a second is made for nothing, and not all events of every other second."""
+    world = World(write_interval_seconds=3600)
+    with closing(world.figures):
+        world.batch()
+        world.flush()
+        assert not world.figures.is_collecting(BATCH_PUBLISHED)
+        world.clock.move(module.FEATURE_RECHECK_INTERVAL_SECONDS)
+        assert world.figures.is_collecting(BATCH_PUBLISHED)
+        world.batch()
+        assert not world.figures.is_collecting(BATCH_PUBLISHED)
+
+        world.on(Feature.KPI_COLLECTION)
+        world.clock.move(module.FEATURE_RECHECK_INTERVAL_SECONDS)
+        world.batch(size=7)
+        world.wait_for(lambda: world.counted["written"])
+        assert world.figures.is_collecting(BATCH_PUBLISHED)
+        world.batch()
+        assert world.figures.is_collecting(BATCH_PUBLISHED)
+    assert len(world.events(BATCH_PUBLISHED)) == world.counted["written"]
+    assert 7 in [each["batch_size"] for each in world.events(BATCH_PUBLISHED)]
+
+
+def test_a_server_writes_a_whole_batch_at_once():
+    """Nobody waits for the time to come when a batch is full."""
+    world = World(write_interval_seconds=3600)
+    world.on(Feature.KPI_COLLECTION)
+    with closing(world.figures):
+        for _ in range(module.MAX_EVENTS_PER_BATCH):
+            world.batch()
+        world.wait_for(lambda: world.counted["written"] == module.MAX_EVENTS_PER_BATCH)
+
+
 def test_what_waits_at_the_end_is_written():
     """A process that ends in good order writes what it has taken, and takes no more."""
     world = World(write_interval_seconds=3600)

@@ -137,6 +137,8 @@ class KpiCollector:
         # A flush is done when the thread has written what it found after the request: so each request has a number.
         self._flushes_requested = 0
         self._flushes_done = 0
+        # Whether the writer is to find out now if a feature is on again.
+        self._is_probing = False
         self._closing = False
         self._thread: threading.Thread | None = None
         # Event type -> until when nothing of it is queued, since its feature was off. Read without the lock: a thread
@@ -209,7 +211,14 @@ class KpiCollector:
                 self._oldest = self._clock.monotonic()
             self._queue.append(_QueuedKpiEvent(event_type, text))
             self._queue_bytes += len(text)
-            if self._write_interval_seconds is not None and not self._closing:
+            if self._write_interval_seconds is None or self._closing:
+                return
+            if event_type in self._not_collecting_until:
+                # The feature was off. The writer looks at once, and this is the only event until it has looked.
+                self._not_collecting_until[event_type] = self._clock.monotonic() + FEATURE_RECHECK_INTERVAL_SECONDS
+                self._is_probing = True
+            # Otherwise the writer waits for the first event, and then for a whole batch or its time.
+            if self._is_probing or len(self._queue) in (1, MAX_EVENTS_PER_BATCH):
                 self._wake_writer()
 
     def _wake_writer(self) -> None:
@@ -247,7 +256,7 @@ class KpiCollector:
                 self._wait_for_events()
                 taken, self._queue, self._queue_bytes = self._queue, [], 0
                 dropped, self._dropped = self._dropped, 0
-                requested, last = self._flushes_requested, self._closing
+                requested, last, self._is_probing = self._flushes_requested, self._closing, False
             if dropped:
                 self._count("dropped", dropped)
                 log.warning("Queueing KPI events failed: the queue is full, %d events were dropped", dropped)
@@ -266,7 +275,7 @@ class KpiCollector:
         )
 
     def _must_write_now(self) -> bool:
-        return self._closing or self._flushes_requested > self._flushes_done
+        return self._closing or self._is_probing or self._flushes_requested > self._flushes_done
 
     def _write_events(self, taken: Sequence[_QueuedKpiEvent]) -> None:
         by_type: defaultdict[str, list[bytes]] = defaultdict(list)
@@ -286,6 +295,7 @@ class KpiCollector:
                 )
                 self._not_collecting_until[event_type] = self._clock.monotonic() + pause
                 return
+            self._not_collecting_until.pop(event_type, None)
             outcome = self._publish(event_type, b"[" + b",".join(texts) + b"]")
             if outcome.status is BatchStatus.STORED:
                 self._count("written", len(texts))
