@@ -27,7 +27,7 @@ def numbers(api):
 
 @pytest.fixture
 def owner():
-    return f"app-{uuid.uuid4().hex[:8]}"
+    return f"app-{uuid.uuid4().hex}"
 
 
 def created_by(run, *arguments):

@@ -1,6 +1,7 @@
 """Worlds of publishers that send the same events: `python -m tests.simulation.publishing [WORLDS] [FIRST]`.
 
-A world has a log, claims, publishers and a time that the world moves; the clock of each publisher is somewhat wrong.
+A world has a log, claims, publishers and a time that the world moves; the clock of each publisher is somewhat wrong,
+and is set now and then, after which it is wrong by something else.
 Each step of an append is one move: others move in between, processes die there, calls fail before or after their
 effect, and an append whose answer is lost may come into the log later. The event type moves to other timelines
 meanwhile. One seed determines everything.
@@ -44,8 +45,8 @@ MAX_CONFIRMATION_DELAY = timedelta(seconds=120)
 """A window is counted from when an event was known to be stored."""
 
 
-class SkewedClock(Struct, frozen=True):
-    """A machine's clock: its time of day is off, its steady clock is not."""
+class SkewedClock(Struct):
+    """A machine's clock: its time of day is off and may be set, its steady clock is right."""
 
     time: HandMovedClock
     skew: timedelta
@@ -65,26 +66,43 @@ class Broken(AssertionError):
 
 
 class World:
-    def __init__(self, seed: int, module: Any = claimed_append_module) -> None:
+    """With `max_skew`, clocks are wrong by at most so many seconds; otherwise some worlds have clocks that are right.
+
+    In a tight world, four publishers send one event over and over, what is slow takes nearly as long as it may, and
+    clocks are as wrong as they may be: only there does it often matter that clocks differ.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        module: Any = claimed_append_module,
+        *,
+        max_skew: float | None = None,
+        is_tight: bool | None = None,
+    ) -> None:
         self.drawn = random.Random(seed)
         self.module = module
         self.clock = HandMovedClock()
         self.log = MemoryLog(self.clock)
         self.claims = MemoryEidClaims()
-        self.max_skew = self.drawn.choice([0.0, MAX_SKEW_SECONDS])
+        self.max_skew = self.drawn.choice([0.0, MAX_SKEW_SECONDS]) if max_skew is None else max_skew
+        self.is_tight = self.drawn.random() < 0.1 if is_tight is None else is_tight
         self.partitions = self.drawn.choice([1, 1, 3])
-        self.window = timedelta(seconds=self.drawn.choice([5, 60, 300, 3600]))
-        self.faults = self.drawn.choice([0.0, 0.02, 0.1, 0.3])
-        self.deaths = self.drawn.choice([0.0, 0.02, 0.1])
-        self.pace = self.drawn.choice([0.1, 1.0, 10.0])
-        self.eids = [uuid.UUID(int=self.drawn.getrandbits(128)) for _ in range(self.drawn.choice([1, 3, 6]))]
+        self.window = timedelta(seconds=60 if self.is_tight else self.drawn.choice([5, 60, 300, 3600]))
+        self.faults = self.drawn.choice([0.1, 0.3] if self.is_tight else [0.0, 0.02, 0.1, 0.3])
+        self.deaths = 0.0 if self.is_tight else self.drawn.choice([0.0, 0.02, 0.1])
+        self.pace = self.drawn.choice([0.5, 3.0, 10.0] if self.is_tight else [0.1, 1.0, 10.0])
+        self.eids = [
+            uuid.UUID(int=self.drawn.getrandbits(128))
+            for _ in range(1 if self.is_tight else self.drawn.choice([1, 3, 6]))
+        ]
         self.topics: list[str] = []
         self.late: list[tuple[float, str, Mapping[int, Sequence[Record]]]] = []
         self.is_calm = self.has_grown = False
         self.append_deadline = 0.0
         self.begin_timeline()
         self.positions = [module.KnownPositions(self.clock) for _ in range(2)]
-        self.publishers = [Publisher(self) for _ in range(self.drawn.choice([1, 2, 4]))]
+        self.publishers = [Publisher(self) for _ in range(4 if self.is_tight else self.drawn.choice([1, 2, 4]))]
 
     def for_storage(self, _storage_id: str) -> World:
         return self
@@ -108,7 +126,7 @@ class World:
                 case 0:
                     await self.log.append(topic, {partition: batches[partition]})
                 case 1:
-                    due = self.clock.monotonic() + self.drawn.uniform(0, LATE_SECONDS)
+                    due = self.clock.monotonic() + self.draw_delay(LATE_SECONDS)
                     self.late.append((min(due, self.append_deadline), topic, {partition: batches[partition]}))
         return fates
 
@@ -125,6 +143,12 @@ class World:
         return result
 
     # What happens meanwhile
+
+    def draw_skew(self) -> timedelta:
+        return timedelta(seconds=self.drawn.choice([-1, 1] if self.is_tight else [-1, -0.5, 0, 0.5, 1]) * self.max_skew)
+
+    def draw_delay(self, longest: float) -> float:
+        return self.drawn.uniform(0.7 * longest if self.is_tight else 0, longest)
 
     def begin_timeline(self) -> None:
         if self.topics:
@@ -150,10 +174,12 @@ class World:
             left -= 1.0
             self.arrive_late()
 
-    def run(self, moves: int = 150) -> None:
-        for _ in range(moves):
+    def run(self) -> None:
+        for _ in range(600 if self.is_tight else 150):
             if self.drawn.random() < 0.01:
                 self.begin_timeline()
+            if self.drawn.random() < 0.02:
+                self.drawn.choice(self.publishers).clock.skew = self.draw_skew()
             self.pass_time()
             self.drawn.choice(self.publishers).move()
             self.check()
@@ -200,8 +226,7 @@ class Publisher:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        skew = world.drawn.choice([-1, -0.5, 0, 0.5, 1]) * world.max_skew
-        self.clock = SkewedClock(world.clock, timedelta(seconds=skew))
+        self.clock = SkewedClock(world.clock, world.draw_skew())
         self.is_satisfied = False
         self.begin_batch()
 
@@ -272,7 +297,7 @@ class Publisher:
     def _take(self, step: Callable[[], Any]) -> None:
         self.step = step
         self.step_taken_at = self.world.clock.monotonic()
-        self.append_seconds = self.world.drawn.choice([0.0, 0.0, self.world.drawn.uniform(0, MAX_APPEND_SECONDS)])
+        self.append_seconds = self.world.drawn.choice([0.0, 0.0, self.world.draw_delay(MAX_APPEND_SECONDS)])
 
     def _append_is_due(self) -> bool:
         """An append may take long, but the log gives it up at last; then its process is taken for dead."""

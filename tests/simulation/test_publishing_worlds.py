@@ -10,12 +10,13 @@ from types import ModuleType
 import pytest
 
 from nakadi.publishing import claimed_append
-from tests.simulation.publishing import Broken, World
+from tests.simulation.publishing import MAX_SKEW_SECONDS, Broken, World
 from tests.support import everything
 
 SOURCE = Path(claimed_append.__file__).read_text()
 MAX_WORLDS = 6000
 """So many are tried before a mutant counts as not found; most are found among the first fifty."""
+WORLDS_WITH_RIGHT_CLOCKS = 500
 
 KNOWN_WORLDS = {
     "claims are removed though the outcome is unknown": 61,
@@ -69,6 +70,20 @@ MUTANTS = {
 }
 
 
+CLOCK_MUTANTS = {
+    "a claim settles as if clocks were alike": (
+        "APPEND_SETTLES_AFTER = timedelta(seconds=90)",
+        "APPEND_SETTLES_AFTER = timedelta(seconds=76)",
+    ),
+    "what was refused is over as if clocks were alike": (
+        "APPEND_SETTLES_AFTER_ITS_END = timedelta(seconds=30)",
+        "APPEND_SETTLES_AFTER_ITS_END = timedelta(seconds=13)",
+    ),
+}
+"""These are wrong only because a claim is settled by the clock of one publisher, and judged by that of another. The
+longest that an append takes is 20 and 54 seconds, and what is refused comes 12 seconds later at most."""
+
+
 def mutated(was: str, becomes: str) -> ModuleType:
     assert SOURCE.count(was) == 1, f"{was!r} stands {SOURCE.count(was)} times in the source"
     module = ModuleType("mutated_claimed_append")
@@ -76,6 +91,15 @@ def mutated(was: str, becomes: str) -> ModuleType:
     sys.modules[module.__name__] = module
     exec(compile(SOURCE.replace(was, becomes), module.__name__, "exec"), module.__dict__)
     return module
+
+
+def run_tight_worlds(number: int, module: ModuleType, max_skew: float) -> None:
+    for seed in range(number):
+        try:
+            World(seed, module, max_skew=max_skew, is_tight=True).run()
+        except Broken as broken:
+            print(f"World {seed}: {broken}")
+            raise
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +116,16 @@ def test_worlds_keep_their_promises():
             World(seed).run()
         except Broken as broken:
             pytest.fail(f"World {seed}: {broken}")
+
+
+@pytest.mark.long("tests/simulation/test_publishing_worlds.py::test_worlds_keep_their_promises")
+@pytest.mark.parametrize("what", CLOCK_MUTANTS)
+def test_a_step_that_trusts_the_clocks_of_others_is_found(what):
+    """Clocks that are wrong break a promise then, and clocks that are right do not: they are the reason."""
+    module = mutated(*CLOCK_MUTANTS[what])
+    with pytest.raises(Broken, match="again"):
+        run_tight_worlds(MAX_WORLDS, module, MAX_SKEW_SECONDS)
+    run_tight_worlds(WORLDS_WITH_RIGHT_CLOCKS, module, 0.0)
 
 
 @pytest.mark.long("tests/simulation/test_publishing_worlds.py::test_worlds_keep_their_promises")

@@ -21,6 +21,7 @@ from nakadi.publishing.claimed_append import (
     UNDER_WAY_MESSAGE,
     ClaimedAppend,
     KnownPositions,
+    LogDeduplication,
     run_steps,
 )
 from tests.support.clock import HandMovedClock
@@ -136,3 +137,12 @@ def test_a_claim_that_was_confirmed_meanwhile_is_not_taken_over(here):
     assert run_steps(here.attempt().steps()) == {0: StoredExcept({0: Duplicate(EventPlace(1, 0, 0))})}
     assert the_end(slow, take_over()) == {0: StoredExcept({0: Refused(UNDER_WAY_MESSAGE)})}
     assert here.stored() == 1
+
+
+def test_a_log_that_was_opened_again_takes_the_place_of_the_one_before(here):
+    """What is remembered of a storage's log is never taken for another log."""
+    deduplication = LogDeduplication(here, lambda: None, here.clock)
+    first = here.log
+    assert deduplication.find("default") is deduplication.find("default") is first
+    here.log = MemoryLog(here.clock)
+    assert deduplication.find("default") is here.log

@@ -57,6 +57,8 @@ the other half is for clocks that differ."""
 
 CLAIMS_KEPT_BEHIND_WINDOW = timedelta(hours=1)
 MAX_CLOCK_DIFFERENCE = timedelta(seconds=30)
+"""A reserve: the log stamps events by a clock like those of publishers, whose difference is in the times above."""
+
 POSITION_REFRESH_SECONDS = 10.0
 MAX_KNOWN_POSITIONS = 10_000
 MAX_EVENTS_READ_FOR_PLACES = 20_000
@@ -361,10 +363,16 @@ class LogDeduplication:
         self._claims: EidClaims | None = None
         self._positions = KnownPositions(clock)
         self._threads = CallThreads("nakadi-claims")
+        # Replaced and read by several threads, each entry as a whole: another log than that of now is not taken.
+        self._deduplicating: dict[str, tuple[EventLog, DeduplicatingLog]] = {}
 
     def find(self, storage_id: str) -> DeduplicatingLog | None:
         event_log = self._logs.for_storage(storage_id)
-        if isinstance(event_log, DeduplicatingLog):
+        known = self._deduplicating.get(storage_id)
+        if known is not None and known[0] is event_log:
+            return known[1]
+        if isinstance(event_log, DeduplicatingLog):  # this takes as long as the work on several events
+            self._deduplicating[storage_id] = event_log, event_log
             return event_log
         with self._opening:
             claims = self._claims = self._claims or self._open_claims()

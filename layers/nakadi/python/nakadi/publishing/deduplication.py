@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
+from itertools import chain
 
 import msgspec
 from msgspec import Struct
@@ -12,7 +14,8 @@ from nakadi.model.events import Record
 from nakadi.ports.deduplication import EventIds
 from nakadi.publishing.batch import EID_PATH, Batch
 
-EID_BYTES = 16
+# Takes ids apart in a fraction of the time that slices take.
+_EID_FORMAT = struct.Struct("16s")
 
 
 class _Metadata(Struct, gc=False):
@@ -48,7 +51,7 @@ def ids_for_append(
         scope=event_type.id if directed_to is None else f"{event_type.id}/{directed_to}",
         timeline=event_type.timeline.order,
         window=window,
-        eids=[packed[start : start + EID_BYTES] for start in range(0, len(packed), EID_BYTES)],
+        eids=list(chain.from_iterable(_EID_FORMAT.iter_unpack(packed))),
         partitions=partitions,
     )
 
