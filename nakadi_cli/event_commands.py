@@ -12,10 +12,10 @@ from typing import Any
 
 import click
 
+from nakadi.schemas.conditions import BadCondition, Condition, parse_condition
 from nakadi_cli.api import Api, path, read_lines
 from nakadi_cli.commands import attentive, chosen_format, command, connect, note, show
 from nakadi_cli.cursors import chosen_partitions, cursors, parse_start
-from nakadi_cli.expressions import condition
 from nakadi_cli.failures import BadInput, Failed, NotAnswered, PartlyDone, Refused
 from nakadi_cli.output import harmless, harmless_json
 from nakadi_cli.publishing import Outcome, Publisher
@@ -129,7 +129,7 @@ def tail(
     With -o json, each line is only the event. With -o table, the default in a terminal, its partition, its offset and
     its time precede it.
     """
-    fits = condition(where) if where else _always
+    fits = _parse_condition(where) if where else _always
     api = connect()
     places = cursors(
         api, event_type, parse_start(start, datetime.now(UTC)), chosen_partitions(api, event_type, partitions)
@@ -213,6 +213,13 @@ def _line(cursor: dict[str, str], event: Any, text: str, how: str) -> str:
 
 def _always(_event: Any) -> bool:
     return True
+
+
+def _parse_condition(text: str) -> Condition:
+    try:
+        return parse_condition(text)
+    except BadCondition as error:
+        raise BadInput(str(error)) from error
 
 
 @contextmanager

@@ -106,6 +106,26 @@ def test_a_wrong_sink_makes_no_subscription(api):
     assert api.get("/subscriptions", params={"event_type": name}).json()["items"] == []
 
 
+def test_a_filter_leaves_events_out_and_commits_them(api, receiver):
+    """Batches have only events that meet the condition; the others count as consumed. (X34)"""
+    subscription = create_subscription(api, read_from="begin")
+    [name] = subscription["event_types"]
+    publish(api, name, 50)
+    sink = register(api, subscription, receiver, filter="n >= 10 and n < 20 or n == 30", batch_limit=5)
+    assert sink["filter"] == "n >= 10 and n < 20 or n == 30"
+    assert numbers(receiver.wait_for(11)) == [*range(10, 20), 30]
+    # Also those behind the last one that was delivered.
+    until(lambda: cursors(api, subscription)[name, "0"] == offset_text(49))
+    assert [len(each.events) for each in receiver.received] == [5, 5, 1]
+
+
+def test_a_filter_is_a_condition(api, receiver):
+    """What is none is refused, with its place. (X34)"""
+    subscription = create_subscription(api)
+    answer = api.put(path(subscription), json=a_sink(receiver, filter="n = 1"))
+    assert "filter The condition is invalid at character 3" in problem(answer, 422)
+
+
 def test_cloudevents(api, receiver):
     """A list of CloudEvents, each with the event as its data. (X6)"""
     subscription = create_subscription(api, read_from="begin")

@@ -12,6 +12,7 @@ from nakadi.delivery.signing import SECRET_BYTES, is_secret
 from nakadi.model.outcomes import Violation, Violations
 from nakadi.model.sink import GENERATED_SECRET, SinkDraft
 from nakadi.openapi.checks import openapi_violations
+from nakadi.schemas.conditions import BadCondition, parse_condition
 
 MAX_HEADERS = 20
 MAX_HEADER_CHARACTERS = 8000
@@ -48,6 +49,7 @@ def _body_of_draft(draft: SinkDraft) -> dict[str, Any]:
         "batch_limit": draft.batch_limit,
         "timeout_seconds": draft.timeout_seconds,
         "max_in_flight": draft.max_in_flight,
+        "filter": draft.filter,
     }
 
 
@@ -57,6 +59,8 @@ def _rule_violations(draft: SinkDraft, schemes: Collection[str], rules: AddressR
     if draft.url:
         yield from url_violations(draft.url, schemes, rules)
     yield from header_violations(draft.headers)
+    if draft.filter is not None:
+        yield from filter_violations(draft.filter)
     if draft.secret and draft.secret != GENERATED_SECRET and not is_secret(draft.secret):
         yield Violation(
             "secret", f"must be generated, or whsec_ and {SECRET_BYTES[0]} to {SECRET_BYTES[-1]} bytes in Base64"
@@ -86,6 +90,13 @@ def _split(url: str) -> SplitResult | None:
     except ValueError:
         return None
     return parts
+
+
+def filter_violations(text: str) -> Iterator[Violation]:
+    try:
+        parse_condition(text)
+    except BadCondition as error:
+        yield Violation("filter", str(error))
 
 
 def header_violations(headers: Mapping[str, str | None]) -> Iterator[Violation]:

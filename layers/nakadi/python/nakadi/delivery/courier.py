@@ -21,6 +21,7 @@ from functools import partial
 from math import exp, inf
 from typing import Any, Protocol
 
+import orjson
 from msgspec import Struct
 
 from nakadi.common.metrics import Metrics
@@ -45,9 +46,11 @@ from nakadi.model.sink import DeliveryReport, EndedAttempt, Sink, SinkSecrets
 from nakadi.model.subscription import CommitResult, EventTypePartition
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import CommitResultByPartition, Coordination
+from nakadi.schemas.conditions import parse_condition
 from nakadi.streaming.driver import DeadlineTimer, StreamFigures
 from nakadi.subscriptions.api.fields import retry_policy_from_annotations
 from nakadi.subscriptions.stream.actions import SendBatch, SessionLine, SubscriptionStreamLimits
+from nakadi.subscriptions.stream.admission import AcceptsEvent
 from nakadi.subscriptions.stream.driver import SubscriptionDriver
 from nakadi.subscriptions.stream.session_states import SessionState
 from nakadi.subscriptions.stream.streams import JoinedStream, SubscriptionStreams
@@ -127,6 +130,21 @@ def limits_of_sink(sink: Sink) -> SubscriptionStreamLimits:
     )
 
 
+def event_filter(condition: str | None) -> AcceptsEvent | None:
+    if condition is None:
+        return None
+    is_met = parse_condition(condition)
+
+    def accepts(event: bytes) -> bool:
+        try:
+            return is_met(orjson.loads(event))
+        except RecursionError:
+            # Values are nested too deep to be compared. An event too many is better than one too few.
+            return True
+
+    return accepts
+
+
 async def send_signed(
     sender: Sender, sink: Sink, secrets: SinkSecrets, message: Message, now: datetime, timeout_seconds: float
 ) -> Answer:
@@ -203,8 +221,9 @@ class Courier:
         loop = asyncio.get_running_loop()
         subject = parts.reading_subject(sink)
         secrets = await loop.run_in_executor(parts.threads, parts.open_secrets, sink)
+        accepts = event_filter(sink.filter)
         opening = loop.run_in_executor(
-            parts.threads, parts.streams.open_for_sink, sink.subscription_id, limits_of_sink(sink), subject
+            parts.threads, parts.streams.open_for_sink, sink.subscription_id, limits_of_sink(sink), subject, accepts
         )
         try:
             joined = await asyncio.shield(opening)

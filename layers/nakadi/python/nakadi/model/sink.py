@@ -30,6 +30,7 @@ GENERATED_SECRET = "generated"  # noqa: S105  # says that the broker makes one
 class SinkDraft(Struct, frozen=True, kw_only=True):
     """A sink as a client sends it; missing members have their defaults here.
 
+    `filter` is a condition on events, as in `schemas.conditions`; without one, all events are delivered.
     `secret` is `generated`, one of the client's own, or None: then a new sink gets a secret, and an existing one keeps
     its own.
     """
@@ -42,6 +43,7 @@ class SinkDraft(Struct, frozen=True, kw_only=True):
     batch_limit: int = DEFAULT_BATCH_LIMIT
     timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT
+    filter: str | None = None
 
 
 class SinkPause(Struct, frozen=True):
@@ -67,6 +69,7 @@ class Sink(Struct, frozen=True, kw_only=True):
     batch_limit: int
     timeout_seconds: int
     max_in_flight: int
+    filter: str | None = None
     subject: Subject
     created_at: datetime
     configured_at: datetime

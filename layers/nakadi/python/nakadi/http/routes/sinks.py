@@ -42,6 +42,7 @@ def sink_draft(body: ObjectReader) -> SinkDraft:
         batch_limit=number("batch_limit", DEFAULT_BATCH_LIMIT),
         timeout_seconds=number("timeout_seconds", DEFAULT_TIMEOUT_SECONDS),
         max_in_flight=number("max_in_flight", DEFAULT_MAX_IN_FLIGHT),
+        filter=body.text("filter"),
     )
 
 
@@ -107,6 +108,7 @@ def sink_view(sink: Sink, report: DeliveryReport | None = None) -> View:
         "batch_limit": sink.batch_limit,
         "timeout_seconds": sink.timeout_seconds,
         "max_in_flight": sink.max_in_flight,
+        "filter": sink.filter,
         "state": "active" if sink.pause is None else "paused",
         "created_at": timestamp(sink.created_at),
         "updated_at": timestamp(sink.configured_at),

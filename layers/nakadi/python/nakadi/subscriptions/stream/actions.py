@@ -320,3 +320,5 @@ class SessionContext(Struct, frozen=True, kw_only=True):
     reading_rules: ReadingRules
     # The event type that comes to the subscription beside its own: only events that are tagged for it are delivered.
     attached_event_type: str = ""
+    # Whether `is_deliverable` has an opinion of every event, and not only of those that not every reader may see.
+    filters_events: bool = False

@@ -92,9 +92,20 @@ def _check_partitions(requested: Sequence[EventTypePartition], event_types: Sequ
         )
 
 
-def delivery_filter(access: ReadAccess, subscription_id: str, subject: Subject, attached: str = "") -> IsDeliverable:
-    """The events of a subscription that a subject may see; of an event type that is `attached` to it, only those that
-    are tagged for it."""
+AcceptsEvent = Callable[[bytes], bool]
+"""Whether the client of a stream wants an event, by its text."""
+
+
+def delivery_filter(
+    access: ReadAccess,
+    subscription_id: str,
+    subject: Subject,
+    attached: str = "",
+    *,
+    accepts: AcceptsEvent | None = None,
+) -> IsDeliverable:
+    """The events of a subscription that a subject may see, and that the client accepts; of an event type that is
+    `attached` to it, only those that are tagged for it."""
 
     def is_deliverable(partition: EventTypePartition, record: Record) -> bool:
         if record.directed_to is not None:
@@ -103,9 +114,11 @@ def delivery_filter(access: ReadAccess, subscription_id: str, subject: Subject, 
             record = record._replace(directed_to=None)
         elif partition.event_type == attached:
             return False
-        return access.may_read(record, subject) and not (
-            access.skips_misplaced_events and is_misplaced_event(partition, record)
-        )
+        if not access.may_read(record, subject):
+            return False
+        if access.skips_misplaced_events and is_misplaced_event(partition, record):
+            return False
+        return accepts is None or accepts(record.value or b"null")
 
     return is_deliverable
 

@@ -168,7 +168,11 @@ class SubscriptionSession:
         if self._is_over(now) or not self._is_streaming or progress is None or not progress.is_open:
             return []
         context = self._context
-        check_each = context.reading_rules.skips_misplaced_events or partition.event_type == context.attached_event_type
+        check_each = (
+            context.filters_events
+            or context.reading_rules.skips_misplaced_events
+            or partition.event_type == context.attached_event_type
+        )
         to_be_parked = progress.receive_run(run, context.is_deliverable, check_each=check_each)
         actions: list[SessionAction] = list(parking_calls(progress, to_be_parked)) if to_be_parked else []
         actions += self._schedule.due_actions(progress, now)

@@ -42,6 +42,7 @@ from nakadi.subscriptions.stream.actions import (
     stream_limits,
 )
 from nakadi.subscriptions.stream.admission import (
+    AcceptsEvent,
     KnownEventTypes,
     PartitionStart,
     PartitionStarts,
@@ -63,7 +64,8 @@ CANNOT_CONTINUE = "Failed to continue streaming"
 
 
 class JoinedStream(Struct, frozen=True, kw_only=True):
-    """A stream that has joined its subscription, and is to be served or given up."""
+    """A stream that has joined its subscription, and is to be served or given up. Events that it does not accept are
+    skipped, as those that its subject may not read."""
 
     id: str
     subscription: Subscription
@@ -71,6 +73,7 @@ class JoinedStream(Struct, frozen=True, kw_only=True):
     subject: Subject
     limits: SubscriptionStreamLimits
     lease: ProcessLease
+    accepts: AcceptsEvent | None = None
 
 
 class StreamBounds(Struct, frozen=True, kw_only=True):
@@ -137,9 +140,15 @@ class SubscriptionStreams:
         """Have a stream join its subscription, if it may. Raises outcomes."""
         return self._open(subscription_id, self._limits_from(asked), subject, asked.partitions)
 
-    def open_for_sink(self, subscription_id: str, limits: SubscriptionStreamLimits, subject: Subject) -> JoinedStream:
+    def open_for_sink(
+        self,
+        subscription_id: str,
+        limits: SubscriptionStreamLimits,
+        subject: Subject,
+        accepts: AcceptsEvent | None = None,
+    ) -> JoinedStream:
         """Have a stream join whose client is this broker itself. Raises outcomes."""
-        return self._open(subscription_id, limits, subject, ())
+        return replace(self._open(subscription_id, limits, subject, ()), accepts=accepts)
 
     def ensure_process_lease(self) -> str:
         """Be alive to other processes for some time to come: the name under which they see this one. Raises
@@ -282,7 +291,10 @@ class SubscriptionStreams:
 
         context = SessionContext(
             measure_distance=known.event_distance,
-            is_deliverable=delivery_filter(access, joined.subscription.id, joined.subject, attached),
+            is_deliverable=delivery_filter(
+                access, joined.subscription.id, joined.subject, attached, accepts=joined.accepts
+            ),
+            filters_events=joined.accepts is not None,
             lease=joined.lease,
             reading_rules=access,
             attached_event_type=attached,

@@ -1,5 +1,6 @@
 """Conditions on events, such as `data.order.total > 100 and metadata.event_type == "x"`.
 
+The command line shows only such events (`nakadi tail --where`), and sinks get only such (`filter`).
 A condition is parsed into functions; it never runs as Python. Numbers compare with numbers and texts with texts. A
 comparison of different kinds is false, and so is one with a missing field, except with `!=`.
 """
@@ -11,8 +12,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-
-from nakadi_cli.failures import BadInput
 
 Condition = Callable[[Any], bool]
 _Value = Callable[[Any], Any]
@@ -35,10 +34,14 @@ _CONSTANTS = {"true": True, "false": False, "null": None}
 _WORDS = {"and", "or", "not", "contains", *_CONSTANTS}
 
 
-def condition(text: str) -> Condition:
-    """Parse a condition, or say at which character it is none."""
+class BadCondition(ValueError):
+    """Raised for a text that is no condition; its message says why, and at which character."""
+
+
+def parse_condition(text: str) -> Condition:
+    """Raises `BadCondition`."""
     if len(text) > _LONGEST:
-        raise BadInput(f"A condition has at most {_LONGEST} characters.")
+        raise BadCondition(f"A condition has at most {_LONGEST} characters.")
     return _Parser(text).whole()
 
 
@@ -79,7 +82,7 @@ class _Parser:
     def _not(self) -> Condition:
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise BadInput(f"A condition has at most {_DEEPEST} levels of nesting.")
+            raise BadCondition(f"A condition has at most {_DEEPEST} levels of nesting.")
         try:
             if self._takes("not"):
                 inner = self._not()
@@ -103,7 +106,7 @@ class _Parser:
     def _value(self) -> _Value:
         token = self._now
         if token.kind == "number":
-            number = json.loads(self._take().text)
+            number = self._number(self._take())
             return lambda _: number
         if token.kind == "text":
             text = _unquote(self._take(), self._text)
@@ -114,6 +117,14 @@ class _Parser:
         if token.kind == "word" and token.text not in _WORDS:
             return self._path()
         raise self._wrong("a field, a number or a text in quotes")
+
+    def _number(self, token: _Token) -> int | float:
+        try:
+            number: int | float = json.loads(token.text)
+        except ValueError:
+            # Such as 007, digits of other scripts, or thousands of them.
+            raise _wrong(self._text, token.at, "a number as in JSON") from None
+        return number
 
     def _path(self) -> _Value:
         steps: list[str | int] = [self._take().text]
@@ -153,7 +164,7 @@ class _Parser:
         if not self._takes(sign):
             raise self._wrong(sign)
 
-    def _wrong(self, expected: str) -> BadInput:
+    def _wrong(self, expected: str) -> BadCondition:
         return _wrong(self._text, self._now.at, expected)
 
 
@@ -171,9 +182,9 @@ def _tokens(text: str) -> list[_Token]:
     return [*found, _Token("end", "", len(text))]
 
 
-def _wrong(text: str, at: int, expected: str) -> BadInput:
+def _wrong(text: str, at: int, expected: str) -> BadCondition:
     found = repr(text[at : at + 20]) if text[at:] else "its end"
-    return BadInput(f"The condition is invalid at character {at + 1}: expected {expected}, found {found}.")
+    return BadCondition(f"The condition is invalid at character {at + 1}: expected {expected}, found {found}.")
 
 
 def _unquote(token: _Token, text: str) -> str:
