@@ -48,7 +48,15 @@ class SinkWorld:
     bodies_by_id: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
     in_flight: list[Attempt] = field(default_factory=list)
     commits: list[CommitDelivered] = field(default_factory=list)
+    # What was answered with success, as far as the session knows, and whether a commit failed.
+    known_delivered: dict[EventTypePartition, int] = field(default_factory=lambda: defaultdict(lambda: -1))
+    has_lost_commit: bool = False
     streams: int = 0
+    kills: int = 0
+    # For how long nobody reaches the sink, from its first call; and when it was called.
+    outage_seconds: float = 0.0
+    down_until: float = -1.0
+    called_at: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -72,6 +80,8 @@ class SinkWorld:
         self.in_flight.clear()
         self.commits.clear()
         self.taken = defaultdict(lambda: -1, self.committed)
+        self.known_delivered = defaultdict(lambda: -1, self.committed)
+        self.has_lost_commit = False
 
     def run(self) -> None:
         for _ in range(MAX_STEPS):
@@ -91,8 +101,18 @@ class SinkWorld:
         if self.commits:
             choices += [self.end_commit] * 2
         self.rng.choice(choices)()
+        if self.rng.random() < 0.01:
+            self.end_process()
         if self.session.state is DeliveryState.SETTLED:
             self.end_stream()
+
+    def end_process(self) -> None:
+        """The process is killed, and another begins where the commits are; or it ends in order, and settles first."""
+        if self.rng.random() < 0.5:
+            self.kills += 1
+            self.begin_stream()
+        else:
+            self.carry_out(self.session.stop(self.now))
 
     def feed(self) -> None:
         partition = self.rng.choice(self.partitions)
@@ -107,11 +127,14 @@ class SinkWorld:
             self.carry_out(self.session.receive(partition, [some_events(count, start=start)], self.now))
 
     def pass_time(self) -> None:
-        self.now = max(self.now, min(self.session.next_tick_at(), self.now + 5000))
+        longest = 60 if self.outage_seconds else 5000
+        self.now = max(self.now, min(self.session.next_tick_at(), self.now + longest))
         self.carry_out(self.session.tick(self.now))
 
     def answer(self) -> None:
         attempt = self.in_flight.pop(self.rng.randrange(len(self.in_flight)))
+        if attempt.answer.status in (200, 204):
+            self.known_delivered[attempt.batch.partition] = attempt.batch.last.offset
         self.carry_out(self.session.handle_answer(attempt.number, attempt.answer, self.now))
         if self.rng.random() < 0.2:
             # Doubled, and late: the attempt has ended.
@@ -122,6 +145,7 @@ class SinkWorld:
         is_committed = self.rng.random() > 0.02
         if is_committed:
             self.commit(commit.partition, commit.position.offset)
+        self.has_lost_commit |= not is_committed
         self.carry_out(self.session.end_commit(commit.partition, self.now, is_committed=is_committed))
 
     def commit(self, partition: EventTypePartition, offset: int) -> None:
@@ -132,6 +156,9 @@ class SinkWorld:
 
     def end_stream(self) -> None:
         """The next stream gives up the event that was found, which is the next one of its partition."""
+        if not self.has_lost_commit:
+            for partition, offset in self.known_delivered.items():
+                assert self.committed[partition] >= offset, f"seed {self.seed}: settled before all was committed"
         if self.session.given_up is not None:
             partition, position = self.session.given_up
             assert (partition, position.offset) in self.poison, f"seed {self.seed}: a good event was given up"
@@ -161,11 +188,19 @@ class SinkWorld:
 
     def ask_sink(self, batch: DeliveryBatch) -> Answer:
         rng, partition = self.rng, batch.partition
+        if not self.called_at:
+            self.down_until = self.now + self.outage_seconds
+        self.called_at.append(self.now)
+        if self.now < self.down_until:
+            return Answer(None, "connection refused", was_sent=False)
         offsets = [int(value) for value in values(batch.runs)]
         if rng.random() < 0.1:
             return rng.choice((Answer(503, "", rng.choice((None, 7.0))), Answer(429), Answer(None, was_sent=False)))
         if rng.random() < self.fault_rate:
-            lost, refused = rng.choice(((True, Answer(None)), (False, Answer(500)), (False, Answer(404))))
+            # Lost, as late answers are; half an answer, of which the status counts; and the answer of something else.
+            lost, refused = rng.choice(
+                ((True, Answer(None)), (True, Answer(502, "<htm")), (False, Answer(302)), (False, Answer(404)))
+            )
             if lost:
                 self.accept(partition, offsets)
             return refused
@@ -175,8 +210,9 @@ class SinkWorld:
         return Answer(rng.choice((200, 204)))
 
     def accept(self, partition: EventTypePartition, offsets: list[int]) -> None:
-        """A sink may see an event again, and never one before its predecessors."""
+        """A sink may see an event again, but none that is committed, and never one before its predecessors."""
         for offset in offsets:
+            assert offset > self.committed[partition], f"seed {self.seed}: {offset} came again after its commit"
             assert offset <= self.accepted[partition] + 1, f"seed {self.seed}: {offset} came out of order"
             self.accepted[partition] = max(self.accepted[partition], offset)
             while (partition, self.accepted[partition] + 1) in self.parked:

@@ -14,6 +14,7 @@ from nakadi.delivery.lanes import (
     GONE_REASON,
     MAX_BATCH_BYTES,
     MAX_COMMIT_WAIT_SECONDS,
+    MAX_PAUSE_SECONDS,
     BeginAttempt,
     CommitDelivered,
     DeliveryLimits,
@@ -258,7 +259,8 @@ def test_a_fact_without_a_place_is_an_error():
 
 @pytest.mark.parametrize("seed", range(60))
 def test_a_sink_that_loses_doubles_and_delays_answers_gets_everything_in_order(seed):
-    """Nothing is lost, nothing overtakes, and nothing is committed that was not accepted. (X11, X12, X17)"""
+    """Nothing is lost, nothing overtakes, nothing is committed that was not accepted, and nothing comes again after its
+    commit; processes that end settle first, and those that are killed do not. (X11, X12, X17, X30, X32, X33)"""
     SinkWorld(seed, has_policy=False).run()
 
 
@@ -268,3 +270,24 @@ def test_only_events_that_the_sink_fails_at_are_given_up(seed):
     world = SinkWorld(seed)
     world.run()
     assert world.parked == world.poison
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_sink_that_was_down_for_an_hour_gets_everything_in_order(seed):
+    """Nothing is given up, it is called about once a minute meanwhile, and served soon after. (X13, X15)"""
+    world = SinkWorld(seed, has_policy=False, outage_seconds=3600.0)
+    world.run()
+    [after, *_] = [each for each in world.called_at if each >= world.down_until]
+    # The pause, and what the world itself lets pass before it does the next thing.
+    assert after <= world.down_until + 5 * MAX_PAUSE_SECONDS
+    # Each process that takes over begins with short pauses.
+    beginnings = world.streams * len(world.partitions)
+    assert sum(each < world.down_until for each in world.called_at) <= 12 * beginnings + 240 * len(world.partitions)
+
+
+def test_worlds_have_processes_that_are_killed():
+    """Otherwise they would show nothing about it."""
+    worlds = [SinkWorld(seed, has_policy=False) for seed in range(10)]
+    for each in worlds:
+        each.run()
+    assert sum(each.kills for each in worlds) > 5
