@@ -1,4 +1,5 @@
-"""A soak: publishers and consumers of one subscription, while consumers are killed and the server goes down.
+"""A soak: publishers, consumers of one subscription, and the sink of another, while consumers are killed and the server
+goes down.
 
 Nothing may be lost, come out of order, or come again after it was committed; duplicates are counted.
 """
@@ -16,7 +17,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,8 +25,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from infra.laptop.kinesis_local import free_port
-from tests.soak.verdict import Judge, Verdict, entries
+from tests.soak.verdict import Entry, Judge, Verdict, entries
 from tests.support.processes import ENVIRONMENT
+from tests.support.receiver import ON_LOOPBACK_VARIABLES, Receiver, a_sink
 from tests.support.workers import find_children
 
 EVENT_TYPE = "soak"
@@ -56,6 +58,8 @@ class Plan:
 class Server:
     """The program on a SQLite file, always at the same port."""
 
+    delivers_to_sinks = True
+
     def __init__(self, folder: Path, workers: int = 1) -> None:
         self._folder = folder
         self._workers = workers
@@ -68,7 +72,7 @@ class Server:
         return f"127.0.0.1:{self._port}"
 
     def environment(self) -> Mapping[str, str]:
-        return ENVIRONMENT
+        return {**ENVIRONMENT, **ON_LOOPBACK_VARIABLES}
 
     def start(self) -> None:
         program = [sys.executable, "-m", "nakadi.local", f"--workers={self._workers}"]
@@ -100,7 +104,9 @@ class Server:
 
 
 class Ground(Protocol):
-    """What is soaked."""
+    """What is soaked; `delivers_to_sinks` says whether it can reach a sink on this machine."""
+
+    delivers_to_sinks: bool
 
     @property
     def host(self) -> str: ...
@@ -228,6 +234,36 @@ class Consumers:
         self._living.append((until, subprocess.Popen([*self._command, str(diary)], env=ENVIRONMENT)))
 
 
+class SoakedSink:
+    """The sink of a subscription of its own, which fails now and then; what it took in is its diary."""
+
+    def __init__(self, host: str, seed: int, around: ExitStack) -> None:
+        self._chance = random.Random(seed)
+        self._receiver = around.enter_context(Receiver(self._decide))
+        wanted = {"owning_application": "soak", "event_types": [EVENT_TYPE], "read_from": "begin"}
+        body = wanted | {"consumer_group": "sink", "sink": a_sink(self._receiver, max_in_flight=4)}
+        self.subscription = str(request_json(host, "POST", "/subscriptions", body)["id"])
+
+    def judge(self, acknowledged: Collection[str]) -> Verdict:
+        judge = Judge()
+        judge.read(self._entries())
+        judge.verdict.acknowledged = len(acknowledged)
+        judge.verdict.lost = judge.lost(acknowledged)
+        return judge.verdict
+
+    def _decide(self, _events: list[Any]) -> int:
+        return self._chance.choices((204, 500, 503), (96, 2, 2))[0]
+
+    def _entries(self) -> Iterator[Entry]:
+        """Each delivery is a session: it may repeat what came before it, and may leave nothing out."""
+        for number, each in enumerate(self._receiver.received):
+            if each.status < 300:
+                body = json.loads(each.body)
+                ids = [event["id"] for event in body["events"]]
+                yield number, "opened", str(number), 0.0
+                yield number, "got", str(number), body["cursor"]["partition"], body["cursor"]["offset"], ids
+
+
 def _kill(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
@@ -257,17 +293,21 @@ def run_soak(plan: Plan, folder: Path, say: Say = print, new_ground: Callable[[P
         subscription = create_subscription(server.host)
         consumers = Consumers(plan, server.host, subscription, folder)
         around.callback(consumers.close)
+        sink = SoakedSink(server.host, plan.seed, around) if server.delivers_to_sinks else None
         with publishing(plan, server.host) as publishers:
             _live_through(plan, server, consumers, say)
         acknowledged = [each for publisher in publishers for each in publisher.acknowledged]
         say(f"published {len(acknowledged):,}, killed {len(consumers.diaries) - plan.consumers} consumers")
         _wait_for_the_rest(server.host, subscription, say)
+        if sink is not None:
+            _wait_for_the_rest(server.host, sink.subscription, say)
         stored = count_stored(server.host)
     judge = Judge()
     judge.read(entry for diary in consumers.diaries for entry in entries(diary))
     judge.verdict.acknowledged = len(acknowledged)
     judge.verdict.stored_again = stored - len(acknowledged)
     judge.verdict.lost = judge.lost(acknowledged)
+    judge.verdict.of_sink = None if sink is None else sink.judge(acknowledged)
     return judge.verdict
 
 

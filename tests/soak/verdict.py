@@ -14,7 +14,8 @@ Entry = Sequence[Any]
 @dataclass(slots=True)
 class Verdict:
     """`again` counts events that came to a stream although they were committed before it was asked for; `stored_again`
-    those that were published until they were acknowledged, and are in the log more than once."""
+    those that were published until they were acknowledged, and are in the log more than once. `of_sink` is about what
+    the broker delivered to a sink meanwhile."""
 
     acknowledged: int = 0
     delivered: int = 0
@@ -24,10 +25,12 @@ class Verdict:
     again: int = 0
     stored_again: int = 0
     sessions: int = 0
+    of_sink: Verdict | None = None
 
     @property
     def is_good(self) -> bool:
-        return self.lost == self.out_of_order == self.again == self.stored_again == 0
+        is_sink_good = self.of_sink is None or self.of_sink.is_good
+        return is_sink_good and self.lost == self.out_of_order == self.again == self.stored_again == 0
 
     def __str__(self) -> str:
         return (
@@ -35,7 +38,7 @@ class Verdict:
             f"out of order {self.out_of_order}, sent again after a commit {self.again}, "
             f"stored again {self.stored_again}, "
             f"duplicates {self.duplicates:,}, sessions {self.sessions:,}"
-        )
+        ) + (f"\nthe sink: {self.of_sink}" if self.of_sink is not None else "")
 
 
 def entries(diary: Path) -> Iterator[Entry]:
