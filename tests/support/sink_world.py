@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from nakadi.delivery.answers import Answer
+from nakadi.delivery.answers import Answer, Verdict
 from nakadi.delivery.lane_states import DeliveryState
 from nakadi.delivery.lanes import (
     BeginAttempt,
@@ -71,6 +71,7 @@ class SinkWorld:
         )
         # A sink that fails at random is not to make the broker believe that an event is to blame.
         self.fault_rate = 0.0 if self.has_policy else 0.3
+        self.says_what_failed = rng.random() < 0.5
         self.begin_stream()
 
     def begin_stream(self) -> None:
@@ -133,8 +134,10 @@ class SinkWorld:
 
     def answer(self) -> None:
         attempt = self.in_flight.pop(self.rng.randrange(len(self.in_flight)))
-        if attempt.answer.status in (200, 204):
-            self.known_delivered[attempt.batch.partition] = attempt.batch.last.offset
+        delivered = attempt.batch.count if attempt.answer.status in (200, 204) else attempt.answer.delivered
+        if delivered:
+            offsets = [int(value) for value in values(attempt.batch.runs)]
+            self.known_delivered[attempt.batch.partition] = offsets[delivered - 1]
         self.carry_out(self.session.handle_answer(attempt.number, attempt.answer, self.now))
         if self.rng.random() < 0.2:
             # Doubled, and late: the attempt has ended.
@@ -204,7 +207,14 @@ class SinkWorld:
             if lost:
                 self.accept(partition, offsets)
             return refused
-        if any((partition, offset) in self.poison for offset in offsets):
+        failing = [index for index, offset in enumerate(offsets) if (partition, offset) in self.poison]
+        if self.says_what_failed and (failing or rng.random() < 0.2):
+            # Without a failing event, it has no room for the rest.
+            taken = failing[0] if failing else rng.randrange(len(offsets))
+            self.accept(partition, offsets[:taken])
+            verdict = Verdict.FAILED if failing else Verdict.LATER
+            return Answer(None, "not all of it", verdict=verdict, delivered=taken)
+        if failing:
             return Answer(422, "cannot read it")
         self.accept(partition, offsets)
         return Answer(rng.choice((200, 204)))

@@ -11,7 +11,7 @@ RULES = parse_address_rules(())
 
 
 def violations(schemes=("https",), **changes):
-    draft = SinkDraft(**{"type": "http", "url": "https://shop.example.org/hook", **changes})
+    draft = SinkDraft(**{"type": "http", "target": "https://shop.example.org/hook", **changes})
     try:
         check_sink(draft, schemes, RULES)
     except Violations as error:
@@ -47,12 +47,12 @@ def test_a_plain_sink_is_fine():
 )
 def test_urls(url, part):
     """Only https, and nothing that hides where it leads to. (X20, X21)"""
-    assert part in violations(url=url)["url"]
+    assert part in violations(target=url)["url"]
 
 
 def test_a_setting_allows_http():
     """(X20)"""
-    assert violations(schemes=("https", "http"), url="http://shop.example.org/") == {}
+    assert violations(schemes=("https", "http"), target="http://shop.example.org/") == {}
 
 
 @pytest.mark.parametrize(

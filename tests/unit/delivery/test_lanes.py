@@ -7,7 +7,7 @@ from math import inf
 import pytest
 
 from nakadi.common.states import UnexpectedFact
-from nakadi.delivery.answers import Answer
+from nakadi.delivery.answers import Answer, Verdict
 from nakadi.delivery.lane_states import DeliveryState, LaneState
 from nakadi.delivery.lanes import (
     ATTEMPTS_BEFORE_HALVING,
@@ -255,6 +255,45 @@ def test_a_fact_without_a_place_is_an_error():
     assert lane.state is LaneState.EMPTY
     with pytest.raises(UnexpectedFact):
         lane.see_that_it_is_due()
+
+
+def test_what_a_sink_has_taken_in_is_committed_and_the_next_event_goes_by_itself():
+    """A sink that says which event failed gets that one again, and nothing that it has. (X35)"""
+    session = a_session(max_event_attempts=2)
+    [first] = session.receive(FIRST, [some_events(2), some_events(4, start=2)], 0)
+    part = Answer(None, "3 failed", verdict=Verdict.FAILED, delivered=3)
+    [commit] = session.handle_answer(first.number, part, 0)
+    assert commit == CommitDelivered(FIRST, Position(1, 2))
+    assert session.next_tick_at() > 0, "the next attempt has its pause"
+
+    session.end_commit(FIRST, 0, is_committed=True)
+    [second] = session.tick(session.next_tick_at())
+    assert values(second.batch.runs) == [b"3"]
+    commit, third = session.handle_answer(second.number, Answer(200), 9)
+    assert (commit, values(third.batch.runs)) == (CommitDelivered(FIRST, Position(1, 3)), [b"4", b"5"])
+
+
+def test_an_event_that_a_sink_names_is_given_up_after_its_attempts():
+    """The events in front of it are committed first. (X16, X35)"""
+    session = a_session(max_event_attempts=1)
+    [first] = session.receive(FIRST, [some_events(3)], 0)
+    session.handle_answer(first.number, Answer(None, verdict=Verdict.FAILED, delivered=1), 0)
+    [second] = session.tick(session.next_tick_at())
+    session.handle_answer(second.number, Answer(None, verdict=Verdict.FAILED), 1)
+    assert session.given_up == (FIRST, Position(1, 1))
+    assert session.state is DeliveryState.SETTLING, "until what is delivered is committed"
+    session.end_commit(FIRST, 2, is_committed=True)
+    assert session.state is DeliveryState.SETTLED
+
+
+def test_a_sink_that_has_taken_in_a_part_and_asks_for_time_blames_no_event():
+    """(X15, X35)"""
+    session = a_session(max_event_attempts=1)
+    [first] = session.receive(FIRST, [some_events(4)], 0)
+    session.handle_answer(first.number, Answer(None, "", 5.0, verdict=Verdict.LATER, delivered=2), 0)
+    assert session.next_tick_at() >= 5
+    [second] = session.tick(session.next_tick_at())
+    assert values(second.batch.runs) == [b"2", b"3"]
 
 
 @pytest.mark.parametrize("seed", range(60))

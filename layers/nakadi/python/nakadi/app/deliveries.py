@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
@@ -21,15 +21,15 @@ from nakadi.event_types.drafts import now_in_milliseconds
 from nakadi.http.routes.sinks import sink_view
 from nakadi.model.authorization import Subject
 from nakadi.model.outcomes import Invalid
-from nakadi.model.sink import Sink, SinkPause
+from nakadi.model.sink import Sink, SinkPause, SinkType
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.registry import ChangedMeanwhile
 from nakadi.subscriptions.api.assignments import LeaseWatch
 from nakadi.subscriptions.api.repository import Subscriptions
 
 if TYPE_CHECKING:
-    from nakadi.delivery.courier import Sender
     from nakadi.delivery.dispatcher import Dispatcher
+    from nakadi.delivery.senders import Sender
     from nakadi.http.views import View
     from nakadi.publishing.system_events import KpiCollector
     from nakadi.streaming.driver import StreamFigures
@@ -84,10 +84,13 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
         return ThreadPoolExecutor(DELIVERY_THREAD_COUNT, thread_name_prefix="nakadi-delivering")
 
     @cached_property
-    def _sender(self) -> Sender:
-        from nakadi.delivery.http_sender import HttpSender  # its client is loaded with the first sink
+    def _senders(self) -> dict[SinkType, Sender]:
+        return {}
 
-        return HttpSender(self.address_rules, self.core.clock.now)
+    def _get_sender(self, sink_type: SinkType) -> Sender:
+        # Two threads may open one at the same time: the first that is kept is used, and the other has opened nothing.
+        found = self._senders.get(sink_type)
+        return found or self._senders.setdefault(sink_type, SENDERS[sink_type](self))
 
     @cached_property
     def dispatcher(self) -> Dispatcher:
@@ -100,7 +103,7 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
             streams=self.get_streams(),
             coordination=coordination,
             clock=core.clock,
-            get_sender=lambda: self._sender,
+            get_sender=self._get_sender,
             threads=self._threads,
             metrics=core.metrics,
             open_secrets=safe.open,
@@ -146,3 +149,13 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
 
         core = self.core
         return StreamKpis(self.get_kpi_collector(), core.clock, subject, str(uuid4()), subscription_id, core.metrics)
+
+
+def _open_http_sender(services: DeliveryServices) -> Sender:
+    from nakadi.delivery.http_sender import HttpSender
+
+    return HttpSender(services.address_rules, services.core.clock.now)
+
+
+SENDERS: Mapping[SinkType, Callable[[DeliveryServices], Sender]] = {SinkType.HTTP: _open_http_sender}
+"""What delivers to sinks of each type. The client that it needs is loaded with the first sink of the type."""

@@ -17,18 +17,6 @@ GONE = 410
 LATER_STATUSES = (429, 503)
 
 
-class Answer(Struct, frozen=True):
-    """What came of an attempt: a status, or None if none came, and the beginning of the answer or what went wrong.
-
-    `was_sent` is False if the sink cannot have seen the batch: it was not reached.
-    """
-
-    status: int | None
-    text: str = ""
-    retry_after_seconds: float | None = None
-    was_sent: bool = True
-
-
 class Verdict(Enum):
     DELIVERED = auto()
     GONE = auto()
@@ -39,7 +27,25 @@ class Verdict(Enum):
     """Perhaps because of an event in the batch."""
 
 
+class Answer(Struct, frozen=True):
+    """What came of an attempt: a status, or None if none came, and the beginning of the answer or what went wrong.
+
+    `was_sent` is False if the sink cannot have seen the batch: it was not reached. `verdict` is for sinks whose status
+    does not say it. If the batch failed, `delivered` counts the events at its beginning that the sink has taken in for
+    certain: the next one is then the one that failed.
+    """
+
+    status: int | None
+    text: str = ""
+    retry_after_seconds: float | None = None
+    was_sent: bool = True
+    verdict: Verdict | None = None
+    delivered: int = 0
+
+
 def verdict_of(answer: Answer) -> Verdict:
+    if answer.verdict is not None:
+        return answer.verdict
     if answer.status is None:
         return Verdict.FAILED if answer.was_sent else Verdict.LATER
     if 200 <= answer.status < 300:

@@ -10,6 +10,7 @@ import orjson
 from msgspec import Struct
 
 from nakadi.delivery.lanes import DeliveryBatch
+from nakadi.delivery.senders import Attempt
 from nakadi.model.event_type import Position
 from nakadi.model.sink import SinkFormat
 from nakadi.streaming.chunks import EventRun
@@ -21,24 +22,25 @@ CLOUDEVENTS = "application/cloudevents-batch+json"
 
 
 class Message(Struct, frozen=True):
-    id: str
     content_type: str
     body: bytes
 
 
-def message_of(batch: DeliveryBatch, subscription_id: str, sink_format: SinkFormat) -> Message:
-    message_id = batch.id_for(subscription_id)
+def message_of(attempt: Attempt) -> Message:
+    batch, message_id, sink_format = attempt.batch, attempt.message_id, attempt.sink.format
+    if batch is None:
+        return _trial_message(sink_format)
     if sink_format is SinkFormat.CLOUDEVENTS:
-        return Message(message_id, CLOUDEVENTS, orjson.dumps(list(_cloud_events(batch))))
+        return Message(CLOUDEVENTS, orjson.dumps(list(_cloud_events(batch))))
     line = JsonSubscriptionFormat(lambda: message_id).encode_line(SendBatch(batch.partition, batch.last, batch.runs))
-    return Message(message_id, JSON, line)
+    return Message(JSON, line)
 
 
-def trial_message(message_id: str, sink_format: SinkFormat) -> Message:
+def _trial_message(sink_format: SinkFormat) -> Message:
     """A delivery without events, which shows whether a sink answers, and understands its signature."""
     if sink_format is SinkFormat.CLOUDEVENTS:
-        return Message(message_id, CLOUDEVENTS, b"[]")
-    return Message(message_id, JSON, b'{"events":[],"info":{"debug":"A test delivery"}}')
+        return Message(CLOUDEVENTS, b"[]")
+    return Message(JSON, b'{"events":[],"info":{"debug":"A test delivery"}}')
 
 
 def _cloud_events(batch: DeliveryBatch) -> Iterator[dict[str, Any]]:

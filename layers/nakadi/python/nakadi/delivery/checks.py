@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 from nakadi.delivery.addresses import AddressRules, is_address
 from nakadi.delivery.signing import SECRET_BYTES, is_secret
 from nakadi.model.outcomes import Violation, Violations
-from nakadi.model.sink import GENERATED_SECRET, SinkDraft
+from nakadi.model.sink import GENERATED_SECRET, SinkDraft, SinkType, target_member
 from nakadi.openapi.checks import openapi_violations
 from nakadi.schemas.conditions import BadCondition, parse_condition
 
@@ -44,7 +44,7 @@ def check_sink(draft: SinkDraft, schemes: Collection[str], rules: AddressRules) 
 def _body_of_draft(draft: SinkDraft) -> dict[str, Any]:
     return {
         "type": draft.type,
-        "url": draft.url,
+        target_member(draft.type): draft.target,
         "secret": draft.secret,
         "batch_limit": draft.batch_limit,
         "timeout_seconds": draft.timeout_seconds,
@@ -54,10 +54,10 @@ def _body_of_draft(draft: SinkDraft) -> dict[str, Any]:
 
 
 def _rule_violations(draft: SinkDraft, schemes: Collection[str], rules: AddressRules) -> Iterator[Violation]:
-    if draft.type not in (None, "http"):
-        yield Violation("type", "must be http")
-    if draft.url:
-        yield from url_violations(draft.url, schemes, rules)
+    if draft.type not in (None, *SinkType):
+        yield Violation("type", f"must be {' or '.join(SinkType)}")
+    if draft.target:
+        yield from url_violations(draft.target, schemes, rules)
     yield from header_violations(draft.headers)
     if draft.filter is not None:
         yield from filter_violations(draft.filter)

@@ -13,13 +13,13 @@ import logging
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Executor
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from math import exp, inf
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 from msgspec import Struct
@@ -27,7 +27,6 @@ from msgspec import Struct
 from nakadi.common.metrics import Metrics
 from nakadi.common.waiting import begin_task
 from nakadi.delivery.answers import Answer, Verdict, verdict_of
-from nakadi.delivery.bodies import Message, message_of
 from nakadi.delivery.lane_states import DeliveryState
 from nakadi.delivery.lanes import (
     BeginAttempt,
@@ -38,11 +37,11 @@ from nakadi.delivery.lanes import (
     DeliverySession,
     pause_seconds,
 )
-from nakadi.delivery.signing import signature_headers
+from nakadi.delivery.senders import Attempt, Sender
 from nakadi.model.authorization import Subject
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Outcome, Unavailable
-from nakadi.model.sink import DeliveryReport, EndedAttempt, Sink, SinkSecrets
+from nakadi.model.sink import DeliveryReport, EndedAttempt, Sink, SinkSecrets, SinkType
 from nakadi.model.subscription import CommitResult, EventTypePartition
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import CommitResultByPartition, Coordination
@@ -81,18 +80,11 @@ RATE_SECONDS = 60.0
 """Over which time the rate is averaged, about."""
 
 
-class Sender(Protocol):
-    async def send(self, url: str, body: bytes, headers: Mapping[str, str], timeout_seconds: float) -> Answer:
-        """Send a body, and return what came of it. Raises nothing."""
-
-    async def close(self) -> None:
-        """Close all connections."""
-
-
 class CourierParts(Struct, frozen=True, kw_only=True):
     """What all couriers of a process share.
 
-    `get_sender` loads the client for HTTP when it is called first, which takes a while: that is to be in a thread.
+    `get_sender` loads the client for a type of sinks when it is called first, which takes a while: that is to be in a
+    thread.
     `open_secrets` and `pause_sink` are called in a thread, too. `reading_subject` says with whose permissions the
     events of a sink are read.
     """
@@ -100,7 +92,7 @@ class CourierParts(Struct, frozen=True, kw_only=True):
     streams: SubscriptionStreams
     coordination: Coordination
     clock: Clock
-    get_sender: Callable[[], Sender]
+    get_sender: Callable[[SinkType], Sender]
     threads: Executor
     metrics: Metrics
     open_secrets: Callable[[Sink], SinkSecrets]
@@ -143,17 +135,6 @@ def event_filter(condition: str | None) -> AcceptsEvent | None:
             return True
 
     return accepts
-
-
-async def send_signed(
-    sender: Sender, sink: Sink, secrets: SinkSecrets, message: Message, now: datetime, timeout_seconds: float
-) -> Answer:
-    headers = {
-        **secrets.headers,
-        "content-type": message.content_type,
-        **signature_headers(message.id, message.body, secrets.signing, now),
-    }
-    return await sender.send(sink.url, message.body, headers, timeout_seconds)
 
 
 class Courier:
@@ -304,6 +285,7 @@ class DeliveryTally:
             self.last_success_at = attempt.at
         else:
             self.failures += 1
+            self.events += attempt.answer.delivered
             self.last_failure = attempt
 
     def measure_rate(self, now: float) -> None:
@@ -435,20 +417,24 @@ class Delivery:
         task.add_done_callback(self._work.discard)
 
     async def _attempt(self, number: int, batch: DeliveryBatch) -> None:
-        sink, now = self._sink, self._parts.clock.now()
-        message = message_of(batch, sink.subscription_id, sink.format)
+        sink = self._sink
+        attempt = Attempt(
+            sink=sink,
+            secrets=self._secrets,
+            message_id=batch.id_for(sink.subscription_id),
+            batch=batch,
+            now=self._parts.clock.now(),
+            timeout_seconds=float(sink.timeout_seconds),
+        )
         begun_at = self._parts.clock.monotonic()
         try:
-            answer = await send_signed(
-                self._parts.get_sender(), sink, self._secrets, message, now, float(sink.timeout_seconds)
-            )
+            answer = await self._parts.get_sender(sink.type).deliver(attempt)
         except Exception as error:  # a batch without an answer would never be sent again
             log.exception("An attempt for the sink of subscription %s failed", sink.subscription_id)
             answer = Answer(None, f"{type(error).__name__}: {error}")
-        seconds = self._parts.clock.monotonic() - begun_at
-        self._end_attempt(number, batch, answer, len(message.body), seconds)
+        self._end_attempt(number, batch, answer, self._parts.clock.monotonic() - begun_at)
 
-    def _end_attempt(self, number: int, batch: DeliveryBatch, answer: Answer, size: int, seconds: float) -> None:
+    def _end_attempt(self, number: int, batch: DeliveryBatch, answer: Answer, seconds: float) -> None:
         verdict = verdict_of(answer)
         self._parts.metrics.sink_attempts.add(1, verdict.name.lower())
         now, count = self._parts.clock.now(), batch.count
@@ -456,6 +442,7 @@ class Delivery:
         self._tally.record(record, verdict)
         if verdict is Verdict.DELIVERED:
             newest = batch.runs[-1].stored_at(-1)
+            size = sum(run.size for run in batch.runs)
             self._figures.record_sent_batch(batch.partition.event_type, count, size, newest)
             if self._parts.clock.monotonic() >= self._figures.next_report_at:
                 self._figures.report()

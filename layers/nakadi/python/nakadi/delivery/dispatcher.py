@@ -19,11 +19,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nakadi.delivery.answers import Answer
-from nakadi.delivery.bodies import trial_message
-from nakadi.delivery.courier import Courier, CourierParts, Sender, send_signed
+from nakadi.delivery.courier import Courier, CourierParts
+from nakadi.delivery.senders import Attempt, Sender
 from nakadi.delivery.sinks import SinkRepository
 from nakadi.model.outcomes import TryLater
-from nakadi.model.sink import DeliveryReport, Sink
+from nakadi.model.sink import DeliveryReport, Sink, SinkType
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Dispatcher:
         self._couriers: dict[str, tuple[Courier, asyncio.Task[None]]] = {}
         self._reported: dict[str, DeliveryReport] = {}
         self._process_id = ""
-        self._sender: Sender | None = None
+        self._senders: dict[SinkType, Sender] = {}
 
     async def run(self) -> None:
         """Deliver until this is cancelled; then let the attempts under way come to their end."""
@@ -87,7 +87,7 @@ class Dispatcher:
         loop = self._loop
         if loop is None:
             raise TryLater(NOT_DELIVERING_MESSAGE)
-        self._sender = self._parts.get_sender()
+        self._senders[sink.type] = self._parts.get_sender(sink.type)
         trial: Future[Answer] = asyncio.run_coroutine_threadsafe(self._send_trial(sink), loop)
         seconds = min(float(sink.timeout_seconds), MAX_TRIAL_SECONDS)
         try:
@@ -99,9 +99,15 @@ class Dispatcher:
     async def _send_trial(self, sink: Sink) -> Answer:
         parts = self._parts
         secrets = await asyncio.get_running_loop().run_in_executor(parts.threads, parts.open_secrets, sink)
-        message = trial_message(f"msg_{uuid4().hex}", sink.format)
-        seconds = min(float(sink.timeout_seconds), MAX_TRIAL_SECONDS)
-        return await send_signed(parts.get_sender(), sink, secrets, message, parts.clock.now(), seconds)
+        attempt = Attempt(
+            sink=sink,
+            secrets=secrets,
+            message_id=f"msg_{uuid4().hex}",
+            batch=None,
+            now=parts.clock.now(),
+            timeout_seconds=min(float(sink.timeout_seconds), MAX_TRIAL_SECONDS),
+        )
+        return await parts.get_sender(sink.type).deliver(attempt)
 
     # Looking
 
@@ -122,7 +128,8 @@ class Dispatcher:
         active = {name: each for name, each in known.items() if each.pause is None}
         if not active:
             return _Look(self._process_id, {}, known)
-        self._sender = self._parts.get_sender()
+        for each in {sink.type for sink in active.values()}:
+            self._senders[each] = self._parts.get_sender(each)
         # The lease first: what is computed from the leases has this process among them.
         name = self._parts.streams.ensure_process_lease()
         processes = {*self._live_processes(), name}
@@ -154,8 +161,9 @@ class Dispatcher:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if self._sender is not None:
-                await self._sender.close()
+            # Closed, they are not used again: a process delivers until it ends.
+            for sender in tuple(self._senders.values()):
+                await sender.close()
 
     # Reporting
 

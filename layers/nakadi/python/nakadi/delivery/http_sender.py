@@ -19,6 +19,9 @@ import aiohttp
 
 from nakadi.delivery.addresses import AddressRules
 from nakadi.delivery.answers import MAX_ANSWER_CHARACTERS, Answer, parse_retry_after
+from nakadi.delivery.bodies import message_of
+from nakadi.delivery.senders import Attempt
+from nakadi.delivery.signing import signature_headers
 
 MAX_ANSWER_BYTES = 2000
 # How long the rest of an answer is waited for, behind its status.
@@ -48,6 +51,16 @@ class HttpSender:
     async def close(self) -> None:
         if self._opened is not None:
             await self._opened.close()
+
+    async def deliver(self, attempt: Attempt) -> Answer:
+        """Post a batch, signed."""
+        message, secrets = message_of(attempt), attempt.secrets
+        headers = {
+            **secrets.headers,
+            "content-type": message.content_type,
+            **signature_headers(attempt.message_id, message.body, secrets.signing, attempt.now),
+        }
+        return await self.send(attempt.sink.target, message.body, headers, attempt.timeout_seconds)
 
     async def send(self, url: str, body: bytes, headers: Mapping[str, str], timeout_seconds: float) -> Answer:
         """Send a body, and return what came of it. Raises nothing."""

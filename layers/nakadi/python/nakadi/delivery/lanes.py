@@ -170,6 +170,20 @@ class Lane:
         self.commit_due_at, self._last_commit_at, self.is_committing = inf, now, True
         return position
 
+    def end_partly_delivered(self, delivered: int, *, is_blamed: bool, due_at: Callable[[int], float]) -> None:
+        """The first events are delivered, and are to be committed; the next one was not.
+
+        If the sink failed at that one, it goes by itself next. What came before does not count as an attempt of it.
+        """
+        batch = self._require_batch()
+        head, rest = _split_runs(batch.runs, delivered)
+        self._put_back(rest)
+        self.suspects, self.tries, self.failures = int(is_blamed), 1, 0
+        self.due_at = due_at(self.tries)
+        self.delivered = head[-1].end
+        self.commit_due_at = self._last_commit_at + MAX_COMMIT_WAIT_SECONDS
+        self._enter_state_after(LaneFact.FAILED)
+
     def end_failed(self, *, is_blamed: bool, due_at: Callable[[int], float], max_event_attempts: int | None) -> None:
         """The batch was not delivered. `due_at` says when the attempt after so many tries has its time."""
         batch = self._require_batch()
@@ -190,10 +204,13 @@ class Lane:
     def _halve(self, batch: DeliveryBatch) -> None:
         """Send fewer events next time. That is no new try of them: the pauses begin again."""
         self.suspects = batch.count
-        self._runs.extendleft(reversed(batch.runs))
-        self._count += batch.count
-        self.batch = None
+        self._put_back(batch.runs)
         self.tries = self.failures = 0
+
+    def _put_back(self, runs: Sequence[EventRun]) -> None:
+        self._runs.extendleft(reversed(runs))
+        self._count += sum(run.count for run in runs)
+        self.batch = None
 
     def _take_runs(self, count: int) -> tuple[EventRun, ...]:
         taken: list[EventRun] = []
@@ -220,6 +237,19 @@ class Lane:
     def _enter_state_after(self, fact: LaneFact) -> None:
         following = following_states(LANE_TRANSITIONS, self.state, fact)
         self.state = following[0] if len(following) == 1 else (LaneState.READY if self._count else LaneState.EMPTY)
+
+
+def _split_runs(runs: Sequence[EventRun], count: int) -> tuple[Sequence[EventRun], Sequence[EventRun]]:
+    """The first `count` events, and the rest."""
+    head: list[EventRun] = []
+    rest = list(runs)
+    while rest and rest[0].count <= count:
+        head.append(rest.pop(0))
+        count -= head[-1].count
+    if rest and count:
+        first, rest[0] = rest[0].split(count)
+        head.append(first)
+    return head, rest
 
 
 def _events_within(run: EventRun, size: int) -> int:
@@ -276,6 +306,8 @@ class DeliverySession:
                 self._fail(lane, answer, now, is_blamed=False)
                 self.pause_reason = GONE_REASON
                 self._enter_state_after(DeliveryFact.STOPPED)
+            case verdict if answer.delivered:
+                self._keep_part(lane, answer, now, verdict)
             case verdict:
                 self._fail(lane, answer, now, is_blamed=verdict is Verdict.FAILED)
         return [*self._due_commits(lane, now), *self._next_attempts(now)]
@@ -315,9 +347,20 @@ class DeliverySession:
 
     # Inside
 
-    def _fail(self, lane: Lane, answer: Answer, now: float, *, is_blamed: bool) -> None:
+    def _keep_part(self, lane: Lane, answer: Answer, now: float, verdict: Verdict) -> None:
+        self._obey_retry_after(answer, now)
+        lane.end_partly_delivered(
+            answer.delivered,
+            is_blamed=verdict is Verdict.FAILED,
+            due_at=lambda tries: now + pause_seconds(tries, self._pick_share()),
+        )
+
+    def _obey_retry_after(self, answer: Answer, now: float) -> None:
         if answer.retry_after_seconds is not None:
             self._hold_until = max(self._hold_until, now + answer.retry_after_seconds)
+
+    def _fail(self, lane: Lane, answer: Answer, now: float, *, is_blamed: bool) -> None:
+        self._obey_retry_after(answer, now)
         lane.end_failed(
             is_blamed=is_blamed,
             due_at=lambda tries: now + pause_seconds(tries, self._pick_share()),

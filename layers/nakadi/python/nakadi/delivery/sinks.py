@@ -286,8 +286,8 @@ class Sinks(Struct, frozen=True, kw_only=True):
         now = now_in_milliseconds(self.clock)
         return Sink(
             subscription_id=subscription_id,
-            type=SinkType.HTTP,
-            url=draft.url or "",
+            type=SinkType(draft.type or ""),
+            target=draft.target or "",
             header_names=tuple(draft.headers),
             sealed=sealed,
             format=draft.format,

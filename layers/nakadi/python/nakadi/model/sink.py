@@ -15,6 +15,16 @@ class SinkType(StrEnum):
     HTTP = "http"
 
 
+TARGET_MEMBERS: Mapping[SinkType, str] = {SinkType.HTTP: "url"}
+"""The member of a sink that says where to: each type calls it by its own name."""
+
+
+def target_member(sink_type: str | None) -> str:
+    """The member of a sink of this type that says where to; that of `http` for a type that there is not."""
+    known: Mapping[str, str] = {each.value: member for each, member in TARGET_MEMBERS.items()}
+    return known.get(sink_type or "", TARGET_MEMBERS[SinkType.HTTP])
+
+
 class SinkFormat(StrEnum):
     NAKADI = "nakadi"
     CLOUDEVENTS = "cloudevents"
@@ -31,12 +41,13 @@ class SinkDraft(Struct, frozen=True, kw_only=True):
     """A sink as a client sends it; missing members have their defaults here.
 
     `filter` is a condition on events, as in `schemas.conditions`; without one, all events are delivered.
+    `target` is what the member of its type in `TARGET_MEMBERS` says.
     `secret` is `generated`, one of the client's own, or None: then a new sink gets a secret, and an existing one keeps
     its own.
     """
 
     type: str | None = None
-    url: str | None = None
+    target: str | None = None
     secret: str | None = None
     headers: Mapping[str, str | None] = field(default_factory=dict)
     format: SinkFormat = SinkFormat.NAKADI
@@ -54,7 +65,7 @@ class SinkPause(Struct, frozen=True):
 
 
 class Sink(Struct, frozen=True, kw_only=True):
-    """A registered sink; a subscription has at most one.
+    """A registered sink; a subscription has at most one. `target` is where to, a URL for one.
 
     `sealed` holds `SinkSecrets`, which only the broker's key opens. Events are read with the permissions of `subject`,
     who registered the sink. `configured_at` is when anything but the pause changed. `revision` counts the writes.
@@ -62,7 +73,7 @@ class Sink(Struct, frozen=True, kw_only=True):
 
     subscription_id: str
     type: SinkType
-    url: str
+    target: str
     header_names: tuple[str, ...]
     sealed: str
     format: SinkFormat

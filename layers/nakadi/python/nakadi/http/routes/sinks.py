@@ -21,6 +21,7 @@ from nakadi.model.sink import (
     Sink,
     SinkDraft,
     SinkFormat,
+    target_member,
 )
 
 TrySink = Callable[[Sink], Answer]
@@ -33,9 +34,10 @@ def sink_draft(body: ObjectReader) -> SinkDraft:
         found = body.integer(name, bits=32)
         return default if found is None else found
 
+    sink_type = body.text("type")
     return SinkDraft(
-        type=body.text("type"),
-        url=body.text("url"),
+        type=sink_type,
+        target=body.text(target_member(sink_type)),
         secret=body.text("secret"),
         headers=body.text_mapping("headers") or {},
         format=body.enum_value("format", SinkFormat) or SinkFormat.NAKADI,
@@ -102,7 +104,7 @@ def sink_view(sink: Sink, report: DeliveryReport | None = None) -> View:
     """A sink without what is secret: its secret, and the values of its headers."""
     view: View = {
         "type": sink.type,
-        "url": sink.url,
+        target_member(sink.type): sink.target,
         "headers": dict.fromkeys(sink.header_names, HIDDEN_VALUE),
         "format": sink.format,
         "batch_limit": sink.batch_limit,

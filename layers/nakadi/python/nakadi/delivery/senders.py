@@ -1,0 +1,41 @@
+"""The port to sinks: what brings a delivery to a sink of one type, and says what came of it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Protocol
+
+from msgspec import Struct
+
+from nakadi.delivery.answers import Answer
+from nakadi.delivery.lanes import DeliveryBatch
+from nakadi.model.sink import Sink, SinkSecrets
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """An attempt to deliver a batch, or a trial, which has no batch.
+
+    `message_id` is the same for the same events, however often and by whichever process they are sent.
+    """
+
+    sink: Sink
+    secrets: SinkSecrets
+    message_id: str
+    batch: DeliveryBatch | None
+    now: datetime
+    timeout_seconds: float
+
+
+class Sender(Protocol):
+    """Delivers to all sinks of one type. It is used, and closed, on one event loop.
+
+    * `Answer` says that a batch is delivered only when the sink has taken in all of it.
+    * Events of a batch may be delivered in parts, but never two events of the same key in another order.
+    * An attempt ends soon after its `timeout_seconds`, whatever the sink does.
+    """
+
+    async def deliver(self, attempt: Attempt) -> Answer:
+        """Send a batch or a trial, and return what came of it. Raises nothing."""
+
+    async def close(self) -> None:
+        """Close all connections."""
