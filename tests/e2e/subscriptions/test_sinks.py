@@ -123,7 +123,7 @@ def test_a_filter_is_a_condition(api, receiver):
     """What is none is refused, with its place. (X34)"""
     subscription = create_subscription(api)
     answer = api.put(path(subscription), json=a_sink(receiver, filter="n = 1"))
-    assert "filter The condition is invalid at character 3" in problem(answer, 422)
+    assert 'Field "filter" The condition is invalid at character 3' in problem(answer, 422)
 
 
 def test_cloudevents(api, receiver):
