@@ -106,6 +106,29 @@ def test_a_wrong_sink_makes_no_subscription(api):
     assert api.get("/subscriptions", params={"event_type": name}).json()["items"] == []
 
 
+def test_deliveries_fail_on_demand():
+    """So that a receiver can be tested: an answer that is lost makes the same batch come again, under its id. (X12)"""
+    with (
+        Receiver() as receiver,
+        Broker(**ON_LOOPBACK) as broker,
+        httpx.Client(base_url=broker.url, timeout=PATIENCE) as api,
+    ):
+        subscription = create_subscription(api, read_from="begin")
+        [name] = subscription["event_types"]
+        broker.faults.fail_deliveries(500, event_type="another", times=100)
+        broker.faults.fail_deliveries(503, event_type=name, partition="0", times=2)
+        broker.faults.lose_answers(event_type=name)
+        broker.faults.delay_deliveries(0.01)
+        publish(api, name, 2)
+        register(api, subscription, receiver)
+        assert numbers(receiver.wait_for(4)) == [0, 1, 0, 1]
+        assert len({each.headers["webhook-id"] for each in receiver.received}) == 1
+        until(lambda: cursors(api, subscription)[name, "0"] == offset_text(1))
+        until(lambda: deliveries(api, subscription)["failed_attempts"] == 3)
+        attempts = deliveries(api, subscription)["recent_attempts"]
+        assert [each["status"] for each in attempts] == [204, None, 503, 503]
+
+
 def test_a_filter_leaves_events_out_and_commits_them(api, receiver):
     """Batches have only events that meet the condition; the others count as consumed. (X34)"""
     subscription = create_subscription(api, read_from="begin")

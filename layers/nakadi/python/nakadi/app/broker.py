@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from nakadi.app.deliveries import DeliveryServices
     from nakadi.app.registration import RegistrationServices
     from nakadi.app.subscriptions import SubscriptionRequests, SubscriptionServices
+    from nakadi.delivery.senders import Sender
     from nakadi.event_types.housekeeping import Housekeeping
     from nakadi.event_types.lost_events import LostEventsRecovery
     from nakadi.event_types.table_lag import TableLagMonitor
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ReportDroppedKpis = Callable[[int], None]
+WrapSender = Callable[["Sender"], "Sender"]
 
 CLOSED_IN_ORDER = (
     "delivery_services",
@@ -74,13 +76,15 @@ def open_broker(
     clock: Clock | None = None,
     wrap_log: WrapLog = lambda log: log,
     *,
+    wrap_sender: WrapSender = lambda sender: sender,
     counter: ChangeCounter | None = None,
     committer: socket | None = None,
 ) -> BrokerServices:
     """Open the stores and logs that the settings name. The other parts are created when somebody first asks for them.
 
-    `wrap_log` may wrap the event log, for example to inject faults. A broker of several processes passes the `counter`
-    of their changes. All of its processes but the committing one also pass the `committer`, a connection to that one.
+    `wrap_log` may wrap the event log, for example to inject faults, and `wrap_sender` what delivers to sinks. A broker
+    of several processes passes the `counter` of their changes. All of its processes but the committing one also pass
+    the `committer`, a connection to that one.
     """
     clock = clock or SystemClock()
     authenticate = make_authentication(settings, clock)
@@ -109,6 +113,7 @@ def open_broker(
         metrics=metrics,
     )
     metrics.find_deleted = broker.find_deleted_event_types
+    broker.wrap_sender = wrap_sender
     return broker
 
 
@@ -119,6 +124,7 @@ class BrokerServices(BrokerCore):
     from those of event types down to housekeeping.
     """
 
+    wrap_sender: WrapSender
     _report_dropped_kpis: ReportDroppedKpis | None = None
 
     read_metrics: Callable[[], Metrics] | None = None
@@ -407,6 +413,7 @@ class BrokerServices(BrokerCore):
             get_coordination=lambda: self.coordination,
             get_streams=lambda: self.subscription_streams,
             get_kpi_collector=lambda: self.kpi_collector,
+            wrap_sender=self.wrap_sender,
         )
 
     @cached_property

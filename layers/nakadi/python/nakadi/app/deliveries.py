@@ -47,6 +47,7 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
     get_coordination: Callable[[], Coordination]
     get_streams: Callable[[], SubscriptionStreams]
     get_kpi_collector: Callable[[], KpiCollector]
+    wrap_sender: Callable[[Sender], Sender]
 
     @cached_property
     def safe(self) -> SinkSafe | None:
@@ -90,7 +91,7 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
     def _get_sender(self, sink_type: SinkType) -> Sender:
         # Two threads may open one at the same time: the first that is kept is used, and the other has opened nothing.
         found = self._senders.get(sink_type)
-        return found or self._senders.setdefault(sink_type, SENDERS[sink_type](self))
+        return found or self._senders.setdefault(sink_type, self.wrap_sender(SENDERS[sink_type](self)))
 
     @cached_property
     def dispatcher(self) -> Dispatcher:

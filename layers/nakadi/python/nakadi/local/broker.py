@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
@@ -9,7 +10,7 @@ from datetime import datetime
 from enum import Enum, auto
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct
 
@@ -17,6 +18,7 @@ from nakadi.app.broker import open_broker
 from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.common.waiting import CallThreads, ThreadCall
+from nakadi.delivery.answers import Answer
 from nakadi.http.asgi import RequestLimits
 from nakadi.http.console import with_console
 from nakadi.local.serving import ServerThread, run_chores
@@ -30,6 +32,9 @@ from nakadi.ports.event_log import (
     UnknownTopic,
 )
 
+if TYPE_CHECKING:
+    from nakadi.delivery.senders import Attempt, Sender
+
 INTERNAL_ERROR_MESSAGE = "internal error"
 TIMED_OUT_MESSAGE = "timed out"
 
@@ -41,6 +46,9 @@ class _FaultKind(Enum):
     THROTTLE = auto()
     THROTTLE_READS = auto()
     REPEAT = auto()
+    FAIL_DELIVERY = auto()
+    LOSE_ANSWER = auto()
+    DELAY_DELIVERY = auto()
 
 
 class _FaultOrder(Struct, eq=False):
@@ -51,6 +59,7 @@ class _FaultOrder(Struct, eq=False):
     reason: str = ""
     delay_seconds: float = 0.0
     repeated_events: int = 0
+    status: int = 0
 
 
 class Faults:
@@ -107,8 +116,24 @@ class Faults:
         """Let the next reads that find events begin with so many earlier ones, which were delivered before."""
         self._add_order(_FaultOrder(_FaultKind.REPEAT, event_type, partition, times, repeated_events=events))
 
+    def fail_deliveries(
+        self, status: int = 500, *, event_type: str | None = None, partition: str | None = None, times: int = 1
+    ) -> None:
+        """Let the next deliveries to sinks be answered with this status; the sinks are not called."""
+        self._add_order(_FaultOrder(_FaultKind.FAIL_DELIVERY, event_type, partition, times, status=status))
+
+    def lose_answers(self, *, event_type: str | None = None, partition: str | None = None, times: int = 1) -> None:
+        """Deliver the next batches to sinks, and lose the answers: they get these events again."""
+        self._add_order(_FaultOrder(_FaultKind.LOSE_ANSWER, event_type, partition, times))
+
+    def delay_deliveries(
+        self, seconds: float, *, event_type: str | None = None, partition: str | None = None, times: int = 1
+    ) -> None:
+        """Let the next deliveries to sinks wait so long before they begin."""
+        self._add_order(_FaultOrder(_FaultKind.DELAY_DELIVERY, event_type, partition, times, delay_seconds=seconds))
+
     def stop(self) -> None:
-        """Let everything fail until `resume`."""
+        """Let every use of the event log fail until `resume`."""
         self._stopped = True
 
     def resume(self) -> None:
@@ -140,6 +165,17 @@ class Faults:
             orders = [order for order in self._orders if order.kind in kinds]
         for order in orders:
             if self._applies_to(order, topic, partition) and self._use_once(order):
+                return order
+        return None
+
+    def take_delivery_fault(self, event_type: str, partition: str) -> _FaultOrder | None:
+        """The first order for deliveries of a partition; one time less of it is left."""
+        kinds = (_FaultKind.FAIL_DELIVERY, _FaultKind.LOSE_ANSWER, _FaultKind.DELAY_DELIVERY)
+        with self._lock:
+            orders = [order for order in self._orders if order.kind in kinds]
+        for order in orders:
+            is_meant = order.event_type in (None, event_type) and order.partition in (None, partition)
+            if is_meant and self._use_once(order):
                 return order
         return None
 
@@ -275,6 +311,30 @@ class FaultyLog:
         return EventSlice((*again, *found.events), found.next_offset)
 
 
+class FaultySender:
+    """Delivers to sinks, and carries out the orders of `Faults`."""
+
+    def __init__(self, sender: Sender, faults: Faults) -> None:
+        self._sender = sender
+        self._faults = faults
+
+    async def deliver(self, attempt: Attempt) -> Answer:
+        order = None
+        if attempt.batch is not None:
+            partition = attempt.batch.partition
+            order = self._faults.take_delivery_fault(partition.event_type, partition.partition)
+        if order is None:
+            return await self._sender.deliver(attempt)
+        if order.kind is _FaultKind.FAIL_DELIVERY:
+            return Answer(order.status, "It failed on purpose")
+        await asyncio.sleep(order.delay_seconds)
+        answer = await self._sender.deliver(attempt)
+        return Answer(None, "Its answer was lost on purpose") if order.kind is _FaultKind.LOSE_ANSWER else answer
+
+    async def close(self) -> None:
+        await self._sender.close()
+
+
 class Broker:
     """A broker on a free port of this machine, in memory, for as long as the `with` block takes.
 
@@ -282,12 +342,17 @@ class Broker:
     `registry="sqlite:///path"` and `event_log="sqlite:///path"` what it learns is kept.
 
     `faults` lets things go wrong on purpose, so that a client's handling of them can be tested:
-    `broker.faults.refuse(event_type="order.placed", partition="1", times=2)`.
+    `broker.faults.refuse(event_type="order.placed", partition="1", times=2)`. A receiver of deliveries is tested with
+    `broker.faults.lose_answers()`.
     """
 
     def __init__(self, *, host: str = "127.0.0.1", port: int = 0, **settings: Any) -> None:
         self.faults = Faults(self._topics_of)
-        self._inside = open_broker(Settings(**settings), wrap_log=lambda log: FaultyLog(log, self.faults))
+        self._inside = open_broker(
+            Settings(**settings),
+            wrap_log=lambda log: FaultyLog(log, self.faults),
+            wrap_sender=lambda sender: FaultySender(sender, self.faults),
+        )
         try:
             self._inside.prepare_for_requests()
             limits = RequestLimits(max_memory_bytes=self._inside.settings.max_request_memory_bytes)
