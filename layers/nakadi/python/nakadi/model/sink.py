@@ -87,6 +87,11 @@ class Sink(Struct, frozen=True, kw_only=True):
     pause: SinkPause | None = None
     revision: int = 0
 
+    @property
+    def target_by_member(self) -> Mapping[str, str]:
+        """Where to, under the name that its type has for it."""
+        return {target_member(self.type): self.target}
+
 
 class SigningSecret(Struct, frozen=True):
     """A secret that deliveries are signed with, until it expires."""

@@ -104,7 +104,7 @@ def sink_view(sink: Sink, report: DeliveryReport | None = None) -> View:
     """A sink without what is secret: its secret, and the values of its headers."""
     view: View = {
         "type": sink.type,
-        target_member(sink.type): sink.target,
+        **sink.target_by_member,
         "headers": dict.fromkeys(sink.header_names, HIDDEN_VALUE),
         "format": sink.format,
         "batch_limit": sink.batch_limit,
