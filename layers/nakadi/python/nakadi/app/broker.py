@@ -413,6 +413,7 @@ class BrokerServices(BrokerCore):
             get_coordination=lambda: self.coordination,
             get_streams=lambda: self.subscription_streams,
             get_kpi_collector=lambda: self.kpi_collector,
+            get_publisher=lambda: self.publisher,
             wrap_sender=self.wrap_sender,
         )
 

@@ -31,12 +31,14 @@ if TYPE_CHECKING:
     from nakadi.delivery.dispatcher import Dispatcher
     from nakadi.delivery.senders import Sender
     from nakadi.http.views import View
+    from nakadi.publishing.publisher import Publisher
     from nakadi.publishing.system_events import KpiCollector
     from nakadi.streaming.driver import StreamFigures
     from nakadi.subscriptions.stream.streams import SubscriptionStreams
 
 # Opening streams, and writing reports; a sink that waits for a thread waits for nothing else.
 DELIVERY_THREAD_COUNT = 4
+PUBLISHING_THREAD_COUNT = 8
 
 
 class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
@@ -47,6 +49,7 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
     get_coordination: Callable[[], Coordination]
     get_streams: Callable[[], SubscriptionStreams]
     get_kpi_collector: Callable[[], KpiCollector]
+    get_publisher: Callable[[], Publisher]
     wrap_sender: Callable[[Sender], Sender]
 
     @cached_property
@@ -109,7 +112,7 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
             metrics=core.metrics,
             open_secrets=safe.open,
             pause_sink=self._pause_sink,
-            reading_subject=self._reading_subject,
+            reading_subject=self.subject_of,
             new_figures=self._new_figures,
         )
         dispatcher = Dispatcher(self.repository, parts, LeaseWatch(coordination, core.clock).live_holders)
@@ -139,7 +142,7 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
                 pause = SinkPause(reason, now_in_milliseconds(self.core.clock))
                 self.repository.write_pause(current, pause)
 
-    def _reading_subject(self, sink: Sink) -> Subject:
+    def subject_of(self, sink: Sink) -> Subject:
         """The subject that registered the sink. If it was trusted only because authentication was off, it no longer
         is.
         """
@@ -158,5 +161,15 @@ def _open_http_sender(services: DeliveryServices) -> Sender:
     return HttpSender(services.address_rules, services.core.clock.now)
 
 
-SENDERS: Mapping[SinkType, Callable[[DeliveryServices], Sender]] = {SinkType.HTTP: _open_http_sender}
+def _open_event_type_sender(services: DeliveryServices) -> Sender:
+    from nakadi.delivery.event_type_sender import EventTypeSender
+
+    threads = ThreadPoolExecutor(PUBLISHING_THREAD_COUNT, thread_name_prefix="nakadi-copying")
+    return EventTypeSender(services.get_publisher().publish, threads, services.subject_of)
+
+
+SENDERS: Mapping[SinkType, Callable[[DeliveryServices], Sender]] = {
+    SinkType.HTTP: _open_http_sender,
+    SinkType.EVENT_TYPE: _open_event_type_sender,
+}
 """What delivers to sinks of each type. The client that it needs is loaded with the first sink of the type."""

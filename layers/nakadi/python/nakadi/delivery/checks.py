@@ -10,8 +10,8 @@ from urllib.parse import SplitResult, urlsplit
 from nakadi.delivery.addresses import AddressRules, is_address
 from nakadi.delivery.signing import SECRET_BYTES, is_secret
 from nakadi.model.outcomes import Violation, Violations
-from nakadi.model.sink import GENERATED_SECRET, SinkDraft, SinkType, target_member
-from nakadi.openapi.checks import openapi_violations
+from nakadi.model.sink import GENERATED_SECRET, SinkDraft, SinkFormat, SinkType, target_member
+from nakadi.openapi.checks import NULL_REFUSED_MESSAGE, openapi_violations
 from nakadi.schemas.conditions import BadCondition, parse_condition
 
 MAX_HEADERS = 20
@@ -56,7 +56,11 @@ def _body_of_draft(draft: SinkDraft) -> dict[str, Any]:
 def _rule_violations(draft: SinkDraft, schemes: Collection[str], rules: AddressRules) -> Iterator[Violation]:
     if draft.type not in (None, *SinkType):
         yield Violation("type", f"must be {' or '.join(SinkType)}")
-    if draft.target:
+    if draft.target is None:
+        yield Violation(target_member(draft.type), NULL_REFUSED_MESSAGE)
+    elif draft.type == SinkType.EVENT_TYPE:
+        yield from event_type_violations(draft)
+    elif draft.target:
         yield from url_violations(draft.target, schemes, rules)
     yield from header_violations(draft.headers)
     if draft.filter is not None:
@@ -65,6 +69,16 @@ def _rule_violations(draft: SinkDraft, schemes: Collection[str], rules: AddressR
         yield Violation(
             "secret", f"must be generated, or whsec_ and {SECRET_BYTES[0]} to {SECRET_BYTES[-1]} bytes in Base64"
         )
+
+
+def event_type_violations(draft: SinkDraft) -> Iterator[Violation]:
+    """What an event type is published to has no headers and no signature, and its events are as they were."""
+    if draft.headers:
+        yield Violation("headers", "must not be there: an event type has no headers")
+    if draft.secret:
+        yield Violation("secret", "must not be there: what is published is not signed")
+    if draft.format is not SinkFormat.NAKADI:
+        yield Violation("format", "must be nakadi for an event type")
 
 
 def url_violations(url: str, schemes: Collection[str], rules: AddressRules) -> Iterator[Violation]:

@@ -55,6 +55,7 @@ ROTATION_OVERLAP = timedelta(hours=24)
 
 PAUSED_BY_CLIENT = "it was paused"
 
+UNSIGNED_MESSAGE = "Deliveries to a sink of this type are not signed"
 NOT_AVAILABLE_MESSAGE = "This broker does not deliver to sinks"
 
 _sinks = Converter(Sink)
@@ -174,7 +175,9 @@ class Sinks(Struct, frozen=True, kw_only=True):
         except Violations as error:
             within = (Violation(f"sink.{each.path}", each.message) for each in error.violations)
             raise Violations(tuple(within)) from error
-        self._require_readable(event_types, subject)
+        names = tuple(event_types)
+        self._require_readable(names, subject)
+        self._require_writable_target(draft, names, subject)
 
     def put_if_missing(self, subscription_id: str, draft: SinkDraft, subject: Subject) -> StoredSink:
         """The sink that is there; without one, register this."""
@@ -195,6 +198,7 @@ class Sinks(Struct, frozen=True, kw_only=True):
                 subscription_id, subject, Operation.VIEW, Operation.READ, Operation.ADMIN
             )
             self._require_readable(subscription.event_types, subject)
+            self._require_writable_target(draft, subscription.event_types, subject)
             old = self.repository.find(subscription_id)
             secrets, generated = self._secrets_of_draft(draft, None if old is None else safe.open(old))
             new = self._sink_of_draft(draft, subscription_id, safe.seal(subscription_id, secrets), subject, old)
@@ -227,6 +231,8 @@ class Sinks(Struct, frozen=True, kw_only=True):
 
         def rotated(sink: Sink) -> Sink:
             secrets = safe.open(sink)
+            if not secrets.signing:
+                raise Invalid(UNSIGNED_MESSAGE)
             newest = secrets.signing[0]
             kept = SigningSecret(newest.value, now + ROTATION_OVERLAP)
             signing = (SigningSecret(generated), kept)
@@ -267,6 +273,19 @@ class Sinks(Struct, frozen=True, kw_only=True):
         for found in filter(None, map(self.event_types.find, names)):
             self.permissions.require(Operation.READ, found.resource, subject)
 
+    def _require_writable_target(self, draft: SinkDraft, event_types: Collection[str], subject: Subject) -> None:
+        """An event type that is published to exists, is another one, and takes events from the subject."""
+        if draft.type != SinkType.EVENT_TYPE:
+            return
+        name = draft.target or ""
+        if name in event_types:
+            raise Violations((Violation("name", "must not be an event type of the subscription"),))
+        found = self.event_types.find(name)
+        if found is None:
+            raise Violations((Violation("name", "must be an event type"),))
+        self.permissions.require_producer(subject, name)
+        self.permissions.require(Operation.WRITE, found.resource, subject)
+
     def _require_safe(self) -> SinkSafe:
         if self.safe is None:
             raise Invalid(NOT_AVAILABLE_MESSAGE)
@@ -274,8 +293,10 @@ class Sinks(Struct, frozen=True, kw_only=True):
 
     def _secrets_of_draft(self, draft: SinkDraft, old: SinkSecrets | None) -> tuple[SinkSecrets, str | None]:
         """What is to be sealed, and the secret that was generated, if one was."""
+        if draft.type == SinkType.EVENT_TYPE:
+            return SinkSecrets((), {}), None
         headers = {name: value or "" for name, value in draft.headers.items()}
-        if draft.secret is None and old is not None:
+        if draft.secret is None and old is not None and old.signing:
             return SinkSecrets(old.signing, headers), None
         generated = generate_secret() if draft.secret in (None, GENERATED_SECRET) else None
         return SinkSecrets((SigningSecret(generated or draft.secret or ""),), headers), generated

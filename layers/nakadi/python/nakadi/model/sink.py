@@ -13,9 +13,11 @@ from nakadi.model.authorization import Subject
 
 class SinkType(StrEnum):
     HTTP = "http"
+    EVENT_TYPE = "event-type"
+    """Another event type of this broker."""
 
 
-TARGET_MEMBERS: Mapping[SinkType, str] = {SinkType.HTTP: "url"}
+TARGET_MEMBERS: Mapping[SinkType, str] = {SinkType.HTTP: "url", SinkType.EVENT_TYPE: "name"}
 """The member of a sink that says where to: each type calls it by its own name."""
 
 
