@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.support import everything
+from tests.support import everything, group_ends
 
 # However long a busy machine takes for an example. `make test` has the same examples each time; `make test-all` has new
 # ones, which follow from its seed.
@@ -34,7 +34,7 @@ if not os.access(Path.home(), os.W_OK):
 
 # What takes long to begin is begun in one process: a Spark session, the deployment on this machine, templates, several
 # workers, a Kafka, a browser. What takes longest goes first.
-TOGETHER = ("glue_jobs", "aws-local", "infra", "two-workers", "kafka", "console")
+TOGETHER = ("glue_jobs", "aws-local", "aws-local subscriptions", "infra", "two-workers", "kafka", "console")
 
 # They go with the jobs, for the sake of their Spark.
 WITH_SPARK = ("tests/docs/test_analytics.py", "tests/e2e/test_jobs.py")
@@ -44,16 +44,31 @@ class ByFile(LoadScopeScheduling):
     """A process takes a whole file, for its tests share what they began."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return group(nodeid)
+        return group(nodeid, splits_aws_local(self.config))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
     return ByFile(config, log)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(group_ends)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """What a test draws without a generator of its own depends on the seed of the run and on the test alone."""
     random.seed(f"{everything.SEED} {item.nodeid}")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End what a group of tests has begun together with the group. A Kafka and the deployment on this machine keep a
+    fifth of a processor busy even if nobody uses them, and would do so until the end of the run."""
+    splits = splits_aws_local(item.config)
+    left = group(item.nodeid, splits)
+    if left in TOGETHER and nextitem is not None and group(nextitem.nodeid, splits) != left:
+        group_ends.finish_fixtures()
+        group_ends.end_shared()
 
 
 def pytest_report_header() -> str | None:
@@ -69,7 +84,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not everything.is_skipped(item)]
-    items.sort(key=lambda item: TOGETHER.index(found) if (found := group(item.nodeid)) in TOGETHER else len(TOGETHER))
+    splits = splits_aws_local(config)
+    groups = [group(item.nodeid, splits) for item in items]
+    order = {name: place for place, name in enumerate(TOGETHER)}
+    places = sorted(range(len(items)), key=lambda place: order.get(groups[place], len(order)))
+    items[:] = [items[place] for place in places]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -99,13 +118,21 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def group(nodeid: str) -> str:
-    """Which tests go to the same process."""
+def splits_aws_local(config: pytest.Config) -> bool:
+    """Whether two processes have a deployment each. Nearly half of the long tests need one, and they wait most of their
+    time; the few in `make test` are not worth a second start."""
+    is_distributed = hasattr(config, "workerinput") or getattr(config.option, "numprocesses", None)
+    return bool(is_distributed) and (everything.WANTED or "long" in config.option.markexpr)
+
+
+def group(nodeid: str, splits: bool = False) -> str:
+    """Which tests go to the same process. `splits`: the deployment is begun in two of them."""
     file, _, name = nodeid.partition("::")
     folder = file.removeprefix("tests/").partition("/")[0]
     for engine in ("aws-local", "two-workers"):
         if folder == "e2e" and engine in name:
-            return engine
+            is_apart = splits and engine == "aws-local" and file.startswith("tests/e2e/subscriptions/")
+            return "aws-local subscriptions" if is_apart else engine
     if folder in ("contracts", "e2e") and ("kafka" in name or "/test_kafka" in file):
         return "kafka"
     if file in WITH_SPARK:

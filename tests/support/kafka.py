@@ -7,13 +7,12 @@ Where Kafka cannot be had they are skipped, and say why. `make test-engines` run
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -22,6 +21,7 @@ import pytest
 from infra.laptop import kafka_local
 from infra.laptop.kinesis_local import free_port
 from infra.laptop.processes import stop_process
+from tests.support.group_ends import end_with_group
 from tests.support.other_engines import OTHER_ENGINES_WANTED as OTHERS_WANTED
 
 OWN_ADDRESS = os.environ.get("KAFKA", "")
@@ -76,9 +76,10 @@ def servers() -> str:
 @cache
 def _start_server() -> str:
     folder = tempfile.TemporaryDirectory(prefix="kafka-")
-    atexit.register(folder.cleanup)
+    end_with_group(folder.cleanup)
+    end_with_group(_start_server.cache_clear)
     broker = kafka_local.start_reliably(folder.name)
-    atexit.register(stop_process, broker.process)
+    end_with_group(partial(stop_process, broker.process))
     return broker.address
 
 

@@ -1,0 +1,34 @@
+"""What a group of tests has begun ends with the group, and not with the run."""
+
+import pytest
+
+from tests.support import group_ends
+
+ends: list[str] = []
+
+
+@pytest.fixture(scope="session")
+def for_a_group():
+    yield
+    ends.append("fixture")
+
+
+@pytest.mark.usefixtures("for_a_group")
+def test_fixtures_of_the_session_end_with_the_group(monkeypatch):
+    """Those that were set up are finished at once, and only once."""
+    own = [each for each in group_ends._fixtures if each[0].argname == "for_a_group"]
+    monkeypatch.setattr(group_ends, "_fixtures", own)
+    group_ends.finish_fixtures()
+    group_ends.finish_fixtures()
+    assert ends == ["fixture"]
+
+
+def test_what_began_last_ends_first(monkeypatch):
+    """A server is stopped before its folder is removed."""
+    ended = []
+    monkeypatch.setattr(group_ends, "_endings", [])
+    group_ends.end_with_group(lambda: ended.append("folder"))
+    group_ends.end_with_group(lambda: ended.append("server"))
+    group_ends.end_shared()
+    group_ends.end_shared()
+    assert ended == ["server", "folder"]

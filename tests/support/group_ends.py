@@ -1,0 +1,41 @@
+"""What tests share beyond fixtures, such as a server of this process, ends with the group of tests that shares it."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Generator
+
+import pytest
+
+_endings: list[Callable[[], object]] = []
+_fixtures: list[tuple[pytest.FixtureDef[object], pytest.FixtureRequest]] = []
+
+
+def end_with_group(end: Callable[[], object]) -> None:
+    """Call `end` when the group of tests is over that is running now, or when the process ends."""
+    _endings.append(end)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    """Remember fixtures that live as long as the session. Of these, a `conftest.py` below the root is not told."""
+    value = yield
+    if fixturedef.scope == "session":
+        _fixtures.append((fixturedef, request))
+    return value
+
+
+@atexit.register
+def end_shared() -> None:
+    """End it now. What was registered last ends first."""
+    while _endings:
+        _endings.pop()()
+
+
+def finish_fixtures() -> None:
+    """Finish every fixture that lives as long as the session. It is set up again if a later test needs it."""
+    while _fixtures:
+        fixture, request = _fixtures.pop()
+        fixture.finish(request)
