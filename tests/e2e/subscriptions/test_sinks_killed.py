@@ -1,0 +1,146 @@
+"""Processes of a broker are killed again and again, while it delivers to many sinks."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from collections import Counter, defaultdict
+from contextlib import ExitStack, suppress
+from uuid import UUID
+
+import httpx
+import pytest
+
+from tests.support.api import a_business_definition, create_event_type
+from tests.support.everything import SEED, choose_count
+from tests.support.patience import PATIENCE, until
+from tests.support.receiver import ON_LOOPBACK_VARIABLES, Receiver, a_sink
+from tests.support.subscriptions import create_subscription
+from tests.support.workers import BrokerProgram, start_broker
+
+SINKS = 20
+PARTITIONS = 2
+EVENTS_A_ROUND = 60
+
+
+class Deliveries:
+    """What each sink got of each partition, in the order in which it came: the offsets of each delivery."""
+
+    def __init__(self, receiver):
+        self._receiver = receiver
+        self._read = 0
+        self.seen = defaultdict(lambda: -1)
+        self.repeated = Counter()
+        self.count = 0
+
+    def read(self):
+        """Check what came since: a delivery goes on where the one before ended, or repeats something."""
+        received = self._receiver.received
+        while self._read < len(received):
+            each = received[self._read]
+            self._read += 1
+            body = json.loads(each.body)
+            place = (each.headers["x-sink"], body["cursor"]["partition"])
+            last = int(body["cursor"]["offset"].rsplit("-", 1)[1])
+            first = last - len(body["events"]) + 1
+            assert first <= self.seen[place] + 1, f"{place} got {first} after {self.seen[place]}"
+            self.repeated[place] += max(0, min(last, self.seen[place]) - first + 1)
+            self.seen[place] = max(self.seen[place], last)
+            self.count += 1
+
+
+class Brokers:
+    """A broker of several processes, which is begun again over its data when all of them were killed."""
+
+    def __init__(self, folder, stack):
+        self._folder = folder
+        self._stack = stack
+        self._number = 0
+        self.program: BrokerProgram
+        self.start()
+
+    def start(self):
+        self._number += 1
+        log = self._stack.enter_context((self._folder / f"log-{self._number}").open("w"))
+        broker = start_broker(self._folder / "data", ON_LOOPBACK_VARIABLES, log, processes=3)
+        self.program = self._stack.enter_context(broker)
+
+    def kill_one(self, rng):
+        with suppress(ProcessLookupError):
+            os.kill(rng.choice(self.program.workers), signal.SIGKILL)
+
+    def kill_all(self):
+        processes = [self.program.process.pid, *self.program.workers]
+        for each in processes:
+            with suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+        self.program.process.wait(PATIENCE)
+        self.start()
+
+
+def publish_patiently(brokers, name, numbers):
+    """Until it is answered: events may be stored twice, which this is not about."""
+    metadata = {"occurred_at": "2026-01-01T00:00:00Z", "eid": str(UUID(int=0))}
+    events = [{"key": str(number % 7), "n": number, "metadata": metadata} for number in numbers]
+
+    def is_published():
+        try:
+            answer = httpx.post(f"{brokers.program.url}/event-types/{name}/events", json=events, timeout=PATIENCE)
+        except httpx.TransportError:
+            return False
+        return answer.status_code == 200
+
+    until(is_published)
+
+
+@pytest.mark.long("tests/e2e/subscriptions/test_sinks.py::test_sinks_are_spread_over_workers_and_taken_over")
+def test_nothing_is_lost_or_reordered_by_processes_that_are_killed(tmp_path, record_property):
+    """What was not committed comes again, and nothing else does any harm. (X11, X31, X32, X33)"""
+    rng = random.Random(SEED)
+    kills = choose_count(10, 50)
+    with ExitStack() as stack:
+        receiver = stack.enter_context(Receiver())
+        brokers = Brokers(tmp_path, stack)
+        deliveries = Deliveries(receiver)
+        statistic = {"messages_per_minute": 1, "message_size": 1}
+        statistic |= {"read_parallelism": PARTITIONS, "write_parallelism": PARTITIONS}
+        definition = a_business_definition(
+            partition_strategy="hash", partition_key_fields=["key"], default_statistic=statistic
+        )
+        with httpx.Client(base_url=brokers.program.url, timeout=PATIENCE) as api:
+            name = create_event_type(api, definition)["name"]
+            for number in range(SINKS):
+                subscription = create_subscription(api, name, read_from="begin", consumer_group=str(number))
+                sink = a_sink(receiver, headers={"x-sink": str(number)}, batch_limit=3, max_in_flight=2)
+                api.put(f"/subscriptions/{subscription['id']}/sink", json=sink).raise_for_status()
+        for kill in range(kills):
+            before = deliveries.count
+            publish_patiently(brokers, name, range(kill * EVENTS_A_ROUND, (kill + 1) * EVENTS_A_ROUND))
+
+            def is_delivering(before=before):
+                deliveries.read()
+                return deliveries.count >= before + SINKS
+
+            until(is_delivering)
+            if rng.random() < 0.2:
+                brokers.kill_all()
+            else:
+                brokers.kill_one(rng)
+        with httpx.Client(base_url=brokers.program.url, timeout=PATIENCE) as api:
+            found = api.get(f"/event-types/{name}/partitions").json()
+        ends = {each["partition"]: int(each["newest_available_offset"].rsplit("-", 1)[1]) for each in found}
+        assert sum(ends.values()) + PARTITIONS >= kills * EVENTS_A_ROUND
+
+        def is_all_delivered():
+            deliveries.read()
+            return all(
+                deliveries.seen[str(sink), partition] == end for sink in range(SINKS) for partition, end in ends.items()
+            )
+
+        until(is_all_delivered, 3 * PATIENCE)
+    record_property("kills", kills)
+    record_property("deliveries", deliveries.count)
+    record_property("repeated_events", sum(deliveries.repeated.values()))
+    print(f"{kills} kills, {deliveries.count} deliveries, {sum(deliveries.repeated.values())} events repeated")
