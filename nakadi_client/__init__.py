@@ -1,4 +1,4 @@
-"""A client for Nakadi brokers: `Producer` publishes, `consume` reads subscriptions.
+"""A client for Nakadi brokers: `Producer` publishes, `consume` reads subscriptions, and `read` reads event types.
 
     with Producer("https://events.example.org", "order.placed") as producer:
         producer.send({"order_number": "A-1"})
@@ -6,14 +6,23 @@
     for batch in consume("https://events.example.org", subscription=ID, model=OrderPlaced):
         handle(batch.events)
 
-`producer_core` and `consumer_core` decide, without input or output: begin reading there. `producer` and `consumer`
-carry it out. `nakadi_client.testing` has a broker for tests.
+`producer_core`, `consumer_core` and `reader_core` decide, without input or output: begin reading there. `producer`,
+`consumer` and `reader` carry it out. `nakadi_client.testing` has a broker for tests.
 """
 
 from nakadi_client.batches import Batch
 from nakadi_client.connections import Connection
 from nakadi_client.consumer import Consumer, consume
-from nakadi_client.consumer_core import BY_HAND, EACH_BATCH, CommitPolicy, Health, Rebalance, StreamOptions
+from nakadi_client.consumer_core import (
+    BY_HAND,
+    EACH_BATCH,
+    CommitPolicy,
+    Health,
+    Patience,
+    Rebalance,
+    StreamOptions,
+    Trouble,
+)
 from nakadi_client.consuming import Park
 from nakadi_client.deliveries import Delivered, Delivery
 from nakadi_client.errors import (
@@ -31,7 +40,8 @@ from nakadi_client.events import Metadata
 from nakadi_client.partitions import key_at, partition_of
 from nakadi_client.producer import Producer
 from nakadi_client.producer_core import Limits
-from nakadi_client.tokens import ClientCredentials, TokenFile
+from nakadi_client.reader import Reader, read
+from nakadi_client.tokens import ClientCredentials, TokenFile, UntilRefused
 from nakadi_client.version import __version__
 
 __all__ = [
@@ -55,14 +65,19 @@ __all__ = [
     "NoAnswer",
     "NotDelivered",
     "Park",
+    "Patience",
     "Poison",
     "Producer",
+    "Reader",
     "Rebalance",
     "Refused",
     "StreamOptions",
     "TokenFile",
+    "Trouble",
+    "UntilRefused",
     "__version__",
     "consume",
     "key_at",
     "partition_of",
+    "read",
 ]

@@ -25,12 +25,13 @@ class ItemResult(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A complete answer. `retry_after` is in seconds, whichever form the header had."""
+    """A complete answer. `retry_after` is in seconds, whichever form the header had; `warning` is the header's text."""
 
     status: int
     body: bytes = b""
     retry_after: float | None = None
     flow_id: str | None = None
+    warning: str | None = None
 
     def item_results(self, count: int) -> list[ItemResult] | None:
         """Return the outcome of each event in the order of the batch, or None if the body is something else."""
@@ -47,7 +48,8 @@ class Answer(msgspec.Struct, frozen=True):
 
 def answer_of(status: int, headers: Mapping[str, str], body: bytes, now: datetime | None = None) -> Answer:
     """Make an `Answer` of a response's parts. `headers` is case-insensitive."""
-    return Answer(status, body, retry_after(headers.get("Retry-After"), now), headers.get("X-Flow-Id"))
+    seconds = retry_after(headers.get("Retry-After"), now)
+    return Answer(status, body, seconds, headers.get("X-Flow-Id"), headers.get("Warning"))
 
 
 def retry_after(header: str | None, now: datetime | None = None) -> float | None:

@@ -71,11 +71,14 @@ class Connection:
         self._transport = transport
         self._async_transport = async_transport
 
-    def __repr__(self) -> str:
+    @property
+    def shown_url(self) -> str:
+        """The URL for messages, without the password that it may have."""
         parsed = httpx.URL(self.url)
-        # A URL may have a password in it.
-        shown = parsed.copy_with(userinfo=b"") if parsed.userinfo else parsed
-        return f"Connection({str(shown)!r})"
+        return str(parsed.copy_with(userinfo=b"")) if parsed.userinfo else self.url
+
+    def __repr__(self) -> str:
+        return f"Connection({self.shown_url!r})"
 
     def client(self) -> httpx.Client:
         """Make a pool of connections."""
@@ -209,7 +212,13 @@ class AsyncApi:
 
 def no_answer(connection: Connection, error: Exception) -> NoAnswer:
     """Make a value of what kept an answer from coming. The error's own text has no headers in it."""
-    return NoAnswer(f"{connection!r}: {type(error).__name__}: {error}", sent=not isinstance(error, _NOT_SENT))
+    sent = not isinstance(error, _NOT_SENT)
+    cause = f"{type(error).__name__}: {error}"
+    if not sent:
+        return NoAnswer(f"{connection.shown_url} cannot be reached: {cause}", sent=False)
+    if isinstance(error, httpx.TimeoutException):
+        return NoAnswer(f"{connection.shown_url} did not answer in time.")
+    return NoAnswer(f"{connection.shown_url} gave no answer: {cause}")
 
 
 def compressor(compression: Compression | None) -> Callable[[bytes], bytes] | None:

@@ -25,15 +25,30 @@ from nakadi_client.consumer_core import (
     EACH_BATCH,
     CommitPolicy,
     ConsumerCore,
+    Count,
     End,
     Health,
+    Patience,
     Place,
     Rebalance,
     State,
     StreamOptions,
+    Trouble,
     Wait,
 )
-from nakadi_client.consuming import LOGGER, OnPoison, Park, Requests, is_parked, lag_of, poison_of, skip, stop_at, tell
+from nakadi_client.consuming import (
+    LOGGER,
+    OnPoison,
+    Park,
+    Requests,
+    is_parked,
+    lag_of,
+    poison_of,
+    skip,
+    stop_at,
+    tell,
+    tell_count,
+)
 from nakadi_client.decoding import PoisonEvent
 from nakadi_client.errors import Closed, NakadiError, NoAnswer
 from nakadi_client.lines import LineSplitter
@@ -57,7 +72,10 @@ class Consumer(Generic[Event]):
     A batch is done when the loop asks for the next. A loop that ends with `break` or an exception does not commit the
     batch in hand, unless it called `batch.done()`. Events that were not committed come again: at least once.
 
-    One thread reads the stream, one commits. `on_rebalance` and `on_poison` run in the thread of the loop.
+    With `limit`, the loop ends after this many events; with `follow=False`, when no more events wait. `patience` says
+    when to give up on a broker that does not answer; by default, never.
+
+    One thread reads the stream, one commits. The functions `on_…` run in the thread of the loop.
     With `stop_on_signals`, SIGTERM ends the loop when the batch in hand is done, and commits it.
     """
 
@@ -72,16 +90,22 @@ class Consumer(Generic[Event]):
         options: StreamOptions = StreamOptions(),  # noqa: B008  # it is frozen
         on_poison: OnPoison = "stop",
         on_rebalance: Callable[[Rebalance], None] | None = None,
+        on_trouble: Callable[[Trouble], None] | None = None,
+        limit: int | None = None,
+        follow: bool = True,
+        patience: Patience = Patience(),  # noqa: B008  # it is frozen
         compressed: bool = False,
         stop_on_signals: bool = True,
     ) -> None:
         self._requests = Requests(subscription, options, compressed)
         self._connection = connection_of(broker, token)
+        # First what may refuse its arguments, then what is open until it is closed.
+        self._core = ConsumerCore(options, commit, random.random, model, limit=limit, follow=follow, patience=patience)
         self._api = Api(self._connection)
-        self._core = ConsumerCore(options, commit, random.random, model)
         self._commits_by_hand = commit.by_hand
         self._on_poison = on_poison
         self._on_rebalance = on_rebalance
+        self._on_trouble = on_trouble
         self._stops_on_signals = stop_on_signals
         # One lock for the core. The loop waits for work; the threads of reading and committing for something to do.
         self._lock = threading.Lock()
@@ -89,6 +113,8 @@ class Consumer(Generic[Event]):
         self._todo = threading.Condition(self._lock)
         self._socket: socket.socket | None = None
         self._threads: list[threading.Thread] = []
+        self._running = 0
+        self._aborted = False
         self._closed = False
         self._finished = False
         self._withdraw: Callable[[], None] = lambda: None
@@ -122,6 +148,18 @@ class Consumer(Generic[Event]):
             self._work.notify_all()
             self._todo.notify_all()
 
+    def abort(self) -> None:
+        """End the loop when the batch in hand is done, and commit nothing more: what is not committed comes again.
+
+        It may be called from any thread, such as after a second signal. Nothing waits for the broker then.
+        """
+        with self._lock:
+            self._aborted = True
+            self._core.abort()
+            self._work.notify_all()
+            self._todo.notify_all()
+        self._break_stream()
+
     def close(self) -> None:
         """Stop, commit what is done, and give the partitions and connections back."""
         self._closed = True
@@ -135,11 +173,16 @@ class Consumer(Generic[Event]):
         with self._lock:
             self._core.let_go()
         self.stop()
-        for thread in reversed(self._threads):
-            # A reader that is still connecting has nothing to give back, and ends by itself.
-            thread.join(_SECONDS_TO_END if self._core.state is State.OPEN else 1.0)
+        for running in range(len(self._threads) - 1, -1, -1):
+            # First the committer ends, then the reader. One that is still connecting has nothing to give back.
+            self._wait_until_running(running, _SECONDS_TO_END if self._core.state is State.OPEN else 1.0)
             self._break_stream()
         self._withdraw()
+
+    def _wait_until_running(self, most: int, timeout: float) -> None:
+        """Wait until so many threads are left, or somebody calls `abort`."""
+        with self._lock:
+            self._todo.wait_for(lambda: self._aborted or self._running <= most, timeout)
 
     def health(self) -> Health:
         """Return numbers for a health check: what state the stream is in, and when the last line came."""
@@ -172,10 +215,22 @@ class Consumer(Generic[Event]):
         if self._threads or self._closed:
             raise Closed("A consumer is read once.")
         for work in (self._read, self._commit):
-            self._threads.append(threading.Thread(target=work, name=f"nakadi-consumer{work.__name__}", daemon=True))
-            self._threads[-1].start()
+            thread = threading.Thread(
+                target=self._run_thread, args=(work,), name=f"nakadi-consumer{work.__name__}", daemon=True
+            )
+            self._threads.append(thread)
+            self._running += 1
+            thread.start()
         if self._stops_on_signals:
             self._withdraw = stopping.register(self.stop, is_consumer=True)
+
+    def _run_thread(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        finally:
+            with self._lock:
+                self._running -= 1
+                self._todo.notify_all()
 
     def _next(self) -> Batch[Event] | None:
         """Wait for the next batch; None at the end that was asked for."""
@@ -185,9 +240,8 @@ class Consumer(Generic[Event]):
                 if isinstance(step, Wait):
                     self._work.wait()
                     continue
-            if isinstance(step, Rebalance):
-                if self._on_rebalance:
-                    self._on_rebalance(step)
+            if isinstance(step, (Rebalance, Trouble)):
+                self._announce(step)
                 continue
             if isinstance(step, End):
                 if step.error:
@@ -199,6 +253,13 @@ class Consumer(Generic[Event]):
             if step.events:
                 return step
             self._handled(step)
+
+    def _announce(self, step: Rebalance | Trouble) -> None:
+        if isinstance(step, Trouble):
+            if self._on_trouble:
+                self._on_trouble(step)
+        elif self._on_rebalance:
+            self._on_rebalance(step)
 
     def _handled(self, batch: Batch[Any]) -> None:
         with self._lock:
@@ -248,18 +309,28 @@ class Consumer(Generic[Event]):
                     self._work.notify_all()
                     self._todo.notify_all()
                     return
-            error = self._read_stream()
+            if isinstance(step, Count):
+                self._count()
+                continue
+            error = self._read_stream(step.options)
             with self._lock:
                 self._core.closed(time.monotonic(), error)
                 self._socket = None
                 self._work.notify_all()
                 self._todo.notify_all()
 
-    def _read_stream(self) -> NakadiError | None:
+    def _count(self) -> None:
+        answer = self._api.send(self._requests.stats())
+        with self._lock:
+            tell_count(self._core, answer, time.monotonic())
+            self._work.notify_all()
+            self._todo.notify_all()
+
+    def _read_stream(self, options: StreamOptions) -> NakadiError | None:
         """Read one stream to its end. Returns what ended it, unless it was the broker's will."""
         is_open = False
         try:
-            with self._api.stream(self._requests.open(), self._requests.silence) as response:
+            with self._api.stream(self._requests.open(options), self._requests.silence) as response:
                 if isinstance(response, Answer):
                     self._refused(response)
                     return None
@@ -269,6 +340,7 @@ class Consumer(Generic[Event]):
                 for chunk in response.iter_bytes():
                     if lines := splitter.feed(chunk):
                         self._received(lines)
+                self._received(splitter.end())
         except NakadiError as error:
             return error
         except Exception as error:  # noqa: BLE001  # an application's source of tokens may raise anything

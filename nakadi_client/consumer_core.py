@@ -70,12 +70,24 @@ class StreamOptions(msgspec.Struct, frozen=True):
     commit_timeout: int = 60
     stream_timeout: int = 0
     stream_limit: int = 0
+    stream_keep_alive_limit: int = 0
     on_disconnect: Literal["wait", "release"] | None = None
     partitions: tuple[Mapping[str, str], ...] = ()
 
     def parameters(self) -> dict[str, Any]:
         """Return what is not left to the broker."""
         return {name: value for name in self.__struct_fields__ if (value := getattr(self, name))}
+
+
+class Patience(msgspec.Struct, frozen=True):
+    """Seconds after which a consumer or a reader that gets nothing gives up, and raises what it failed at.
+
+    without_answer  The broker cannot be reached, fails, or breaks its streams. The default is never to give up.
+    without_slot    Others have all partitions (409).
+    """
+
+    without_answer: float = inf
+    without_slot: float = inf
 
 
 class State(Enum):
@@ -88,7 +100,13 @@ class State(Enum):
 
 
 class Open(msgspec.Struct, frozen=True):
-    """Open a stream."""
+    """Open a stream with these parameters."""
+
+    options: StreamOptions
+
+
+class Count(msgspec.Struct, frozen=True):
+    """Ask how many events of the subscription are not committed."""
 
 
 class Commit(msgspec.Struct, frozen=True):
@@ -128,6 +146,14 @@ class Rebalance(msgspec.Struct, frozen=True):
     assigned: frozenset[Place]
 
 
+class Trouble(msgspec.Struct, frozen=True):
+    """What failed, how often in a row, and the seconds until the next attempt: for applications that show it."""
+
+    error: NakadiError
+    failures: int
+    seconds: float
+
+
 class Wait(msgspec.Struct, frozen=True):
     """Nothing is to be done until this moment, or until something else happens if `until` is None."""
 
@@ -146,6 +172,7 @@ class Health(msgspec.Struct, frozen=True):
     state: str
     partitions: int
     events_handled: int
+    events_committed: int
     batches_handled: int
     batches_waiting: int
     commits: int
@@ -194,9 +221,18 @@ class _Session(msgspec.Struct):
     positions: dict[Place, str] = {}
     seen: dict[Place, float] = {}
 
+    @property
+    def is_to_be_settled(self) -> bool:
+        """Whether a commit or a `Leave` of a stream that is over is still to come, and no work on its events."""
+        is_done_with = self.ended_by_broker and not self.handled.last and not self.committing.last
+        return not self.in_hand and not is_done_with
+
 
 class ConsumerCore:
-    """Streams of one subscription, one after the other."""
+    """Streams of one subscription, one after the other, until `limit` events were handed out.
+
+    Without `follow`, the end comes when the broker has no more events.
+    """
 
     def __init__(
         self,
@@ -205,8 +241,20 @@ class ConsumerCore:
         draw: Callable[[], float],
         model: Any = None,
         pauses: Pauses | None = None,
+        *,
+        limit: int | None = None,
+        follow: bool = True,
+        patience: Patience = Patience(),  # noqa: B008  # it is frozen
     ) -> None:
         self.options: StreamOptions = options
+        self._limit = inf if limit is None else limit
+        self._handed_out = 0
+        self._follow = follow
+        self._has_to_count = False
+        self._patience = patience
+        # Since when nothing but failures comes, and since when others have every slot.
+        self._failing_since = self._taken_since = inf
+        self._trouble: Trouble | None = None
         self._policy = commit
         self._draw = draw
         self._decoder = LineDecoder(model)
@@ -229,13 +277,13 @@ class ConsumerCore:
         # Whether the broker knows how to be told that work goes on, and that a stream is left.
         self._extends = True
         self._leaves = True
-        self._events = self._batches = self._commits = self._commits_lost = self._streams = 0
+        self._events = self._events_committed = self._batches = self._commits = self._commits_lost = self._streams = 0
         self._line_at: float | None = None
         self._hand_since: float | None = None
 
     # The stream -------------------------------------------------------------------------------------------------------
 
-    def connection_step(self, now: float) -> Open | Wait | End:
+    def connection_step(self, now: float) -> Open | Count | Wait | End:
         """What who reads the stream does next, when none is open."""
         if self._stopping or self._error:
             self.state = State.OVER
@@ -243,8 +291,18 @@ class ConsumerCore:
         ready_at = max(self._reopen_at, self._last_commits_until(now))
         if now < ready_at:
             return Wait(ready_at)
+        if self._has_to_count:
+            return Count()
+        if self._handed_out >= self._limit:
+            return Wait()
         self.state = State.OPENING
-        return Open()
+        return Open(self._options_of_next())
+
+    def counted(self, events: int) -> None:
+        """So many events are not committed. A stream also ends while another one has the partitions with the rest."""
+        self._has_to_count = False
+        if not events:
+            self.stop()
 
     def opened(self, stream_id: str, now: float) -> None:
         """The broker began a stream."""
@@ -268,7 +326,7 @@ class ConsumerCore:
         if cursor is None:
             raise NakadiError(f"The broker ended the stream: {decoded.line.detail or decoded.line.title}")
         self._line_at = now
-        self._failures = 0
+        self._recover()
         place = cursor.place
         is_new = place not in session.seen
         session.seen[place] = now
@@ -303,38 +361,53 @@ class ConsumerCore:
         self._tell(set(), set(session.seen))
         session.uncommitted -= sum(each.stream_id == session.stream_id for each in self._ready)
         self._ready.clear()
-        self._failures = 0 if error is None else self._failures + 1
-        # Streams of many consumers end together when a broker does.
-        self._reopen_at = now + (self._pauses.after(self._failures, self._draw) if self._failures else 0.0)
+        if error is None:
+            self._recover()
+            self._has_to_count = not self._follow
+            self._reopen_at = now
+        else:
+            # Streams of many consumers end together when a broker does.
+            self._pause(error, now)
 
     def refused(self, answer: Answer | NoAnswer, now: float) -> None:
-        """No stream was opened."""
+        """No stream was opened, or events could not be counted."""
         self.state = State.CLOSED
-        asked = answer.retry_after if isinstance(answer, Answer) else None
-        self._failures += 1
-        if isinstance(answer, Answer) and answer.status == 409:
-            self._reopen_at = now + _TAKEN.after(self._failures, self._draw, asked)
+        if isinstance(answer, NoAnswer):
+            self._pause(answer, now)
             return
-        if isinstance(answer, Answer) and answer.status < 500 and answer.status not in _TRY_AGAIN:
+        refusal = answer.refusal()
+        if answer.status == 409:
+            self._taken_since = min(self._taken_since, now)
+            self._failing_since = inf
+            self._wait_after(_TAKEN, refusal, now, answer.retry_after)
+            if now - self._taken_since >= self._patience.without_slot and not self._stopping:
+                self._error = refusal
+            return
+        if answer.status < 500 and answer.status not in _TRY_AGAIN:
             # A moment after it was changed, a subscription may be unknown to a part of the broker.
             self._refusals += 1
             if self._refusals >= _MANY_REFUSALS:
-                self._error = answer.refusal()
-        self._reopen_at = now + self._pauses.after(self._failures, self._draw, asked)
+                self._error = refusal
+        self._pause(refusal, now, answer.retry_after)
 
     # Work -------------------------------------------------------------------------------------------------------------
 
-    def work_step(self, now: float) -> Batch[Any] | Rebalance | Wait | End:
+    def work_step(self, now: float) -> Batch[Any] | Rebalance | Trouble | Wait | End:
         """What who works on events does next."""
         if self._told:
             return self._told.popleft()
+        if self._trouble and not self._error and not self._stopping:
+            # Only the latest is kept: who works for long need not hear of each attempt.
+            trouble, self._trouble = self._trouble, None
+            return trouble
         if self._error:
             return End(self._error)
-        if self._stopping:
+        if self._stopping or self._handed_out >= self._limit:
             return End()
         if not self._ready:
             return Wait()
         batch = self._ready.popleft()
+        self._handed_out += len(batch) + len(batch.poison)
         self._sessions[batch.stream_id].in_hand[batch.number] = batch
         self._hand_since = now
         return batch
@@ -362,6 +435,11 @@ class ConsumerCore:
         """Hand out nothing more. What is in hand may be finished; what is handled will be committed."""
         self._stopping = True
         self._ready.clear()
+
+    def abort(self) -> None:
+        """Stop, and commit nothing more."""
+        self.stop()
+        self._sessions.clear()
 
     # Commits ----------------------------------------------------------------------------------------------------------
 
@@ -403,12 +481,16 @@ class ConsumerCore:
             if session is not None:
                 session.clock_since = now
                 session.uncommitted -= session.committing.batches
+                self._events_committed += session.committing.events
                 session.committing = _Handled()
             return
         if isinstance(answer, Answer) and answer.status < 500 and answer.status not in _TRY_AGAIN:
             self._commits_lost += 1
+            refusal = answer.refusal()
             if answer.status in (401, 403, 404):
-                self._error = answer.refusal()
+                self._error = refusal
+            lost = NakadiError(f"Batches were not committed, so their events come again: {refusal}")
+            self._trouble = Trouble(lost, self._commits_lost, 0.0)
             self._drop(commit.stream_id)
             return
         if session is not None:
@@ -464,6 +546,7 @@ class ConsumerCore:
             state=self.state.name.lower(),
             partitions=len(self._current.seen) if self._current else 0,
             events_handled=self._events,
+            events_committed=self._events_committed,
             batches_handled=self._batches,
             batches_waiting=len(self._ready),
             commits=self._commits,
@@ -474,6 +557,32 @@ class ConsumerCore:
         )
 
     # ------------------------------------------------------------------------------------------------------------------
+
+    def _options_of_next(self) -> StreamOptions:
+        """Return the parameters of the next stream: it brings no more than what is missing at the limit."""
+        options = self.options
+        if self._limit < inf:
+            left = int(self._limit) - self._handed_out
+            options = msgspec.structs.replace(options, stream_limit=min(options.stream_limit or left, left))
+        return options if self._follow else msgspec.structs.replace(options, stream_keep_alive_limit=1)
+
+    def _recover(self) -> None:
+        self._failures = 0
+        self._failing_since = self._taken_since = inf
+
+    def _pause(self, error: NakadiError, now: float, asked: float | None = None) -> None:
+        """Wait after a failure, unless it has gone on for too long."""
+        self._failing_since = min(self._failing_since, now)
+        self._wait_after(self._pauses, error, now, asked)
+        # The end of a stream that was asked for is no failure.
+        if now - self._failing_since >= self._patience.without_answer and not self._stopping:
+            self._error = self._error or error
+
+    def _wait_after(self, pauses: Pauses, error: NakadiError, now: float, asked: float | None) -> None:
+        self._failures += 1
+        pause = pauses.after(self._failures, self._draw, asked)
+        self._reopen_at = now + pause
+        self._trouble = Trouble(error, self._failures, pause)
 
     def _tell(self, gained: set[Place], lost: set[Place]) -> None:
         assigned = frozenset(self._current.seen) if self._current else frozenset()
@@ -493,7 +602,7 @@ class ConsumerCore:
             (
                 session.closed_at + _SECONDS_FOR_LAST_COMMITS
                 for session in self._sessions.values()
-                if not session.in_hand and session.closed_at + _SECONDS_FOR_LAST_COMMITS > now
+                if session.is_to_be_settled and session.closed_at + _SECONDS_FOR_LAST_COMMITS > now
             ),
             default=-inf,
         )

@@ -42,11 +42,11 @@ class Requests(msgspec.Struct, frozen=True):
     options: StreamOptions
     compressed: bool = False
 
-    def open(self) -> Request:
+    def open(self, options: StreamOptions) -> Request:
         where = path("subscriptions", self.subscription, "events")
         encoding = {"Accept-Encoding": "gzip"} if self.compressed else {}
-        parameters = self.options.parameters()
-        if self.options.partitions:
+        parameters = options.parameters()
+        if options.partitions:
             return json_request("POST", where, parameters, encoding)
         return Request("GET", where, None, encoding, parameters)
 
@@ -88,6 +88,14 @@ def lag_of(answer: Answer) -> Mapping[Place, int]:
         for item in found.items
         for each in item.partitions
     }
+
+
+def tell_count(core: ConsumerCore, answer: Answer | NoAnswer, now: float) -> None:
+    """Tell the core how many events are not committed."""
+    if isinstance(answer, NoAnswer) or answer.status != 200:
+        core.refused(answer, now)
+    else:
+        core.counted(sum(lag_of(answer).values()))
 
 
 def committed_offsets(answer: Answer | NoAnswer) -> Mapping[Place, str]:

@@ -13,11 +13,14 @@ Event = TypeVar("Event")
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """A place in a partition, as the broker wrote it; committing it commits everything up to it."""
+    """A place in a partition, as the broker wrote it; committing it commits everything up to it.
 
-    event_type: str
+    The broker leaves out the event type where the request names it.
+    """
+
     partition: str
     offset: str
+    event_type: str = ""
     cursor_token: str = ""
 
     @property
@@ -51,7 +54,10 @@ class Decoded(msgspec.Struct, frozen=True):
 
 
 class LineDecoder:
-    """Reads lines into events of `model`: a type that msgspec knows, a model of pydantic, or None for dictionaries."""
+    """Reads lines into events of `model`: a type that msgspec knows, a model of pydantic, or None for dictionaries.
+
+    With `msgspec.Raw`, events stay as they were stored, to the last digit: `bytes(event)` is their JSON.
+    """
 
     def __init__(self, model: Any = None) -> None:
         self._one = _decoder_of_events(model)

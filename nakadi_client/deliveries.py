@@ -44,7 +44,19 @@ class Delivery:
     The producer's core counts attempts here; applications read `done`, `outcome`, `eid` and `attempts`.
     """
 
-    __slots__ = ("_callbacks", "added_at", "ambiguous", "attempts", "body", "eid", "epoch", "key", "outcome")
+    __slots__ = (
+        "_callbacks",
+        "added_at",
+        "ambiguous",
+        "attempts",
+        "body",
+        "eid",
+        "epoch",
+        "failures",
+        "key",
+        "outcome",
+        "reason",
+    )
 
     def __init__(self, body: bytes, *, eid: str | None = None, key: object = None) -> None:
         self.body: bytes = body
@@ -54,6 +66,9 @@ class Delivery:
         self.epoch: int = 0
         self.attempts: int = 0
         self.ambiguous: bool = False
+        # Attempts that failed, and why the last one did. The others were sent again because of their neighbours.
+        self.failures: int = 0
+        self.reason: NakadiError | None = None
         self.outcome: Outcome | None = None
         self._callbacks: list[Callback] | None = None
 

@@ -40,11 +40,14 @@ class NotDelivered(NakadiError):
     """An event was not acknowledged in time, or the producer closed first.
 
     If `maybe_stored` is true, an attempt ended without a clear answer, so the broker may have stored the event.
+    `reason` is what the last attempt came to, or None if there was none: a `NoAnswer`, a `Refused` or an
+    `EventRefused`.
     """
 
-    def __init__(self, message: str, *, maybe_stored: bool) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, maybe_stored: bool, reason: NakadiError | None = None) -> None:
+        super().__init__(f"{message} {reason}" if reason else message)
         self.maybe_stored = maybe_stored
+        self.reason = reason
 
 
 class BufferFull(NakadiError):

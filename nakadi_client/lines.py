@@ -23,6 +23,7 @@ class LineSplitter:
         self._parts = [others[-1]]
         return [line for line in lines if line and not line.isspace()]
 
-    def rest(self) -> bytes:
-        """Return what came behind the last line. A broker that ends a stream with a Problem may leave its end out."""
-        return b"".join(self._parts)
+    def end(self) -> list[bytes]:
+        """Return what came behind the last line, when the broker ended the stream: a Problem may have no line feed."""
+        rest = b"".join(self._parts)
+        return [rest] if rest and not rest.isspace() else []

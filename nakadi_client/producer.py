@@ -22,10 +22,10 @@ from typing import Any, Generic, TypeVar
 from nakadi_client import stopping
 from nakadi_client.connections import Api, Compression, Connection, connection_of
 from nakadi_client.deliveries import Delivery
-from nakadi_client.errors import BufferFull, Closed
+from nakadi_client.errors import BufferFull
 from nakadi_client.events import Metadata
 from nakadi_client.producer_core import Batch, Limits, ProducerCore
-from nakadi_client.publishing import Publishing
+from nakadi_client.publishing import OnFailure, Publishing, closed
 from nakadi_client.tokens import Token
 
 Event = TypeVar("Event")
@@ -57,15 +57,17 @@ class Producer(Generic[Event]):
         compression: Compression | None = None,
         tombstones: bool = False,
         only_for: str | None = None,
+        on_failure: OnFailure = "continue",
         limits: Limits = Limits(),  # noqa: B008  # it is frozen
         on_delivery: Callable[[Delivery], None] | None = None,
         stop_on_signals: bool = True,
     ) -> None:
-        self._publishing = Publishing(event_type, key, ordered, metadata, compression, tombstones, only_for)
+        self._publishing = Publishing(event_type, key, ordered, metadata, compression, tombstones, only_for, on_failure)
         self._request = self._publishing.requests()
-        self._api = Api(connection_of(broker, token))
         self._on_delivery = on_delivery
-        self._core = ProducerCore(limits, random.random)
+        # First what may refuse its arguments, then what is open until it is closed.
+        self._core = ProducerCore(limits, random.random, stops=on_failure == "stop")
+        self._api = Api(connection_of(broker, token))
         # It guards the core. Senders wait on it for work, `send` for room, and `flush` for the end.
         self._changed = threading.Condition()
         self._closing = False
@@ -99,8 +101,8 @@ class Producer(Generic[Event]):
         with self._changed:
             if not self._core.has_room_for(size):
                 self._wait_for_room(size, timeout)
-            if self._closing:
-                raise Closed("The producer is closed.")
+            if self._closing or self._core.is_stopped:
+                raise closed(self._core)
             if self._core.add(delivery, time.monotonic()):
                 self._changed.notify_all()
         return delivery

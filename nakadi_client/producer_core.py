@@ -39,6 +39,8 @@ class Limits(msgspec.Struct, frozen=True):
     in_flight                   Requests at the same time. Events of one key are never in two of them.
     buffer_events, buffer_bytes `send` waits while the producer keeps more than this.
     delivery_timeout            Seconds after which an event that is not acknowledged is given up, and reported.
+    attempts                    Failed attempts after which an event is given up; 0 is no limit. An attempt that failed
+                                because of other events of its batch does not count.
     """
 
     batch_events: int = 500
@@ -48,10 +50,11 @@ class Limits(msgspec.Struct, frozen=True):
     buffer_events: int = 10_000
     buffer_bytes: int = 32_000_000
     delivery_timeout: float = 120.0
+    attempts: int = 0
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            if getattr(self, name) < (0 if name == "linger" else 1e-9):
+            if getattr(self, name) < (0 if name in ("linger", "attempts") else 1e-9):
                 raise ValueError(f"{name} must be greater")
 
 
@@ -73,10 +76,17 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class ProducerCore:
-    """Events in, batches out. One producer publishes to one event type. It is not safe for threads: drivers lock it."""
+    """Events in, batches out. One producer publishes to one event type. It is not safe for threads: drivers lock it.
 
-    def __init__(self, limits: Limits, draw: Callable[[], float], pauses: Pauses | None = None) -> None:
+    With `stops`, the first event that cannot be delivered ends it: nothing is sent any more.
+    """
+
+    def __init__(
+        self, limits: Limits, draw: Callable[[], float], pauses: Pauses | None = None, *, stops: bool = False
+    ) -> None:
         self.limits = limits
+        self.is_stopped: bool = False
+        self._stops = stops
         self._draw = draw
         self._pauses = pauses or Pauses()
         self._queue: deque[Delivery] = deque()
@@ -156,7 +166,7 @@ class ProducerCore:
             delivery.outcome = _late(delivery)
             expired.append(delivery)
         self._forget(expired)
-        return expired
+        return expired + (self._stop() if expired and self._stops else [])
 
     def step(self, now: float) -> Batch | Wait:
         """Return a batch that is due, or how long there is none."""
@@ -201,20 +211,35 @@ class ProducerCore:
                 each.outcome = outcome
             else:
                 each.ambiguous |= outcome.maybe_stored
-                if self._given_up is not None:
-                    each.outcome = NotDelivered(self._given_up, maybe_stored=each.ambiguous)
-                elif each.added_at + self.limits.delivery_timeout > now:
-                    again.append(each)
-                    continue
-                else:
-                    each.outcome = _late(each)
-            settled.append(each)
+                if outcome.is_failure:
+                    each.failures += 1
+                    each.reason = outcome.reason
+                each.outcome = self._end_of(each, now)
+            (again if each.outcome is None else settled).append(each)
         self._forget(settled)
         self._queue.extendleft(reversed(again))
         self._queued_bytes += _size_of(again)
+        if self._stops and any(isinstance(each.outcome, NakadiError) for each in settled):
+            settled += self._stop()
         return settled
 
     # ------------------------------------------------------------------------------------------------------------------
+
+    def _end_of(self, delivery: Delivery, now: float) -> NotDelivered | None:
+        """Return the outcome of an event that has had its time or its attempts; None if it is sent again."""
+        if self._given_up is not None:
+            return NotDelivered(self._given_up, maybe_stored=delivery.ambiguous)
+        if delivery.added_at + self.limits.delivery_timeout <= now:
+            return _late(delivery)
+        if 0 < self.limits.attempts <= delivery.failures:
+            told = f"The event was not stored in {delivery.failures} attempts."
+            return NotDelivered(told, maybe_stored=delivery.ambiguous, reason=delivery.reason)
+        return None
+
+    def _stop(self) -> list[Delivery]:
+        """Send nothing any more. Requests on their way are settled when their answers come, and not repeated."""
+        self.is_stopped = True
+        return self.give_up("An earlier event was not delivered.")
 
     def _wake_keys(self, now: float) -> None:
         if self._held:
@@ -291,9 +316,11 @@ class ProducerCore:
 
 
 class _Again(msgspec.Struct, frozen=True):
-    """An event is to be sent again."""
+    """An event is to be sent again. It is no failure if only its batch was refused."""
 
     maybe_stored: bool
+    reason: NakadiError | None = None
+    is_failure: bool = True
 
 
 # None: stored. An error: refused for good.
@@ -304,7 +331,7 @@ def _verdict(deliveries: Sequence[Delivery], answer: Answer | NoAnswer) -> Seque
     """What an answer means for each event of a batch."""
     count = len(deliveries)
     if isinstance(answer, NoAnswer):
-        return [_Again(maybe_stored=answer.sent)] * count
+        return [_Again(maybe_stored=answer.sent, reason=answer)] * count
     status = answer.status
     if status in (207, 422) and (items := answer.item_results(count)) is not None:
         return list(_verdicts_of_items(status, items))
@@ -314,8 +341,10 @@ def _verdict(deliveries: Sequence[Delivery], answer: Answer | NoAnswer) -> Seque
 def _verdict_of_status(status: int, count: int, answer: Answer) -> _Verdict:
     if status == 200:
         return None
-    if status in (207, 401, 408, 429) or status >= 500 or (status in _HALVE and count > 1):
-        return _Again(maybe_stored=status in _AMBIGUOUS)
+    if status in _HALVE and count > 1:
+        return _Again(maybe_stored=False, is_failure=False)
+    if status in (207, 401, 408, 429) or status >= 500:
+        return _Again(maybe_stored=status in _AMBIGUOUS, reason=answer.refusal())
     return answer.refusal()
 
 
@@ -327,11 +356,12 @@ def _verdicts_of_items(status: int, items: Sequence[ItemResult]) -> Iterable[_Ve
             yield None
         elif status == 207:
             # A write that failed may have been carried out, such as one that timed out. An aborted one was not begun.
-            yield _Again(maybe_stored=item.publishing_status == "failed")
+            failed = item.publishing_status == "failed"
+            yield _Again(maybe_stored=failed, reason=NakadiError(item.detail or "The broker did not store it."))
         elif item.publishing_status == "failed" or not names_one:
             yield EventRefused(item.detail or "The broker refused the batch as a whole.", step=item.step or "none")
         else:
-            yield _Again(maybe_stored=False)
+            yield _Again(maybe_stored=False, is_failure=False)
 
 
 def _size_of(deliveries: Sequence[Delivery]) -> int:
@@ -339,4 +369,5 @@ def _size_of(deliveries: Sequence[Delivery]) -> int:
 
 
 def _late(delivery: Delivery) -> NotDelivered:
-    return NotDelivered("The event was not acknowledged in time.", maybe_stored=delivery.ambiguous)
+    told = "The event was not acknowledged in time."
+    return NotDelivered(told, maybe_stored=delivery.ambiguous, reason=delivery.reason)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from nakadi_client.connections import Compression, Request, compressor, path
 from nakadi_client.deliveries import Delivery, Lane
+from nakadi_client.errors import Closed
 from nakadi_client.events import Metadata, encode
-from nakadi_client.producer_core import Batch, Limits
+from nakadi_client.producer_core import Batch, ProducerCore
+
+OnFailure = Literal["continue", "stop"]
 
 # A small body is not worth the work.
 _LEAST_TO_COMPRESS = 1_000
@@ -26,6 +29,9 @@ class Publishing(msgspec.Struct, frozen=True):
     compression  "gzip", "zstd" or None.
     tombstones   Delete by the keys of the events, rather than publishing them.
     only_for     The id of the one subscription that sees these events.
+    on_failure   What follows when an event cannot be delivered: "continue" with the others, or "stop" the producer, so
+                 that no event passes one that failed. The others are then reported as `NotDelivered`, and `send` raises
+                 `Closed`.
     """
 
     event_type: str
@@ -35,6 +41,7 @@ class Publishing(msgspec.Struct, frozen=True):
     compression: Compression | None = None
     tombstones: bool = False
     only_for: str | None = None
+    on_failure: OnFailure = "continue"
 
     def delivery_of(self, event: Any, key: object, eid: str | None = None) -> Delivery:
         """Write an event, and choose its key."""
@@ -63,10 +70,8 @@ class Publishing(msgspec.Struct, frozen=True):
         return request
 
 
-LIMITS = frozenset(Limits.__struct_fields__)
-
-
-def divided(options: dict[str, Any]) -> tuple[Limits, dict[str, Any]]:
-    """Divide the keywords of a producer into its limits and the rest."""
-    limits = Limits(**{name: value for name, value in options.items() if name in LIMITS})
-    return limits, {name: value for name, value in options.items() if name not in LIMITS}
+def closed(core: ProducerCore) -> Closed:
+    """Make the exception for who sends to a producer that takes nothing any more."""
+    if core.is_stopped:
+        return Closed("The producer has stopped at an event that was not delivered.")
+    return Closed("The producer is closed.")

@@ -50,6 +50,30 @@ class CalledFor:
         return "CalledFor(...)"
 
 
+class UntilRefused:
+    """Asks a function for a token once, and again when the broker refuses it: for functions that take long."""
+
+    def __init__(self, function: Callable[[], str | None]) -> None:
+        self._function = function
+        self._token: str | None = None
+        self._is_known = False
+        # Several threads may share one source: one of them asks, the others wait for its token.
+        self._lock = threading.Lock()
+
+    def get(self) -> str | None:
+        with self._lock:
+            if not self._is_known:
+                self._token, self._is_known = self._function(), True
+            return self._token
+
+    def refuse(self) -> None:
+        with self._lock:
+            self._is_known = False
+
+    def __repr__(self) -> str:
+        return "UntilRefused(...)"
+
+
 class TokenFile:
     """A token in a file that somebody else keeps fresh. It is read again when the file was replaced or changed."""
 

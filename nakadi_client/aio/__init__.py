@@ -12,5 +12,6 @@ async for batch in aio.consume("https://events.example.org", subscription=ID):
 
 from nakadi_client.aio.consumer import Consumer, consume
 from nakadi_client.aio.producer import Producer
+from nakadi_client.aio.reader import Reader, read
 
-__all__ = ["Consumer", "Producer", "consume"]
+__all__ = ["Consumer", "Producer", "Reader", "consume", "read"]

@@ -20,14 +20,29 @@ from nakadi_client.consumer_core import (
     EACH_BATCH,
     CommitPolicy,
     ConsumerCore,
+    Count,
     End,
     Health,
+    Patience,
     Place,
     Rebalance,
     StreamOptions,
+    Trouble,
     Wait,
 )
-from nakadi_client.consuming import LOGGER, OnPoison, Park, Requests, is_parked, lag_of, poison_of, skip, stop_at, tell
+from nakadi_client.consuming import (
+    LOGGER,
+    OnPoison,
+    Park,
+    Requests,
+    is_parked,
+    lag_of,
+    poison_of,
+    skip,
+    stop_at,
+    tell,
+    tell_count,
+)
 from nakadi_client.decoding import PoisonEvent
 from nakadi_client.errors import Closed, NakadiError, NoAnswer
 from nakadi_client.lines import LineSplitter
@@ -62,16 +77,22 @@ class Consumer(Generic[Event]):
         options: StreamOptions = StreamOptions(),  # noqa: B008  # it is frozen
         on_poison: OnPoison = "stop",
         on_rebalance: Callable[[Rebalance], Awaitable[None] | None] | None = None,
+        on_trouble: Callable[[Trouble], None] | None = None,
+        limit: int | None = None,
+        follow: bool = True,
+        patience: Patience = Patience(),  # noqa: B008  # it is frozen
         compressed: bool = False,
         stop_on_signals: bool = True,
     ) -> None:
         self._requests = Requests(subscription, options, compressed)
         self._connection = connection_of(broker, token)
+        # First what may refuse its arguments, then what is open until it is closed.
+        self._core = ConsumerCore(options, commit, random.random, model, limit=limit, follow=follow, patience=patience)
         self._api = AsyncApi(self._connection)
-        self._core = ConsumerCore(options, commit, random.random, model)
         self._commits_by_hand = commit.by_hand
         self._on_poison = on_poison
         self._on_rebalance = on_rebalance
+        self._on_trouble = on_trouble
         self._stops_on_signals = stop_on_signals
         # The loop waits for work, the tasks that read and commit for something to do.
         self._work = Changes()
@@ -101,6 +122,13 @@ class Consumer(Generic[Event]):
     def stop(self) -> None:
         """End the loop when the batch in hand is done. Call it on the loop's thread."""
         self._core.stop()
+        self._tell()
+
+    def abort(self) -> None:
+        """End the loop when the batch in hand is done, and commit nothing more: what is not committed comes again."""
+        self._core.abort()
+        for task in self._tasks:
+            task.cancel()
         self._tell()
 
     async def close(self) -> None:
@@ -152,9 +180,8 @@ class Consumer(Generic[Event]):
             step = self._core.work_step(now)
             if isinstance(step, Wait):
                 await self._work.wait(step.until, now)
-            elif isinstance(step, Rebalance):
-                if self._on_rebalance and (told := self._on_rebalance(step)) is not None:
-                    await told
+            elif isinstance(step, (Rebalance, Trouble)):
+                await self._announce(step)
             elif isinstance(step, End):
                 if step.error:
                     raise step.error
@@ -166,6 +193,13 @@ class Consumer(Generic[Event]):
                 if step.events:
                     return step
                 self._handled(step)
+
+    async def _announce(self, step: Rebalance | Trouble) -> None:
+        if isinstance(step, Trouble):
+            if self._on_trouble:
+                self._on_trouble(step)
+        elif self._on_rebalance and (told := self._on_rebalance(step)) is not None:
+            await told
 
     def _handled(self, batch: Batch[Any]) -> None:
         self._core.handled(batch, time.monotonic())
@@ -246,19 +280,23 @@ class Consumer(Generic[Event]):
             if isinstance(step, End):
                 self._tell()
                 return
+            if isinstance(step, Count):
+                tell_count(self._core, await self._api.send(self._requests.stats()), time.monotonic())
+                self._tell()
+                continue
             error: NakadiError | None = NoAnswer("The task was cancelled.")
             try:
-                error = await self._read_stream()
+                error = await self._read_stream(step.options)
             finally:
                 self._socket = None
                 self._core.closed(time.monotonic(), error)
                 self._tell()
 
-    async def _read_stream(self) -> NakadiError | None:
+    async def _read_stream(self, options: StreamOptions) -> NakadiError | None:
         """Read one stream to its end. Returns what ended it, unless it was the broker's will."""
         is_open = False
         try:
-            async with self._api.stream(self._requests.open(), self._requests.silence) as response:
+            async with self._api.stream(self._requests.open(options), self._requests.silence) as response:
                 if isinstance(response, Answer):
                     self._refused(response)
                     return None
@@ -273,6 +311,7 @@ class Consumer(Generic[Event]):
                 async for chunk in response.aiter_bytes():
                     if lines := splitter.feed(chunk):
                         self._received(lines)
+                self._received(splitter.end())
         except NakadiError as error:
             return error
         except Exception as error:  # noqa: BLE001  # an application's source of tokens may raise anything

@@ -13,10 +13,10 @@ from nakadi_client.aio.changes import Changes
 from nakadi_client.answers import Answer
 from nakadi_client.connections import AsyncApi, Compression, Connection, connection_of
 from nakadi_client.deliveries import Delivery
-from nakadi_client.errors import BufferFull, Closed, NoAnswer
+from nakadi_client.errors import BufferFull, NoAnswer
 from nakadi_client.events import Metadata
 from nakadi_client.producer_core import Batch, Limits, ProducerCore
-from nakadi_client.publishing import Publishing
+from nakadi_client.publishing import OnFailure, Publishing, closed
 from nakadi_client.tokens import Token
 
 Event = TypeVar("Event")
@@ -45,14 +45,16 @@ class Producer(Generic[Event]):
         compression: Compression | None = None,
         tombstones: bool = False,
         only_for: str | None = None,
+        on_failure: OnFailure = "continue",
         limits: Limits = Limits(),  # noqa: B008  # it is frozen
         on_delivery: Callable[[Delivery], None] | None = None,
     ) -> None:
-        self._publishing = Publishing(event_type, key, ordered, metadata, compression, tombstones, only_for)
+        self._publishing = Publishing(event_type, key, ordered, metadata, compression, tombstones, only_for, on_failure)
         self._request = self._publishing.requests()
-        self._api = AsyncApi(connection_of(broker, token))
         self._on_delivery = on_delivery
-        self._core = ProducerCore(limits, random.random)
+        # First what may refuse its arguments, then what is open until it is closed.
+        self._core = ProducerCore(limits, random.random, stops=on_failure == "stop")
+        self._api = AsyncApi(connection_of(broker, token))
         self._changes = Changes()
         self._closing = False
         self._senders: list[asyncio.Task[None]] = []
@@ -75,8 +77,8 @@ class Producer(Generic[Event]):
             delivery.add_done_callback(on_delivery)
         if not self._core.has_room_for(len(delivery.body)):
             await self._wait_for_room(len(delivery.body), timeout)
-        if self._closing:
-            raise Closed("The producer is closed.")
+        if self._closing or self._core.is_stopped:
+            raise closed(self._core)
         if self._core.add(delivery, time.monotonic()):
             self._changes.tell()
         return delivery

@@ -19,7 +19,7 @@ def offset(number, timeline=1):
 def test_a_part_of_a_batch_covers_only_what_is_done(numbers, data):
     """Wherever numbers are missing, and whichever place before the batch is known."""
     before = data.draw(st.integers(-1, numbers[0] - 1))
-    batch = Batch(numbers, Cursor("t", "0", offset(numbers[-1])), "s", before=offset(before))
+    batch = Batch(numbers, Cursor("0", offset(numbers[-1]), "t"), "s", before=offset(before))
     loop = iter(batch)
     finished = []
     for number in loop:
@@ -33,6 +33,6 @@ def test_a_part_of_a_batch_covers_only_what_is_done(numbers, data):
 @pytest.mark.parametrize("before", [None, "", "BEGIN", offset(1, timeline=2), "5"])
 def test_nothing_is_said_where_the_place_before_is_unknown(before):
     """Another timeline counts its own numbers."""
-    batch = Batch([1, 2], Cursor("t", "0", offset(9)), "s", before=before)
+    batch = Batch([1, 2], Cursor("0", offset(9), "t"), "s", before=before)
     for _ in batch:
         assert batch.cursor_of_progress() is None

@@ -18,12 +18,16 @@ import pytest
 from nakadi_client import (
     BY_HAND,
     CommitPolicy,
+    Connection,
     Consumer,
+    NoAnswer,
     Park,
+    Patience,
     Poison,
     Producer,
     Refused,
     StreamOptions,
+    aio,
     consume,
 )
 from nakadi_client.testing import LocalNakadi, Network
@@ -33,6 +37,8 @@ from tests.support.patience import PATIENCE, until
 ROOT = Path(__file__).parents[2]
 # A stream that broke off keeps its partitions for this long, where nobody can give them back.
 QUICK = StreamOptions(commit_timeout=2, batch_limit=20, max_uncommitted_events=100)
+# Nothing has to be committed while a test runs.
+LATE = StreamOptions(commit_timeout=60, batch_limit=20)
 
 
 class Order(msgspec.Struct):
@@ -328,3 +334,70 @@ def test_a_program_that_is_ended_finishes_its_batch_and_commits_it(nakadi, order
         assert program.stdout.read() == "done\nended\n"
         assert program.wait(PATIENCE) == 0
     assert nakadi.unconsumed(orders) == 300 - handled
+
+
+def test_a_consumer_ends_at_its_limit_or_when_nothing_waits(nakadi, orders):
+    """What was handed out is committed, and the next consumer goes on behind it."""
+    first = [event["n"] for batch in consume(nakadi.url, orders, limit=70, options=QUICK) for event in batch.events]
+    assert len(first) == 70
+    assert nakadi.unconsumed(orders) == 230
+    with Consumer(nakadi.url, orders, follow=False, options=QUICK) as consumer:
+        rest = [event["n"] for batch in consumer for event in batch.events]
+        assert consumer.health().events_committed == 230
+    assert sorted(first + rest) == list(range(300))
+    assert list(consume(nakadi.url, orders, follow=False)) == []
+
+
+def test_a_consumer_that_is_aborted_commits_nothing(nakadi, orders):
+    """What is in hand and what was handled comes again, and nothing that follows is told as trouble."""
+    told = []
+    with Consumer(
+        nakadi.url, orders, commit=CommitPolicy(seconds=15.0), options=LATE, on_trouble=told.append
+    ) as consumer:
+        for number, batch in enumerate(consumer):
+            assert batch.events
+            if number == 1:
+                consumer.abort()
+    assert told == []
+    assert nakadi.unconsumed(orders) == 300
+
+
+def test_a_broker_that_is_not_there_is_told_and_given_up(nakadi, orders):
+    """Each failure is told in the thread of the loop; with patience, a consumer raises what it failed at."""
+    with Network(nakadi.url) as network:
+        network.go_down()
+        told = []
+
+        def stop_at_third(trouble):
+            told.append(trouble)
+            if len(told) == 3:
+                consumer.stop()
+
+        with Consumer(network.url, orders, on_trouble=stop_at_third) as consumer:
+            assert list(consumer) == []
+        with pytest.raises(NoAnswer):
+            list(consume(network.url, orders, patience=Patience(without_answer=0)))
+    failures = [trouble.failures for trouble in told]
+    assert failures == sorted(failures)
+    assert all(isinstance(trouble.error, NoAnswer) for trouble in told)
+
+
+@pytest.mark.parametrize("kind", [Consumer, aio.Consumer])
+def test_what_cannot_be_made_leaves_nothing_open(kind):
+    """A model that nobody can decode is refused before there are connections."""
+
+    class Counting(Connection):
+        pools = 0
+
+        def client(self):
+            self.pools += 1
+            return super().client()
+
+        def async_client(self):
+            self.pools += 1
+            return super().async_client()
+
+    connection = Counting("http://broker.test")
+    with pytest.raises(TypeError):
+        kind(connection, "subscription", model=list[int] | set[int])
+    assert connection.pools == 0

@@ -18,13 +18,16 @@ from nakadi_client.consumer_core import (
     Commit,
     CommitPolicy,
     ConsumerCore,
+    Count,
     End,
     Extend,
     Leave,
     Look,
     Open,
+    Patience,
     Rebalance,
     StreamOptions,
+    Trouble,
     Wait,
 )
 from nakadi_client.errors import NakadiError, NoAnswer, Refused
@@ -198,16 +201,22 @@ def test_no_order_of_facts_commits_what_was_not_handled_or_stops_for_ever(seed, 
     assert all(set(numbers) == world.handled[partition] for partition, numbers in world.log.items())
 
 
-def opened(policy=EACH_BATCH, **options):
-    core = ConsumerCore(StreamOptions(**options), policy, lambda: 0.0)
+def opened(policy=EACH_BATCH, *, limit=None, follow=True, **options):
+    core = ConsumerCore(StreamOptions(**options), policy, lambda: 0.0, limit=limit, follow=follow)
     assert isinstance(core.connection_step(0.0), Open)
     core.opened("s", 0.0)
     return core
 
 
 def next_batch(core, now=0.0):
-    while isinstance(step := core.work_step(now), Rebalance):
+    while isinstance(step := core.work_step(now), (Rebalance, Trouble)):
         pass
+    return step
+
+
+def trouble_of(core, now=0.0):
+    while not isinstance(step := core.work_step(now), Trouble):
+        assert isinstance(step, Rebalance)
     return step
 
 
@@ -323,7 +332,7 @@ def test_a_stream_that_broke_off_takes_commits_and_is_left():
     batch = next_batch(core)
     core.closed(1.0, NoAnswer("cut"))
     assert next_batch(core) == Wait()
-    assert core.connection_step(2.0) == Open()
+    assert core.connection_step(2.0) == Open(core.options)
     core.handled(batch, 2.0)
     assert core.commit_step(2.0) == Commit("s", (batch.cursor,))
     core.committed(Answer(204), 2.0)
@@ -407,7 +416,7 @@ def test_a_stream_that_cannot_be_opened_is_tried_again(answer, pause):
     core.connection_step(0.0)
     core.refused(answer, 0.0)
     assert core.connection_step(0.0) == Wait(pause)
-    assert core.connection_step(pause) == Open()
+    assert core.connection_step(pause) == Open(core.options)
 
 
 def test_what_will_never_be_opened_ends_the_consumer():
@@ -428,3 +437,103 @@ def test_a_problem_in_the_stream_ends_it():
         core.received(b'{"detail":"went wrong"}', 0.0)
     with pytest.raises(NakadiError, match="no line"):
         core.received(b"<html>", 0.0)
+
+
+def test_a_consumer_with_a_limit_asks_for_no_more_and_ends():
+    """Each stream brings what is missing at the limit; with the last event, nothing more is opened or handed out."""
+    core = ConsumerCore(StreamOptions(stream_limit=4), EACH_BATCH, lambda: 0.0, limit=5)
+    assert core.connection_step(0.0).options.stream_limit == 4
+    core.opened("s", 0.0)
+    core.received(line("0", [0, 1, 2]), 0.0)
+    core.handled(next_batch(core), 0.0)
+    core.closed(0.0)
+    assert isinstance(core.commit_step(0.0), Commit)
+    core.committed(Answer(204), 0.0)
+    assert core.health(0.0).events_committed == 3
+
+    assert core.connection_step(10.0).options.stream_limit == 2
+    core.opened("t", 10.0)
+    core.received(line("0", [3, 4]), 10.0)
+    assert len(next_batch(core)) == 2
+    assert isinstance(next_batch(core), End)
+    core.closed(10.0)
+    assert isinstance(core.connection_step(20.0), Wait)
+
+
+def test_a_consumer_that_does_not_follow_ends_when_nothing_waits():
+    """After each stream it asks how many events are left, and reads on while there are any."""
+    core = opened(follow=False)
+    core.closed(0.0)
+    assert isinstance(core.connection_step(0.0), Count)
+    core.refused(NoAnswer("down"), 0.0)
+    assert isinstance(core.connection_step(0.0), Wait)
+    assert isinstance(core.connection_step(1.0), Count)
+    core.counted(3)
+    assert core.connection_step(1.0).options.stream_keep_alive_limit == 1
+    core.opened("t", 1.0)
+    core.closed(2.0)
+    core.counted(0)
+    assert isinstance(core.connection_step(2.0), End)
+    assert next_batch(core) == End()
+
+
+@pytest.mark.parametrize(
+    ("answer", "patience"),
+    [
+        (NoAnswer("down"), Patience(without_answer=30)),
+        (Answer(503), Patience(without_answer=30)),
+        (Answer(409), Patience(without_slot=30)),
+    ],
+)
+def test_patience_ends_when_nothing_else_has_come_for_its_time(answer, patience):
+    """Each failure is told; the consumer raises the last one when they have gone on for too long, and not before."""
+    core = ConsumerCore(StreamOptions(), EACH_BATCH, lambda: 0.0, patience=patience)
+    core.refused(answer, 0.0)
+    assert trouble_of(core).failures == 1
+    core.refused(answer, 29.0)
+    assert trouble_of(core).failures == 2
+    core.opened("s", 30.0)
+    core.received(keep_alive("0", 1), 30.0)
+    core.closed(30.0)
+    core.refused(answer, 30.0)
+    assert trouble_of(core).failures == 1
+    core.refused(answer, 60.0)
+    assert isinstance(end := next_batch(core), End)
+    assert end.error is answer or end.error.status == answer.status
+
+
+def test_a_stream_that_breaks_at_a_stop_is_no_failure():
+    """Who stops a consumer breaks its connection: the loop ends without an error, whatever the patience."""
+    core = ConsumerCore(StreamOptions(), EACH_BATCH, lambda: 0.0, patience=Patience(without_answer=0))
+    core.connection_step(0.0)
+    core.opened("s", 0.0)
+    core.stop()
+    core.closed(0.0, NoAnswer("broken"))
+    assert next_batch(core) == End()
+
+
+def test_a_commit_that_is_lost_is_told():
+    """Applications can say that events come again, and why."""
+    core = opened()
+    core.received(line("0", [0]), 0.0)
+    core.handled(next_batch(core), 0.0)
+    core.commit_step(1.0)
+    core.committed(Answer(422, b'{"detail":"too late"}'), 1.0)
+    told = str(trouble_of(core).error)
+    assert told == "Batches were not committed, so their events come again: too late (422)"
+
+
+def test_after_an_abort_nothing_is_committed():
+    """What was handled and what is in hand come again; the connection is to be closed."""
+    core = opened()
+    core.received(line("0", [0]), 0.0)
+    core.received(line("1", [0]), 0.0)
+    core.handled(next_batch(core), 0.0)
+    in_hand = next_batch(core)
+    core.abort()
+    core.handled(in_hand, 1.0)
+    assert core.lost_stream() == "s"
+    assert isinstance(core.commit_step(1.0), Wait)
+    core.closed(1.0, NoAnswer("broken"))
+    assert isinstance(core.commit_step(1.0), End)
+    assert next_batch(core) == End()

@@ -26,3 +26,14 @@ def test_a_torn_line_is_no_line():
     splitter = LineSplitter()
     assert splitter.feed(b'{"a":1}\n{"b"') == [b'{"a":1}']
     assert splitter.feed(b":2") == []
+
+
+def test_what_ends_a_stream_may_have_no_line_feed():
+    """A broker may end a stream with a Problem that has none; blanks are no line."""
+    splitter = LineSplitter()
+    splitter.feed(b'{"a":1}\n{"title":')
+    assert splitter.feed(b'"Gone"}') == []
+    assert splitter.end() == [b'{"title":"Gone"}']
+    splitter = LineSplitter()
+    splitter.feed(b"{}\n \r")
+    assert splitter.end() == []

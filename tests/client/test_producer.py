@@ -74,6 +74,22 @@ def test_a_model_and_bytes_are_published(nakadi):
     assert third["metadata"]["eid"].startswith("2222")
 
 
+def test_a_producer_that_stops_takes_nothing_behind_what_failed(nakadi):
+    """With `on_failure="stop"`, a refused event ends the producer; what was stored before stays."""
+    nakadi.create_event_type("sent", schema={"type": "json_schema", "schema": STRICT})
+    with Producer(nakadi.url, "sent", on_failure="stop", limits=Limits(linger=60)) as producer:
+        producer.send({"n": 1})
+        producer.flush()
+        first, refused = producer.send_all([{"n": 2}, {"n": "three"}])
+        producer.flush()
+        with pytest.raises(Closed, match="not delivered"):
+            producer.send({"n": 4})
+
+    assert numbers(nakadi.events("sent")) == [1]
+    assert isinstance(refused.outcome, EventRefused)
+    assert isinstance(first.outcome, NotDelivered)
+
+
 def test_a_category_without_metadata_gets_none(nakadi):
     """With `metadata=None` an event is published as it is."""
     nakadi.create_event_type("sent", category="undefined")

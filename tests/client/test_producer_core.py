@@ -144,8 +144,32 @@ def check_order(broker):
         assert eids == sorted(eids)
 
 
-def core_with(count, **limits):
-    core = ProducerCore(Limits(**limits), lambda: 0.0)
+@given(seed=st.integers(0, 2**32))
+def test_a_producer_that_stops_lets_nothing_pass_what_failed(seed):
+    """With `stops`, what is stored is the beginning of what was sent, and every event has an outcome."""
+    rng = random.Random(seed)
+    broker = Broker(lambda: rng.choice(FAULTS + WORDS))
+    limits = Limits(batch_events=7, linger=0.5, attempts=3, delivery_timeout=1e9)
+    core = ProducerCore(limits, rng.random, stops=True)
+    sent, settled, now = [], [], 100.0
+    while (len(sent) < 40 and not core.is_stopped) or core.kept_events:
+        if len(sent) < 40 and not core.is_stopped and rng.random() < 0.7:
+            kind = rng.choices(["good", "bad", "unreadable"], [40, 1, 1])[0]
+            sent.append(Delivery(b'{"n":%d}' % len(sent), eid=f"{kind}-{len(sent):03d}", key=1))
+            core.add(sent[-1], now)
+        step = core.step(now)
+        if isinstance(step, Batch):
+            settled += core.settle(step, broker.take(step.deliveries), now)
+        else:
+            now = step.until if step.until is not None and now < step.until < now + 100 else now + 0.1
+    assert {each.eid for each in settled} == {each.eid for each in sent}
+    delivered = [isinstance(each.outcome, Delivered) for each in sent]
+    assert delivered == sorted(delivered, reverse=True)
+    assert core.is_stopped is not all(delivered)
+
+
+def core_with(count, *, stops=False, **limits):
+    core = ProducerCore(Limits(**limits), lambda: 0.0, stops=stops)
     deliveries = [Delivery(b'{"n":%d}' % n, eid=str(n)) for n in range(count)]
     for each in deliveries:
         core.add(each, 0.0)
@@ -193,6 +217,35 @@ def test_a_busy_broker_is_left_alone_for_as_long_as_it_asks(answer, pause):
     assert core.settle(core.step(1.0), answer, 1.0) == []
     assert core.step(1.0) == Wait(1.0 + pause)
     assert isinstance(core.step(1.0 + pause), Batch)
+
+
+def test_an_event_is_given_up_after_its_attempts():
+    """Attempts that failed count, halving a batch does not; the outcome says what the last attempt came to."""
+    core, deliveries = core_with(2, attempts=2)
+    assert core.settle(core.step(1.0), Answer(413), 1.0) == []
+    assert core.settle(core.step(1.0), NoAnswer("gone"), 1.0) == []
+    [given_up] = core.settle(core.step(2.0), Answer(503, b'{"detail":"no room"}'), 2.0)
+
+    assert given_up is deliveries[0]
+    assert isinstance(given_up.outcome, NotDelivered)
+    assert given_up.outcome.maybe_stored
+    assert str(given_up.outcome) == "The event was not stored in 2 attempts. no room (503)"
+    assert isinstance(given_up.outcome.reason, Refused)
+    assert given_up.outcome.reason.status == 503
+    # The other one waits for its own first attempt.
+    assert core.kept_events == 1
+
+
+def test_of_a_batch_with_a_refused_event_nothing_is_sent_again_where_a_producer_stops():
+    """The event that was refused says why; its neighbours, and what waits, are given up."""
+    core, (first, refused, waiting) = core_with(3, stops=True, batch_events=2)
+    items = [{"publishing_status": status, "step": "validating"} for status in ("aborted", "failed")]
+    core.settle(core.step(1.0), Answer(422, msgspec.json.encode(items)), 1.0)
+
+    assert core.is_stopped
+    assert core.kept_events == 0
+    assert isinstance(refused.outcome, EventRefused)
+    assert {str(each.outcome) for each in (first, waiting)} == {"An earlier event was not delivered."}
 
 
 def test_a_batch_that_is_too_large_is_halved_and_stays_smaller():

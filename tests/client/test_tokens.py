@@ -7,7 +7,7 @@ import httpx
 import msgspec
 import pytest
 
-from nakadi_client import ClientCredentials, NakadiError, TokenFile
+from nakadi_client import ClientCredentials, NakadiError, TokenFile, UntilRefused
 from nakadi_client.tokens import token_source
 
 SECRET = "hush-hush"
@@ -88,3 +88,13 @@ def test_strings_and_functions_are_sources():
     called = token_source(lambda: next(fresh))
     assert [called.get(), called.get()] == ["a", "b"]
     assert SECRET not in repr(token_source(SECRET))
+
+
+def test_a_function_that_takes_long_is_asked_again_only_when_its_token_is_refused():
+    """Whatever it returned is kept, no token too."""
+    given = ["second", None]
+    tokens = UntilRefused(given.pop)
+    assert [tokens.get(), tokens.get()] == [None, None]
+    tokens.refuse()
+    assert [tokens.get(), tokens.get()] == ["second", "second"]
+    assert "second" not in repr(tokens)

@@ -13,13 +13,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nakadi_client import Park, Poison, Producer, Refused, StreamOptions
+from nakadi_client import CommitPolicy, Park, Poison, Producer, Refused, StreamOptions
 from nakadi_client.aio import Consumer, consume
 from tests.support.environment import plain_environment
 from tests.support.patience import PATIENCE, until, wait_on_loop
 
 ROOT = Path(__file__).parents[3]
 QUICK = StreamOptions(commit_timeout=2, batch_limit=20, max_uncommitted_events=100)
+# Nothing has to be committed while a test runs.
+LATE = StreamOptions(commit_timeout=60, batch_limit=20)
 
 
 class Order(msgspec.Struct):
@@ -220,3 +222,36 @@ def test_a_program_that_is_ended_finishes_its_batch_and_commits_it(nakadi, order
         assert program.stdout.read() == "done\nended\n"
         assert program.wait(PATIENCE) == 0
     assert nakadi.unconsumed(orders) == 300 - handled
+
+
+def test_a_consumer_ends_at_its_limit_or_when_nothing_waits(nakadi, orders):
+    """What was handed out is committed, and the next consumer goes on behind it."""
+
+    async def work(**options):
+        return [
+            event["n"]
+            async for batch in consume(nakadi.url, orders, options=QUICK, **options)
+            for event in batch.events
+        ]
+
+    first = asyncio.run(work(limit=70))
+    assert len(first) == 70
+    assert nakadi.unconsumed(orders) == 230
+    assert sorted(first + asyncio.run(work(follow=False))) == list(range(300))
+    assert nakadi.unconsumed(orders) == 0
+
+
+def test_a_consumer_that_is_aborted_commits_nothing(nakadi, orders):
+    """What is in hand and what was handled comes again."""
+
+    async def work():
+        commit = CommitPolicy(seconds=15.0)
+        async with Consumer(nakadi.url, orders, commit=commit, options=LATE) as consumer:
+            seen = 0
+            async for batch in consumer:
+                seen += len(batch)
+                if seen > len(batch):
+                    consumer.abort()
+
+    asyncio.run(work())
+    assert nakadi.unconsumed(orders) == 300

@@ -65,6 +65,23 @@ def test_a_refused_event_raises_where_it_is_awaited(nakadi):
     assert numbers(nakadi.events("sent")) == [1]
 
 
+def test_a_producer_that_stops_takes_nothing_behind_what_failed(nakadi):
+    """With `on_failure="stop"`, a refused event ends the producer."""
+    schema = '{"type":"object","properties":{"n":{"type":"integer"}}}'
+    nakadi.create_event_type("sent", schema={"type": "json_schema", "schema": schema})
+
+    async def publish():
+        async with Producer(nakadi.url, "sent", on_failure="stop") as producer:
+            await (await producer.send({"n": 1}))
+            await producer.send({"n": "?"})
+            await producer.flush()
+            with pytest.raises(Closed, match="not delivered"):
+                await producer.send({"n": 2})
+
+    asyncio.run(publish())
+    assert numbers(nakadi.events("sent")) == [1]
+
+
 def test_a_full_buffer_holds_senders_back(network):
     """`send` waits for room without holding up the loop, and says when there is none in time."""
     network.go_down()

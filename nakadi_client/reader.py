@@ -1,0 +1,119 @@
+"""Reading an event type without a subscription, for programs with threads.
+
+for batch in read("https://events.example.org", "order.placed", start="begin", follow=False):
+    handle(batch.events)
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from typing import Any, Generic, TypeVar, overload
+
+from nakadi_client.answers import Answer
+from nakadi_client.batches import Batch
+from nakadi_client.connections import Api, Connection, connection_of, no_answer
+from nakadi_client.consumer_core import End, Patience, Trouble, Wait
+from nakadi_client.errors import NakadiError
+from nakadi_client.lines import LineSplitter
+from nakadi_client.reader_core import OpenStream, ReaderCore, ReadOptions, Start
+from nakadi_client.reading import OnMisfit, request_of, treat_misfits
+from nakadi_client.tokens import Token
+
+Event = TypeVar("Event")
+
+
+class Reader(Generic[Event]):
+    """Reads the events of an event type without a subscription: an iterator over batches of one partition each.
+
+        for batch in Reader(url, "order.placed", start="begin", follow=False):
+            handle(batch.events)
+
+    The keywords are explained at `ReadOptions`. Nothing is committed: when a connection breaks, the next one goes on
+    behind the last event, and a new reader begins at its own `start`. The end of the loop closes the connection.
+    """
+
+    def __init__(
+        self,
+        broker: str | Connection,
+        event_type: str,
+        *,
+        model: Any = None,
+        token: Token = None,
+        start: Start = "end",
+        partitions: Sequence[str] | None = None,
+        follow: bool = True,
+        batch_limit: int = 500,
+        patience: Patience = Patience(),  # noqa: B008  # it is frozen
+        on_poison: OnMisfit = "stop",
+        on_trouble: Callable[[Trouble], None] | None = None,
+    ) -> None:
+        options = ReadOptions(start, partitions, follow, batch_limit, patience)
+        self._core = ReaderCore(event_type, options, random.random, model)
+        self._connection = connection_of(broker, token)
+        self._on_poison = on_poison
+        self._on_trouble = on_trouble
+
+    def __iter__(self) -> Generator[Batch[Event], None, None]:
+        api = Api(self._connection)
+        try:
+            while not isinstance(step := self._core.step(time.monotonic()), End):
+                if isinstance(step, Wait):
+                    time.sleep(max(0.0, (step.until or 0.0) - time.monotonic()))
+                elif isinstance(step, Trouble):
+                    if self._on_trouble:
+                        self._on_trouble(step)
+                elif isinstance(step, OpenStream):
+                    with closing(self._read_stream(api, step)) as batches:
+                        for batch in batches:
+                            treat_misfits(batch, self._on_poison)
+                            if batch.events:
+                                yield batch
+                else:
+                    answer = api.send(request_of(self._core.event_type, step))
+                    self._core.answered(step, answer, time.monotonic())
+            if step.error:
+                raise step.error
+        finally:
+            api.close()
+
+    def _read_stream(self, api: Api, step: OpenStream) -> Generator[Batch[Any], None, None]:
+        """Read one stream to its end, and tell the core what ended it."""
+        error: NakadiError | None = None
+        try:
+            with api.stream(request_of(self._core.event_type, step)) as response:
+                if isinstance(response, Answer):
+                    self._core.answered(step, response, time.monotonic())
+                    return
+                splitter = LineSplitter()
+                for chunk in response.iter_bytes():
+                    yield from self._core.batches(splitter.feed(chunk))
+                    if self._core.is_done:
+                        return
+                yield from self._core.batches(splitter.end())
+        except NakadiError as found:
+            error = found
+        except Exception as found:  # noqa: BLE001  # an application's source of tokens may raise anything
+            error = no_answer(self._connection, found)
+        self._core.closed(time.monotonic(), error)
+
+
+@overload
+def read(
+    broker: str | Connection, event_type: str, *, model: type[Event], **options: Any
+) -> Generator[Batch[Event], None, None]: ...
+
+
+@overload
+def read(
+    broker: str | Connection, event_type: str, *, model: None = None, **options: Any
+) -> Generator[Batch[dict[str, Any]], None, None]: ...
+
+
+def read(
+    broker: str | Connection, event_type: str, *, model: Any = None, **options: Any
+) -> Generator[Batch[Any], None, None]:
+    """Read an event type without a subscription: an iterator over its batches. The keywords are those of `Reader`."""
+    yield from Reader[Any](broker, event_type, model=model, **options)

@@ -1,0 +1,236 @@
+"""What a reader of an event type decides, without any input or output: where to begin, what comes next, when to end.
+
+    core = ReaderCore("order.placed", ReadOptions(start="begin"), random.random)
+    step = core.step(now)             # Find, Measure or OpenStream: a request; or Wait, Trouble, End
+    core.answered(step, answer, now)  # what came of Find and Measure, and of a stream that was not opened
+    core.batches(lines)               # lines of the stream came
+    core.closed(now, error)           # the stream is over
+
+It has no subscription, so nothing is committed: it remembers its place itself, and goes on there after a break.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from math import inf
+from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from nakadi_client.answers import Answer
+from nakadi_client.batches import Batch
+from nakadi_client.consumer_core import End, Patience, Trouble, Wait
+from nakadi_client.decoding import LineDecoder
+from nakadi_client.errors import NakadiError, NoAnswer
+from nakadi_client.pauses import Pauses
+
+Start = Literal["begin", "end"] | datetime | Mapping[str, str]
+
+_TRY_AGAIN = (408, 429)
+
+
+class ReadOptions(msgspec.Struct, frozen=True):
+    """Where a reader begins, and how it reads. Its fields are keywords of `read`.
+
+    start        "begin", "end", a time, or offsets by partition, behind which to begin.
+    partitions   Read only these.
+    follow       False ends at the events that existed at the beginning.
+    batch_limit  Events in a batch.
+    patience     When to give up on a broker that does not answer.
+    """
+
+    start: Start = "end"
+    partitions: Sequence[str] | None = None
+    follow: bool = True
+    batch_limit: int = 500
+    patience: Patience = Patience()
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A cursor of an event type: an offset behind which to go on."""
+
+    partition: str
+    offset: str
+
+
+class Find(msgspec.Struct, frozen=True):
+    """Ask for the partitions of the event type."""
+
+
+class Measure(msgspec.Struct, frozen=True):
+    """Ask how many events are behind these cursors."""
+
+    cursors: Sequence[Place]
+
+
+class OpenStream(msgspec.Struct, frozen=True):
+    """Open a stream behind these cursors. `stream_limit` is 0 if it has no end."""
+
+    cursors: Sequence[Place]
+    batch_limit: int
+    stream_limit: int
+
+    def parameters(self) -> dict[str, int]:
+        """Return the parameters of the request."""
+        limit = {"stream_limit": self.stream_limit} if self.stream_limit else {}
+        return {"batch_limit": self.batch_limit, "batch_flush_timeout": 1, **limit}
+
+
+class ReaderCore:
+    """Streams of one event type, one after the other. It is for one loop."""
+
+    def __init__(
+        self,
+        event_type: str,
+        options: ReadOptions,
+        draw: Callable[[], float],
+        model: Any = None,
+        pauses: Pauses | None = None,
+    ) -> None:
+        self.event_type: str = event_type
+        self._options = options
+        self._draw = draw
+        self._decoder = LineDecoder(model)
+        self._pauses = pauses or Pauses()
+        # Behind which offset each partition goes on; None until the partitions are known.
+        self._at: dict[str, str] | None = _offsets(options.start) if isinstance(options.start, Mapping) else None
+        # The last offset that each partition had at the beginning, of those that are not read up to it.
+        self._ends: dict[str, str] | None = None
+        self._left = 0
+        self._failures = 0
+        self._failing_since = inf
+        self._open_at = -inf
+        self._trouble: Trouble | None = None
+        self._error: NakadiError | None = None
+        self._got_lines = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything is read that there was at the beginning."""
+        return not self._options.follow and self._ends is not None and not self._ends
+
+    def step(self, now: float) -> Find | Measure | OpenStream | Trouble | Wait | End:
+        """What is to be done next, when no stream is open."""
+        if self._error or self.is_done:
+            return End(self._error)
+        if self._trouble:
+            trouble, self._trouble = self._trouble, None
+            return trouble
+        if now < self._open_at:
+            return Wait(self._open_at)
+        if self._at is None:
+            return Find()
+        cursors = [Place(partition, offset) for partition, offset in self._at.items()]
+        if not self._options.follow and self._ends is None:
+            return Measure(cursors)
+        self._got_lines = False
+        # As many events as there are end the stream at once; fewer come where compaction has removed some.
+        size = min(self._options.batch_limit, self._left or self._options.batch_limit)
+        return OpenStream(cursors, size, self._left)
+
+    def answered(self, step: Find | Measure | OpenStream, answer: Answer | NoAnswer, now: float) -> None:
+        """What came of a request. The answer to `OpenStream` is one that refuses a stream."""
+        if isinstance(answer, NoAnswer):
+            self._pause(answer, now)
+        elif answer.status >= 500 or answer.status in _TRY_AGAIN:
+            self._pause(answer.refusal(), now, answer.retry_after)
+        elif answer.status != 200 or isinstance(step, OpenStream):
+            self._error = answer.refusal()
+        elif isinstance(step, Find):
+            self._found(_PARTITIONS.decode(answer.body))
+        else:
+            self._measured(_LAGS.decode(answer.body))
+
+    def batches(self, lines: Iterable[bytes]) -> Iterator[Batch[Any]]:
+        """Lines came: return the batches of them that have events, up to the end.
+
+        Raises `NakadiError` at a line that is none of a stream: the stream is to be closed then.
+        """
+        for line in lines:
+            if (batch := self._received(line)) is not None:
+                yield batch
+            if self.is_done:
+                return
+
+    def closed(self, now: float, error: NakadiError | None = None) -> None:
+        """The stream is over, or its connection broke: the next one begins behind what has come."""
+        if error is not None:
+            self._pause(error, now)
+        elif not self._got_lines:
+            self._pause(NakadiError("The broker ended a stream without a line."), now)
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _received(self, line: bytes) -> Batch[Any] | None:
+        try:
+            decoded = self._decoder.decode(line)
+        except msgspec.MsgspecError as error:
+            raise NakadiError(f"This is no line of a stream: {error}") from error
+        cursor, events = decoded.line.cursor, decoded.line.events or []
+        if cursor is None:
+            raise NakadiError(f"The broker ended the stream: {decoded.line.detail or decoded.line.title}")
+        assert self._at is not None, "a line came without a stream"
+        self._got_lines = True
+        self._failures, self._failing_since = 0, inf
+        self._at[cursor.partition] = cursor.offset
+        is_empty = not events and not decoded.poison
+        # A line without events means that there is nothing more now.
+        if self._ends and (is_empty or cursor.offset >= self._ends.get(cursor.partition, cursor.offset)):
+            self._ends.pop(cursor.partition, None)
+        if is_empty:
+            return None
+        self._left = max(0, self._left - len(events) - len(decoded.poison))
+        return Batch(events, replace(cursor, event_type=self.event_type), "", poison=decoded.poison)
+
+    def _found(self, partitions: Sequence[_Partition]) -> None:
+        start, chosen = self._options.start, self._options.partitions
+        known = {each.partition: each for each in partitions}
+        if missing := [name for name in chosen or () if name not in known]:
+            self._error = NakadiError(f"{self.event_type} has no partition {missing[0]}.")
+            return
+        names = list(known) if chosen is None else chosen
+        if start == "end":
+            self._at = {name: known[name].newest_available_offset for name in names}
+        else:
+            offset = "BEGIN" if start == "begin" else _written(start)
+            self._at = dict.fromkeys(names, offset)
+
+    def _measured(self, lags: Sequence[_Lag]) -> None:
+        waiting = [each for each in lags if each.unconsumed_events > 0]
+        self._ends = {each.partition: each.newest_available_offset for each in waiting}
+        self._left = sum(each.unconsumed_events for each in waiting)
+
+    def _pause(self, error: NakadiError, now: float, asked: float | None = None) -> None:
+        self._failures += 1
+        self._failing_since = min(self._failing_since, now)
+        pause = self._pauses.after(self._failures, self._draw, asked)
+        self._open_at = now + pause
+        self._trouble = Trouble(error, self._failures, pause)
+        if now - self._failing_since >= self._options.patience.without_answer:
+            self._error = error
+
+
+def _offsets(start: Mapping[str, str]) -> dict[str, str]:
+    return dict(start)
+
+
+def _written(moment: Any) -> str:
+    """Write a time as an offset. Nakadi Serverless begins at the first event behind it."""
+    return str(moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
+
+
+class _Partition(msgspec.Struct):
+    partition: str
+    newest_available_offset: str
+
+
+class _Lag(msgspec.Struct):
+    partition: str
+    newest_available_offset: str
+    unconsumed_events: int
+
+
+_PARTITIONS = msgspec.json.Decoder(list[_Partition])
+_LAGS = msgspec.json.Decoder(list[_Lag])

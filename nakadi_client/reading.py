@@ -1,0 +1,33 @@
+"""What readers of both kinds have in common: requests, and what happens to events that do not fit."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from nakadi_client.batches import Batch
+from nakadi_client.connections import Request, json_request, path
+from nakadi_client.consuming import skip, stop_at
+from nakadi_client.reader_core import Find, Measure, OpenStream
+
+OnMisfit = Literal["stop", "skip"]
+
+
+def request_of(event_type: str, step: Find | Measure | OpenStream) -> Request:
+    """Make the request that a step stands for."""
+    where = path("event-types", event_type)
+    if isinstance(step, Find):
+        return Request("GET", f"{where}/partitions")
+    if isinstance(step, Measure):
+        return json_request("POST", f"{where}/cursors-lag", step.cursors)
+    cursors = {"X-Nakadi-Cursors": msgspec.json.encode(step.cursors).decode()}
+    return Request("GET", f"{where}/events", None, cursors, step.parameters())
+
+
+def treat_misfits(batch: Batch[Any], on_poison: OnMisfit) -> None:
+    """Log events that do not fit the model, or raise `Poison` at the first."""
+    for poison in batch.poison:
+        if on_poison == "stop":
+            raise stop_at(poison, batch)
+        skip(poison, batch)

@@ -1,0 +1,119 @@
+"""Readers read event types of a real broker, over sockets, with threads and on a loop."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from nakadi_client import NakadiError, NoAnswer, Patience, Poison, Producer, Refused, aio, read
+from tests.support.patience import PATIENCE
+
+
+class Order(msgspec.Struct):
+    n: int
+
+
+@pytest.fixture
+def orders(nakadi):
+    """An event type with 300 events in three partitions."""
+    nakadi.create_event_type("order", partitions=3)
+    publish(nakadi, range(300))
+    return "order"
+
+
+@pytest.fixture(params=[False, True], ids=["threads", "asyncio"])
+def batches(request):
+    """A function that reads with threads or on a loop, and returns the batches until there are enough events."""
+
+    def batches(*arguments, enough=None, **options):
+        found = []
+        reading = on_loop if request.param else with_threads
+        reading(found, arguments, options, enough)
+        return found
+
+    return batches
+
+
+def with_threads(found, arguments, options, enough):
+    for batch in read(*arguments, **options):
+        found.append(batch)
+        if enough and sum(map(len, found)) >= enough:
+            return
+
+
+def on_loop(found, arguments, options, enough):
+    async def reading():
+        async with aclosing(aio.read(*arguments, **options)) as batches:
+            async for batch in batches:
+                found.append(batch)
+                if enough and sum(map(len, found)) >= enough:
+                    return
+
+    asyncio.run(asyncio.wait_for(reading(), PATIENCE))
+
+
+def publish(nakadi, numbers):
+    with Producer(nakadi.url, "order", stop_on_signals=False) as producer:
+        producer.send_all({"n": n} for n in numbers)
+
+
+def numbers(batches):
+    return sorted(event["n"] for batch in batches for event in batch.events)
+
+
+def test_what_there_is_is_read_from_the_beginning(nakadi, orders, batches):
+    """Without following, a reader ends at the events that existed; each batch names its place."""
+    found = batches(nakadi.url, orders, start="begin", follow=False, batch_limit=30)
+
+    assert numbers(found) == list(range(300))
+    assert {(batch.event_type, batch.partition) for batch in found} == {(orders, name) for name in "012"}
+    assert max(map(len, found)) == 30
+    assert batches(nakadi.url, orders, follow=False) == []
+
+
+def test_a_connection_that_breaks_loses_and_doubles_nothing(network, orders, batches):
+    """A line that was cut is read again with the next connection, which goes on behind the last whole one."""
+    told = []
+    network.cut_after(20_000)
+    found = batches(network.url, orders, start="begin", follow=False, batch_limit=7, on_trouble=told.append)
+
+    assert numbers(found) == list(range(300))
+    assert [trouble.failures for trouble in told] == [1]
+
+
+def test_a_reader_follows(nakadi, orders, batches):
+    """Events that come later are read too, and offsets and times are places to begin at."""
+    [*_, last] = batches(nakadi.url, orders, start="begin", follow=False, partitions=["1"])
+    publish(nakadi, range(300, 310))
+    behind = batches(nakadi.url, orders, start={"1": last.offset}, follow=False)
+
+    assert all(n >= 300 for n in numbers(behind))
+    hour_ago = datetime.now(UTC) - timedelta(hours=1)
+    assert numbers(batches(nakadi.url, orders, start=hour_ago, enough=310)) == list(range(310))
+
+
+def test_events_are_of_the_model_or_as_they_were_stored(nakadi, orders, batches):
+    """A model that does not fit ends the reader, or its events are passed over."""
+    publish(nakadi, ["x"])
+    raw = batches(nakadi.url, orders, model=msgspec.Raw, start="begin", follow=False)
+    assert all(bytes(event).startswith(b'{"') for batch in raw for event in batch.events)
+
+    options = {"model": Order, "start": "begin", "follow": False}
+    assert sum(map(len, batches(nakadi.url, orders, on_poison="skip", **options))) == 300
+    with pytest.raises(Poison):
+        batches(nakadi.url, orders, **options)
+
+
+def test_what_cannot_be_read_is_raised(nakadi, batches):
+    """An event type that is unknown, a partition that does not exist, and a broker that is not there end the loop."""
+    nakadi.create_event_type("order")
+    with pytest.raises(Refused, match="404"):
+        batches(nakadi.url, "unknown")
+    with pytest.raises(NakadiError, match="no partition 7"):
+        batches(nakadi.url, "order", partitions=["7"])
+    with pytest.raises(NoAnswer, match="cannot be reached"):
+        batches("http://127.0.0.1:9", "order", patience=Patience(without_answer=0))

@@ -1,0 +1,173 @@
+"""What a reader decides: whatever breaks and whenever, every event comes once, in its order."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime, timedelta, timezone
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nakadi_client import NakadiError, NoAnswer, Patience, Refused, Trouble
+from nakadi_client.answers import Answer
+from nakadi_client.consumer_core import End, Wait
+from nakadi_client.reader_core import Find, Measure, OpenStream, Place, ReaderCore, ReadOptions
+
+
+def offset(number):
+    return f"001-0001-{number:018d}" if number >= 0 else "001-0001--1"
+
+
+def line(partition, numbers, last=None):
+    cursor = {"partition": partition, "offset": offset(numbers[-1] if last is None else last)}
+    return msgspec.json.encode({"cursor": cursor, **({"events": [{"n": n} for n in numbers]} if numbers else {})})
+
+
+class World:
+    """A broker whose partitions have gaps, and all that may happen to its one reader."""
+
+    def __init__(self, seed, *, follow, start="begin"):
+        self.random = random.Random(seed)
+        self.core = ReaderCore("t", ReadOptions(start, None, follow, 4), self.random.random)
+        self.log = {name: [n for n in range(30) if self.random.random() < 0.8] for name in ("0", "1", "2")}
+        self.got = {name: [] for name in self.log}
+        self.now = 0.0
+
+    def run(self):
+        """Go on until the end, or until everything has come where there is none."""
+        for _ in range(10_000):
+            step = self.core.step(self.now)
+            if isinstance(step, End):
+                return step
+            if isinstance(step, Wait):
+                self.now = step.until
+            elif isinstance(step, OpenStream):
+                self.stream(step)
+                if self.got == self.log and self.random.random() < 0.1:
+                    return None
+            elif not isinstance(step, Trouble):
+                self.core.answered(step, self.answer(step), self.now)
+        raise AssertionError("no end")
+
+    def answer(self, step):
+        if self.random.random() < 0.2:
+            return self.random.choice([NoAnswer("lost"), Answer(503), Answer(429)])
+        if isinstance(step, Find):
+            return ok([{"partition": name, "newest_available_offset": offset(29)} for name in self.log])
+        return ok([self.lag(cursor) for cursor in step.cursors])
+
+    def lag(self, cursor):
+        number = -1 if cursor.offset == "BEGIN" else int(cursor.offset.removeprefix("001-0001-"))
+        # The broker counts offsets: it does not know where compaction has left gaps.
+        newest = max([-1, *self.log[cursor.partition]])
+        return {
+            "partition": cursor.partition,
+            "newest_available_offset": offset(newest),
+            "unconsumed_events": max(0, newest - number),
+        }
+
+    def stream(self, step):
+        if self.random.random() < 0.2:
+            self.core.answered(step, self.random.choice([NoAnswer("down"), Answer(503)]), self.now)
+            return
+        at = {each.partition: -1 if each.offset == "BEGIN" else int(each.offset[9:]) for each in step.cursors}
+        left = step.stream_limit or 1_000
+        for _ in range(self.random.randrange(30)):
+            name = self.random.choice(sorted(at))
+            size = min(left, step.batch_limit)
+            numbers = [n for n in self.log[name] if n > at[name]][: self.random.randint(1, size)]
+            at[name] = numbers[-1] if numbers else at[name]
+            left -= len(numbers)
+            for batch in self.core.batches([line(name, numbers, at[name])]):
+                self.got[batch.partition] += [event["n"] for event in batch.events]
+            if self.core.is_done:
+                return
+            if left == 0:
+                break
+        self.core.closed(self.now, self.random.choice([None, NoAnswer("cut")]))
+
+
+def ok(value):
+    return Answer(200, msgspec.json.encode(value))
+
+
+@given(seed=st.integers(0, 2**32), follow=st.booleans())
+def test_every_event_comes_once_whatever_breaks(seed, follow):
+    """Streams end and break, requests fail; a reader that does not follow ends at what there was."""
+    world = World(seed, follow=follow)
+    end = world.run()
+    assert world.got == world.log
+    assert end is None or end == End()
+    assert follow is not world.core.is_done
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        ("begin", {"0": "BEGIN", "1": "BEGIN"}),
+        ("end", {"0": offset(7), "1": offset(7)}),
+        (
+            datetime(2026, 11, 26, 12, tzinfo=timezone(timedelta(hours=1))),
+            {"0": "2026-11-26T11:00:00.000000Z", "1": "2026-11-26T11:00:00.000000Z"},
+        ),
+        ({"1": offset(3)}, {"1": offset(3)}),
+    ],
+)
+def test_a_start_is_an_offset_of_each_partition(start, expected):
+    """Words, times and offsets name the places at which the first stream begins."""
+    core = ReaderCore("t", ReadOptions(start), lambda: 0.0)
+    if isinstance(step := core.step(0.0), Find):
+        core.answered(step, ok([{"partition": name, "newest_available_offset": offset(7)} for name in "01"]), 0.0)
+    assert core.step(0.0).cursors == [Place(*pair) for pair in expected.items()]
+
+
+def test_an_end_that_is_reached_already_opens_no_stream():
+    """Without events there is nothing to wait for."""
+    core = ReaderCore("t", ReadOptions({"0": offset(1)}, follow=False), lambda: 0.0)
+    step = core.step(0.0)
+    assert isinstance(step, Measure)
+    core.answered(step, ok([{"partition": "0", "newest_available_offset": offset(1), "unconsumed_events": 0}]), 0.0)
+    assert core.step(0.0) == End()
+
+
+def test_a_partition_that_does_not_exist_is_refused():
+    core = ReaderCore("t", ReadOptions(partitions=["0", "9"]), lambda: 0.0)
+    core.answered(core.step(0.0), ok([{"partition": "0", "newest_available_offset": offset(1)}]), 0.0)
+    assert str(core.step(0.0).error) == "t has no partition 9."
+
+
+def test_a_refusal_ends_the_reader_and_a_fault_does_not():
+    """What would be refused again is raised; a broker that fails is asked again, until the patience is over."""
+    core = ReaderCore("t", ReadOptions(patience=Patience(without_answer=10)), lambda: 0.0)
+    core.answered(core.step(0.0), Answer(503), 0.0)
+    assert core.step(0.0).failures == 1
+    assert isinstance(core.step(0.0), Wait)
+    core.answered(core.step(10.0), NoAnswer("down"), 10.0)
+    assert core.step(10.0) == End(core.step(10.0).error)
+    assert isinstance(core.step(10.0).error, NoAnswer)
+
+    core = ReaderCore("t", ReadOptions(), lambda: 0.0)
+    core.answered(core.step(0.0), Answer(404), 0.0)
+    assert isinstance(core.step(0.0).error, Refused)
+
+
+def test_a_stream_that_says_why_it_ends_is_opened_again():
+    """A Problem in place of a line, and what is no line at all, are told, and the reader goes on."""
+    core = ReaderCore("t", ReadOptions({"0": offset(1)}), lambda: 0.0)
+    for text, told in ((b'{"title":"Gone","detail":"moved"}', "moved"), (b"<html>", "no line of a stream")):
+        with pytest.raises(NakadiError, match=told) as raised:
+            list(core.batches([text]))
+        core.closed(0.0, raised.value)
+        assert isinstance(core.step(0.0), Trouble)
+        assert isinstance(core.step(100.0), OpenStream)
+
+
+def test_streams_without_a_line_are_not_opened_without_a_pause():
+    """Something that ends each stream at once is not asked without end."""
+    core = ReaderCore("t", ReadOptions({"0": offset(1)}), lambda: 0.0)
+    assert isinstance(core.step(0.0), OpenStream)
+    core.closed(0.0)
+    assert isinstance(core.step(0.0), Trouble)
+    assert isinstance(core.step(0.0), Wait)
