@@ -18,7 +18,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -41,10 +41,13 @@ class LocalNakadi:
     def __init__(self, **settings: Any) -> None:
         from nakadi.local import Broker  # noqa: PLC0415  # who only publishes and consumes does not need the broker
 
-        self._broker = Broker(**settings)
-        self.faults: Faults = self._broker.faults
-        self.url: str = self._broker.url
-        self._client = httpx.Client(base_url=self.url, timeout=_PATIENCE)
+        with ExitStack() as opened:
+            broker = opened.enter_context(Broker(**settings))
+            self.faults: Faults = broker.faults
+            self.url: str = broker.url
+            # It fails where the environment names a proxy or certificates that cannot be used.
+            self._client = opened.enter_context(httpx.Client(base_url=self.url, timeout=_PATIENCE))
+            self._opened = opened.pop_all()
 
     def create_event_type(self, name: str, *, partitions: int = 1, **more: Any) -> None:
         """Create an event type of the category `business` that takes any object. `more` are fields of event types."""
@@ -93,8 +96,7 @@ class LocalNakadi:
         return sum(each.get("unconsumed_events") or 0 for item in items for each in item["partitions"])
 
     def close(self) -> None:
-        self._client.close()
-        self._broker.close()
+        self._opened.close()
 
     def _read(self, event_type: str, partition: str, count: int) -> Sequence[Any]:
         # Tombstones have offsets, and are not delivered: the stream ends with its first keep-alive as well.
