@@ -13,6 +13,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
+from typing import TypeVar
 from uuid import uuid4
 
 from msgspec import Struct
@@ -26,6 +27,8 @@ from nakadi.model.outcomes import TryLater
 from nakadi.model.sink import DeliveryReport, Sink, SinkType
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LOOK_INTERVAL_SECONDS = 1.0
 # What goes on without a failure is reported this often.
@@ -52,6 +55,10 @@ class _Look(Struct, frozen=True):
     known: Collection[str]
 
 
+class _NoThreads(Exception):
+    """The threads of this process take no more work: it is ending."""
+
+
 class Dispatcher:
     def __init__(
         self,
@@ -69,12 +76,18 @@ class Dispatcher:
         self._senders: dict[SinkType, Sender] = {}
 
     async def run(self) -> None:
-        """Deliver until this is cancelled; then let the attempts under way come to their end."""
+        """Deliver until this is cancelled; then let the attempts under way come to their end.
+
+        It also ends when a program does that has not closed its broker: the interpreter shuts every executor down
+        before it waits for the rest of the program, and each later look would fail.
+        """
         self._loop = asyncio.get_running_loop()
         try:
             while True:
                 await self._look_and_log_failure()
                 await asyncio.sleep(LOOK_INTERVAL_SECONDS)
+        except _NoThreads:
+            log.debug("Looking for sinks ends with the process")
         finally:
             self._loop = None
             await self._stop_all()
@@ -113,15 +126,25 @@ class Dispatcher:
 
     async def _look_and_log_failure(self) -> None:
         try:
-            found = await asyncio.get_running_loop().run_in_executor(self._parts.threads, self._look)
+            found = await self._run_in_thread(self._look)
             self._process_id = found.process_id
             for courier, _ in self._couriers.values():
                 courier.look()
             # First: a courier that has ended has a last word.
             await self._write_reports(found.known)
             self._follow(found.sinks)
+        except _NoThreads:
+            raise
         except Exception:  # the next look may succeed; until then the couriers go on
             log.warning("Looking for sinks failed, tried again in %s s", LOOK_INTERVAL_SECONDS, exc_info=True)
+
+    async def _run_in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        try:
+            running = asyncio.get_running_loop().run_in_executor(self._parts.threads, function, *arguments)
+        except RuntimeError as error:
+            # The executor raises this at once. What the function raises comes with the result.
+            raise _NoThreads from error
+        return await running
 
     def _look(self) -> _Look:
         known = {each.subscription_id: each for each in self._repository.all()}
@@ -178,7 +201,7 @@ class Dispatcher:
         names = list(due)
         for start in range(0, len(names), MAX_REPORTS_PER_WRITE):
             part = [(name, due[name]) for name in names[start : start + MAX_REPORTS_PER_WRITE]]
-            await asyncio.get_running_loop().run_in_executor(self._parts.threads, self._repository.write_reports, part)
+            await self._run_in_thread(self._repository.write_reports, part)
         self._reported = {name: each for name, each in {**self._reported, **due}.items() if name in self._couriers}
 
 
