@@ -30,6 +30,7 @@ _COMMANDS = {
         "nakadi_cli.parked_commands:parked",
         "List events that no consumer could process; skip or redrive them.",
     ),
+    "sinks": ("nakadi_cli.sink_commands:sinks", "Show and change the receivers that the broker delivers events to."),
     "timelines": (
         "nakadi_cli.broker_commands:timelines",
         "List the timelines of an event type, and create new ones.",

@@ -1,0 +1,119 @@
+"""`nakadi sinks`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from nakadi_cli.api import path
+from nakadi_cli.commands import Group, ask_for, chosen_format, connect, member, note, show
+from nakadi_cli.failures import BadInput, Found
+from nakadi_cli.files import read_definition
+from nakadi_cli.output import harmless
+
+_SUBSCRIPTION = "0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11"
+
+
+@click.group(cls=Group)
+def sinks() -> None:
+    """Show and change the receivers that the broker itself delivers events to."""
+
+
+@member(sinks, "show", f"nakadi sinks show {_SUBSCRIPTION}", f"nakadi sinks show {_SUBSCRIPTION} -o json")
+@click.argument("subscription")
+def show_sink(subscription: str) -> None:
+    """Show the sink of a subscription, its state, and how its deliveries go."""
+    show(connect().get(_sink(subscription)))
+
+
+@member(
+    sinks,
+    "set",
+    f"nakadi sinks set {_SUBSCRIPTION} --to https://shipping.example.org/hook",
+    f"nakadi sinks set {_SUBSCRIPTION} --to https://shipping.example.org/hook --header 'Authorization: Bearer x'",
+    f"nakadi sinks set {_SUBSCRIPTION} -f sink.yaml",
+)
+@click.argument("subscription")
+@click.option("--to", "receiver", help="Where deliveries are posted to.")
+@click.option("--format", "body_format", type=click.Choice(["nakadi", "cloudevents"]), help="The body of a delivery.")
+@click.option("--batch-limit", type=click.IntRange(1), help="Events in a delivery, at most.")
+@click.option("--timeout-seconds", type=click.IntRange(1), help="How long the receiver may take to answer.")
+@click.option("--max-in-flight", type=click.IntRange(1), help="Deliveries under way at once, each for a partition.")
+@click.option("--header", "headers", multiple=True, help="A header of each delivery, as 'Name: value'; repeatable.")
+@click.option("-f", "--file", "file", help="A file in YAML or JSON with the whole sink; - is standard input.")
+def set_sink(subscription: str, receiver: str | None, headers: tuple[str, ...], file: str | None, **rest: Any) -> None:
+    """Add a sink to a subscription, or replace the one that it has.
+
+    A new sink gets a generated secret, which is shown this one time; another keeps its own. What is not named has its
+    default again. Pass secret headers in a file: other users of the machine may see what stands on a command line.
+    """
+    named = {name.replace("body_", ""): value for name, value in rest.items() if value is not None}
+    if (receiver is None) is (file is None) or (file and (named or headers)):
+        raise BadInput("Name the receiver with --to, or pass a whole sink with --file.")
+    sink: Any = {"type": "http", "url": receiver, **named}
+    if headers:
+        sink["headers"] = dict(_header(each) for each in headers)
+    show(connect().put(_sink(subscription), read_definition(file, "a sink") if file else sink))
+
+
+@member(sinks, "test", f"nakadi sinks test {_SUBSCRIPTION}")
+@click.argument("subscription")
+def test_sink(subscription: str) -> None:
+    """Send a signed delivery without events, and show the answer.
+
+    The exit code is 1 if the receiver does not answer with 2xx.
+    """
+    answer = connect().post(_sink(subscription, "test"))
+    show(answer)
+    if not 200 <= (answer.get("status") or 0) < 300:
+        raise Found("The receiver did not take the delivery.")
+
+
+@member(sinks, "pause", f"nakadi sinks pause {_SUBSCRIPTION}", shows=False)
+@click.argument("subscription")
+def pause(subscription: str) -> None:
+    """Stop the deliveries; the events wait."""
+    connect().post(_sink(subscription, "pause"))
+    note("Paused.")
+
+
+@member(sinks, "resume", f"nakadi sinks resume {_SUBSCRIPTION}", shows=False)
+@click.argument("subscription")
+def resume(subscription: str) -> None:
+    """Resume the deliveries, and try at once what waits."""
+    connect().post(_sink(subscription, "resume"))
+    note("Resumed.")
+
+
+@member(sinks, "rotate-secret", f"nakadi sinks rotate-secret {_SUBSCRIPTION}")
+@click.argument("subscription")
+def rotate_secret(subscription: str) -> None:
+    """Generate a new secret, and print it. For 24 hours, deliveries carry signatures with both."""
+    found = connect().post(_sink(subscription, "secret", "rotate"))
+    if chosen_format("table") == "table":
+        click.echo(harmless(found["secret"]))
+    else:
+        show(found)
+
+
+@member(sinks, "remove", f"nakadi sinks remove {_SUBSCRIPTION} --yes", shows=False)
+@click.argument("subscription")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def remove(subscription: str, *, yes: bool) -> None:
+    """Remove a sink and its secret; the subscription and its cursors stay."""
+    api = connect()
+    ask_for(subscription, "Type the id of the subscription to remove its sink", skip=yes)
+    api.delete(_sink(subscription))
+    note("Removed.")
+
+
+def _sink(subscription: str, *rest: str) -> str:
+    return path("subscriptions", subscription, "sink", *rest)
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise BadInput("A header is written as 'Name: value'.")
+    return name.strip(), value.strip()

@@ -1,0 +1,117 @@
+"""`nakadi sinks`."""
+
+import pytest
+
+from nakadi.local import Broker
+from tests.support.builders import a_name
+from tests.support.receiver import ON_LOOPBACK, Receiver
+
+DEFINITION = """
+name: {name}
+owning_application: shop
+category: undefined
+schema: {{"type": "json_schema", "schema": "{{}}"}}
+"""
+
+
+@pytest.fixture(scope="module")
+def own():
+    """A broker that delivers to this machine."""
+    with Broker(**ON_LOOPBACK) as own:
+        yield own
+
+
+@pytest.fixture
+def receiver():
+    with Receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def nakadi(run, own):
+    """Run a command against the broker that delivers."""
+    return lambda *arguments, **rest: run(*arguments, url=own.url, **rest)
+
+
+@pytest.fixture
+def subscription(nakadi):
+    """The id of a subscription, and the name of its event type."""
+    name = a_name()
+    assert nakadi("event-types", "create", "-f", "-", stdin=DEFINITION.format(name=name)).code == 0
+    return nakadi("subscriptions", "create", name, "--owner", "shop", "--from", "begin").out.strip(), name
+
+
+def test_a_sink_gets_events_once_it_is_set(nakadi, subscription, receiver):
+    """`set` shows the generated secret, and the receiver gets the events; `show` hides what is secret."""
+    subscription, name = subscription
+
+    made = nakadi("sinks", "set", subscription, "--to", receiver.url, "--header", "X-Token: hush", "-o", "json")
+    nakadi("publish", name, stdin='{"n": 1}\n{"n": 2}\n')
+
+    assert made.code == 0, made.err
+    assert made.json["secret"].startswith("whsec_")
+    assert receiver.wait_for(2) == [{"n": 1}, {"n": 2}]
+    assert receiver.received[0].headers["x-token"] == "hush"
+    shown = nakadi("sinks", "show", subscription, "-o", "json")
+    assert (shown.json["url"], shown.json["state"]) == (receiver.url, "active")
+    assert "whsec_" not in shown.out
+    assert "hush" not in shown.out
+
+
+def test_a_sink_is_set_from_a_file(nakadi, subscription, receiver, tmp_path):
+    """A file has the whole sink; options and a file exclude each other."""
+    (tmp_path / "sink.yaml").write_text(f"type: http\nurl: {receiver.url}\nbatch_limit: 7\n")
+    file = str(tmp_path / "sink.yaml")
+
+    made = nakadi("sinks", "set", subscription[0], "-f", file, "-o", "json")
+
+    assert made.json["batch_limit"] == 7
+    again = nakadi("sinks", "set", subscription[0], "--to", receiver.url, "--max-in-flight", "2", "-o", "json").json
+    assert (again["batch_limit"], again["max_in_flight"]) == (100, 2)
+    assert "secret" not in again
+    assert nakadi("sinks", "set", subscription[0], "-f", file, "--batch-limit", "8").code == 2
+    assert nakadi("sinks", "set", subscription[0]).code == 2
+    assert nakadi("sinks", "set", subscription[0], "--to", receiver.url, "--header", "no colon").code == 2
+
+
+def test_a_sink_is_tested(nakadi, subscription, receiver):
+    """A test shows the answer, and its exit code says whether it was a success."""
+    nakadi("sinks", "set", subscription[0], "--to", receiver.url)
+
+    good = nakadi("sinks", "test", subscription[0], "-o", "json")
+    receiver.decide = lambda _: 500
+    bad = nakadi("sinks", "test", subscription[0], "-o", "json")
+
+    assert (good.code, good.json["status"]) == (0, 204)
+    assert (bad.code, bad.json["status"], bad.json["text"]) == (1, 500, "cannot read it")
+
+
+def test_a_sink_is_paused_and_resumed(nakadi, subscription, receiver):
+    """`pause` and `resume` change the state."""
+    nakadi("sinks", "set", subscription[0], "--to", receiver.url)
+    states = []
+    for command in ("pause", "resume"):
+        assert nakadi("sinks", command, subscription[0]).code == 0
+        states.append(nakadi("sinks", "show", subscription[0], "-o", "json").json["state"])
+    assert states == ["paused", "active"]
+
+
+def test_a_secret_is_rotated(nakadi, subscription, receiver):
+    """The new secret alone is on standard output, for a script to store."""
+    first = nakadi("sinks", "set", subscription[0], "--to", receiver.url, "-o", "json").json["secret"]
+
+    done = nakadi("sinks", "rotate-secret", subscription[0])
+
+    assert done.out.startswith("whsec_")
+    assert done.out.strip() != first
+    assert nakadi("sinks", "rotate-secret", subscription[0], "-o", "json").json["secret"] != done.out.strip()
+
+
+def test_a_sink_is_removed(nakadi, subscription, receiver):
+    """`remove` asks for the id of the subscription, which stays."""
+    nakadi("sinks", "set", subscription[0], "--to", receiver.url)
+
+    assert nakadi("sinks", "remove", subscription[0], stdin="no\n").code == 2
+    assert nakadi("sinks", "remove", subscription[0], stdin=f"{subscription[0]}\n").code == 0
+    assert nakadi("sinks", "show", subscription[0]).code == 5
+    assert nakadi("subscriptions", "get", subscription[0]).code == 0
