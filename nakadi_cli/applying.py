@@ -16,7 +16,7 @@ from nakadi_cli.failures import BadInput, NotFound
 from nakadi_cli.manifests import EVENT_TYPE, SQL_QUERY, SUBSCRIPTION, Manifest
 
 if TYPE_CHECKING:
-    import httpx
+    from nakadi_client.answers import Answer
 
 Action = Literal["create", "change", "keep", "pass over", "delete"]
 
@@ -101,9 +101,9 @@ def execute(api: Api, step: Step) -> Sequence[str]:
     return ()
 
 
-def _warnings(answer: httpx.Response) -> Sequence[str]:
+def _warnings(answer: Answer) -> Sequence[str]:
     """What the answer's header says of annotations; what it says of every event type is left out."""
-    _, _, text = answer.headers.get("Warning", "").partition('"')
+    _, _, text = (answer.warning or "").partition('"')
     return [each for each in text.removesuffix('"').split(". ") if each.startswith("The annotation ")]
 
 

@@ -156,7 +156,7 @@ def attentive() -> Iterator[None]:
 
 
 def interrupt(by: type[BaseException]) -> NoReturn:
-    """Raise this out of the handler of a signal, and again with each tick until `calm` is called.
+    """Raise this out of the handler of a signal, and again with each tick until the process ends.
 
     The signal may come when a library has just taken a lock, and not yet noticed that it has it. The library would then
     wait for itself when it clears up, and again when it is closed, for ever.
@@ -168,11 +168,6 @@ def interrupt(by: type[BaseException]) -> NoReturn:
     signal.signal(signal.SIGALRM, again)
     signal.setitimer(signal.ITIMER_REAL, _TICK, _TICK)
     raise by
-
-
-def calm() -> None:
-    """Repeat no interruption any more: what it was to end has ended."""
-    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _overlook(_number: int, _frame: FrameType | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -59,7 +60,10 @@ def doctor() -> None:
 def examine(api: Api) -> Iterator[Finding]:
     """Look at one thing after the other; what is looked at first is needed for the rest."""
     try:
-        seconds = api.send("GET", "/health").elapsed.total_seconds()
+        api.connect()
+        began = time.monotonic()
+        api.send("GET", "/health")
+        seconds = time.monotonic() - began
     except Failed as failed:
         yield Finding("reach", "ill", failed.message)
         return

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from nakadi.schemas.conditions import BadCondition, Condition, parse_condition
-from nakadi_cli.api import Api, path, read_lines
 from nakadi_cli.commands import attentive, chosen_format, command, connect, note, show
 from nakadi_cli.cursors import chosen_partitions, cursors, parse_start
 from nakadi_cli.failures import BadInput, Failed, NotAnswered, PartlyDone, Refused
 from nakadi_cli.output import harmless, harmless_json
-from nakadi_cli.publishing import Outcome, Publisher
-from nakadi_cli.reading_events import batches, keep_refused, open_input, read_events, split_texts
+from nakadi_cli.reading_events import batches, keep_refused, open_input, read_events
 
-_MOST_BYTES = 4_000_000
+if TYPE_CHECKING:
+    import msgspec
+
+    from nakadi.schemas.conditions import Condition
+    from nakadi_cli.publishing import Outcome
+    from nakadi_client import Batch
+
 _MOST_SHOWN = 10
 _BATCH = 100
 
@@ -71,21 +73,23 @@ def publish(
     With --tombstones, each input needs metadata.partition_compaction_key, and whatever chooses its partition. The next
     compaction of the event type removes older events with that key.
     """
+    from nakadi_cli.publishing import MOST_BYTES, Publisher
+
     if tombstones and only_for:
         raise BadInput("Every subscription sees tombstones: --tombstones and --for exclude each other.")
     failure: Failed | None = None
     with open_input(file) as stream, keep_refused(refused_file, file) as keep, _progress() as after_each, attentive():
         publisher = Publisher(
-            connect(),
+            connect().connection.of_client,
             event_type,
+            batch_size=batch_size,
             retries=retries,
             keep_going=keep_going,
-            pause=time.sleep,
             keep=keep,
             tombstones=tombstones,
             only_for=only_for,
         )
-        waiting = batches(read_events(stream, file), batch_size, _MOST_BYTES)
+        waiting = batches(read_events(stream, file), batch_size, MOST_BYTES)
         try:
             publisher.publish(waiting, after_each)
         except Failed as failed:
@@ -93,6 +97,8 @@ def publish(
         except KeyboardInterrupt:
             note(f"Interrupted; {publisher.outcome.published} published, and perhaps the current batch.")
             raise
+        finally:
+            publisher.close()
         if refused_file is not None:
             for batch in waiting:
                 keep(batch)
@@ -129,7 +135,12 @@ def tail(
     With -o json, each line is only the event. With -o table, the default in a terminal, its partition, its offset and
     its time precede it.
     """
-    fits = _parse_condition(where) if where else _always
+    import msgspec
+
+    from nakadi_cli.patience import PATIENCE, client_failures, show_trouble
+    from nakadi_client import read
+
+    fits = _parse_condition(where) if where else None
     api = connect()
     places = cursors(
         api, event_type, parse_start(start, datetime.now(UTC)), chosen_partitions(api, event_type, partitions)
@@ -138,84 +149,44 @@ def tail(
     shown = 0
     # A batch has one cursor: for each event to be shown with its own it has to be alone.
     size = 1 if how == "table" else _BATCH
-    with attentive():
-        for cursor, event, text in read(api, event_type, places, size, follow=not no_follow):
-            if fits(event):
-                click.echo(_line(cursor, event, text, how))
-                shown += 1
-                if shown == limit:
-                    return
+    start_at = {each["partition"]: each["offset"] for each in places}
+    batches_read = read(
+        api.connection.of_client,
+        event_type,
+        model=msgspec.Raw,
+        start=start_at,
+        follow=not no_follow,
+        batch_limit=size,
+        patience=PATIENCE,
+        on_trouble=show_trouble,
+    )
+    with attentive(), client_failures(), closing(batches_read):
+        for batch in batches_read:
+            for raw in batch.events:
+                text = bytes(raw).decode()
+                if fits is None or fits(json.loads(text)):
+                    click.echo(_line(batch, text, how))
+                    shown += 1
+                    if shown == limit:
+                        return
 
 
-def read(
-    api: Api, event_type: str, places: list[dict[str, str]], size: int, *, follow: bool
-) -> Iterator[tuple[dict[str, str], Any, str]]:
-    """Read events behind the places, and go on when a stream ends or breaks.
-
-    Each comes with the cursor of its batch, as a value, and as the text that was stored.
-
-    Without `follow` it ends when every partition is read up to where it ended at the beginning.
-    """
-    where = path("event-types", event_type, "events")
-    at = {each["partition"]: each["offset"] for each in places}
-    lags = [] if follow else api.post(path("event-types", event_type, "cursors-lag"), places)
-    waits_for = {each["partition"]: each["newest_available_offset"] for each in lags if each["unconsumed_events"] > 0}
-    # As many as there are ends the stream at once; fewer come where compaction has taken some away.
-    waiting = sum(max(0, each["unconsumed_events"]) for each in lags)
-    broken = 0
-    while follow or waits_for:
-        now = [{"partition": partition, "offset": offset} for partition, offset in at.items()]
-        parameters = {"batch_limit": min(size, waiting or size), "batch_flush_timeout": 1, "stream_limit": waiting}
-        try:
-            with api.stream(where, params=parameters, headers={"X-Nakadi-Cursors": json.dumps(now)}) as answer:
-                for line in read_lines(answer):
-                    batch = _batch(line)
-                    cursor = batch["cursor"]
-                    events = batch.get("events", ())
-                    for event, text in zip(events, split_texts(line, len(events)), strict=True):
-                        yield cursor, event, text
-                    broken = 0
-                    at[cursor["partition"]] = cursor["offset"]
-                    # A line without events means that there is nothing more now.
-                    end = waits_for.get(cursor["partition"])
-                    if end is not None and ("events" not in batch or cursor["offset"] >= end):
-                        del waits_for[cursor["partition"]]
-                        if not waits_for:
-                            return
-        except NotAnswered as gone:
-            broken += 1
-            if broken > 5:
-                raise
-            note(f"{gone.message} Trying again.")
-            time.sleep(min(10.0, 0.2 * 2**broken))
-
-
-def _batch(line: str) -> Any:
-    batch = json.loads(line)
-    if "cursor" not in batch:
-        # The broker ends a stream with a Problem when something has changed, such as permission.
-        raise Refused(harmless(f"The stream has ended: {batch.get('detail') or batch.get('title')}"))
-    return batch
-
-
-def _line(cursor: dict[str, str], event: Any, text: str, how: str) -> str:
-    text = harmless_json(text)
+def _line(batch: Batch[msgspec.Raw], text: str, how: str) -> str:
     if how == "json":
-        return text
+        return harmless_json(text)
+    event = json.loads(text)
     if how == "yaml":
         from nakadi_cli.output import as_yaml
 
         return f"---\n{as_yaml(event)}".removesuffix("\n")
     metadata = event.get("metadata") if isinstance(event, dict) else None
     moment = metadata.get("received_at", "") if isinstance(metadata, dict) else ""
-    return harmless(f"{cursor['partition']:>3} {cursor['offset']}  {moment:24}  {text}")
-
-
-def _always(_event: Any) -> bool:
-    return True
+    return harmless(f"{batch.partition:>3} {batch.offset}  {moment:24}  {harmless_json(text)}")
 
 
 def _parse_condition(text: str) -> Condition:
+    from nakadi.schemas.conditions import BadCondition, parse_condition
+
     try:
         return parse_condition(text)
     except BadCondition as error:

@@ -1,25 +1,31 @@
-"""Publishes batches: it sends again what was not stored, but not what was rejected."""
+"""Publishes batches with the client's producer, and counts what became of their events."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nakadi_cli.api import Api, path, refusal
-from nakadi_cli.failures import NotAnswered, Refused
+from nakadi_cli.api import failure_of
+from nakadi_cli.failures import Failed, Refused
 from nakadi_cli.reading_events import Event
-from nakadi_client.answers import ItemResult, answer_of, retry_after
-from nakadi_client.pauses import Pauses
+from nakadi_client import (
+    Closed,
+    Connection,
+    Delivered,
+    Delivery,
+    EventRefused,
+    Limits,
+    NakadiError,
+    NotDelivered,
+    Producer,
+)
+from nakadi_client import Refused as RefusedByBroker
 
-if TYPE_CHECKING:
-    import httpx
-
-# The broker has no room or no time now, and may have later.
-_LATER = {408, 429, 502, 503, 504}
-_LONGEST_PAUSE = 10.0
-_PAUSES = Pauses(first=0.1, longest=_LONGEST_PAUSE)
+MOST_BYTES = 4_000_000
+# Batches are sent when they are whole, and events are given up by their attempts: neither is a matter of time.
+_DAY = 86_400.0
 
 
 @dataclass
@@ -36,119 +42,99 @@ class Outcome:
 class Publisher:
     """Publishes batches to one event type, one after the other, so that order within a partition holds.
 
-    `tombstones` deletes by the keys of the events instead, and `only_for` names the one subscription that sees them.
-    `keep` is called with the events of each batch that are not published, in their order.
-
-    What the broker could not store (207), or had no time for, is sent again up to `retries` times, with pauses that
-    grow. What it refuses (422) is not stored, and neither is the rest of its batch: with `keep_going` the rest is sent
-    without what was refused, otherwise publishing ends there.
+    `keep` is called with the events of each batch that are not published, in their order. If the broker refuses an
+    event, publishing ends there; with `keep_going` it goes on without that event. `retries` is how often an event is
+    sent again that the broker could not store. The keywords behind it are those of `Producer`.
     """
 
     def __init__(
         self,
-        api: Api,
+        connection: Connection,
         event_type: str,
         *,
+        batch_size: int,
         retries: int,
         keep_going: bool,
-        pause: Callable[[float], None],
         keep: Callable[[Iterable[Event]], None] = lambda _events: None,
         tombstones: bool = False,
         only_for: str | None = None,
     ) -> None:
-        self._api = api
-        self._where = path("event-types", event_type, "deleted-events" if tombstones else "events")
-        self._headers = {"X-CONSUMER-TAG": f"CONSUMER_SUBSCRIPTION_ID={only_for}"} if only_for else {}
+        limits = Limits(
+            batch_events=batch_size,
+            # A batch of the command has commas between its events, the producer counts one with each.
+            batch_bytes=MOST_BYTES + 1,
+            linger=_DAY,
+            buffer_events=batch_size,
+            buffer_bytes=3 * MOST_BYTES,
+            delivery_timeout=_DAY,
+            attempts=retries + 1,
+        )
+        self._producer = Producer[bytes](
+            connection,
+            event_type,
+            metadata=None,
+            tombstones=tombstones,
+            only_for=only_for,
+            on_failure="continue" if keep_going else "stop",
+            limits=limits,
+            stop_on_signals=False,
+        )
         self._keep = keep
-        self._left: dict[int, Event] = {}
-        self._retries = retries
         self._keep_going = keep_going
-        self._pause = pause
         self.outcome = Outcome()
 
-    def publish(self, batches: Iterable[Sequence[Event]], after_each: Callable[[Outcome], None]) -> Outcome:
+    def publish(self, batches: Iterable[Sequence[Event]], after_each: Callable[[Outcome], None]) -> None:
+        """Publish until the end, or until something cannot be published. Raises what no retry can mend."""
         for batch in batches:
-            self._left = {event.number: event for event in batch}
+            deliveries: list[Delivery] = []
             try:
-                goes_on = self._publish(list(batch))
+                # If a part of the batch was sent earlier and failed, the producer takes nothing more. What it took
+                # before is in the list.
+                with suppress(Closed):
+                    deliveries.extend(self._producer.send(event.text) for event in batch)
+                self._producer.flush()
             finally:
                 # Whatever ended the batch, an interruption too.
-                self._keep(self._left.values())
+                left = self._count(batch, deliveries)
             after_each(self.outcome)
-            if not goes_on:
+            if not self._goes_on(left):
                 break
-        return self.outcome
 
-    def _publish(self, batch: list[Event]) -> bool:
-        """Publish one batch, and say whether to go on with the next one."""
-        failures = 0
-        while batch:
-            try:
-                content = b"[" + b",".join(event.text for event in batch) + b"]"
-                answer = self._api.try_to_send("POST", self._where, content=content, headers=self._headers)
-            except NotAnswered as late:
-                reason, left, wait = late.message, batch, 0.0
-            else:
-                if answer.status_code == 200:
-                    self._count_stored(batch)
-                    return True
-                if answer.status_code == 422 and (found := _items(answer, batch)):
-                    rest = self._without_refused(batch, found)
-                    if not self._keep_going:
-                        self.outcome.ended_at = batch[0].number
-                        return False
-                    batch = rest
-                    continue
-                if answer.status_code == 413 and len(batch) > 1:
-                    middle = len(batch) // 2
-                    return self._publish(batch[:middle]) and self._publish(batch[middle:])
-                reason, left, wait = self._not_stored(batch, answer)
-            left_over = {event.number for event in left}
-            stored = self._count_stored([event for event in batch if event.number not in left_over])
-            # Each success begins anew: a batch of many partitions may need one retry for each.
-            failures = 0 if stored else failures + 1
-            if failures > self._retries:
-                self.outcome.failed += [{"event": each.number, "reason": reason} for each in left]
-                return False
-            if left:
-                self._pause(wait or _PAUSES.after(failures, random.random))
-            batch = left
-        return True
+    def close(self) -> None:
+        """End at once. What is on its way may still be stored."""
+        self._producer.close(timeout=0)
 
-    def _count_stored(self, events: Sequence[Event]) -> int:
-        self.outcome.published += len(events)
-        for event in events:
-            del self._left[event.number]
-        return len(events)
+    def _count(self, batch: Sequence[Event], deliveries: Sequence[Delivery]) -> list[tuple[Event, NakadiError]]:
+        """Count the events that are published, keep the others, and return why they are not."""
+        outcomes = [each.outcome for each in deliveries]
+        outcomes += [None] * (len(batch) - len(outcomes))
+        pairs = list(zip(batch, outcomes, strict=True))
+        self.outcome.published += sum(isinstance(outcome, Delivered) for outcome in outcomes)
+        self._keep(event for event, outcome in pairs if not isinstance(outcome, Delivered))
+        return [(event, outcome) for event, outcome in pairs if isinstance(outcome, NakadiError)]
 
-    def _not_stored(self, batch: list[Event], answer: httpx.Response) -> tuple[str, list[Event], float]:
-        """Return why what of a batch is to be sent again, and after how many seconds the broker wants it."""
-        if answer.status_code == 207 and (found := _items(answer, batch)):
-            left = [each for each, item in zip(batch, found, strict=True) if item.publishing_status != "submitted"]
-            reasons = [item.detail for item in found if item.publishing_status == "failed" and item.detail]
-            return next(iter(reasons), "not stored"), left, 0.0
-        problem = refusal(answer)
-        if answer.status_code in _LATER:
-            return problem.message, batch, _seconds(answer.headers.get("Retry-After"))
-        self.outcome.failed += [{"event": each.number, "reason": problem.message} for each in batch]
-        raise problem
-
-    def _without_refused(self, batch: list[Event], found: Sequence[ItemResult]) -> list[Event]:
-        rest = []
-        for event, item in zip(batch, found, strict=True):
-            if item.publishing_status == "failed":
-                self.outcome.refused.append({"event": event.number, "step": item.step, "reason": item.detail})
-            else:
-                rest.append(event)
-        if len(rest) == len(batch):
-            raise Refused("The broker rejected a whole batch; tombstones need a compacted event type.")
-        return rest
+    def _goes_on(self, left: Sequence[tuple[Event, NakadiError]]) -> bool:
+        """Note why events of a batch are not published, and decide whether the next batch is."""
+        failure: Failed | None = None
+        has_failed = False
+        for event, error in left:
+            if isinstance(error, EventRefused):
+                if error.step == "none":
+                    raise Refused("The broker rejected a whole batch; tombstones need a compacted event type.")
+                self.outcome.refused.append({"event": event.number, "step": error.step, "reason": str(error)})
+            elif not isinstance(error, NotDelivered) or error.reason:
+                has_failed = True
+                found = failure_of(error)
+                self.outcome.failed.append({"event": event.number, "reason": found.message})
+                failure = failure or (found if _is_final(error) else None)
+        if failure:
+            raise failure
+        if left and not has_failed and not self._keep_going:
+            self.outcome.ended_at = left[0][0].number
+        return not has_failed and (self._keep_going or not left)
 
 
-def _items(answer: httpx.Response, batch: Sequence[Event]) -> Sequence[ItemResult] | None:
-    """Return what the broker says of each event, in the order of the batch."""
-    return answer_of(answer.status_code, answer.headers, answer.content).item_results(len(batch))
-
-
-def _seconds(header: str | None) -> float:
-    return min(retry_after(header) or 0.0, _LONGEST_PAUSE)
+def _is_final(error: NakadiError) -> bool:
+    """Whether the broker would refuse it again, as opposed to having had no room or no time for it."""
+    reason = error.reason if isinstance(error, NotDelivered) else error
+    return isinstance(reason, RefusedByBroker) and reason.status < 500 and reason.status not in (408, 429)

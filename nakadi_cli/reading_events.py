@@ -1,9 +1,8 @@
-"""Reads events from files, which hold an array or one event a line, and from the lines of streams."""
+"""Reads events from files, which hold an array or one event a line."""
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,8 +13,6 @@ from typing import TextIO
 from nakadi_cli.failures import BadInput
 
 _DECODER = json.JSONDecoder()
-# The cursor is before it, which has texts without quotes.
-_EVENTS = re.compile(r'"events"\s*:\s*\[')
 
 
 @dataclass(frozen=True)
@@ -91,17 +88,6 @@ def batches(events: Iterable[Event], most_events: int, most_bytes: int) -> Itera
         size += len(event.text) + 1
     if batch:
         yield batch
-
-
-def split_texts(line: str, count: int) -> Iterator[str]:
-    """Cut a line of a stream into so many events, each as it was stored, so that no number loses a digit."""
-    found = _EVENTS.search(line)
-    place = found.end() if found else 0
-    for _ in range(count if found else 0):
-        place = _after_space(line, place)
-        _, end = _DECODER.raw_decode(line, place)
-        yield line[place:end]
-        place = _after_space(line, end) + len(",")
 
 
 def _line(event: Event) -> bytes:

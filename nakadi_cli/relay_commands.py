@@ -72,15 +72,13 @@ def relay_postgres(
     Several relays may share an outbox. A row that the broker refuses stops only the rows with its key: see the command
     refused. Faults of the database and of the broker are waited out.
     """
-    from nakadi_client.connections import Connection
-
     with _relay_errors():
         _require_dsn(dsn)
         from nakadi_relay import Feed, Relay
 
         broker = chosen_connection()
         logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
-        connection = Connection(broker.url, token=broker.token)
+        connection = broker.of_client
         if (changes is None) is not (event_type is None) or (changes and once):
             raise BadInput("--changes and --event-type belong together, and not to --once.")
         feed = None if changes is None or event_type is None else Feed(dsn, changes, event_type, table=table)

@@ -4,11 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
-from nakadi_cli.api import Api
-from nakadi_cli.failures import NotAnswered
+from nakadi_client import NoAnswer
+from nakadi_client.connections import Api
 from tests.support.api import create_event_type
 from tests.support.builders import a_name
 from tests.support.patience import PATIENCE, until
@@ -35,6 +36,21 @@ def start_consumer(subscription, *arguments, url):
 def until_its_parent_ends(condition="true"):
     """For a shell: go on while this is so, and not beyond the end of the process that began it."""
     return f"while {condition} && kill -0 $PPID; do sleep 0.05; done"
+
+
+def be_signalled(is_over, *numbers, only=""):
+    """Return an `Api.send` at whose requests these signals come, and which gets no answer before it is over."""
+    send = Api.send
+
+    def send_and_be_signalled(api, request):
+        if not request.path.endswith(only):
+            return send(api, request)
+        for number in numbers:
+            os.kill(os.getpid(), number)
+        is_over.wait(PATIENCE)
+        return NoAnswer("The command has ended.")
+
+    return send_and_be_signalled
 
 
 def test_events_are_written_and_committed(run, subscription):
@@ -94,16 +110,18 @@ def test_a_command_gets_more_time_while_it_works(run, subscription, tmp_path, mo
     """A consumer asks for more time again and again until the command has ended. (S330)"""
     send, answers = Api.send, []
 
-    def send_and_note(api, method, where, **rest):
-        answer = send(api, method, where, **rest)
-        if where.endswith("/extend"):
-            answers.append(answer.status_code)
+    def send_and_note(api, request):
+        answer = send(api, request)
+        if request.path.endswith("/extend"):
+            answers.append(answer.status)
             if len(answers) == 3:
                 (tmp_path / "go").touch()
         return answer
 
     monkeypatch.setattr(Api, "send", send_and_note)
-    monkeypatch.setattr("nakadi_cli.consuming.EXTENSIONS_PER_TIMEOUT", 600)
+    # A sign of life each tenth of a second, and not after 24 s.
+    monkeypatch.setattr("nakadi_client.consumer_core._LIFE_PART", 1 / 600)
+    monkeypatch.setattr("nakadi_client.consumer_core._GLANCE_PART", 1 / 600)
     line = f"cat > /dev/null; {until_its_parent_ends(f'[ ! -e {tmp_path}/go ]')}"
     done = run("consume", subscription, "--no-follow", "--exec", line)
     monkeypatch.undo()
@@ -186,15 +204,9 @@ def test_a_second_signal_finds_a_command_that_has_just_ended(run, subscription, 
 
 def test_a_second_signal_ends_a_commit_that_is_not_answered(run, subscription, monkeypatch):
     """A commit goes on at the first signal, and not at the second: a broker may take long to answer, or never do."""
-    send = Api.send
-
-    def send_and_be_signalled(api, method, where, **rest):
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGTERM)
-        return send(api, method, where, **rest)
-
-    monkeypatch.setattr(Api, "send", send_and_be_signalled)
+    monkeypatch.setattr(Api, "send", be_signalled(is_over := threading.Event(), signal.SIGINT, signal.SIGTERM))
     done = run("consume", subscription)
+    is_over.set()
     monkeypatch.undo()
 
     assert (done.code, len(done.lines)) == (0, 20)
@@ -203,13 +215,9 @@ def test_a_second_signal_ends_a_commit_that_is_not_answered(run, subscription, m
 
 def test_a_signal_ends_looking_whether_something_waits(run, subscription, monkeypatch):
     """Nothing is at work between two streams, so that one signal is enough."""
-
-    def get_and_be_signalled(*_):
-        os.kill(os.getpid(), signal.SIGINT)
-        raise NotAnswered("It goes on.")
-
-    monkeypatch.setattr(Api, "get", get_and_be_signalled)
+    monkeypatch.setattr(Api, "send", be_signalled(is_over := threading.Event(), signal.SIGINT, only="/stats"))
     done = run("consume", subscription, "--no-follow")
+    is_over.set()
     monkeypatch.undo()
 
     assert (done.code, done.err) == (0, "")

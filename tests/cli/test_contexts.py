@@ -11,6 +11,8 @@ from nakadi.local import Broker
 from nakadi_cli.api import Api, Connection
 from nakadi_cli.contexts import connection
 from nakadi_cli.failures import BadInput, NotPermitted
+from nakadi_client.connections import Api as ClientApi
+from nakadi_client.connections import Request
 from tests.support.tokens import Issuer
 
 SECRET = "aaa.bbb.ccc"
@@ -148,7 +150,11 @@ def test_a_token_that_has_expired_is_asked_for_again(tmp_path):
         with asking(called) as api:
             assert api.get("/subscriptions")["items"] == []
         streamed = [issuer.token(), expired]
-        with asking(streamed) as api, api.stream("/subscriptions", params={}) as answer:
+        with (
+            asking(streamed) as api,
+            closing(ClientApi(api.connection.of_client)) as client,
+            client.stream(Request("GET", "/subscriptions")) as answer,
+        ):
             assert answer.status_code == 200
         asked = [expired, expired]
         with asking(asked) as api, pytest.raises(NotPermitted):

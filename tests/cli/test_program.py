@@ -84,7 +84,6 @@ def test_ctrl_c_ends_it_at_any_moment(imported):
         (("publish", "any"), -signal.SIGINT),
         (("tail", "any"), -signal.SIGINT),
         (("event-types", "list"), -signal.SIGINT),
-        (("consume", "any"), 0),
     ],
 )
 def test_ctrl_c_ends_it_where_a_library_waits_for_itself(arguments, code):

@@ -2,15 +2,20 @@
 
 import io
 import json
+import os
+import signal
+import threading
 
 import pytest
 
 from nakadi.local import Broker
-from nakadi_cli.api import Api
 from nakadi_cli.failures import BadInput
 from nakadi_cli.reading_events import Event, batches, read_events
+from nakadi_client import NoAnswer
+from nakadi_client.connections import Api
 from tests.support.api import create_event_type
 from tests.support.builders import a_name
+from tests.support.patience import PATIENCE
 
 ORDERS = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
@@ -40,15 +45,19 @@ def test_events_are_published_line_by_line(run, orders):
 
 def test_ctrl_c_says_how_many_are_published(run, orders, monkeypatch):
     """What was published before an interruption is counted."""
-    answers = [Api.try_to_send, Api.try_to_send]
+    send, sent, is_over = Api.send, [], threading.Event()
 
-    def send(*arguments, **rest):
-        if not answers:
-            raise KeyboardInterrupt
-        return answers.pop()(*arguments, **rest)
+    def send_two(api, request):
+        sent.append(request)
+        if len(sent) <= 2:
+            return send(api, request)
+        os.kill(os.getpid(), signal.SIGINT)
+        is_over.wait(PATIENCE)
+        return NoAnswer("The command has ended.")
 
-    monkeypatch.setattr(Api, "try_to_send", send)
+    monkeypatch.setattr(Api, "send", send_two)
     done = run("publish", orders, "--batch-size", "3", stdin=lines(*range(10)))
+    is_over.set()
     monkeypatch.undo()
 
     assert done.code == 130

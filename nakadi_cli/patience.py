@@ -1,0 +1,35 @@
+"""How long `tail` and `consume` wait for a broker, and what they say meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nakadi_cli.api import failure_of
+from nakadi_cli.commands import note
+from nakadi_cli.output import harmless
+from nakadi_client import NakadiError, Patience, Refused, Trouble
+
+# Partitions of a consumer that broke off are free after its commit timeout, a minute at most.
+PATIENCE = Patience(without_answer=15.0, without_slot=80.0)
+
+_TAKEN = 409
+
+
+def show_trouble(trouble: Trouble) -> None:
+    """Say what failed, unless it will be the error that ends the command."""
+    status = trouble.error.status if isinstance(trouble.error, Refused) else None
+    if status == _TAKEN:
+        if trouble.failures == 1:
+            note(f"{harmless(str(trouble.error))} Waiting.")
+    elif status is None or status >= 500 or status in (408, 429):
+        note(f"{harmless(str(trouble.error))} Trying again.")
+
+
+@contextmanager
+def client_failures() -> Iterator[None]:
+    """Make a failure of a command of what the client raises."""
+    try:
+        yield
+    except NakadiError as error:
+        raise failure_of(error) from error
