@@ -32,11 +32,13 @@ def show_sink(subscription: str) -> None:
     "set",
     f"nakadi sinks set {_SUBSCRIPTION} --to https://shipping.example.org/hook",
     f"nakadi sinks set {_SUBSCRIPTION} --to https://shipping.example.org/hook --header 'Authorization: Bearer x'",
+    f"nakadi sinks set {_SUBSCRIPTION} --to https://shipping.example.org/hook --filter 'total > 100'",
     f"nakadi sinks set {_SUBSCRIPTION} -f sink.yaml",
 )
 @click.argument("subscription")
 @click.option("--to", "receiver", help="Where deliveries are posted to.")
 @click.option("--format", "body_format", type=click.Choice(["nakadi", "cloudevents"]), help="The body of a delivery.")
+@click.option("--filter", help="Deliver only events that meet this condition, as in nakadi tail --where.")
 @click.option("--batch-limit", type=click.IntRange(1), help="Events in a delivery, at most.")
 @click.option("--timeout-seconds", type=click.IntRange(1), help="How long the receiver may take to answer.")
 @click.option("--max-in-flight", type=click.IntRange(1), help="Deliveries under way at once, each for a partition.")
