@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
-from itertools import chain
 
 import msgspec
 from msgspec import Struct
@@ -14,8 +12,7 @@ from nakadi.model.events import Record
 from nakadi.ports.deduplication import EventIds
 from nakadi.publishing.batch import EID_PATH, Batch
 
-# Takes ids apart in a fraction of the time that slices take.
-_EID_FORMAT = struct.Struct("16s")
+EID_BYTES = 16
 
 
 class _Metadata(Struct, gc=False):
@@ -51,7 +48,7 @@ def ids_for_append(
         scope=event_type.id if directed_to is None else f"{event_type.id}/{directed_to}",
         timeline=event_type.timeline.order,
         window=window,
-        eids=list(chain.from_iterable(_EID_FORMAT.iter_unpack(packed))),
+        eids=[packed[start : start + EID_BYTES] for start in range(0, len(packed), EID_BYTES)],
         partitions=partitions,
     )
 

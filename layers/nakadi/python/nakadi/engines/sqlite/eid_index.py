@@ -51,8 +51,6 @@ class _RunTable:
 
     def add_new(self, run: int, keys: Collection[bytes]) -> bool:
         slots, mask, marked = self.slots, len(self.slots) - 1, self._mark_of(run)
-        # Global names would take a fifth of the time of this loop, which each event goes through.
-        shift, fingerprints = _FINGERPRINT_SHIFT, _FINGERPRINT_MASK
         self._left -= len(keys)
         crowded: list[int] = []
         # Most keys find an empty slot at once. One that stands twice among them finds itself.
@@ -61,11 +59,11 @@ class _RunTable:
             if slots[slot]:
                 crowded.append(hashed)
             else:
-                slots[slot] = marked | (hashed >> shift & fingerprints)
+                slots[slot] = marked | (hashed >> _FINGERPRINT_SHIFT & _FINGERPRINT_MASK)
         for hashed in crowded:
-            slot, fingerprint = hashed & mask, hashed >> shift & fingerprints
+            slot, fingerprint = hashed & mask, hashed >> _FINGERPRINT_SHIFT & _FINGERPRINT_MASK
             while entry := slots[slot]:
-                if entry & fingerprints == fingerprint:
+                if entry & _FINGERPRINT_MASK == fingerprint:
                     return False
                 slot = (slot + 1) & mask
             slots[slot] = marked | fingerprint
