@@ -197,7 +197,7 @@ SCENES: tuple[tuple[Callable[[Stage], Scene], str], ...] = (
     (keys_are_fetched, "auth.key_set.check_may_block"),
     (a_replaced_key_is_fetched, "auth.key_set.check_may_block"),
     (a_violation_is_explained, "schemas.validation.check_may_block"),
-    (a_log_is_opened, "app.engines.check_may_block"),
+    (a_log_is_opened, "app.storages.check_may_block"),
     (a_cache_looks_for_changes, "common.caching.check_may_block"),
     (a_subscription_is_looked_up, "common.caching.check_may_block"),
     (a_rejected_batch_may_fit_a_newer_event_type, "event_types.repository.check_may_block"),
