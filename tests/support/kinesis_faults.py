@@ -24,7 +24,11 @@ from tests.support.clock import HandMovedClock
 from tests.support.kinesis import REGION, create_stream, use_fast_clients
 from tests.support.shared import keep_open
 
-FAST_OPTIONS = KinesisOptions(lease=0.05, shared_for=0.0, poll=0.02, give_up_after=1.0)
+FAST_OPTIONS = KinesisOptions(lease=0.05, shared_for=0.0, poll=0.02, give_up_after=20.0)
+"""It goes on for as long as a busy machine may need for a call that fails and is made again."""
+
+IMPATIENT_OPTIONS = KinesisOptions(lease=0.05, shared_for=0.0, poll=0.02, give_up_after=1.0)
+"""For what gives up."""
 
 
 class FaultyClient:

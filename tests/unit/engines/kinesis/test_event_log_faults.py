@@ -23,7 +23,7 @@ from tests.support.aws import (
     truncated_answer_after_effect,
     unreadable_answer_after_effect,
 )
-from tests.support.kinesis_faults import FAST_OPTIONS, FaultyKinesis
+from tests.support.kinesis_faults import FAST_OPTIONS, IMPATIENT_OPTIONS, FaultyKinesis
 from tests.support.patience import PATIENCE, until
 
 THROTTLED = refusal_fault("ProvisionedThroughputExceededException")
@@ -103,7 +103,8 @@ class TestPublishing:
     def test_ends_when_no_one_lets_it_in(self, faulty_kinesis: FaultyKinesis, log):
         """Throttled for too long, it is refused, and nothing was stored."""
         faulty_kinesis.faults.goes_wrong("PutRecords", *[THROTTLED] * 50)
-        assert run_blocking(log.append("t", {0: [Record(b"1")]})) == {0: TIMED_OUT}
+        impatient = faulty_kinesis.a_log(IMPATIENT_OPTIONS)
+        assert run_blocking(impatient.append("t", {0: [Record(b"1")]})) == {0: TIMED_OUT}
         faulty_kinesis.faults.goes_right()
         assert values(log) == []
 
@@ -155,7 +156,7 @@ class TestPublishing:
 
 
 def small_records():
-    return type(FAST_OPTIONS)(lease=0.05, shared_for=0.0, poll=0.02, record_bytes=600, give_up_after=1.0)
+    return type(FAST_OPTIONS)(lease=0.05, shared_for=0.0, poll=0.02, record_bytes=600, give_up_after=20.0)
 
 
 def long_batch() -> list[Record]:
@@ -202,10 +203,11 @@ class TestReading:
         monkeypatch.setattr(tails, "RETRY_AFTER_REFUSAL_SECONDS", 0.0)  # each of these asks Kinesis itself
         run_blocking(log.append("t", {0: [Record(b"1")]}))
         faulty_kinesis.faults.goes_wrong("GetRecords", *[fault] * 100)
+        impatient = faulty_kinesis.a_log(IMPATIENT_OPTIONS)
         for attempt in (
-            lambda: log.bounds("t", [0]),
-            lambda: log.read("t", 0, 0),
-            lambda: log.offset_at("t", 0, faulty_kinesis.clock.now()),
+            lambda: impatient.bounds("t", [0]),
+            lambda: impatient.read("t", 0, 0),
+            lambda: impatient.offset_at("t", 0, faulty_kinesis.clock.now()),
         ):
             with pytest.raises(Unavailable):
                 attempt()
