@@ -36,6 +36,8 @@ READING = (
     "get_health",
     "get_readiness",
     "get_metrics",
+    "get_request_metrics",
+    "get_stream_metrics",
     "get_version",
     "get_openapi",
     "get_docs",

@@ -29,7 +29,6 @@ LINKED = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 NOT_SHOWN = {
     "L64": "a figure of speed, which tests do not bound",
     "R85": "about Avro, which is left out",
-    "R246": "paths that are left out; unknown paths are shown by R30",
     "R280": "says how the other statements are to be read",
 }
 

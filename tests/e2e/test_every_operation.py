@@ -30,7 +30,7 @@ Answer = tuple[int, str | None, bytes]
 
 
 # A client that were refused the items of what it has published would publish everything again.
-IGNORE_ACCEPT = ("publish_events", "delete_events", "get_metrics")
+IGNORE_ACCEPT = ("publish_events", "delete_events", "get_metrics", "get_request_metrics", "get_stream_metrics")
 
 
 class Tour:
@@ -68,7 +68,9 @@ class Tour:
             part()
 
     def monitor(self) -> None:
-        for operation in ("get_health", "get_readiness", "get_metrics", "get_version", "get_openapi", "get_docs"):
+        for operation in ("health", "readiness", "metrics", "request_metrics", "stream_metrics", "version"):
+            self.ask(f"get_{operation}")
+        for operation in ("get_openapi", "get_docs"):
             self.ask(operation)
         for kind in ("partition", "enrichment", "validation"):
             self.ask(f"list_{kind}_strategies")

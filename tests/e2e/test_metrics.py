@@ -339,6 +339,39 @@ def test_json_reports_the_same(api):
     assert told["histograms"]["nakadi.sqlite_commit_appends"]["max"] >= 1
 
 
+# Clients
+
+
+def test_requests_are_timed_by_client_and_path(api):
+    """Each path that a client asks for has a timer of its own; what it asks for in vain has none. (R246)"""
+    api.get("/event-types")
+    api.get("/nothing-here")
+
+    answer = api.get("/request-metrics", params={"pretty": "true"})
+
+    assert answer.headers["cache-control"] == "must-revalidate,no-cache,no-store"
+    assert "\n  " in answer.text
+    assert answer.json()["timers"]["unauthenticated.GET./event-types"]["count"] >= 1
+    assert not any("nothing-here" in name for name in answer.json()["timers"])
+    assert set(answer.json()) == {"version", "gauges", "counters", "histograms", "meters", "timers"}
+
+
+def test_streams_are_metered_by_client(api):
+    """The bytes of streams count for the client and the event type, or the subscription. (R246)"""
+    name = create_event_type(api, a_definition(name=f"metered.{uuid4().hex}"))["name"]
+    subscription = create_subscription(api, name, read_from="begin")["id"]
+    publish(api, name, 1)
+    begin = {"X-Nakadi-Cursors": json.dumps([{"partition": "0", "offset": "BEGIN"}])}
+    low = api.get(f"/event-types/{name}/events?stream_limit=1", headers=begin)
+    high = api.get(f"/subscriptions/{subscription}/events?stream_limit=1&commit_timeout=1")
+
+    meters = api.get("/stream-metrics").json()["meters"]
+
+    low_name = f"lola.unauthenticated.{name.replace('.', '#')}.bytes-flushed"
+    assert 0 < meters[low_name]["count"] <= len(low.content)
+    assert 0 < meters[f"hila.unauthenticated.{subscription}.bytes-flushed"]["count"] <= len(high.content)
+
+
 # Event types that come and go
 
 

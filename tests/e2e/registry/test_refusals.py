@@ -86,6 +86,8 @@ SCOPES = {
     ("DELETE", "/storages/{id}"): UID,
     ("PUT", "/storages/default/{id}"): UID,
     ("GET", "/metrics"): UID,
+    ("GET", "/request-metrics"): UID,
+    ("GET", "/stream-metrics"): UID,
     ("GET", "/version"): UID,
 }
 

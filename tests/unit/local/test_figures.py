@@ -12,6 +12,8 @@ def make_figures(events: int, lag: float) -> Metrics:
     metrics.open_streams.set(2, "low")
     metrics.subscription_lag.set(lag, "s")
     metrics.answered("publish_events", 200, 0.003)
+    metrics.clients.count_request("billing", "GET", "/", 0.1 * events)
+    metrics.clients.count_sent_bytes(("lola", "billing", "order"), events)
     metrics.cpu_seconds = lambda: float(events)
     return metrics
 
@@ -40,6 +42,17 @@ def test_what_a_process_counted_stays_after_its_end_and_its_gauges_do_not():
     assert dict(whole.subscription_lag.rows()) == {("s",): 2.0}
     assert whole.request_seconds.rows()[("publish_events",)].value_count == 3
     assert (len(whole.processes), whole.cpu_seconds()) == (1, 8.0)
+
+
+def test_what_clients_did_in_several_processes_adds_up():
+    """It stays when a process has ended, like other counts. (R246)"""
+    ended = totals_of_ended_processes([take_snapshot(make_figures(3, 1.0))], 5.0)
+    clients = merged_metrics([ended, take_snapshot(make_figures(4, 1.0))]).clients
+
+    [[key, row]] = clients.requests().items()
+    assert key == ("billing", "GET", "/")
+    assert (row.value_count, [round(each, 6) for each in row.recent_values]) == (2, [0.3, 0.4])
+    assert clients.sent_bytes() == {("lola", "billing", "order"): 7}
 
 
 def test_processor_time_is_reported_as_processes_counted_it():

@@ -51,6 +51,8 @@ IN_ORDER = (
     "get_health",
     "get_readiness",
     "get_metrics",
+    "get_request_metrics",
+    "get_stream_metrics",
     "get_version",
     "get_openapi",
     "get_docs",

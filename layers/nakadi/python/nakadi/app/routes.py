@@ -41,6 +41,7 @@ def make_application(
         metrics.answered if report_answer is None else count_and_report,
         RequestKpiRecorder(broker.kpi_collector) if collects_kpis else None,
         lambda status: metrics.requests.add(1, "unrouted", str(status)),
+        metrics.clients.count_request,
     )
 
 

@@ -167,6 +167,16 @@ class Distribution(Struct):
         self.sum_of_values += value
         self.recent_values.append(value)
 
+    def add_distribution(self, added: Distribution) -> None:
+        """Add the values of another distribution with the same bounds."""
+        self.bucket_counts = [one + other for one, other in zip(self.bucket_counts, added.bucket_counts, strict=True)]
+        self.value_count += added.value_count
+        self.sum_of_values += added.sum_of_values
+        self.recent_values.extend(added.recent_values)
+
+    def copy(self) -> Distribution:
+        return Distribution(list(self.bucket_counts), self.value_count, self.sum_of_values, self.recent_values.copy())
+
 
 class Histogram:
     """The distribution of values for each combination of labels; `recent_values` has the latest values themselves."""
@@ -192,9 +202,4 @@ class Histogram:
 
     def rows(self) -> Mapping[Labels, Distribution]:
         with self.lock:
-            return {
-                labels: Distribution(
-                    list(row.bucket_counts), row.value_count, row.sum_of_values, row.recent_values.copy()
-                )
-                for labels, row in self._rows.items()
-            }
+            return {labels: row.copy() for labels, row in self._rows.items()}

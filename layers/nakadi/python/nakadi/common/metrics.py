@@ -12,6 +12,7 @@ from operator import add
 from time import process_time
 
 from nakadi.common.chores import failed_chore_counts
+from nakadi.common.client_metrics import ClientMetrics
 from nakadi.common.counting import BoundedLabelValues, BucketBounds, Counter, Gauge, Histogram, Labels, MetricDefinition
 from nakadi.common.metric_groups import AnsweredRequestMetrics, SentEventMetrics, StoredEventMetrics
 
@@ -35,6 +36,7 @@ class Metrics:
         # Which of some event types do not exist any more. Until the broker has set it, all of them are kept.
         self.find_deleted: Callable[[Collection[str]], Collection[str]] = lambda _: ()
         self.all: list[Metric] = []
+        self.clients = ClientMetrics()
         self._names = BoundedLabelValues(max_names)
         self._define_requests()
         self._define_publishing()

@@ -49,6 +49,10 @@ ReportAnswer = Callable[[str, int, float, int, int], None]
 ReportEarlyRefusal = Callable[[int], None]
 """Called with the status of every request that is refused before its operation is known, or its body read."""
 
+CountClientRequest = Callable[[str, str, str, float], None]
+"""Called with every answer to a request with a route: the client, the method, the path, and the seconds that it
+took."""
+
 WrapAnswer = Callable[[Request, Answer, float], Answer]
 """Called with a request, its answer, and when it began; what it returns is sent."""
 
@@ -58,6 +62,10 @@ def ignore_answer_report(_operation: str, _status: int, _seconds: float, _receiv
 
 
 def ignore_early_refusal_report(_status: int) -> None:
+    pass
+
+
+def ignore_client_request(_client: str, _method: str, _path: str, _seconds: float) -> None:
     pass
 
 
@@ -84,6 +92,7 @@ class Application:
         report_answer: ReportAnswer = ignore_answer_report,
         wrap_answer: WrapAnswer | None = None,
         report_early_refusal: ReportEarlyRefusal = ignore_early_refusal_report,
+        count_client_request: CountClientRequest = ignore_client_request,
     ) -> None:
         self.router = Router(routes)
         self.is_quick = self.router.is_quick
@@ -91,6 +100,7 @@ class Application:
         self._report_answer = report_answer
         self._wrap_answer = wrap_answer
         self._report_early_refusal = report_early_refusal
+        self._count_client_request = count_client_request
 
     def answer(self, request: Request) -> Answer:
         """Answer a request from the network."""
@@ -173,7 +183,9 @@ class Application:
             except Exception as error:  # noqa: BLE001  # the last line of defence, counted with the operation
                 answer = _problem_answer(request, error)
             sent = len(answer.body) if isinstance(answer, Response) else 0
-            self._report_answer(route.operation, answer.status, time.perf_counter() - began, len(request.body), sent)
+            spent = time.perf_counter() - began
+            self._report_answer(route.operation, answer.status, spent, len(request.body), sent)
+            self._count_client_request(request.subject.name, request.method, logged_path(request), spent)
             return self._finish_answer(request, answer, began)
         finally:
             current_flow_id.reset(token)

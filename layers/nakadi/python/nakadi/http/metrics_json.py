@@ -29,7 +29,7 @@ def metrics_view(metrics: Metrics, now: float) -> Mapping[str, Any]:
                     if metric.definition.name.endswith("_seconds"):
                         timers[_json_name(metric, labels)] = {
                             **_distribution_view(row),
-                            **_rate_view(row, uptime),
+                            **_rate_view(row.value_count, uptime),
                         }
                     else:
                         histograms[_json_name(metric, labels)] = _distribution_view(row)
@@ -38,14 +38,37 @@ def metrics_view(metrics: Metrics, now: float) -> Mapping[str, Any]:
             case Counter():
                 counted = {_json_name(metric, labels): {"count": value} for labels, value in metric.rows().items()}
                 counters.update(counted)
-    return {
-        "version": "4.0.0",
-        "gauges": dict(sorted(gauges.items())),
-        "counters": dict(sorted(counters.items())),
-        "histograms": dict(sorted(histograms.items())),
-        "meters": {},
-        "timers": dict(sorted(timers.items())),
+    return _groups_view(gauges=gauges, counters=counters, histograms=histograms, timers=timers)
+
+
+def request_metrics_view(metrics: Metrics, now: float) -> Mapping[str, Any]:
+    """The times of each client's requests, as `client.GET./event-types`."""
+    uptime = now - metrics.started
+    rows = metrics.clients.requests().items()
+    timers = {".".join(key): {**_distribution_view(row), **_rate_view(row.value_count, uptime)} for key, row in rows}
+    return _groups_view(timers=timers)
+
+
+def stream_metrics_view(metrics: Metrics, now: float) -> Mapping[str, Any]:
+    """The bytes that were sent to each client, as `lola.client.event#type.bytes-flushed`, or `hila` for subscriptions.
+
+    A dot within a name is a `#`.
+    """
+    uptime = now - metrics.started
+    meters = {
+        ".".join((*(part.replace(".", "#") for part in key), "bytes-flushed")): {
+            "count": size,
+            "mean_rate": _mean_rate(size, uptime),
+            "units": "events/second",
+        }
+        for key, size in metrics.clients.sent_bytes().items()
     }
+    return _groups_view(meters=meters)
+
+
+def _groups_view(**groups: Mapping[str, Any]) -> Mapping[str, Any]:
+    kinds = ("gauges", "counters", "histograms", "meters", "timers")
+    return {"version": "4.0.0", **{kind: dict(sorted(groups.get(kind, {}).items())) for kind in kinds}}
 
 
 def _json_name(metric: Metric, labels: Labels) -> str:
@@ -65,5 +88,9 @@ def _distribution_view(row: Distribution) -> Mapping[str, Any]:
     }
 
 
-def _rate_view(row: Distribution, uptime: float) -> Mapping[str, Any]:
-    return {"mean_rate": row.value_count / max(uptime, 1.0), "duration_units": "seconds", "rate_units": "calls/second"}
+def _rate_view(count: int, uptime: float) -> Mapping[str, Any]:
+    return {"mean_rate": _mean_rate(count, uptime), "duration_units": "seconds", "rate_units": "calls/second"}
+
+
+def _mean_rate(count: int, uptime: float) -> float:
+    return count / max(uptime, 1.0)

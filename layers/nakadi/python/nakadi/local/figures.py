@@ -13,19 +13,24 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import cast
+from typing import TypeVar, cast
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
+from nakadi.common.client_metrics import RequestKey, StreamKey
 from nakadi.common.counting import Distribution, Histogram, Labels, MetricRows
 from nakadi.common.metrics import Metrics
 from nakadi.engines.sqlite.sharing import BYTES_RECEIVED_AT_ONCE, encode_length_prefixed, take_whole_messages
 from nakadi.model.outcomes import TryLater
 
 log = logging.getLogger(__name__)
+
+Key = TypeVar("Key", bound=tuple[str, ...])
 
 # A worker that does not answer so long is counted as it was last seen.
 WORKER_SNAPSHOT_TIMEOUT_SECONDS = 1.0
@@ -41,6 +46,9 @@ class DistributionSnapshot(Struct, frozen=True, array_like=True):
     sum_of_values: float
     recent_values: list[float]
 
+    def distribution(self) -> Distribution:
+        return Distribution(self.bucket_counts, self.value_count, self.sum_of_values, deque(self.recent_values))
+
 
 class MetricsSnapshot(Struct, frozen=True, array_like=True):
     """What a process has counted, by the names of metrics. `process` is its number, or None if it has ended."""
@@ -51,6 +59,8 @@ class MetricsSnapshot(Struct, frozen=True, array_like=True):
     counters: dict[str, list[tuple[Labels, float]]]
     gauges: dict[str, list[tuple[Labels, float]]]
     histograms: dict[str, list[tuple[Labels, DistributionSnapshot]]]
+    client_requests: list[tuple[RequestKey, DistributionSnapshot]]
+    client_sent_bytes: list[tuple[StreamKey, int]]
 
 
 def take_snapshot(metrics: Metrics) -> MetricsSnapshot:
@@ -59,25 +69,32 @@ def take_snapshot(metrics: Metrics) -> MetricsSnapshot:
     for metric in metrics.all:
         name = metric.definition.name
         if isinstance(metric, Histogram):
-            histograms[name] = [
-                (
-                    labels,
-                    DistributionSnapshot(
-                        row.bucket_counts, row.value_count, row.sum_of_values, list(row.recent_values)
-                    ),
-                )
-                for labels, row in metric.rows().items()
-            ]
+            histograms[name] = _distribution_snapshots(metric.rows())
         else:
             numbers[metric.kind][name] = list(metric.rows().items())
-    seconds = metrics.cpu_seconds()
-    return MetricsSnapshot(os.getpid(), metrics.started, seconds, numbers["counter"], numbers["gauge"], histograms)
+    return MetricsSnapshot(
+        process=os.getpid(),
+        started=metrics.started,
+        cpu_seconds=metrics.cpu_seconds(),
+        counters=numbers["counter"],
+        gauges=numbers["gauge"],
+        histograms=histograms,
+        client_requests=_distribution_snapshots(metrics.clients.requests()),
+        client_sent_bytes=list(metrics.clients.sent_bytes().items()),
+    )
+
+
+def _distribution_snapshots(rows: Mapping[Key, Distribution]) -> list[tuple[Key, DistributionSnapshot]]:
+    return [
+        (key, DistributionSnapshot(row.bucket_counts, row.value_count, row.sum_of_values, list(row.recent_values)))
+        for key, row in rows.items()
+    ]
 
 
 def totals_of_ended_processes(snapshots: Sequence[MetricsSnapshot], started: float) -> MetricsSnapshot:
     """What is left of processes that have ended: what they counted, and no values of the moment."""
     whole = take_snapshot(merged_metrics(snapshots, MAX_NAMES_OF_ENDED_PROCESSES))
-    return MetricsSnapshot(None, started, whole.cpu_seconds, whole.counters, {}, whole.histograms)
+    return replace(whole, process=None, started=started, gauges={})
 
 
 def merged_metrics(
@@ -95,11 +112,14 @@ def merged_metrics(
         if isinstance(metric, Histogram):
             for each in snapshots:
                 for labels, row in each.histograms.get(name, ()):
-                    _add_distribution(metric.row_to_change(labels), row)
+                    metric.row_to_change(labels).add_distribution(row.distribution())
         else:
             # Dropped before they are added up: those that are left have room then.
             rows = [_rows_of_metric(each, name) for each in snapshots]
             metric.replace_by_sum_of([_without_event_types(each, metric.definition.labels, deleted) for each in rows])
+    for each in snapshots:
+        requests = {key: row.distribution() for key, row in each.client_requests}
+        metrics.clients.add(requests, dict(each.client_sent_bytes))
     return metrics
 
 
@@ -128,13 +148,6 @@ def _make_process_reader(process: int) -> Callable[[], int]:
 
 def _rows_of_metric(snapshot: MetricsSnapshot, name: str) -> MetricRows:
     return dict(snapshot.counters.get(name) or snapshot.gauges.get(name) or ())
-
-
-def _add_distribution(row: Distribution, added: DistributionSnapshot) -> None:
-    row.bucket_counts = [one + other for one, other in zip(row.bucket_counts, added.bucket_counts, strict=True)]
-    row.value_count += added.value_count
-    row.sum_of_values += added.sum_of_values
-    row.recent_values.extend(added.recent_values)
 
 
 class _SnapshotRequest(Struct, frozen=True, array_like=True, tag=1):

@@ -25,6 +25,7 @@ import orjson
 from msgspec import Struct
 
 from nakadi.auth.features import Features
+from nakadi.common.client_metrics import StreamKey
 from nakadi.common.metrics import Metrics
 from nakadi.event_types.system_event_type_definitions import (
     ACCESS_LOG,
@@ -344,6 +345,7 @@ class StreamKpis:
         self._subject = subject
         self._flow_id = flow_id
         self._subscription = subscription
+        self._subscription_key: StreamKey | None = ("hila", subject.name, subscription) if subscription else None
         self._sent: dict[str, SentEventTotals] = {}
         self.next_report_at = clock.monotonic() + STREAM_KPI_REPORT_INTERVAL_SECONDS
 
@@ -351,6 +353,8 @@ class StreamKpis:
         """Record that a batch is about to be sent; its newest event was stored at `newest`."""
         age = (self._clock.now() - newest).total_seconds()
         self._metrics.sent(self._api, event_type, events, size, max(0.0, age))
+        key: StreamKey = self._subscription_key or ("lola", self._subject.name, event_type)
+        self._metrics.clients.count_sent_bytes(key, size)
         sent = self._sent.setdefault(event_type, SentEventTotals())
         sent.event_count += events
         sent.byte_count += size

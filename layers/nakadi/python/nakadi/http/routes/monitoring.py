@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cached_property
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
+from typing import Any
 
 import orjson
 from msgspec import Struct
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from nakadi.common.metrics import Metrics
 from nakadi.http.message import JSON_MEDIA_TYPE, Request, Response, json_response
-from nakadi.http.metrics_json import metrics_view
+from nakadi.http.metrics_json import metrics_view, request_metrics_view, stream_metrics_view
 from nakadi.http.metrics_prometheus import RenderMetrics, make_prometheus_renderer
 from nakadi.http.negotiation import metrics_media_type_for
 from nakadi.http.parameters import FlagParameter, Header
@@ -20,11 +20,9 @@ from nakadi.http.readiness import ReadinessCheck
 from nakadi.http.router import Lane, Route
 from nakadi.ports.clock import Clock
 
-if TYPE_CHECKING:
-    pass
-
-
 ACCEPT, PRETTY = Header("accept"), FlagParameter("pretty")
+
+MetricsView = Callable[[Metrics, float], Mapping[str, Any]]
 
 NEVER_CACHE_HEADERS = {"cache-control": "must-revalidate,no-cache,no-store"}
 
@@ -43,8 +41,19 @@ def routes(read_metrics: Callable[[], Metrics], clock: Clock, readiness: Readine
         parameters=(ACCEPT, PRETTY),
         ignores_accept_header=True,
     )
+    client_figures = [
+        Route(
+            method="GET",
+            template=f"/{name}",
+            handler=partial(handlers.answer_json_metrics, view),
+            operation=f"get_{name.replace('-', '_')}",
+            parameters=(PRETTY,),
+            ignores_accept_header=True,
+        )
+        for name, view in (("request-metrics", request_metrics_view), ("stream-metrics", stream_metrics_view))
+    ]
     running = Route(method="GET", template="/version", handler=handlers.answer_version, operation="get_version")
-    return [health, *(replace(each, lane=Lane.MONITORING) for each in (ready, figures, running))]
+    return [health, *(replace(each, lane=Lane.MONITORING) for each in (ready, figures, *client_figures, running))]
 
 
 class _MonitoringHandlers(Struct, dict=True, frozen=True):
@@ -66,8 +75,11 @@ class _MonitoringHandlers(Struct, dict=True, frozen=True):
         if media is not None and self._prometheus_renderer is not None:
             text, media_type = self._prometheus_renderer(media)
             return Response(200, {"content-type": media_type, **NEVER_CACHE_HEADERS}, text)
+        return self.answer_json_metrics(metrics_view, request)
+
+    def answer_json_metrics(self, view: MetricsView, request: Request) -> Response:
         layout = orjson.OPT_INDENT_2 if PRETTY.read(request) else 0
-        body = orjson.dumps(metrics_view(self.read_metrics(), self.clock.monotonic()), option=layout)
+        body = orjson.dumps(view(self.read_metrics(), self.clock.monotonic()), option=layout)
         return Response(200, {"content-type": JSON_MEDIA_TYPE, **NEVER_CACHE_HEADERS}, body)
 
     @cached_property
