@@ -14,6 +14,14 @@ from nakadi_cli.output import harmless
 
 _SUBSCRIPTION = "0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11"
 
+# What the broker calls the type and the target of a sink, by the service in an ARN.
+_TARGETS_BY_SERVICE = {
+    "lambda": ("lambda", "function"),
+    "sqs": ("sqs", "queue"),
+    "sns": ("sns", "topic"),
+    "events": ("eventbridge", "bus"),
+}
+
 
 @click.group(cls=Group)
 def sinks() -> None:
@@ -33,10 +41,11 @@ def show_sink(subscription: str) -> None:
     f"nakadi sinks set {_SUBSCRIPTION} --to https://shipping.example.org/hook",
     f"nakadi sinks set {_SUBSCRIPTION} --to https://shipping.example.org/hook --header 'Authorization: Bearer x'",
     f"nakadi sinks set {_SUBSCRIPTION} --to https://shipping.example.org/hook --filter 'total > 100'",
+    f"nakadi sinks set {_SUBSCRIPTION} --to arn:aws:sqs:eu-central-1:123456789012:orders.fifo",
     f"nakadi sinks set {_SUBSCRIPTION} -f sink.yaml",
 )
 @click.argument("subscription")
-@click.option("--to", "receiver", help="Where deliveries are posted to.")
+@click.option("--to", "receiver", help="A URL, or the ARN of a function, queue, topic or bus.")
 @click.option("--format", "body_format", type=click.Choice(["nakadi", "cloudevents"]), help="The body of a delivery.")
 @click.option("--filter", help="Deliver only events that meet this condition, as in nakadi tail --where.")
 @click.option("--batch-limit", type=click.IntRange(1), help="Events in a delivery, at most.")
@@ -53,7 +62,7 @@ def set_sink(subscription: str, receiver: str | None, headers: tuple[str, ...], 
     named = {name.replace("body_", ""): value for name, value in rest.items() if value is not None}
     if (receiver is None) is (file is None) or (file and (named or headers)):
         raise BadInput("Name the receiver with --to, or pass a whole sink with --file.")
-    sink: Any = {"type": "http", "url": receiver, **named}
+    sink: Any = {**_target(receiver or ""), **named}
     if headers:
         sink["headers"] = dict(_header(each) for each in headers)
     show(connect().put(_sink(subscription), read_definition(file, "a sink") if file else sink))
@@ -112,6 +121,18 @@ def remove(subscription: str, *, yes: bool) -> None:
 
 def _sink(subscription: str, *rest: str) -> str:
     return path("subscriptions", subscription, "sink", *rest)
+
+
+def _target(receiver: str) -> dict[str, str]:
+    """The type of a sink and its target. An ARN names its service."""
+    scheme, *rest = receiver.split(":", 3)
+    if scheme != "arn":
+        return {"type": "http", "url": receiver}
+    service = rest[1] if len(rest) > 1 else ""
+    if service not in _TARGETS_BY_SERVICE:
+        raise BadInput("The ARN must be one of a Lambda function, an SQS queue, an SNS topic or an event bus.")
+    sink_type, member = _TARGETS_BY_SERVICE[service]
+    return {"type": sink_type, member: receiver}
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -17,7 +17,7 @@ schema: {{"type": "json_schema", "schema": "{{}}"}}
 @pytest.fixture(scope="module")
 def own():
     """A broker that delivers to this machine."""
-    with Broker(**ON_LOOPBACK) as own:
+    with Broker(**ON_LOOPBACK, sink_targets=("arn:aws:sqs:eu-central-1:123456789012:*",)) as own:
         yield own
 
 
@@ -73,6 +73,19 @@ def test_a_sink_is_set_from_a_file(nakadi, subscription, receiver, tmp_path):
     assert nakadi("sinks", "set", subscription[0], "-f", file, "--batch-limit", "8").code == 2
     assert nakadi("sinks", "set", subscription[0]).code == 2
     assert nakadi("sinks", "set", subscription[0], "--to", receiver.url, "--header", "no colon").code == 2
+
+
+def test_an_arn_says_what_type_a_sink_is(nakadi, subscription):
+    """The service in it decides; the broker says whether it may be delivered to."""
+    queue = "arn:aws:sqs:eu-central-1:123456789012:orders.fifo"
+    made = nakadi("sinks", "set", subscription[0], "--to", queue, "-o", "json")
+    assert made.code == 0, made.err
+    assert (made.json["type"], made.json["queue"]) == ("sqs", queue)
+    refused = nakadi("sinks", "set", subscription[0], "--to", queue.replace("sqs", "sns"))
+    assert refused.code != 0
+    assert "NAKADI_SINK_TARGETS" in refused.err
+    assert nakadi("sinks", "set", subscription[0], "--to", queue.replace("sqs", "s3")).code == 2
+    assert nakadi("sinks", "set", subscription[0], "--to", "arn:aws").code == 2
 
 
 def test_a_sink_is_tested(nakadi, subscription, receiver):

@@ -1,25 +1,45 @@
-"""Sinks as they are registered."""
+"""Sinks as they are registered, and attempts to deliver to them."""
 
 from datetime import UTC, datetime
 
+from nakadi.delivery.lanes import DeliveryBatch
+from nakadi.delivery.senders import Attempt
 from nakadi.model.authorization import UNAUTHENTICATED
-from nakadi.model.sink import Sink, SinkFormat, SinkType
+from nakadi.model.sink import Sink, SinkFormat, SinkSecrets, SinkType
+from nakadi.model.subscription import EventTypePartition
+from nakadi.streaming.chunks import EventRun
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 def an_event_type_sink() -> Sink:
+    return a_sink(SinkType.EVENT_TYPE, "a-copy")
+
+
+def a_sink(sink_type: SinkType, target: str, sink_format: SinkFormat = SinkFormat.NAKADI) -> Sink:
     return Sink(
         subscription_id="a-subscription",
-        type=SinkType.EVENT_TYPE,
-        target="a-copy",
+        type=sink_type,
+        target=target,
         header_names=(),
         sealed="",
-        format=SinkFormat.NAKADI,
+        format=sink_format,
         batch_limit=100,
         timeout_seconds=30,
         max_in_flight=1,
         subject=UNAUTHENTICATED,
         created_at=NOW,
         configured_at=NOW,
+    )
+
+
+def an_attempt(sink: Sink, *runs: EventRun, timeout_seconds: float = 30) -> Attempt:
+    """An attempt to deliver these events of partition 0 of `orders`; without any, a trial."""
+    return Attempt(
+        sink=sink,
+        secrets=SinkSecrets((), {}),
+        message_id="msg_1",
+        batch=DeliveryBatch(EventTypePartition("orders", "0"), runs, 1) if runs else None,
+        now=NOW,
+        timeout_seconds=timeout_seconds,
     )

@@ -4,16 +4,20 @@ import pytest
 
 from nakadi.delivery.addresses import parse_address_rules
 from nakadi.delivery.checks import check_sink
+from nakadi.delivery.targets import TargetRules
 from nakadi.model.outcomes import Violations
-from nakadi.model.sink import SinkDraft
+from nakadi.model.sink import SinkDraft, SinkFormat
 
 RULES = parse_address_rules(())
+
+
+TARGETS = TargetRules(("arn:aws:sqs:*:123456789012:orders*", "arn:aws:lambda:*", "arn:aws:sns:*", "arn:aws:events:*"))
 
 
 def violations(schemes=("https",), **changes):
     draft = SinkDraft(**{"type": "http", "target": "https://shop.example.org/hook", **changes})
     try:
-        check_sink(draft, schemes, RULES)
+        check_sink(draft, schemes, RULES, TARGETS)
     except Violations as error:
         return {each.path: each.message for each in error.violations}
     return {}
@@ -101,3 +105,28 @@ def test_headers_are_valid_and_few(headers):
 def test_other_fields(changes, path):
     """(X2)"""
     assert list(violations(**changes)) == [path]
+
+
+@pytest.mark.parametrize(
+    ("kind", "member", "target"),
+    [
+        ("lambda", "function", "arn:aws:lambda:eu-central-1:123456789012:function:ship"),
+        ("sqs", "queue", "arn:aws:sqs:eu-central-1:123456789012:orders.fifo"),
+        ("sqs", "queue", "https://sqs.eu-central-1.amazonaws.com/123456789012/orders"),
+        ("sns", "topic", "arn:aws:sns:eu-central-1:123456789012:orders"),
+        ("eventbridge", "bus", "arn:aws:events:eu-central-1:123456789012:event-bus/orders"),
+    ],
+)
+def test_a_target_in_aws_is_an_arn_without_a_secret_and_headers(kind, member, target):
+    """(X38)"""
+    assert violations(type=kind, target=target, format=SinkFormat.CLOUDEVENTS) == {}
+    assert set(violations(type=kind, target=target, secret="generated", headers={"x": "y"})) == {"secret", "headers"}
+    for wrong, part in (("orders", "ARN"), (None, "null"), ("", "character")):
+        assert part in violations(type=kind, target=wrong)[member]
+
+
+def test_a_target_that_the_settings_do_not_allow_is_refused():
+    """(X38)"""
+    queue = "arn:aws:sqs:eu-central-1:{}:orders".format
+    assert violations(type="sqs", target=queue("123456789012")) == {}
+    assert "NAKADI_SINK_TARGETS" in violations(type="sqs", target=queue("210987654321"))["queue"]

@@ -273,6 +273,27 @@ def test_what_a_sink_has_taken_in_is_committed_and_the_next_event_goes_by_itself
     assert (commit, values(third.batch.runs)) == (CommitDelivered(FIRST, Position(1, 3)), [b"4", b"5"])
 
 
+def test_the_first_event_goes_by_itself_if_a_sink_names_it():
+    """Nothing is halved, and nothing is committed. (X35)"""
+    session = a_session(max_event_attempts=1)
+    [first] = session.receive(FIRST, [some_events(3)], 0)
+    assert session.handle_answer(first.number, Answer(None, verdict=Verdict.FAILED, delivered=0), 0) == []
+    [second] = session.tick(session.next_tick_at())
+    assert values(second.batch.runs) == [b"0"]
+    session.handle_answer(second.number, Answer(None, verdict=Verdict.FAILED, delivered=0), 1)
+    assert session.given_up == (FIRST, Position(1, 0))
+
+
+def test_a_batch_of_which_nothing_was_taken_in_yet_stays_as_it_is():
+    """Also if further events come: so its id means the same events. (X12)"""
+    session = a_session()
+    [first] = session.receive(FIRST, [some_events(3)], 0)
+    session.handle_answer(first.number, Answer(None, verdict=Verdict.LATER, delivered=0), 0)
+    session.receive(FIRST, [some_events(2, start=3)], 0)
+    [second] = session.tick(session.next_tick_at())
+    assert second.batch.id_for("s") == first.batch.id_for("s")
+
+
 def test_an_event_that_a_sink_names_is_given_up_after_its_attempts():
     """The events in front of it are committed first. (X16, X35)"""
     session = a_session(max_event_attempts=1)

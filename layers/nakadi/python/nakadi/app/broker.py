@@ -14,7 +14,13 @@ from socket import socket
 from typing import TYPE_CHECKING
 
 from nakadi.app.authentication import make_authentication
-from nakadi.app.core import BrokerCore, WrapLog, attributes_from_pairs, log_dependencies
+from nakadi.app.core import (
+    BrokerCore,
+    WrapLog,
+    attributes_from_pairs,
+    log_dependencies,
+    require_sdk_of_sinks,
+)
 from nakadi.app.engines import (
     data_file_paths,
     open_coordination,
@@ -86,6 +92,7 @@ def open_broker(
     of several processes passes the `counter` of their changes. All of its processes but the committing one also pass
     the `committer`, a connection to that one.
     """
+    require_sdk_of_sinks(settings)
     clock = clock or SystemClock()
     authenticate = make_authentication(settings, clock)
     metrics = Metrics(clock.monotonic(), settings.max_metric_names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -17,6 +17,7 @@ from nakadi.app.engines import open_secret_box
 from nakadi.delivery.addresses import AddressRules, parse_address_rules
 from nakadi.delivery.answers import Answer
 from nakadi.delivery.sinks import NOT_AVAILABLE_MESSAGE, SinkRepository, Sinks, SinkSafe
+from nakadi.delivery.targets import TargetRules
 from nakadi.event_types.drafts import now_in_milliseconds
 from nakadi.http.routes.sinks import sink_view
 from nakadi.model.authorization import Subject
@@ -28,6 +29,7 @@ from nakadi.subscriptions.api.assignments import LeaseWatch
 from nakadi.subscriptions.api.repository import Subscriptions
 
 if TYPE_CHECKING:
+    from nakadi.delivery.aws_calls import AwsCalls
     from nakadi.delivery.dispatcher import Dispatcher
     from nakadi.delivery.senders import Sender
     from nakadi.http.views import View
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 # Opening streams, and writing reports; a sink that waits for a thread waits for nothing else.
 DELIVERY_THREAD_COUNT = 4
 PUBLISHING_THREAD_COUNT = 8
+# For each service. Threads are started as they are needed; a call waits for its answer for up to a minute.
+AWS_THREAD_COUNT = 100
 
 
 class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
@@ -67,6 +71,10 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
         return parse_address_rules(self.core.settings.sink_networks)
 
     @cached_property
+    def target_rules(self) -> TargetRules:
+        return TargetRules(self.core.settings.sink_targets)
+
+    @cached_property
     def sinks(self) -> Sinks:
         core = self.core
         # A function on AWS is not given settings that it has no use for.
@@ -81,6 +89,7 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
             clock=core.clock,
             schemes=core.settings.sink_schemes if has_sinks else (),
             address_rules=self.address_rules if has_sinks else AddressRules(),
+            target_rules=self.target_rules if has_sinks else TargetRules(),
         )
 
     @cached_property
@@ -130,9 +139,21 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
         sink = self.repository.find(subscription_id)
         return None if sink is None else sink_view(sink)
 
+    def get_aws_calls(self) -> AwsCalls:
+        """Loads the SDK when it is called first."""
+        return self._aws_calls
+
+    @cached_property
+    def _aws_calls(self) -> AwsCalls:
+        from nakadi.delivery.aws_clients import AwsClients
+
+        return AwsClients()
+
     def close(self) -> None:
         if "_threads" in vars(self):
             self._threads.shutdown(wait=True, cancel_futures=True)
+        if "_aws_calls" in vars(self):
+            self._aws_calls.close()
 
     def _pause_sink(self, sink: Sink, reason: str) -> None:
         current = self.repository.find(sink.subscription_id)
@@ -168,8 +189,28 @@ def _open_event_type_sender(services: DeliveryServices) -> Sender:
     return EventTypeSender(services.get_publisher().publish, threads, services.subject_of)
 
 
+def _open_lambda_sender(services: DeliveryServices) -> Sender:
+    from nakadi.delivery.lambda_sender import LambdaSender
+
+    threads = ThreadPoolExecutor(AWS_THREAD_COUNT, thread_name_prefix="nakadi-invoking")
+    return LambdaSender(services.target_rules, services.get_aws_calls, threads)
+
+
+def _open_entry_sender(service: SinkType, services: DeliveryServices) -> Sender:
+    from nakadi.delivery.entry_sender import EntrySender
+    from nakadi.delivery.entry_services import ENTRY_SERVICES
+
+    threads = ThreadPoolExecutor(AWS_THREAD_COUNT, thread_name_prefix=f"nakadi-{service}")
+    clock = services.core.clock
+    return EntrySender(ENTRY_SERVICES[service], services.target_rules, services.get_aws_calls, threads, clock.monotonic)
+
+
 SENDERS: Mapping[SinkType, Callable[[DeliveryServices], Sender]] = {
     SinkType.HTTP: _open_http_sender,
     SinkType.EVENT_TYPE: _open_event_type_sender,
+    SinkType.LAMBDA: _open_lambda_sender,
+    SinkType.SQS: partial(_open_entry_sender, SinkType.SQS),
+    SinkType.SNS: partial(_open_entry_sender, SinkType.SNS),
+    SinkType.EVENTBRIDGE: partial(_open_entry_sender, SinkType.EVENTBRIDGE),
 }
 """What delivers to sinks of each type. The client that it needs is loaded with the first sink of the type."""

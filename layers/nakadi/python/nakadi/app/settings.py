@@ -198,6 +198,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     sink_networks: tuple[str, ...] = ()
     """Networks that sinks may be in, beside the internet, such as `10.1.0.0/16,127.0.0.1/32`. The broker does not
     deliver to other private, loopback, link-local or multicast addresses ([push](push.md#what-is-safe))."""
+    sink_targets: tuple[str, ...] = ()
+    """The ARNs of functions, queues, topics and event buses that sinks may deliver to, with `*` for any text, such as
+    `arn:aws:sqs:eu-central-1:123456789012:orders-*`. The broker calls them with its own permissions
+    ([push](push.md#functions-queues-topics-and-buses)). Empty: none."""
 
     # Audit log, KPIs and metrics
     audit_owning_application: str = "stups_nakadi"

@@ -31,8 +31,8 @@ class Answer(Struct, frozen=True):
     """What came of an attempt: a status, or None if none came, and the beginning of the answer or what went wrong.
 
     `was_sent` is False if the sink cannot have seen the batch: it was not reached. `verdict` is for sinks whose status
-    does not say it. If the batch failed, `delivered` counts the events at its beginning that the sink has taken in for
-    certain: the next one is then the one that failed.
+    does not say it. If the batch failed, and the sink reports single events, `delivered` counts those at the beginning
+    that it has taken in for certain: the next one is then the one that failed.
     """
 
     status: int | None
@@ -40,7 +40,7 @@ class Answer(Struct, frozen=True):
     retry_after_seconds: float | None = None
     was_sent: bool = True
     verdict: Verdict | None = None
-    delivered: int = 0
+    delivered: int | None = None
 
 
 def verdict_of(answer: Answer) -> Verdict:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +19,10 @@ from nakadi.subscriptions.stream.driver import JsonSubscriptionFormat
 
 JSON = "application/json"
 CLOUDEVENTS = "application/cloudevents-batch+json"
+
+
+TRIAL = "nakadi.test"
+"""What stands for the event type and the partition of a trial."""
 
 
 class Message(Struct, frozen=True):
@@ -43,6 +47,48 @@ def _trial_message(sink_format: SinkFormat) -> Message:
     return Message(JSON, b'{"events":[],"info":{"debug":"A test delivery"}}')
 
 
+class DeliveredEvent(Struct, frozen=True):
+    """An event for a sink that gets each by itself. A trial is one, too, which has no event type.
+
+    `text` is what is sent. `id` is the event's cursor, `place` the partition that it is in.
+    """
+
+    text: str
+    id: str
+    place: str
+    stored_at: datetime
+    event_type: str = TRIAL
+    key: str | None = None
+    eid: str | None = None
+    attributes: Mapping[str, str] = {}
+
+
+def delivered_events(attempt: Attempt) -> Sequence[DeliveredEvent]:
+    """The events of a batch, or the one of a trial."""
+    if attempt.batch is None:
+        trial = _trial_message(SinkFormat.NAKADI).body.decode()
+        return [DeliveredEvent(text=trial, id=attempt.message_id, place=TRIAL, stored_at=attempt.now)]
+    return list(_events_of_batch(attempt.batch, attempt.sink.format))
+
+
+def _events_of_batch(batch: DeliveryBatch, sink_format: SinkFormat) -> Iterator[DeliveredEvent]:
+    name, partition = batch.partition.event_type, batch.partition.partition
+    for run in batch.runs:
+        for index, value in enumerate(run.values):
+            position = _position(run, index)
+            is_plain = sink_format is SinkFormat.NAKADI
+            yield DeliveredEvent(
+                text=(value if is_plain else orjson.dumps(_cloud_event(batch, run, index, value))).decode(),
+                id=f"{name}:{partition}:{position}",
+                place=f"{name}:{partition}",
+                stored_at=run.stored_at(index),
+                event_type=name,
+                key=run.chunk.records[run.first + index].key,
+                eid=_metadata_of(value).get("eid"),
+                attributes={"event_type": name, "partition": partition, "offset": position},
+            )
+
+
 def _cloud_events(batch: DeliveryBatch) -> Iterator[dict[str, Any]]:
     for run in batch.runs:
         for index, value in enumerate(run.values):
@@ -51,10 +97,8 @@ def _cloud_events(batch: DeliveryBatch) -> Iterator[dict[str, Any]]:
 
 def _cloud_event(batch: DeliveryBatch, run: EventRun, index: int, value: bytes) -> dict[str, Any]:
     """Members of an event's metadata become attributes where CloudEvents has such; all of it is in `data`, too."""
-    event = orjson.loads(value)
-    metadata = event.get("metadata") if isinstance(event, dict) else None
-    known = metadata if isinstance(metadata, dict) else {}
-    position = str(Position(run.chunk.order, run.chunk.offset_at(run.first + index)))
+    known = _metadata_of(value)
+    position = _position(run, index)
     name, partition = batch.partition.event_type, batch.partition.partition
     return {
         "specversion": "1.0",
@@ -67,6 +111,16 @@ def _cloud_event(batch: DeliveryBatch, run: EventRun, index: int, value: bytes) 
         "offset": position,
         "data": orjson.Fragment(value),
     }
+
+
+def _metadata_of(value: bytes) -> Mapping[str, Any]:
+    event = orjson.loads(value)
+    metadata = event.get("metadata") if isinstance(event, dict) else None
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _position(run: EventRun, index: int) -> str:
+    return str(Position(run.chunk.order, run.chunk.offset_at(run.first + index)))
 
 
 def _timestamp(moment: datetime) -> str:

@@ -9,6 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from nakadi.delivery.addresses import AddressRules, is_address
 from nakadi.delivery.signing import SECRET_BYTES, is_secret
+from nakadi.delivery.targets import ARN_PATTERNS, TargetRules, canonical_target, parse_target
 from nakadi.model.outcomes import Violation, Violations
 from nakadi.model.sink import GENERATED_SECRET, SinkDraft, SinkFormat, SinkType, target_member
 from nakadi.openapi.checks import NULL_REFUSED_MESSAGE, openapi_violations
@@ -34,9 +35,9 @@ RESERVED_HEADERS = frozenset(
 RESERVED_HEADER_PREFIX = "webhook-"
 
 
-def check_sink(draft: SinkDraft, schemes: Collection[str], rules: AddressRules) -> None:
+def check_sink(draft: SinkDraft, schemes: Collection[str], rules: AddressRules, targets: TargetRules) -> None:
     """Raises `Violations`."""
-    found = (*openapi_violations("SinkDraft", _body_of_draft(draft)), *_rule_violations(draft, schemes, rules))
+    found = (*openapi_violations("SinkDraft", _body_of_draft(draft)), *_rule_violations(draft, schemes, rules, targets))
     if found:
         raise Violations(tuple(dict.fromkeys(found)))
 
@@ -53,15 +54,19 @@ def _body_of_draft(draft: SinkDraft) -> dict[str, Any]:
     }
 
 
-def _rule_violations(draft: SinkDraft, schemes: Collection[str], rules: AddressRules) -> Iterator[Violation]:
+def _rule_violations(
+    draft: SinkDraft, schemes: Collection[str], rules: AddressRules, targets: TargetRules
+) -> Iterator[Violation]:
     if draft.type not in (None, *SinkType):
         yield Violation("type", f"must be {' or '.join(SinkType)}")
     if draft.target is None:
         yield Violation(target_member(draft.type), NULL_REFUSED_MESSAGE)
-    elif draft.type == SinkType.EVENT_TYPE:
-        yield from event_type_violations(draft)
-    elif draft.target:
+    elif draft.target and draft.type in ARN_PATTERNS:
+        yield from target_violations(draft, targets)
+    elif draft.target and draft.type != SinkType.EVENT_TYPE:
         yield from url_violations(draft.target, schemes, rules)
+    if draft.type in {*SinkType} - {SinkType.HTTP}:
+        yield from unsigned_violations(draft)
     yield from header_violations(draft.headers)
     if draft.filter is not None:
         yield from filter_violations(draft.filter)
@@ -71,14 +76,32 @@ def _rule_violations(draft: SinkDraft, schemes: Collection[str], rules: AddressR
         )
 
 
-def event_type_violations(draft: SinkDraft) -> Iterator[Violation]:
-    """What an event type is published to has no headers and no signature, and its events are as they were."""
+def unsigned_violations(draft: SinkDraft) -> Iterator[Violation]:
+    """Only HTTP has headers and needs a signature, and events that are published again are as they were."""
     if draft.headers:
-        yield Violation("headers", "must not be there: an event type has no headers")
+        yield Violation("headers", "must not be there: only sinks of the type http have headers")
     if draft.secret:
-        yield Violation("secret", "must not be there: what is published is not signed")
-    if draft.format is not SinkFormat.NAKADI:
+        yield Violation("secret", "must not be there: only deliveries over HTTP are signed")
+    if draft.type == SinkType.EVENT_TYPE and draft.format is not SinkFormat.NAKADI:
         yield Violation("format", "must be nakadi for an event type")
+
+
+TARGET_MESSAGES: Mapping[SinkType, str] = {
+    SinkType.LAMBDA: "must be the ARN of a Lambda function, perhaps with a version or an alias",
+    SinkType.SQS: "must be the ARN or the URL of an SQS queue",
+    SinkType.SNS: "must be the ARN of an SNS topic",
+    SinkType.EVENTBRIDGE: "must be the ARN of an event bus",
+}
+
+
+def target_violations(draft: SinkDraft, targets: TargetRules) -> Iterator[Violation]:
+    """The broker calls with permissions of its own, so the settings say what for."""
+    kind = SinkType(draft.type or "")
+    arn = canonical_target(kind, draft.target or "")
+    if parse_target(kind, arn) is None:
+        yield Violation(target_member(kind), TARGET_MESSAGES[kind])
+    elif not targets.allows(arn):
+        yield Violation(target_member(kind), "must be a target that NAKADI_SINK_TARGETS of this broker allows")
 
 
 def url_violations(url: str, schemes: Collection[str], rules: AddressRules) -> Iterator[Violation]:

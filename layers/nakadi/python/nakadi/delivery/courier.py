@@ -285,7 +285,7 @@ class DeliveryTally:
             self.last_success_at = attempt.at
         else:
             self.failures += 1
-            self.events += attempt.answer.delivered
+            self.events += attempt.answer.delivered or 0
             self.last_failure = attempt
 
     def measure_rate(self, now: float) -> None:

@@ -180,8 +180,9 @@ class Lane:
         self._put_back(rest)
         self.suspects, self.tries, self.failures = int(is_blamed), 1, 0
         self.due_at = due_at(self.tries)
-        self.delivered = head[-1].end
-        self.commit_due_at = self._last_commit_at + MAX_COMMIT_WAIT_SECONDS
+        if head:
+            self.delivered = head[-1].end
+            self.commit_due_at = self._last_commit_at + MAX_COMMIT_WAIT_SECONDS
         self._enter_state_after(LaneFact.FAILED)
 
     def end_failed(self, *, is_blamed: bool, due_at: Callable[[int], float], max_event_attempts: int | None) -> None:
@@ -306,7 +307,7 @@ class DeliverySession:
                 self._fail(lane, answer, now, is_blamed=False)
                 self.pause_reason = GONE_REASON
                 self._enter_state_after(DeliveryFact.STOPPED)
-            case verdict if answer.delivered:
+            case verdict if _is_part(lane, answer, verdict):
                 self._keep_part(lane, answer, now, verdict)
             case verdict:
                 self._fail(lane, answer, now, is_blamed=verdict is Verdict.FAILED)
@@ -350,7 +351,7 @@ class DeliverySession:
     def _keep_part(self, lane: Lane, answer: Answer, now: float, verdict: Verdict) -> None:
         self._obey_retry_after(answer, now)
         lane.end_partly_delivered(
-            answer.delivered,
+            answer.delivered or 0,
             is_blamed=verdict is Verdict.FAILED,
             due_at=lambda tries: now + pause_seconds(tries, self._pick_share()),
         )
@@ -406,6 +407,13 @@ class DeliverySession:
 
     def _enter_state_after(self, fact: DeliveryFact) -> None:
         self.state = following_state(DELIVERY_TRANSITIONS, self.state, fact)
+
+
+def _is_part(lane: Lane, answer: Answer, verdict: Verdict) -> bool:
+    """Whether the rest of the batch is another batch: something was delivered, or its first event is to blame."""
+    if answer.delivered == 0 and verdict is Verdict.FAILED:
+        return lane.batch is not None and lane.batch.count > 1
+    return bool(answer.delivered)
 
 
 def pause_seconds(tries: int, share: float) -> float:

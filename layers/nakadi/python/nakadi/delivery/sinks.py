@@ -16,6 +16,7 @@ from nakadi.common.converting import Converter
 from nakadi.delivery.addresses import AddressRules
 from nakadi.delivery.checks import check_sink
 from nakadi.delivery.signing import generate_secret
+from nakadi.delivery.targets import TargetRules, canonical_target
 from nakadi.event_types.drafts import now_in_milliseconds
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.authorization import Operation, Subject
@@ -162,11 +163,12 @@ class Sinks(Struct, frozen=True, kw_only=True):
     clock: Clock
     schemes: Collection[str]
     address_rules: AddressRules
+    target_rules: TargetRules
 
     def check(self, draft: SinkDraft) -> None:
         """Raise `Invalid` for what a sink may not be."""
         self._require_safe()
-        check_sink(draft, self.schemes, self.address_rules)
+        check_sink(draft, self.schemes, self.address_rules, self.target_rules)
 
     def check_of_new_subscription(self, draft: SinkDraft, event_types: Iterable[str], subject: Subject) -> None:
         """Raise what would stand against a sink for a subscription to these event types, before there is one."""
@@ -293,7 +295,7 @@ class Sinks(Struct, frozen=True, kw_only=True):
 
     def _secrets_of_draft(self, draft: SinkDraft, old: SinkSecrets | None) -> tuple[SinkSecrets, str | None]:
         """What is to be sealed, and the secret that was generated, if one was."""
-        if draft.type == SinkType.EVENT_TYPE:
+        if draft.type != SinkType.HTTP:
             return SinkSecrets((), {}), None
         headers = {name: value or "" for name, value in draft.headers.items()}
         if draft.secret is None and old is not None and old.signing:
@@ -308,7 +310,7 @@ class Sinks(Struct, frozen=True, kw_only=True):
         return Sink(
             subscription_id=subscription_id,
             type=SinkType(draft.type or ""),
-            target=draft.target or "",
+            target=canonical_target(draft.type, draft.target or ""),
             header_names=tuple(draft.headers),
             sealed=sealed,
             format=draft.format,

@@ -15,9 +15,20 @@ class SinkType(StrEnum):
     HTTP = "http"
     EVENT_TYPE = "event-type"
     """Another event type of this broker."""
+    LAMBDA = "lambda"
+    SQS = "sqs"
+    SNS = "sns"
+    EVENTBRIDGE = "eventbridge"
 
 
-TARGET_MEMBERS: Mapping[SinkType, str] = {SinkType.HTTP: "url", SinkType.EVENT_TYPE: "name"}
+TARGET_MEMBERS: Mapping[SinkType, str] = {
+    SinkType.HTTP: "url",
+    SinkType.EVENT_TYPE: "name",
+    SinkType.LAMBDA: "function",
+    SinkType.SQS: "queue",
+    SinkType.SNS: "topic",
+    SinkType.EVENTBRIDGE: "bus",
+}
 """The member of a sink that says where to: each type calls it by its own name."""
 
 
@@ -67,7 +78,7 @@ class SinkPause(Struct, frozen=True):
 
 
 class Sink(Struct, frozen=True, kw_only=True):
-    """A registered sink; a subscription has at most one. `target` is where to, a URL for one.
+    """A registered sink; a subscription has at most one. `target` is where to: a URL, a name or an ARN.
 
     `sealed` holds `SinkSecrets`, which only the broker's key opens. Events are read with the permissions of `subject`,
     who registered the sink. `configured_at` is when anything but the pause changed. `revision` counts the writes.

@@ -1,0 +1,87 @@
+"""Clients of AWS services, one for each service, region and time that it may take to answer.
+
+They do not repeat calls: the deliveries do, and know for how long. Regions come with ARNs, and credentials from where
+every program of AWS looks for them, as do other endpoints (`AWS_ENDPOINT_URL_SQS`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+)
+
+from nakadi.delivery.aws_calls import CallFailed
+from nakadi.engines.common.aws_sessions import new_session
+
+CONNECT_TIMEOUT_SECONDS = 5.0
+MAX_CONNECTIONS = 50
+
+NOT_SENT_ERRORS = (ConnectTimeoutError, EndpointConnectionError)
+
+CODES_THAT_BLAME_REQUESTS = frozenset(
+    {
+        *("InvalidParameter", "InvalidParameterValue", "InvalidAttributeValue", "InvalidMessageContents"),
+        *("BatchRequestTooLong", "AWS.SimpleQueueService.BatchRequestTooLong"),
+        *("InvalidRequestContentException", "RequestTooLargeException", "RequestEntityTooLargeException"),
+        *("ValidationError", "ValidationException"),
+    }
+)
+"""With all other codes, the service is busy, or the target is missing or forbidden."""
+
+T = TypeVar("T")
+
+
+class AwsClients:
+    """May be used by many threads."""
+
+    def __init__(self) -> None:
+        self._clients: dict[tuple[str, str, float], Any] = {}
+        self._opening = threading.Lock()
+
+    def call(self, service: str, region: str, read_timeout: float, call: Callable[[Any], T]) -> T:
+        try:
+            return call(self._get(service, region, read_timeout))
+        except (BotoCoreError, ClientError) as error:
+            raise _failure_of_call(error) from error
+
+    def close(self) -> None:
+        with self._opening:
+            for each in self._clients.values():
+                each.close()
+            self._clients.clear()
+
+    def _get(self, service: str, region: str, read_timeout: float) -> Any:
+        key = (service, region, read_timeout)
+        with self._opening:
+            if key not in self._clients:
+                config = Config(
+                    connect_timeout=CONNECT_TIMEOUT_SECONDS,
+                    read_timeout=read_timeout,
+                    retries={"mode": "standard", "total_max_attempts": 1},
+                    max_pool_connections=MAX_CONNECTIONS,
+                    tcp_keepalive=True,
+                )
+                self._clients[key] = new_session().create_client(service, config=config, region_name=region)
+            return self._clients[key]
+
+
+def _failure_of_call(error: BotoCoreError | ClientError) -> CallFailed:
+    if not isinstance(error, ClientError):
+        is_lost = isinstance(error, HTTPClientError) and not isinstance(error, NOT_SENT_ERRORS)
+        return CallFailed(str(error), may_have_arrived=is_lost)
+    code = error.response["Error"].get("Code", "")
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return CallFailed(
+        f"{code}: {error.response['Error'].get('Message', '')}",
+        status=status,
+        blames_request=code in CODES_THAT_BLAME_REQUESTS,
+    )

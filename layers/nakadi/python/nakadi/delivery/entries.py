@@ -1,0 +1,84 @@
+"""Events as entries of requests to a service: which go together, and what the service's answers mean for the batch.
+
+Services take a few entries in a request, and answer for each of them. So one entry may fail while a later one is taken
+in. Where a service keeps the order of a group, a request therefore has at most one entry of each group, and after a
+failure nothing more is sent: no event is stored in front of an earlier one of its group.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from nakadi.delivery.answers import MAX_ANSWER_CHARACTERS, Answer, Verdict
+
+
+class Entry(Struct, frozen=True):
+    """An event at `index` of its batch, as the `members` of a request, which the service counts as `size` bytes.
+
+    Entries of the same `group` have an order; one without a group has none.
+    """
+
+    index: int
+    members: Mapping[str, Any]
+    size: int
+    group: str | None = None
+
+
+class RequestLimits(Struct, frozen=True):
+    entries: int
+    bytes: int
+
+
+class EntryFailure(Struct, frozen=True):
+    """Why a service has not taken in an entry, and whether the event itself is to blame."""
+
+    text: str
+    is_blamed: bool
+
+
+def plan_requests(entries: Iterable[Entry], limits: RequestLimits) -> Iterator[Sequence[Entry]]:
+    """The entries of each request, in the order in which the requests are to be sent.
+
+    An entry that is too large goes by itself, for the service to judge.
+    """
+    rounds: list[list[Entry]] = []
+    sizes_of_groups: Counter[str] = Counter()
+    for entry in entries:
+        number = 0
+        if entry.group is not None:
+            number = sizes_of_groups[entry.group]
+            sizes_of_groups[entry.group] += 1
+        if number == len(rounds):
+            rounds.append([])
+        rounds[number].append(entry)
+    for each in rounds:
+        yield from _split(each, limits)
+
+
+def _split(entries: Iterable[Entry], limits: RequestLimits) -> Iterator[Sequence[Entry]]:
+    request: list[Entry] = []
+    size = 0
+    for entry in entries:
+        if request and (len(request) == limits.entries or size + entry.size > limits.bytes):
+            yield request
+            request, size = [], 0
+        request.append(entry)
+        size += entry.size
+    if request:
+        yield request
+
+
+def answer_of_entries(count: int, accepted: Collection[int], failures: Mapping[int, EntryFailure]) -> Answer:
+    """The answer to a batch of so many events, of which the service accepted some, and some failed."""
+    if len(accepted) == count:
+        return Answer(200, verdict=Verdict.DELIVERED)
+    delivered = next(index for index in range(count) if index not in accepted)
+    text = failures[min(failures)].text[:MAX_ANSWER_CHARACTERS]
+    failure = failures.get(delivered)
+    # Events that were not sent behind one that failed are to be sent first.
+    is_blamed = failure is not None and failure.is_blamed
+    return Answer(None, text, verdict=Verdict.FAILED if is_blamed else Verdict.LATER, delivered=delivered)

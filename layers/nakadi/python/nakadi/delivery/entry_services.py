@@ -1,0 +1,132 @@
+"""SQS, SNS and EventBridge: how each of them takes an event, and what it says of it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from nakadi.delivery.bodies import DeliveredEvent
+from nakadi.delivery.entries import Entry, EntryFailure, RequestLimits
+from nakadi.delivery.targets import Target
+from nakadi.model.sink import SinkType
+
+LIMITS = RequestLimits(entries=10, bytes=256 * 1024)
+"""Some services take more by now. A larger event is sent by itself, so that they decide."""
+
+SOURCE = "nakadi"
+"""The source of an event in EventBridge. Its detail type is the event type."""
+MAX_DETAIL_TYPE_CHARACTERS = 128
+TIME_BYTES = 14
+"""What EventBridge counts for the time of an event."""
+REFUSED_CODES = frozenset({"InvalidArgument", "MalformedDetail", "ValidationException"})
+"""With all other codes, EventBridge is busy, or the bus is missing or forbidden."""
+
+IDENTIFIER_PATTERN = re.compile(r"[\x21-\x7e]{1,128}", re.ASCII)
+
+
+class EntryService(Protocol):
+    """`name` is the service's name in the SDK."""
+
+    name: str
+
+    def make_entry(self, target: Target, index: int, event: DeliveredEvent) -> Entry:
+        """An event as it is sent."""
+
+    def send(self, client: Any, target: Target, entries: Sequence[Entry]) -> Mapping[int, EntryFailure]:
+        """Send a request, and return what the service has not taken in, by index. Raises what the SDK raises."""
+
+
+class SqsService:
+    name = "sqs"
+
+    def make_entry(self, target: Target, index: int, event: DeliveredEvent) -> Entry:
+        return _message_entry(target, index, event, "MessageBody")
+
+    def send(self, client: Any, target: Target, entries: Sequence[Entry]) -> Mapping[int, EntryFailure]:
+        url = f"{client.meta.endpoint_url.rstrip('/')}/{target.account}/{target.name}"
+        return _failed_messages(client.send_message_batch(QueueUrl=url, Entries=_members(entries)))
+
+
+class SnsService:
+    name = "sns"
+
+    def make_entry(self, target: Target, index: int, event: DeliveredEvent) -> Entry:
+        return _message_entry(target, index, event, "Message")
+
+    def send(self, client: Any, target: Target, entries: Sequence[Entry]) -> Mapping[int, EntryFailure]:
+        return _failed_messages(client.publish_batch(TopicArn=target.arn, PublishBatchRequestEntries=_members(entries)))
+
+
+class EventBridgeService:
+    """It keeps no order."""
+
+    name = "events"
+
+    def make_entry(self, target: Target, index: int, event: DeliveredEvent) -> Entry:
+        detail_type = event.event_type[:MAX_DETAIL_TYPE_CHARACTERS]
+        members = {
+            "EventBusName": target.arn,
+            "Source": SOURCE,
+            "DetailType": detail_type,
+            "Detail": event.text,
+            "Time": event.stored_at,
+        }
+        return Entry(index, members, TIME_BYTES + _bytes_of(SOURCE, detail_type, event.text))
+
+    def send(
+        self,
+        client: Any,
+        target: Target,  # noqa: ARG002  # each entry names its bus
+        entries: Sequence[Entry],
+    ) -> Mapping[int, EntryFailure]:
+        results = client.put_events(Entries=_members(entries))["Entries"]
+        return {
+            entry.index: EntryFailure(f"{code}: {result.get('ErrorMessage', '')}", code in REFUSED_CODES)
+            for entry, result in zip(entries, results, strict=True)
+            if (code := result.get("ErrorCode"))
+        }
+
+
+ENTRY_SERVICES: Mapping[SinkType, EntryService] = {
+    SinkType.SQS: SqsService(),
+    SinkType.SNS: SnsService(),
+    SinkType.EVENTBRIDGE: EventBridgeService(),
+}
+
+
+def _message_entry(target: Target, index: int, event: DeliveredEvent, body_member: str) -> Entry:
+    attributes = event.attributes
+    members = {
+        "Id": str(index),
+        body_member: event.text,
+        "MessageAttributes": {name: {"DataType": "String", "StringValue": text} for name, text in attributes.items()},
+    }
+    size = _bytes_of(event.text, *attributes, *attributes.values()) + len("String") * len(attributes)
+    if not target.is_fifo:
+        return Entry(index, members, size)
+    group = identifier(event.key or event.place)
+    return Entry(
+        index, {**members, "MessageGroupId": group, "MessageDeduplicationId": identifier(event.id)}, size, group
+    )
+
+
+def _failed_messages(answer: Mapping[str, Any]) -> Mapping[int, EntryFailure]:
+    return {
+        int(each["Id"]): EntryFailure(f"{each['Code']}: {each.get('Message', '')}", bool(each["SenderFault"]))
+        for each in answer.get("Failed", ())
+    }
+
+
+def identifier(text: str) -> str:
+    """A text that a service takes as the name of a group or for deduplication, or else its hash."""
+    return text if IDENTIFIER_PATTERN.fullmatch(text) else hashlib.sha256(text.encode()).hexdigest()
+
+
+def _members(entries: Sequence[Entry]) -> list[Mapping[str, Any]]:
+    return [each.members for each in entries]
+
+
+def _bytes_of(*texts: str) -> int:
+    return sum(len(each.encode()) for each in texts)

@@ -1,0 +1,229 @@
+"""Queues, topics and buses: what they get, and what follows from their answers."""
+
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from types import SimpleNamespace
+
+import pytest
+
+from nakadi.delivery.answers import Verdict
+from nakadi.delivery.aws_calls import CallFailed
+from nakadi.delivery.aws_clients import AwsClients
+from nakadi.delivery.entry_sender import EntrySender
+from nakadi.delivery.entry_services import ENTRY_SERVICES
+from nakadi.delivery.targets import TargetRules
+from nakadi.model.events import Record
+from nakadi.model.sink import SinkFormat, SinkType
+from tests.support.aws import REGION
+from tests.support.aws_targets import ACCOUNT, a_client, aws_over_http, receive_all
+from tests.support.chunks import a_chunk
+from tests.support.clock import HandMovedClock
+from tests.support.sinks import a_sink, an_attempt
+
+FIFO = {"FifoQueue": "true"}
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    with aws_over_http() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def sqs(endpoint):
+    with a_client("sqs", endpoint) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def clients(endpoint):
+    assert endpoint  # which is in the environment
+    with closing(AwsClients()) as found:
+        yield found
+
+
+def events(*keys, start=0):
+    records = [Record(json.dumps({"n": n}).encode(), key) for n, key in enumerate(keys, start)]
+    return a_chunk(*records, start=start).run_from_offset(start)
+
+
+def deliver(calls, sink, *runs, clock=None, timeout_seconds=30):
+    async def attempt():
+        service = ENTRY_SERVICES[sink.type]
+        monotonic = (clock or HandMovedClock()).monotonic
+        sender = EntrySender(service, TargetRules(("arn:*",)), lambda: calls, ThreadPoolExecutor(1), monotonic)
+        try:
+            return await sender.deliver(an_attempt(sink, *runs, timeout_seconds=timeout_seconds))
+        finally:
+            await sender.close()
+
+    return asyncio.run(attempt())
+
+
+def a_queue(sqs, name, **attributes):
+    url = sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
+    return url, a_sink(SinkType.SQS, f"arn:aws:sqs:{REGION}:{ACCOUNT}:{name}")
+
+
+def test_a_fifo_queue_gets_each_event_in_the_order_of_its_key(sqs, clients):
+    """Group and deduplication are those of the event: what comes again is not stored again. (X42, X43)"""
+    url, sink = a_queue(sqs, "orders.fifo", **FIFO)
+    batch = events("a", "b", "a", None, "ä" * 200)
+    assert deliver(clients, sink, batch).verdict is Verdict.DELIVERED
+    assert deliver(clients, sink, batch).verdict is Verdict.DELIVERED
+    found = receive_all(sqs, url)
+    groups = [each["Attributes"]["MessageGroupId"] for each in found]
+    by_group = {}
+    for group, each in zip(groups, found, strict=True):
+        by_group.setdefault(group, []).append(json.loads(each["Body"])["n"])
+    [hashed] = [each for each in by_group if len(each) == 64]
+    assert by_group == {"a": [0, 2], "b": [1], "orders:0": [3], hashed: [4]}
+    first = found[0]
+    assert first["Attributes"]["MessageDeduplicationId"] == "orders:0:001-0001-000000000000000000"
+    attributes = {name: each["StringValue"] for name, each in first["MessageAttributes"].items()}
+    assert attributes == {"event_type": "orders", "partition": "0", "offset": "001-0001-000000000000000000"}
+
+
+def test_a_standard_queue_gets_each_event_and_cloudevents_if_that_is_its_format(sqs, clients):
+    """(X42)"""
+    url, sink = a_queue(sqs, "plain")
+    assert deliver(clients, sink, events(*[None] * 23)).verdict is Verdict.DELIVERED
+    assert sorted(json.loads(each["Body"])["n"] for each in receive_all(sqs, url)) == list(range(23))
+    deliver(clients, a_sink(SinkType.SQS, sink.target, SinkFormat.CLOUDEVENTS), events(None))
+    [message] = receive_all(sqs, url)
+    assert json.loads(message["Body"])["data"] == {"n": 0}
+
+
+def test_a_trial_is_a_message_without_an_event(sqs, clients):
+    """(X7)"""
+    url, sink = a_queue(sqs, "trials.fifo", **FIFO)
+    assert deliver(clients, sink).verdict is Verdict.DELIVERED
+    [message] = receive_all(sqs, url)
+    assert json.loads(message["Body"])["events"] == []
+    assert message["Attributes"]["MessageGroupId"] == "nakadi.test"
+
+
+def test_a_topic_gets_each_event(sqs, clients, endpoint):
+    """(X42)"""
+    url, queue = a_queue(sqs, "behind.fifo", **FIFO)
+    with a_client("sns", endpoint) as sns:
+        topic = sns.create_topic(Name="orders.fifo", Attributes={"FifoTopic": "true"})["TopicArn"]
+        raw = {"RawMessageDelivery": "true"}
+        sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue.target, Attributes=raw)
+        assert deliver(clients, a_sink(SinkType.SNS, topic), events("a", "a")).verdict is Verdict.DELIVERED
+    assert [json.loads(each["Body"])["n"] for each in receive_all(sqs, url)] == [0, 1]
+
+
+def test_a_bus_takes_events_and_one_that_is_missing_is_waited_for(clients, endpoint):
+    """(X15, X44, X46)"""
+    with a_client("events", endpoint) as eventbridge:
+        bus = eventbridge.create_event_bus(Name="orders")["EventBusArn"]
+    assert deliver(clients, a_sink(SinkType.EVENTBRIDGE, bus), events("a", "b")).verdict is Verdict.DELIVERED
+    missing = bus.replace("orders", "nowhere")
+    assert deliver(clients, a_sink(SinkType.EVENTBRIDGE, missing), events("a")).verdict is Verdict.LATER
+
+
+def test_a_queue_that_is_missing_is_waited_for(clients):
+    """(X15, X44)"""
+    answer = deliver(clients, a_sink(SinkType.SQS, f"arn:aws:sqs:{REGION}:{ACCOUNT}:nowhere"), events("a", "b"))
+    assert (answer.verdict, answer.delivered) == (Verdict.LATER, 0)
+    assert "NonExistentQueue" in answer.text
+
+
+# With answers that moto does not give.
+
+
+class Answers:
+    """Calls whose client is `self`, which answers as a queue does."""
+
+    meta = SimpleNamespace(endpoint_url="https://sqs.example.org")
+
+    def __init__(self, fail):
+        self.sent = []
+        self._fail = fail
+
+    def call(self, _service, _region, _read_timeout, call):
+        return call(self)
+
+    def send_message_batch(self, **request):
+        assert request["QueueUrl"] == f"https://sqs.example.org/{ACCOUNT}/orders.fifo"
+        self.sent.append([int(each["Id"]) for each in request["Entries"]])
+        failed = self._fail(self.sent[-1])
+        return {"Failed": [{"Id": str(each), "Code": "X", "SenderFault": blamed} for each, blamed in failed.items()]}
+
+
+ORDERS = a_sink(SinkType.SQS, f"arn:aws:sqs:{REGION}:{ACCOUNT}:orders.fifo")
+
+
+@pytest.mark.parametrize(("is_blamed", "verdict"), [(True, Verdict.FAILED), (False, Verdict.LATER)])
+def test_nothing_is_sent_behind_an_entry_that_fails(is_blamed, verdict):
+    """No event of its group gets in front of it. (X43, X44)"""
+    queue = Answers(lambda sent: {1: is_blamed} if 1 in sent else {})
+    answer = deliver(queue, ORDERS, events("a", "b", "a", "b"))
+    assert queue.sent == [[0, 1]]
+    assert (answer.verdict, answer.delivered) == (verdict, 1)
+
+
+def test_a_request_that_is_refused_as_a_whole_is_sent_entry_by_entry():
+    """So the one that is to blame is found. (X44)"""
+
+    def refuse(sent):
+        if 1 in sent:
+            raise CallFailed("too long", status=400, blames_request=True)
+        return {}
+
+    queue = Answers(refuse)
+    answer = deliver(queue, ORDERS, events("a", "b", "c"))
+    assert queue.sent == [[0, 1, 2], [0], [1]]
+    assert (answer.verdict, answer.delivered, answer.text) == (Verdict.FAILED, 1, "too long")
+
+
+def test_no_request_begins_when_the_time_is_over():
+    """What was sent is delivered, and the rest is sent later. (X45)"""
+    clock = HandMovedClock()
+
+    def take_time(_):
+        clock.move(20)
+        return {}
+
+    queue = Answers(take_time)
+    answer = deliver(queue, ORDERS, events("a", "a", "a"), clock=clock)
+    assert queue.sent == [[0], [1]]
+    assert (answer.verdict, answer.delivered) == (Verdict.LATER, 2)
+
+
+class Bus:
+    """Calls whose client is `self`, which answers as EventBridge does."""
+
+    def __init__(self, *codes):
+        self.entries = []
+        self._codes = codes
+
+    def call(self, service, _region, _read_timeout, call):
+        assert service == "events"
+        return call(self)
+
+    def put_events(self, **request):
+        self.entries += request["Entries"]
+        return {"Entries": [{"ErrorCode": each} if each else {"EventId": "1"} for each in self._codes]}
+
+
+BUS = a_sink(SinkType.EVENTBRIDGE, f"arn:aws:events:{REGION}:{ACCOUNT}:event-bus/orders")
+
+
+def test_a_bus_gets_the_event_type_and_the_event():
+    """(X46)"""
+    bus = Bus(None)
+    assert deliver(bus, BUS, events("a")).verdict is Verdict.DELIVERED
+    [entry] = bus.entries
+    assert entry.pop("Time").year == 2026
+    assert entry == {"EventBusName": BUS.target, "Source": "nakadi", "DetailType": "orders", "Detail": '{"n": 0}'}
+
+
+@pytest.mark.parametrize(("code", "verdict"), [("MalformedDetail", Verdict.FAILED), ("Throttling", Verdict.LATER)])
+def test_what_a_bus_does_not_take_is_sent_again(code, verdict):
+    """(X44, X46)"""
+    answer = deliver(Bus(None, code, None), BUS, events("a", "b", "c"))
+    assert (answer.verdict, answer.delivered) == (verdict, 1)
