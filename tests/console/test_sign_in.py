@@ -33,7 +33,7 @@ def token(issuer) -> str:
 @pytest.fixture(scope="module")
 def settings(issuer) -> Iterator[dict[str, object]]:
     with ThreadingHTTPServer(("127.0.0.1", 0), _handler(issuer)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         at = f"http://127.0.0.1:{server.server_port}"
         pairs = {"authorize": f"{at}/authorize", "token": f"{at}/token", "client": "console", "scope": EVERY_SCOPE}
         yield {**issuer.settings, "console_sign_in": tuple(pairs.items())}

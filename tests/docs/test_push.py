@@ -33,7 +33,7 @@ def test_the_receiver_gets_what_the_request_subscribes_to():
     names: dict[str, object] = {"handle": handled.append}
     exec(compile(code.replace(SERVE, 'server = HTTPServer(("127.0.0.1", 0), Receiver)'), "docs/push.md", "exec"), names)
     server = names["server"]
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}/hook"
     try:
         with Broker(**ON_LOOPBACK) as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:

@@ -130,7 +130,7 @@ def lines(*offsets):
 def cutting():
     with HTTPServer(("127.0.0.1", 0), Cutting) as server:
         server.asked = []
-        thread = Thread(target=server.serve_forever)
+        thread = Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
         server.shutdown()

@@ -128,7 +128,7 @@ def rest_catalog(spark: SparkSession, warehouse: Path, token: str) -> Iterator[t
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
         yield catalog, f"http://127.0.0.1:{server.server_port}"

@@ -13,8 +13,10 @@ import httpx
 import pytest
 from standardwebhooks import Webhook
 
+from nakadi.delivery import dispatcher, lanes
 from nakadi.local import Broker
-from tests.support import kafka
+from nakadi.subscriptions.stream import session
+from tests.support import everything, kafka
 from tests.support.api import a_business_definition, an_authorization, create_event_type, problem
 from tests.support.http import check_against_description
 from tests.support.metrics import scrape, value
@@ -34,8 +36,22 @@ from tests.support.subscriptions import (
 from tests.support.tokens import Issuer
 from tests.support.workers import start_broker
 
+ENGINES = [*(["memory"] if everything.WANTED else []), "sqlite", *(["kafka"] if kafka.ALL else [])]
 
-@pytest.fixture(scope="module", params=["memory", "sqlite", *(["kafka"] if kafka.ALL else [])])
+
+@pytest.fixture(scope="module", autouse=True)
+def hurry() -> Iterator[None]:
+    """What tests wait for comes soon: news of sinks, reports about deliveries, the next attempt after a failure, and
+    the commit of events that are not sent."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatcher, "LOOK_INTERVAL_SECONDS", 0.05)
+        patch.setattr(dispatcher, "REPORT_INTERVAL_SECONDS", 0.1)
+        patch.setattr(lanes, "MIN_PAUSE_SECONDS", 0.05)
+        patch.setattr(session, "AUTO_COMMIT_INTERVAL_SECONDS", 0.5)
+        yield
+
+
+@pytest.fixture(scope="module", params=ENGINES)
 def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path_factory.mktemp('sinks')}/nakadi.db"
     log = kafka.url() if request.param == "kafka" else url
@@ -367,8 +383,9 @@ def test_a_paused_sink_gets_nothing(api, receiver):
     receiver.wait_for(2)
 
 
-def test_resuming_tries_at_once(api, receiver):
-    """Also a sink that is not paused. (X8)"""
+def test_resuming_tries_at_once(api, receiver, monkeypatch):
+    """Also a sink that is not paused, and whose next attempt is far away. (X8)"""
+    monkeypatch.setattr(lanes, "MIN_PAUSE_SECONDS", lanes.MAX_PAUSE_SECONDS)
     receiver.decide = lambda _: 500
     subscription = create_subscription(api, read_from="begin")
     publish(api, subscription["event_types"][0], 1)
