@@ -50,7 +50,7 @@ class Reader(Generic[Event]):
         options = ReadOptions(start, partitions, follow, batch_limit, patience)
         self._core = ReaderCore(event_type, options, random.random, model)
         self._connection = connection_of(broker, token)
-        self._on_poison = on_poison
+        self._on_poison: OnMisfit = on_poison
         self._on_trouble = on_trouble
 
     async def __aiter__(self) -> AsyncGenerator[Batch[Event], None]:
