@@ -103,6 +103,7 @@ class Tour:
         self.ask("add_schema", name, json=schema, params={"fetch": "true"})
         self.ask("list_schemas", name)
         self.ask("get_schema", name, "latest")
+        self.ask("list_readers", name)
         self.ask("check_compatibility", name, "latest", json={"schema": "{}"})
         self.ask("create_timeline", name, json={"storage_id": "default"})
         self.ask("list_timelines", name)

@@ -9,9 +9,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from nakadi.event_types.effective_schemas import effective_schema_of
 from nakadi.model.authorization import Attribute, Subject
 from nakadi.model.event_type import Category, EnrichmentStrategy, EventType, OwnerSelectorType, PartitionStrategy
-from nakadi.publishing.validation import effective_schema_of
 from nakadi.schemas.explanation import NO_EXPLANATION_MESSAGE
 from nakadi.schemas.formats import timestamp_problem
 from nakadi.schemas.validation import compile_validator

@@ -40,6 +40,7 @@ SCOPES = {
     ("POST", "/event-types/{name}/events"): WRITE,
     ("POST", "/event-types/{name}/deleted-events"): TYPE_WRITE,
     ("GET", "/event-types/{name}/events"): READ,
+    ("GET", "/event-types/{name}/readers"): UID,
     ("GET", "/event-types/{name}/partitions"): READ,
     ("GET", "/event-types/{name}/partitions/{partition}"): READ,
     ("POST", "/event-types/{name}/cursor-distances"): READ,

@@ -27,6 +27,7 @@ from tests.support.subscriptions import (
     a_cursor,
     a_request,
     a_subscription_authorization,
+    change_request,
     create_subscription,
     cursors,
     offset_text,
@@ -99,6 +100,43 @@ def test_events_are_delivered_in_order_signed_and_committed(api, receiver):
         assert len(verified["events"]) <= 100
         assert verified["cursor"]["event_type"] == name
         assert (each.headers["x-team"], each.headers["content-type"]) == ("shop", "application/json")
+
+
+READ_SCHEMA = {"properties": {"n": {"type": "integer"}, "name": {"type": "string"}}}
+PEOPLE = [{"n": 0, "name": "Ann"}, {"n": 1, "name": "Bob"}, {"n": 2, "name": "Ann"}]
+
+
+def test_a_projection_holds_for_sinks(api, receiver):
+    """A filter sees whole events, and the sink what is declared; a change is followed. (D12)"""
+    name = create_event_type(api, schema=READ_SCHEMA)["name"]
+    subscription = create_subscription(api, name, read_from="begin", reads=["n"], projection=True)
+    register(api, subscription, receiver, filter="name == 'Ann'")
+    assert api.post(f"/event-types/{name}/events", json=PEOPLE).status_code == 200
+    assert receiver.wait_for(2) == [{"n": 0}, {"n": 2}]
+    until(lambda: cursors(api, subscription).get((name, "0")) == offset_text(2))
+
+    answer = api.put(f"/subscriptions/{subscription['id']}", json=change_request(subscription, projection=False))
+    assert answer.status_code == 204, answer.text
+    published = len(PEOPLE)
+
+    def is_sent_whole() -> bool:
+        nonlocal published
+        assert api.post(f"/event-types/{name}/events", json=[PEOPLE[0]]).status_code == 200
+        published += 1
+        return receiver.wait_for(published - 1)[-1] == PEOPLE[0]
+
+    until(is_sent_whole)
+
+
+@pytest.mark.parametrize("sink_format", ["cloudevents", "nakadi"])
+def test_a_projection_holds_for_each_format_of_a_sink(api, receiver, sink_format):
+    """(D12)"""
+    name = create_event_type(api, schema=READ_SCHEMA)["name"]
+    subscription = create_subscription(api, name, read_from="begin", reads=["n"], projection=True)
+    register(api, subscription, receiver, format=sink_format)
+    assert api.post(f"/event-types/{name}/events", json=PEOPLE).status_code == 200
+    until(lambda: any(b'"n":2' in each.body for each in receiver.received))
+    assert all(b"Ann" not in each.body and b"Bob" not in each.body for each in receiver.received)
 
 
 def test_a_sink_may_come_with_its_subscription(api, receiver):

@@ -24,6 +24,7 @@ IN_ORDER = (
     "check_compatibility",
     "add_schema",
     "list_schemas",
+    "list_readers",
     "get_schema",
     "publish_events",
     "list_partitions",

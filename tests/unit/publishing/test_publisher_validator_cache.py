@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
+from nakadi.event_types.effective_schemas import effective_schema_of
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, Version
 from nakadi.model.outcomes import Invalid
 from nakadi.publishing.publisher import ValidatorCache
-from nakadi.publishing.validation import effective_schema_of
 from tests.support.builders import a_schema, an_event_type
 from tests.support.publishing import a_business_type
 

@@ -23,14 +23,15 @@ from nakadi.event_types.system_event_type_definitions import AUDIT_LOG, EVENT_TY
 from nakadi.http import views
 from nakadi.http.message import Answer, Request
 from nakadi.http.router import Handler, Route
-from nakadi.http.subscription_views import subscription_view
+from nakadi.http.subscription_views import changed_reads_view, subscription_view
 from nakadi.model.authorization import Feature
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import StillRunning
-from nakadi.model.subscription import Redrive, SetOffsets
+from nakadi.model.subscription import Redrive, SetOffsets, Subscription
 from nakadi.ports.coordination import Coordination
 from nakadi.publishing.system_events import BROKER_SUBJECT, SystemEventPublisher
 from nakadi.subscriptions.api.parked_events import ParkedEvents, event_key
+from nakadi.subscriptions.api.reads import SubscribedReads
 from nakadi.subscriptions.api.repository import Subscriptions
 
 
@@ -61,9 +62,9 @@ class AuditedResources(Struct, frozen=True, kw_only=True):
         )
         return {
             "create_event_type": replace(event_type, resource_id_of=resource_name_from_body("name")),
-            "update_event_type": event_type,
+            "update_event_type": replace(event_type, read_others=self._subscriptions_with_reads),
             "delete_event_type": event_type,
-            "add_schema": event_type,
+            "add_schema": replace(event_type, read_others=self._subscriptions_with_reads),
             "set_partition_count": event_type,
             "create_timeline": AuditedOperation("timeline", resource_name_from_path("name"), self._timelines_state),
             "create_subscription": replace(
@@ -112,7 +113,16 @@ class AuditedResources(Struct, frozen=True, kw_only=True):
 
     def _subscription_state(self, subscription_id: str) -> views.View | None:
         subscription = self.get_subscriptions().find(subscription_id)
-        return None if subscription is None else subscription_view(subscription)
+        return None if subscription is None else self._subscription_view(subscription)
+
+    def _subscription_view(self, subscription: Subscription) -> views.View:
+        changed = SubscribedReads(self.event_types).changes_since_declared(subscription)
+        return subscription_view(subscription) | changed_reads_view(changed)
+
+    def _subscriptions_with_reads(self, event_type: str) -> Mapping[str, views.View]:
+        """Those that a change of the event type's schema may affect, by their ids."""
+        found = self.get_subscriptions().of_event_type(event_type)
+        return {each.id: self._subscription_view(each) for each in found if each.reads}
 
     def _cursors_state(self, subscription_id: str) -> list[views.View]:
         """The cursors as they are, or as they will be once all streams that a reset waits for have ended."""
@@ -157,13 +167,15 @@ ReadState = Callable[[str], Any]
 class AuditedOperation(Struct, frozen=True):
     """A change: the kind of resource, how to find its name in a request, and how to read it.
 
-    `created_id_of` gets the name from the answer to a creation, if the broker chooses names.
+    `created_id_of` gets the name from the answer to a creation, if the broker chooses names. `read_others` reads the
+    subscriptions that the change may affect, by their ids.
     """
 
     resource_type: str
     resource_id_of: Callable[[Request], str]
     read_state: ReadState
     created_id_of: Callable[[Answer], str] | None = None
+    read_others: Callable[[str], Mapping[str, Any]] | None = None
 
 
 class Audit(Struct, frozen=True):
@@ -188,6 +200,7 @@ class Audit(Struct, frozen=True):
                 return handler(request)
             name = audited.resource_id_of(request)
             before = audited.read_state(name)
+            others = {} if audited.read_others is None else audited.read_others(name)
             try:
                 answer = handler(request)
             except StillRunning:
@@ -197,6 +210,9 @@ class Audit(Struct, frozen=True):
             if answer.status < 300:
                 name = audited.created_id_of(answer) if audited.created_id_of else name
                 self._publish_change(audited.resource_type, name, before, audited.read_state(name), request)
+                for subscription_id, state in (audited.read_others(name) if audited.read_others else {}).items():
+                    if subscription_id in others:
+                        self._publish_change("subscription", subscription_id, others[subscription_id], state, request)
             return answer
 
         return handle

@@ -9,6 +9,7 @@ from nakadi.common.work import LongWorkQueue
 from nakadi.event_types.adoption import TopicAdoption
 from nakadi.event_types.creation import EventTypeCreation
 from nakadi.event_types.deletion import EventTypeDeletion, GetDependents
+from nakadi.event_types.readers import SchemaReaders
 from nakadi.event_types.repartitioning import Repartitioning
 from nakadi.event_types.rules import EventTypeLimits
 from nakadi.event_types.schema_versions import SchemaVersions
@@ -28,6 +29,7 @@ class RegistrationServices(Struct, frozen=True, kw_only=True):
     repartitioning: Repartitioning
     topic_adoption: TopicAdoption
     schema_versions: SchemaVersions
+    readers: SchemaReaders
 
 
 def make_registration_services(
@@ -39,6 +41,7 @@ def make_registration_services(
 ) -> RegistrationServices:
     """`get_dependents` is called only when one of the parts needs them, so they load late."""
     long_work_queue = LongWorkQueue(timeout_seconds=SCHEMA_WORK_TURN_TIMEOUT_SECONDS)
+    readers = SchemaReaders(core.event_types, core.permissions, get_dependents)
     limits = EventTypeLimits(
         default_partitions=core.settings.default_partitions,
         max_partitions=core.settings.max_partitions,
@@ -69,6 +72,7 @@ def make_registration_services(
             deduplication=deduplication,
             clock=core.clock,
             limits=limits,
+            readers=readers,
             long_work_queue=long_work_queue,
         ),
         deletion=EventTypeDeletion(
@@ -101,6 +105,8 @@ def make_registration_services(
             permissions=core.permissions,
             features=core.features,
             clock=core.clock,
+            readers=readers,
             long_work_queue=long_work_queue,
         ),
+        readers=readers,
     )

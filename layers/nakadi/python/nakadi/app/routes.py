@@ -81,6 +81,7 @@ def _event_type_routes(broker: BrokerServices) -> list[Route]:
         update=broker.registration.update,
         deletion=broker.registration.deletion,
         repartitioning=broker.registration.repartitioning,
+        readers=broker.registration.readers,
         permissions=broker.permissions,
         features=broker.features,
         warnings=event_types.WarningTexts(settings.data_access_warning, settings.compaction_warning),

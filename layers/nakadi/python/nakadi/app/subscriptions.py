@@ -17,6 +17,7 @@ from nakadi.subscriptions.api.listing import SubscriptionListing
 from nakadi.subscriptions.api.offsets import OffsetInitialisation, ResetExecution, ResetRequests
 from nakadi.subscriptions.api.open_streams import OpenStreams
 from nakadi.subscriptions.api.parked_events import ParkedEvents, RedrivePlanner
+from nakadi.subscriptions.api.reads import SubscribedReads
 from nakadi.subscriptions.api.repository import SUBSCRIPTIONS_KIND as SUBSCRIPTIONS
 from nakadi.subscriptions.api.repository import Subscriptions
 from nakadi.subscriptions.api.resource import (
@@ -147,6 +148,7 @@ def make_subscription_requests(
         creation=creation,
         update=SubscriptionUpdater(
             subscription_repository=subscriptions,
+            event_types=core.event_types,
             permissions=core.permissions,
             features=core.features,
             clock=core.clock,
@@ -169,6 +171,7 @@ def make_subscription_requests(
             metrics=core.metrics,
         ),
         stats=services.stats,
+        reads=SubscribedReads(core.event_types),
         open_streams=OpenStreams(
             subscription_repository=subscriptions,
             permissions=core.permissions,

@@ -226,6 +226,16 @@ class Sinks(Struct, frozen=True, kw_only=True):
         now = now_in_milliseconds(self.clock)
         self._change(subscription_id, subject, lambda sink: replace(sink, pause=None, configured_at=now))
 
+    def begin_again(self, subscription_id: str, subject: Subject) -> None:
+        """Have the sink, if there is one, read a stream that knows how the subscription is now."""
+        if self.repository.find(subscription_id) is not None:
+            now = now_in_milliseconds(self.clock)
+            self._change(
+                subscription_id,
+                subject,
+                lambda sink: replace(sink, configured_at=max(now, sink.configured_at + timedelta(milliseconds=1))),
+            )
+
     def rotate_secret(self, subscription_id: str, subject: Subject) -> StoredSink:
         """Have a new secret sign, beside the one of before until that expires."""
         safe, now = self._require_safe(), now_in_milliseconds(self.clock)

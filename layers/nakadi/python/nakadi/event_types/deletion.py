@@ -7,7 +7,7 @@ versions are removed after that, by the same request or, if that fails, by the n
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from nakadi.event_types.repository import CLEANUP_NOTES_KIND, SCHEMAS_KIND, Even
 from nakadi.model.authorization import Feature, Operation, Subject
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Fault, NotPermitted
+from nakadi.model.reads import Reader
 from nakadi.ports.event_log import EventLogs
 from nakadi.ports.registry import DocumentChange, Registry, RemoveDocument
 
@@ -35,6 +36,9 @@ class Dependents(Protocol):
 
     def any_depend_on(self, name: str) -> bool:
         """Whether something depends on the event type."""
+
+    def readers_of(self, name: str) -> Sequence[Reader]:
+        """The subscriptions to the event type, and what they declare to read."""
 
     def changes_for_removal(self, event_type: EventType) -> tuple[DocumentChange, ...]:
         """Changes and conditions for the write that removes an event type, so that nothing depends on it afterwards.

@@ -15,8 +15,16 @@ from msgspec import UNSET, Struct
 
 from nakadi.model.event_type import ChangeLevel, CompatibilityMode, EventType, Version
 from nakadi.model.outcomes import Invalid
+from nakadi.model.reads import AffectedReader
 from nakadi.schemas.change_reasons import description_of_change, reason_against
-from nakadi.schemas.evolution import JudgedChange, SchemaEvolution, incompatible_schema_error, judge_evolution
+from nakadi.schemas.evolution import (
+    IsForced,
+    JudgedChange,
+    SchemaEvolution,
+    incompatible_schema_error,
+    judge_evolution,
+    never_forced,
+)
 from nakadi.schemas.json_patch import Operation, patch_between
 from nakadi.schemas.places import values_of_change
 from nakadi.schemas.proposals import propose_schema
@@ -52,11 +60,14 @@ class SchemaForecast(Struct, frozen=True, kw_only=True):
 
 
 class ChangeForecast(Struct, frozen=True, kw_only=True):
-    """The effect on an event type. `refusals` are the details of all refusals, in order."""
+    """The effect on an event type. `refusals` are the details of all refusals, in order; `readers` are the
+    subscriptions that would miss something.
+    """
 
     current: EventType
     refusals: tuple[str, ...]
     schema: SchemaForecast
+    readers: tuple[AffectedReader, ...] = ()
 
     @property
     def version(self) -> Version | None:
@@ -86,23 +97,33 @@ class RefusalCollector(AbstractContextManager[None]):
         return False
 
 
-def forecast_schema(current: EventType, text: str, mode: CompatibilityMode, check: CheckSchemaText) -> SchemaForecast:
+def forecast_schema(
+    current: EventType,
+    text: str,
+    mode: CompatibilityMode,
+    check: CheckSchemaText,
+    is_forced: IsForced = never_forced,
+) -> SchemaForecast:
     """The effect of submitting `text` as the event type's schema, with this mode from now on."""
     try:
         check(text)
-        return forecast_evolution(current, text, mode, check)
+        return forecast_evolution(current, text, mode, check, is_forced)
     except Invalid as refusal:
         return SchemaForecast(refusal=refusal.detail)
 
 
 def forecast_evolution(
-    current: EventType, text: str, mode: CompatibilityMode, check: CheckSchemaText
+    current: EventType,
+    text: str,
+    mode: CompatibilityMode,
+    check: CheckSchemaText,
+    is_forced: IsForced = never_forced,
 ) -> SchemaForecast:
     """The same for a text that has passed the check; raises `Invalid` if it cannot be compared."""
     if text == current.schema.text:
         return SchemaForecast()
     old, new = parse_strict(current.schema.text), parse_strict(text)
-    evolution = judge_evolution(old, new, current.compatibility_mode, mode)
+    evolution = judge_evolution(old, new, current.compatibility_mode, mode, is_forced)
     shown = first_items_fitting_message(evolution.changes, lambda each: each.change.path.text)
     changes = tuple(_forecast_change(each, evolution, old, new) for each in shown)
     if not evolution.refused:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -14,16 +14,17 @@ from nakadi.auth.features import Features
 from nakadi.auth.permissions import Permissions
 from nakadi.common.work import LongWorkQueue, client_never_gone
 from nakadi.event_types.drafts import now_in_milliseconds
-from nakadi.event_types.forecast import ChangeForecast, SchemaForecast, forecast_evolution, forecast_schema
+from nakadi.event_types.effective_schemas import effective_schema_from
+from nakadi.event_types.forecast import ChangeForecast, RefusalCollector, SchemaForecast, forecast_evolution
+from nakadi.event_types.readers import NOBODY, Force, JudgedSchema, SchemaReaders
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.rules import check_fields_in_schema
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import EventType, EventTypeDraft, Schema, SchemaDraft, SchemaType
 from nakadi.model.outcomes import Invalid, Malformed, MalformedFields, NotFound, Violations
+from nakadi.model.reads import AffectedReader
 from nakadi.openapi.checks import openapi_violations
 from nakadi.ports.clock import Clock
-from nakadi.schemas.document import effective_schema
-from nakadi.schemas.evolution import next_schema
 from nakadi.schemas.limits import check_schema_length
 from nakadi.schemas.strict_json import StrictJsonError, parse_strict
 from nakadi.schemas.submission import check_schema_language, parse_submitted_schema
@@ -58,30 +59,12 @@ def check_schema(schema: SchemaDraft, definition: EventType | EventTypeDraft) ->
         raise Invalid(AVRO_REFUSED_MESSAGE)
     check_schema_length(schema.text)
     tree = parse_submitted_schema(schema.text, category=definition.category)
-    whole = _effective_schema_from(tree, definition)
+    whole = effective_schema_from(tree, definition)
     # Refuses a schema that cannot be compiled now, rather than when the first event is published.
     compile_validator(whole)
     check_fields_in_schema(definition, whole)
     check_schema_language(tree, definition.compatibility_mode)
     return schema.text
-
-
-def effective_schema_of(event_type: EventType) -> dict[str, Any]:
-    return _effective_schema_from(parse_strict(event_type.schema.text), event_type)
-
-
-def _effective_schema_from(tree: Mapping[str, Any], definition: EventType | EventTypeDraft) -> dict[str, Any]:
-    assert definition.name is not None
-    assert definition.category is not None
-    assert definition.compatibility_mode is not None
-    assert definition.cleanup_policy is not None
-    return effective_schema(
-        tree,
-        event_type=definition.name,
-        category=definition.category,
-        mode=definition.compatibility_mode,
-        cleanup_policy=definition.cleanup_policy,
-    )
 
 
 LATEST_VERSION = "latest"
@@ -94,6 +77,7 @@ class SchemaEvaluation(Struct, frozen=True):
     event_type: EventType
     compared_schema: Schema
     forecast: SchemaForecast
+    readers: tuple[AffectedReader, ...] = ()
 
 
 class SchemaVersions(Struct, frozen=True, kw_only=True):
@@ -101,6 +85,7 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
     permissions: Permissions
     features: Features
     clock: Clock
+    readers: SchemaReaders
     long_work_queue: LongWorkQueue = field(default_factory=LongWorkQueue)
 
     def page(self, name: str, offset: int, limit: int, subject: Subject) -> tuple[Sequence[Schema], bool]:
@@ -126,11 +111,13 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
                 return schema
         raise NotFound(f"schema is not found for {name}")
 
-    def add(self, name: str, draft: SchemaDraft, subject: Subject) -> None:
-        """Make this the current schema, if the compatibility mode of the event type permits it."""
+    def add(self, name: str, draft: SchemaDraft, subject: Subject, force: Force = NOBODY) -> JudgedSchema:
+        """Make this the current schema, if the compatibility mode of the event type permits it, and what subscriptions
+        read permits it or they are named in `force`.
+        """
         _required_schema_text(draft)
         self.features.require_writes_allowed()
-        self.event_types.retry_if_changed(lambda: self._add(name, draft, subject))
+        return self.event_types.retry_if_changed(lambda: self._add(name, draft, subject, force))
 
     def evaluate(self, name: str, version: str, text: str | None, subject: Subject) -> SchemaEvaluation:
         """Check whether a schema could follow a version, without storing it."""
@@ -147,33 +134,38 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
                 event_type.compatibility_mode,
                 lambda each: check_schema(replace(draft, text=each), event_type),
             )
-        return SchemaEvaluation(event_type, against, forecast)
+            readers, refusal = self.readers.objections(event_type, text) if against is event_type.schema else ((), None)
+        return SchemaEvaluation(event_type, against, replace(forecast, refusal=forecast.refusal or refusal), readers)
 
-    def forecast(self, name: str, draft: SchemaDraft, subject: Subject) -> ChangeForecast:
+    def forecast(self, name: str, draft: SchemaDraft, subject: Subject, force: Force = NOBODY) -> ChangeForecast:
         """The effect of `add`. This stores nothing, so it also works while the registry is read-only."""
-        text = _required_schema_text(draft)
+        _required_schema_text(draft)
         event_type = self._get_visible(name, subject)
         self.permissions.require(Operation.ADMIN, event_type.resource, subject)
+        refusals = RefusalCollector()
         with turn_if_check_is_long(draft, self.long_work_queue):
-            schema = forecast_schema(
+            with refusals:
+                text = check_schema(draft, event_type)
+                self.readers.judge(event_type, event_type, text, now_in_milliseconds(self.clock), force)
+            return self.readers.forecast(
                 event_type,
-                text,
-                event_type.compatibility_mode,
+                event_type,
+                draft.text or "",
                 lambda each: check_schema(replace(draft, text=each), event_type),
+                refusals.details,
+                force,
             )
-        return ChangeForecast(
-            current=event_type, refusals=() if schema.refusal is None else (schema.refusal,), schema=schema
-        )
 
-    def _add(self, name: str, draft: SchemaDraft, subject: Subject) -> None:
+    def _add(self, name: str, draft: SchemaDraft, subject: Subject, force: Force) -> JudgedSchema:
         event_type = self._get_visible(name, subject)
         self.permissions.require(Operation.ADMIN, event_type.resource, subject)
         now = now_in_milliseconds(self.clock)
         with turn_if_check_is_long(draft, self.long_work_queue):
             text = check_schema(draft, event_type)
-            schema = next_schema(event_type, text, event_type.compatibility_mode, now)
-        if schema != event_type.schema:
-            self.event_types.replace(event_type, replace(event_type, schema=schema, updated_at=now))
+            judged = self.readers.judge(event_type, event_type, text, now, force)
+        if judged.schema != event_type.schema:
+            self.event_types.replace(event_type, replace(event_type, schema=judged.schema, updated_at=now))
+        return judged
 
     def _get_visible(self, name: str, subject: Subject) -> EventType:
         event_type = self.event_types.get(name)

@@ -16,7 +16,8 @@ from nakadi.event_types import drafts, rules
 from nakadi.event_types.creation import check_fields
 from nakadi.event_types.deduplication import check_deduplication
 from nakadi.event_types.drafts import now_in_milliseconds
-from nakadi.event_types.forecast import ChangeForecast, RefusalCollector, forecast_schema
+from nakadi.event_types.forecast import ChangeForecast, RefusalCollector
+from nakadi.event_types.readers import NOBODY, Force, SchemaReaders
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.rules import EventTypeLimits
 from nakadi.event_types.schema_versions import check_schema, turn_if_check_is_long
@@ -31,9 +32,9 @@ from nakadi.model.event_type import (
     Timeline,
 )
 from nakadi.model.outcomes import Invalid
+from nakadi.model.reads import AffectedReader
 from nakadi.ports.clock import Clock
 from nakadi.ports.deduplication import DeduplicatingLogs
-from nakadi.schemas.evolution import next_schema
 
 RuleContext = AbstractContextManager[None]
 """The context in which a rule is checked: it lets a refusal pass, or collects it."""
@@ -48,15 +49,20 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
     deduplication: DeduplicatingLogs
     clock: Clock
     limits: EventTypeLimits
+    readers: SchemaReaders
     long_work_queue: LongWorkQueue = field(default_factory=LongWorkQueue)
 
-    def update(self, name: str, draft: EventTypeDraft, subject: Subject) -> EventType:
-        """Replace the definition of an event type. Raises an outcome if a rule forbids the change."""
+    def update(
+        self, name: str, draft: EventTypeDraft, subject: Subject, force: Force = NOBODY
+    ) -> tuple[EventType, tuple[AffectedReader, ...]]:
+        """Replace the definition of an event type; also return who will miss something. Raises an outcome if a rule
+        forbids the change.
+        """
         check_fields(draft)
         self.features.require_writes_allowed()
-        return self.event_types.retry_if_changed(lambda: self._update(name, draft, subject))
+        return self.event_types.retry_if_changed(lambda: self._update(name, draft, subject, force))
 
-    def forecast(self, name: str, draft: EventTypeDraft, subject: Subject) -> ChangeForecast:
+    def forecast(self, name: str, draft: EventTypeDraft, subject: Subject, force: Force = NOBODY) -> ChangeForecast:
         """The effect of `update`, with all rules that forbid it. This stores nothing, so it also works while the
         registry is read-only.
         """
@@ -67,22 +73,25 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
         assert draft.schema is not None
         assert draft.schema.text is not None
         with turn_if_check_is_long(draft.schema, self.long_work_queue):
-            new = self._validated_event_type(old, draft, subject, refusals)
-            schema = forecast_schema(
+            new, _ = self._validated_event_type(old, draft, subject, force, refusals)
+            return self.readers.forecast(
                 old,
+                new,
                 draft.schema.text,
-                new.compatibility_mode,
                 lambda text: check_schema(SchemaDraft(type=SchemaType.JSON, text=text), draft),
+                refusals.details,
+                force,
             )
-        return ChangeForecast(current=old, refusals=refusals.details, schema=schema)
 
-    def _update(self, name: str, draft: EventTypeDraft, subject: Subject) -> EventType:
+    def _update(
+        self, name: str, draft: EventTypeDraft, subject: Subject, force: Force
+    ) -> tuple[EventType, tuple[AffectedReader, ...]]:
         old = self.event_types.get(name)
         self._check_permitted(old, draft, subject)
         assert draft.schema is not None
         with turn_if_check_is_long(draft.schema, self.long_work_queue):
-            new = self._validated_event_type(old, draft, subject)
-        return self.event_types.replace(old, new)
+            new, affected = self._validated_event_type(old, draft, subject, force)
+        return self.event_types.replace(old, new), affected
 
     def _check_permitted(
         self, old: EventType, draft: EventTypeDraft, subject: Subject, rule: RuleContext = RAISE_REFUSALS
@@ -104,10 +113,10 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
                 )
 
     def _validated_event_type(
-        self, old: EventType, draft: EventTypeDraft, subject: Subject, rule: RuleContext = RAISE_REFUSALS
-    ) -> EventType:
-        """The event type that the draft describes. Raises at the first broken rule; clients depend on the order of the
-        rules.
+        self, old: EventType, draft: EventTypeDraft, subject: Subject, force: Force, rule: RuleContext = RAISE_REFUSALS
+    ) -> tuple[EventType, tuple[AffectedReader, ...]]:
+        """The event type that the draft describes, and who will miss something. Raises at the first broken rule;
+        clients depend on the order of the rules.
 
         If `rule` collects refusals, fields that break a rule keep their old values.
         """
@@ -115,6 +124,7 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
         assert draft.category is not None
         assert draft.cleanup_policy is not None
         text, strategy = old.schema.text, old.partition_strategy
+        affected: tuple[AffectedReader, ...] = ()
         with rule:
             rules.check_owner_selector(draft.event_owner_selector)
         with rule:
@@ -145,10 +155,11 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
                 is_nakadi_admin=self._may_break_owner_rules(subject),
             )
         with rule:
-            new = replace(new, schema=next_schema(old, text, new.compatibility_mode, new.updated_at))
+            judged = self.readers.judge(old, new, text, new.updated_at, force)
+            new, affected = replace(new, schema=judged.schema), judged.affected
         with rule:
             rules.check_statistics_change(old.default_statistic, drafts.statistics_from_draft(draft.default_statistic))
-        return new
+        return new, affected
 
     def _updated_from_draft(self, old: EventType, draft: EventTypeDraft, strategy: PartitionStrategy) -> EventType:
         """The old event type with the fields of the draft; optional fields that the draft leaves out are kept."""

@@ -152,6 +152,10 @@ def subscription_draft(body: ObjectReader) -> SubscriptionDraft:
         given["consumer_group"] = body.text("consumer_group")
     if "read_from" in body:
         given["read_from"] = body.enum_value("read_from", ReadFrom)
+    if "reads" in body:
+        given["reads"] = body.texts("reads")
+    if "projection" in body:
+        given["projection"] = body.boolean("projection")
     return SubscriptionDraft(
         owning_application=body.text("owning_application"),
         event_types=_event_type_names(body),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import secrets
 import string
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
 from msgspec import Struct
 
 from nakadi.http.message import JSON_MEDIA_TYPE, PROBLEM_MEDIA_TYPE, Response, json_bytes
+from nakadi.http.reader_views import affected_readers_view
 from nakadi.model import outcomes
 from nakadi.ports.coordination import AssignmentChanged
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
@@ -101,7 +103,7 @@ def problem_of_error(error: Exception) -> Response:
     if isinstance(error, outcomes.Violations):
         return _unprocessable_with_detail_text(error, status)
     return _problem_response(
-        status, str(error), headers=_problem_headers(error, status), reasons=_incompatibility_reasons(error)
+        status, str(error), headers=_problem_headers(error, status), explanations=_explanations(error)
     )
 
 
@@ -139,11 +141,9 @@ def _problem_response(
     detail: str,
     *,
     headers: dict[str, str] | None = None,
-    reasons: list[dict[str, str]] | None = None,
+    explanations: Mapping[str, Any] | None = None,
 ) -> Response:
-    body = plain_problem_members(status, detail)
-    if reasons:
-        body["reasons"] = reasons
+    body = plain_problem_members(status, detail) | dict(explanations or {})
     return Response(status.value, {"content-type": PROBLEM_MEDIA_TYPE, **(headers or {})}, json_bytes(body))
 
 
@@ -157,10 +157,13 @@ def _typed_problem_members(status: HTTPStatus, detail: str, problem_type: str) -
     return body | {"detail": detail} if detail else body
 
 
-def _incompatibility_reasons(error: Exception) -> list[dict[str, str]]:
+def _explanations(error: Exception) -> dict[str, Any]:
+    """What a Problem about a change of a schema has beside its detail."""
     if not isinstance(error, outcomes.IncompatibleSchema):
-        return []
-    return [{"rule": each.rule, "path": each.path, "explanation": each.explanation} for each in error.reasons]
+        return {}
+    reasons = [{"rule": each.rule, "path": each.path, "explanation": each.explanation} for each in error.reasons]
+    found = {"reasons": reasons, "readers": affected_readers_view(error.readers)}
+    return {name: value for name, value in found.items() if value}
 
 
 def _problem_headers(error: Exception, status: HTTPStatus) -> dict[str, str]:

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from msgspec.structs import asdict
 
+from nakadi.http.reader_views import read_change_view
 from nakadi.http.views import View, attributes_view, timestamp
 from nakadi.model.annotations import SUBSCRIPTION_ANNOTATIONS, annotation_warnings
 from nakadi.model.authorization import Authorization
@@ -15,6 +16,7 @@ from nakadi.model.event_type import Position
 from nakadi.model.subscription import CommitResult, EventTypePartition, Subscription
 
 if TYPE_CHECKING:
+    from nakadi.subscriptions.api.reads import ChangedRead
     from nakadi.subscriptions.api.stats import PartitionStats, StatsByEventType
 
 
@@ -32,11 +34,21 @@ def subscription_view(subscription: Subscription, status: StatsByEventType | Non
         "created_at": timestamp(subscription.created_at),
         "updated_at": timestamp(subscription.updated_at),
     }
+    if subscription.reads is not None:
+        view |= {"reads": subscription.reads, "projection": subscription.projection}
     if warnings := annotation_warnings(subscription.annotations, SUBSCRIPTION_ANNOTATIONS):
         view["warnings"] = warnings
     if status is not None:
         view["status"] = subscription_stats_view(status)
     return view
+
+
+def changed_reads_view(changed: Sequence[ChangedRead]) -> View:
+    """What became of that which the subscription reads, if there is anything to say."""
+    listed = [
+        {"event_type": each.event_type, "version": each.version, **read_change_view(each.change)} for each in changed
+    ]
+    return {"changed_reads": listed} if listed else {}
 
 
 def _subscription_authorization_view(authorization: Authorization | None) -> View | None:

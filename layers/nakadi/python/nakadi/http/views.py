@@ -13,6 +13,7 @@ from msgspec.structs import asdict
 from nakadi.event_types.forecast import ChangeForecast, ForecastChange, SchemaForecast
 from nakadi.event_types.measured_statistics import MeasuredStatistics
 from nakadi.event_types.table_states import TableState
+from nakadi.http.reader_views import affected_readers_view
 from nakadi.model.annotations import EVENT_TYPE_ANNOTATIONS, annotation_warnings
 from nakadi.model.authorization import Attribute, Authorization, BlockedKind, Feature
 from nakadi.model.event_type import EventType, Schema, Storage, Timeline
@@ -61,6 +62,8 @@ def forecast_view(forecast: ChangeForecast) -> View:
     }
     if forecast.version is not None:
         view["version"] = str(forecast.version)
+    if forecast.readers:
+        view["readers"] = affected_readers_view(forecast.readers)
     return view | schema_forecast_view(forecast.schema)
 
 

@@ -29,6 +29,8 @@ from collections.abc import Iterator, Sized
 
 from msgspec import Struct
 
+from nakadi.model.reads import AffectedReader
+
 
 class Outcome(Exception):
     """Raised when the honest answer to a request is not success."""
@@ -96,11 +98,16 @@ class IncompatibilityReason(Struct, frozen=True):
 
 
 class IncompatibleSchema(Invalid):
-    """Raised for an incompatible schema change. Clients compare `detail`; people read `reasons`."""
+    """Raised for an incompatible schema change. Clients compare `detail`; people read `reasons`. `readers` are the
+    subscriptions that would miss something.
+    """
 
-    def __init__(self, detail: str, reasons: tuple[IncompatibilityReason, ...]) -> None:
+    def __init__(
+        self, detail: str, reasons: tuple[IncompatibilityReason, ...], readers: tuple[AffectedReader, ...] = ()
+    ) -> None:
         super().__init__(detail)
         self.reasons = reasons
+        self.readers = readers
 
 
 class MalformedFields(Malformed):

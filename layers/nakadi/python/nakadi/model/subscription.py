@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
 from nakadi.model.authorization import Attribute, Authorization, AuthorizationDraft, Resource, ResourceType
 from nakadi.model.event_type import Position
@@ -45,6 +45,9 @@ class Subscription(Struct, frozen=True, kw_only=True, dict=True):
 
     `event_types` are sorted and without duplicates: together with the application and the group, they identify the
     subscription. `revision` counts the writes of the registered entry.
+
+    `reads` are the paths of the members that it reads, None if it declares nothing; with `projection`, it is sent only
+    those. `declared_versions` are the versions of the schemas at that time, by event type.
     """
 
     id: str
@@ -56,6 +59,9 @@ class Subscription(Struct, frozen=True, kw_only=True, dict=True):
     authorization: Authorization | None = None
     annotations: Mapping[str, str | None] = field(default_factory=dict)
     labels: Mapping[str, str | None] = field(default_factory=dict)
+    reads: tuple[str, ...] | None = None
+    projection: bool = False
+    declared_versions: Mapping[str, str] = field(default_factory=dict)
     created_at: datetime
     updated_at: datetime
     revision: int = 0
@@ -75,7 +81,8 @@ class SubscriptionDraft(Struct, frozen=True, kw_only=True):
     """A subscription as a client sends it.
 
     Fields that the request leaves out have their defaults here; None means that a field was null, or is missing and has
-    no default. For `annotations` and `labels`, None means: unchanged.
+    no default. For `annotations` and `labels`, None means: unchanged. For `reads` and `projection`, `UNSET` does, and
+    None withdraws them.
     """
 
     owning_application: str | None = None
@@ -86,6 +93,8 @@ class SubscriptionDraft(Struct, frozen=True, kw_only=True):
     authorization: AuthorizationDraft | None = None
     annotations: Mapping[str, str | None] | None = None
     labels: Mapping[str, str | None] | None = None
+    reads: tuple[str | None, ...] | UnsetType | None = UNSET
+    projection: bool | UnsetType | None = UNSET
 
 
 class PartitionState(StrEnum):

@@ -26,6 +26,7 @@ from nakadi.auth.permissions import Permissions, permission_denied_error
 from nakadi.common.metrics import Metrics
 from nakadi.common.waiting import LEAVE_LOOP, run_blocking
 from nakadi.common.work import LongWorkQueue, check_may_block, client_never_gone
+from nakadi.event_types.effective_schemas import effective_schema_of
 from nakadi.event_types.repository import EVENT_TYPE_BUSY_MESSAGE, EventTypes
 from nakadi.model.authorization import Feature, Operation, Subject
 from nakadi.model.event_type import (
@@ -78,7 +79,6 @@ from nakadi.publishing.validation import (
     check_delete_batch,
     check_owners,
     cut_long_body,
-    effective_schema_of,
     find_owners,
     read_batch,
     validate_events,

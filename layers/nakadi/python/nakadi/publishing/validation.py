@@ -45,7 +45,6 @@ from nakadi.publishing.batch import (
 )
 from nakadi.publishing.memory import SHORT_BODY_BYTES, is_parsed_at_once
 from nakadi.schemas import strict_json
-from nakadi.schemas.document import effective_schema
 from nakadi.schemas.formats import timestamp_problem
 from nakadi.schemas.strict_json import OBJECT_MEMORY_BYTES, JsonText
 from nakadi.schemas.validation import Validator
@@ -262,16 +261,6 @@ VALIDATION_TOO_LONG_MESSAGE = (
     "Validating the events of this batch takes more than {} steps: its schema holds their values against too much. "
     "Publish fewer or smaller events at once, or simplify the schema"
 )
-
-
-def effective_schema_of(event_type: EventType) -> dict[str, Any]:
-    return effective_schema(
-        strict_json.parse_strict(event_type.schema.text),
-        event_type=event_type.name,
-        category=event_type.category,
-        mode=event_type.compatibility_mode,
-        cleanup_policy=event_type.cleanup_policy,
-    )
 
 
 def validate_events(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -55,6 +55,14 @@ _REFUSAL_MESSAGES: Mapping[ChangeKind, str] = {
 }
 
 
+IsForced = Callable[[SchemaChange], bool]
+"""Whether a change is permitted in every mode."""
+
+
+def never_forced(_: SchemaChange) -> bool:
+    return False
+
+
 class JudgedChange(Struct, frozen=True):
     """A change, how far it reaches, and whether the compatibility mode permits it."""
 
@@ -80,7 +88,11 @@ class SchemaEvolution(Struct, frozen=True):
 
 
 def judge_evolution(
-    old: Mapping[str, Any], new: Mapping[str, Any], before: CompatibilityMode, after: CompatibilityMode
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    before: CompatibilityMode,
+    after: CompatibilityMode,
+    is_forced: IsForced = never_forced,
 ) -> SchemaEvolution:
     """Compare two schemas, and judge the changes by the mode so far, or by the change of the mode."""
     try:
@@ -90,14 +102,18 @@ def judge_evolution(
     tightens = (before, after) == _TIGHTENING
     return SchemaEvolution(
         tuple(
-            JudgedChange(each, level_of_change(each.kind, before), not _forbids(before, after, each.kind))
+            JudgedChange(
+                each, level_of_change(each.kind, before), not _forbids(before, after, each.kind) or is_forced(each)
+            )
             for each in changes
         ),
         f"a change of mode from `{before}` to `{after}`" if tightens else f"mode `{before}`",
     )
 
 
-def next_schema(current: EventType, text: str, mode: CompatibilityMode, now: datetime) -> Schema:
+def next_schema(
+    current: EventType, text: str, mode: CompatibilityMode, now: datetime, is_forced: IsForced = never_forced
+) -> Schema:
     """The event type's schema after `text` was submitted with `mode`: the same one, or one with a new version.
 
     `text` has passed `submission.parse_submitted_schema`. Raises `IncompatibleSchema` if the mode so far does not allow
@@ -105,7 +121,8 @@ def next_schema(current: EventType, text: str, mode: CompatibilityMode, now: dat
     """
     if text == current.schema.text:
         return current.schema
-    evolution = judge_evolution(parse_strict(current.schema.text), parse_strict(text), current.compatibility_mode, mode)
+    old, new = parse_strict(current.schema.text), parse_strict(text)
+    evolution = judge_evolution(old, new, current.compatibility_mode, mode, is_forced)
     if evolution.refused:
         raise incompatible_schema_error(evolution)
     version = current.schema.version.bumped_by(evolution.level)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from msgspec import Struct
@@ -11,13 +12,15 @@ from nakadi.auth.features import Features
 from nakadi.auth.permissions import Permissions
 from nakadi.event_types.creation import EventTypeCreation
 from nakadi.event_types.deletion import EventTypeDeletion
+from nakadi.event_types.readers import SchemaReaders
 from nakadi.event_types.repartitioning import Repartitioning
 from nakadi.event_types.repository import EVENT_TYPES_PAGE_SIZE, EventTypes
 from nakadi.event_types.update import EventTypeUpdate
 from nakadi.http.bodies import object_body
 from nakadi.http.drafts import attribute_parameter, event_type_draft
 from nakadi.http.message import Request, Response, empty_response, json_response
-from nakadi.http.parameters import FlagParameter, IntegerParameter, TextParameter
+from nakadi.http.parameters import FlagParameter, IntegerParameter, ListParameter, TextParameter
+from nakadi.http.reader_views import event_type_readers_view
 from nakadi.http.router import Route
 from nakadi.http.views import (
     event_type_view,
@@ -29,11 +32,13 @@ from nakadi.model.annotations import EVENT_TYPE_ANNOTATIONS, annotation_warnings
 from nakadi.model.authorization import Attribute, Feature, Operation
 from nakadi.model.event_type import CleanupPolicy, EventType
 from nakadi.model.outcomes import Malformed, Violations
+from nakadi.model.reads import AffectedReader, Reader
 from nakadi.openapi.checks import openapi_violations
 
 OWNING_APPLICATION, WRITER, AFTER = TextParameter("owning_application"), TextParameter("writer"), TextParameter("after")
 LIMIT = IntegerParameter("limit", None)
 DRY_RUN = FlagParameter("dry_run")
+FORCE = ListParameter("force")
 
 
 class WarningTexts(Struct, frozen=True):
@@ -42,11 +47,32 @@ class WarningTexts(Struct, frozen=True):
     data_access: str
     compaction: str
 
-    def warning_header(self, event_type: EventType) -> Mapping[str, str]:
+    def warning_header(self, event_type: EventType, affected: Sequence[AffectedReader] = ()) -> Mapping[str, str]:
         compacted = event_type.cleanup_policy is CleanupPolicy.COMPACT
         mistakes = annotation_warnings(event_type.annotations, EVENT_TYPE_ANNOTATIONS)
-        texts = (self.data_access, self.compaction if compacted else "", *mistakes)
+        texts = (self.data_access, self.compaction if compacted else "", *mistakes, readers_warning(affected))
         return {"warning": f'299 nakadi "{". ".join(text for text in texts if text)}"'}
+
+
+MAX_NAMED_READERS = 5
+"""The number of subscriptions that fit into a header of an answer."""
+
+# Applications may have any names, and headers not.
+_PLAIN_NAME = re.compile(r"[\w.:/-]{1,100}", re.ASCII)
+
+
+def readers_warning(affected: Sequence[AffectedReader]) -> str:
+    """A sentence that names those who will miss something, and their owners; empty if there are none."""
+    if not affected:
+        return ""
+    named = [_reader_name(each.reader) for each in affected[:MAX_NAMED_READERS]]
+    more = len(affected) - len(named)
+    return f"The schema changes what subscriptions read: {', '.join(named)}{f' and {more} more' if more else ''}"
+
+
+def _reader_name(reader: Reader) -> str:
+    owner = reader.owning_application
+    return f"{reader.subscription_id} ({owner})" if _PLAIN_NAME.fullmatch(owner) else reader.subscription_id
 
 
 class EventTypeHandlers(Struct, frozen=True, kw_only=True):
@@ -55,6 +81,7 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
     update: EventTypeUpdate
     deletion: EventTypeDeletion
     repartitioning: Repartitioning
+    readers: SchemaReaders
     permissions: Permissions
     features: Features
     warnings: WarningTexts
@@ -77,7 +104,7 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
                 template=one,
                 handler=self.replace,
                 operation="update_event_type",
-                parameters=(DRY_RUN,),
+                parameters=(DRY_RUN, FORCE),
                 changes_cached_documents=True,
                 only_reads=DRY_RUN.read,
             ),
@@ -95,6 +122,7 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
                 operation="set_partition_count",
                 changes_cached_documents=True,
             ),
+            Route(method="GET", template=f"{one}/readers", handler=self.list_readers, operation="list_readers"),
         ]
 
     def list(self, request: Request) -> Response:
@@ -125,9 +153,11 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
 
     def replace(self, request: Request) -> Response:
         name, draft = request.path_parameters["name"], event_type_draft(object_body(request))
+        force = frozenset(FORCE.read(request))
         if DRY_RUN.read(request):
-            return json_response(forecast_view(self.update.forecast(name, draft, request.subject)))
-        return self._change_response(self.update.update(name, draft, request.subject), 200)
+            return json_response(forecast_view(self.update.forecast(name, draft, request.subject, force)))
+        event_type, affected = self.update.update(name, draft, request.subject, force)
+        return self._change_response(event_type, 200, affected)
 
     def delete(self, request: Request) -> Response:
         self.deletion.delete(request.path_parameters["name"], request.subject)
@@ -140,8 +170,13 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
         self.repartitioning.set_partition_count(request.path_parameters["name"], count, request.subject)
         return empty_response(204)
 
-    def _change_response(self, event_type: EventType, status: int) -> Response:
-        warning = self.warnings.warning_header(event_type)
+    def list_readers(self, request: Request) -> Response:
+        return json_response(
+            event_type_readers_view(self.readers.show(request.path_parameters["name"], request.subject))
+        )
+
+    def _change_response(self, event_type: EventType, status: int, affected: Sequence[AffectedReader] = ()) -> Response:
+        warning = self.warnings.warning_header(event_type, affected)
         if self.features.is_on(Feature.RETURN_BODY_ON_CREATE_UPDATE_EVENT_TYPE):
             return json_response(event_type_view(event_type), status, warning)
         return empty_response(status, warning)

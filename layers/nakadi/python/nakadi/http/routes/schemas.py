@@ -9,8 +9,9 @@ from nakadi.http.bodies import object_body
 from nakadi.http.drafts import schema_draft
 from nakadi.http.message import Request, Response, empty_response, json_response
 from nakadi.http.parameters import FlagParameter, IntegerParameter
+from nakadi.http.reader_views import affected_readers_view
 from nakadi.http.router import Route
-from nakadi.http.routes.event_types import DRY_RUN
+from nakadi.http.routes.event_types import DRY_RUN, FORCE, readers_warning
 from nakadi.http.views import (
     View,
     forecast_view,
@@ -42,7 +43,7 @@ def routes(schema_versions: SchemaVersions) -> list[Route]:
             template=all_,
             handler=handlers.add,
             operation="add_schema",
-            parameters=(FETCH, DRY_RUN),
+            parameters=(FETCH, DRY_RUN, FORCE),
             changes_cached_documents=True,
             only_reads=_only_reads_schemas,
         ),
@@ -79,10 +80,11 @@ class _SchemaHandlers(Struct, frozen=True):
         name, draft = request.path_parameters["name"], schema_draft(object_body(request))
         if FETCH.read(request):
             return json_response(schema_view(self.versions.find_equal(name, draft, request.subject)))
+        force = frozenset(FORCE.read(request))
         if DRY_RUN.read(request):
-            return json_response(forecast_view(self.versions.forecast(name, draft, request.subject)))
-        self.versions.add(name, draft, request.subject)
-        return empty_response()
+            return json_response(forecast_view(self.versions.forecast(name, draft, request.subject, force)))
+        warning = readers_warning(self.versions.add(name, draft, request.subject, force).affected)
+        return empty_response(200, {"warning": f'299 nakadi "{warning}"'} if warning else {})
 
     def check_compatibility(self, request: Request) -> Response:
         parameters, text = request.path_parameters, object_body(request).text("schema")
@@ -97,5 +99,6 @@ def _evaluation_view(evaluation: SchemaEvaluation) -> View:
         "compatibility_mode": evaluation.event_type.compatibility_mode,
         **({} if refusal is None else {"error": refusal}),
         "validated_against_version": str(evaluation.compared_schema.version),
+        **({"readers": affected_readers_view(evaluation.readers)} if evaluation.readers else {}),
         **schema_forecast_view(evaluation.forecast),
     }

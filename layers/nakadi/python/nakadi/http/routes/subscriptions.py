@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any
 from urllib.parse import urlencode
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from nakadi.auth.features import Features
 from nakadi.auth.permissions import Permissions
@@ -20,6 +20,7 @@ from nakadi.http.parameters import FlagParameter, Header, IntegerParameter, List
 from nakadi.http.router import Lane, Route
 from nakadi.http.routes.sinks import sink_draft, stored_sink_view
 from nakadi.http.subscription_views import (
+    changed_reads_view,
     committed_cursors_view,
     cursor_results_view,
     subscription_stats_view,
@@ -40,6 +41,7 @@ from nakadi.subscriptions.api.listing import (
     SubscriptionPage,
 )
 from nakadi.subscriptions.api.open_streams import OpenStreams
+from nakadi.subscriptions.api.reads import SubscribedReads
 from nakadi.subscriptions.api.repository import Subscriptions
 from nakadi.subscriptions.api.resource import SubscriptionCreation, SubscriptionDeletion, SubscriptionUpdater
 from nakadi.subscriptions.api.stats import SubscriptionStats
@@ -78,6 +80,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
     deletion: SubscriptionDeletion
     cursors: SubscriptionCursors
     stats: SubscriptionStats
+    reads: SubscribedReads
     open_streams: OpenStreams
     permissions: Permissions
     features: Features
@@ -183,11 +186,15 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
     def get(self, request: Request) -> Response:
         subscription = self.subscriptions.get(read_subscription_id(request))
         self.permissions.require(Operation.VIEW, subscription.resource, request.subject)
-        return json_response(subscription_view(subscription))
+        changed = self.reads.changes_since_declared(subscription)
+        return json_response(subscription_view(subscription) | changed_reads_view(changed))
 
     def replace(self, request: Request) -> Response:
         draft = subscription_draft(object_body(request))
-        self.update.update(read_subscription_id(request), draft, request.subject)
+        subscription_id = read_subscription_id(request)
+        self.update.update(subscription_id, draft, request.subject)
+        if (draft.reads, draft.projection) != (UNSET, UNSET):
+            self.sinks.begin_again(subscription_id, request.subject)
         return empty_response(204, _warning_header(draft.annotations or {}))
 
     def delete(self, request: Request) -> Response:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import asdict
 
 from nakadi.auth import authorization
@@ -17,8 +17,10 @@ from nakadi.model.annotations import POLICY_ANNOTATION, SEND_COUNT_ANNOTATION
 from nakadi.model.outcomes import Violation, Violations
 from nakadi.model.subscription import PartitionAssignment, SubscriptionDraft
 from nakadi.openapi.checks import openapi_violations
+from nakadi.schemas.read_paths import BadReadPath, parse_read_path
 
 UNPROCESSABLE_POLICIES = ("SKIP_EVENT", "DEAD_LETTER_QUEUE", "PARK_KEY")
+MAX_READ_PATH_CHARACTERS = 1000
 VALID_SEND_COUNTS = range(2, 11)
 
 _INTEGER_PATTERN = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
@@ -32,6 +34,7 @@ def check_fields(draft: SubscriptionDraft) -> None:
         # Of these two annotations clients are shown one mistake at a time.
         *islice(unprocessable_event_annotation_violations(annotations), 1),
         *label_violations(draft.labels or {}),
+        *read_path_violations(draft),
     )
     if found:
         raise Violations(found)
@@ -46,7 +49,19 @@ def _body_from_draft(draft: SubscriptionDraft) -> dict[str, Any]:
         "read_from": draft.read_from,
         "initial_cursors": [asdict(each) for each in draft.initial_cursors],
         "authorization": authorization.authorization_body(draft.authorization),
+        **({} if draft.reads in (None, UNSET) else {"reads": draft.reads}),
     }
+
+
+def read_path_violations(draft: SubscriptionDraft) -> Iterator[Violation]:
+    """The texts that are no paths."""
+    for index, text in enumerate(draft.reads or ()):
+        try:
+            # Others are reported by the description of the API.
+            if text and len(text) <= MAX_READ_PATH_CHARACTERS:
+                parse_read_path(text)
+        except BadReadPath as error:
+            yield Violation(f"reads[{index}]", str(error))
 
 
 def unprocessable_event_annotation_violations(annotations: Mapping[str, str | None]) -> Iterator[Violation]:

@@ -23,6 +23,7 @@ from nakadi.event_types.snapshot import CursorResolver
 from nakadi.model.authorization import WILDCARD, Feature, Operation, Subject
 from nakadi.model.event_type import Cursor, EventType, Position
 from nakadi.model.outcomes import Conflict, Fault, Invalid, TryLater
+from nakadi.model.reads import Reader
 from nakadi.model.subscription import (
     EventTypePartition,
     ReadFrom,
@@ -37,6 +38,7 @@ from nakadi.ports.event_log import EventLogs
 from nakadi.ports.registry import ChangedMeanwhile, DocumentChange
 from nakadi.subscriptions.api.fields import check_fields
 from nakadi.subscriptions.api.offsets import OffsetInitialisation, ResetRequests
+from nakadi.subscriptions.api.reads import reader_of, with_declaration
 from nakadi.subscriptions.api.repository import SubscriptionIds, Subscriptions, changes_to_remove, uniqueness_key
 
 log = logging.getLogger(__name__)
@@ -86,7 +88,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
         if draft.read_from is ReadFrom.CURSORS:
             self._check_cursors(cursors_from_drafts(draft.initial_cursors), event_types)
         drafts.check_no_duplicate_attributes(draft.authorization)
-        subscription = self._subscription_of_draft(draft)
+        subscription = with_declaration(self._subscription_of_draft(draft), draft, event_types)
         # Before it is stored: a client that may not see it could never use it.
         self.permissions.require(Operation.VIEW, subscription.resource, subject)
         return self.subscription_repository.add(subscription, event_types)
@@ -172,12 +174,13 @@ SUBSCRIPTION_BUSY_MESSAGE = "Subscription is being changed by others, please rep
 
 class SubscriptionUpdater(Struct, frozen=True, kw_only=True):
     subscription_repository: Subscriptions
+    event_types: EventTypes
     permissions: Permissions
     features: Features
     clock: Clock
 
     def update(self, subscription_id: str, draft: SubscriptionDraft, subject: Subject) -> Subscription:
-        """Replace authorization, annotations and labels; everything else has to be as it is."""
+        """Replace authorization, annotations, labels and what is read; everything else has to be as it is."""
         check_fields(draft)
         self.features.require_writes_allowed()
         if draft.authorization is None and self.features.is_on(Feature.FORCE_SUBSCRIPTION_AUTHZ):
@@ -203,7 +206,8 @@ class SubscriptionUpdater(Struct, frozen=True, kw_only=True):
             # Every change moves the time of the last change, also two within one millisecond.
             updated_at=max(now_in_milliseconds(self.clock), old.updated_at + timedelta(milliseconds=1)),
         )
-        return self.subscription_repository.replace(old, new)
+        event_types = [found for name in old.event_types if (found := self.event_types.find(name)) is not None]
+        return self.subscription_repository.replace(old, with_declaration(new, draft, event_types))
 
 
 def check_unchanged(old: Subscription, draft: SubscriptionDraft) -> None:
@@ -287,6 +291,9 @@ class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
 
     def any_depend_on(self, name: str) -> bool:
         return bool(self.subscription_repository.of_event_type(name))
+
+    def readers_of(self, name: str) -> Sequence[Reader]:
+        return [reader_of(each) for each in self.subscription_repository.of_event_type(name)]
 
     def changes_for_removal(self, event_type: EventType) -> tuple[DocumentChange, ...]:
         """What the removal of an event type has to do and to insist on besides; raises `Conflict` if subscriptions

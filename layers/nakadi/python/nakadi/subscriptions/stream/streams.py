@@ -54,6 +54,7 @@ from nakadi.subscriptions.stream.driver import SessionCallThreads, SubscriptionD
 from nakadi.subscriptions.stream.leases import LEASE_RENEWAL_INTERVAL_SECONDS, LeaseKeeper, renew_and_clean_up
 from nakadi.subscriptions.stream.members import SubscriptionSessions, SubscriptionWatch
 from nakadi.subscriptions.stream.parking import ParkingService, ReplaySource
+from nakadi.subscriptions.stream.projected_format import format_for
 from nakadi.subscriptions.stream.session import SubscriptionSession
 
 log = logging.getLogger(__name__)
@@ -310,7 +311,7 @@ class SubscriptionStreams:
                 parking,
                 self._metrics,
             ),
-            lines,
+            format_for(lines, joined.subscription, joined.event_types),
             outlet,
             clock=self._clock,
             figures=figures,

@@ -1,0 +1,232 @@
+"""Who reads what of an event type, and whether a new schema may take it away.
+
+Subscriptions declare what they read. A schema that removes, renames or retypes it, or makes it optional, is refused in
+the modes `compatible` and `forward` until the request names these subscriptions in `force`. Then what the mode itself
+has against such changes does not count either, provided that all others who may read the member are named, too: the
+subscriptions that declare nothing. In the mode `none`, it is a warning.
+
+A subscription that declares something in this very moment is not seen. It finds the change when it is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nakadi.auth.permissions import Permissions
+from nakadi.event_types.deletion import GetDependents
+from nakadi.event_types.effective_schemas import effective_schema_of
+from nakadi.event_types.forecast import ChangeForecast, CheckSchemaText, forecast_schema
+from nakadi.event_types.repository import EventTypes
+from nakadi.model.authorization import Operation, Subject
+from nakadi.model.event_type import Category, CompatibilityMode, EventType, Schema
+from nakadi.model.outcomes import IncompatibilityReason, IncompatibleSchema, Invalid
+from nakadi.model.reads import AffectedReader, Reader
+from nakadi.schemas.changes import SchemaChange
+from nakadi.schemas.evolution import next_schema
+from nakadi.schemas.read_paths import ReadPath, parse_read_path, read_path_text
+from nakadi.schemas.reads import declared_members, find_read_changes, lost_members, unknown_paths
+from nakadi.schemas.strict_json import parse_strict
+
+MEMBER_READ_RULE = "MEMBER_READ"
+
+METADATA = "metadata"
+BROKER_METADATA = ("received_at", "version", "published_by")
+ENVELOPE_MEMBERS = (METADATA, "data_type", "data_op")
+
+MAX_NAMED_SUBSCRIPTIONS = 20
+"""How many the text of a Problem names; its `readers` have all of them."""
+
+Force = frozenset[str]
+"""The ids of subscriptions from which something may be taken."""
+
+NOBODY: Force = frozenset()
+
+
+class JudgedSchema(Struct, frozen=True):
+    """The schema that an event type gets, and those who will miss something."""
+
+    schema: Schema
+    affected: tuple[AffectedReader, ...]
+
+
+class EventTypeReaders(Struct, frozen=True):
+    """The readers of an event type. `unread` are the members that no subscription declares to read."""
+
+    readers: Sequence[Reader]
+    unread: tuple[str, ...]
+
+
+class SchemaReaders(Struct, frozen=True):
+    event_types: EventTypes
+    permissions: Permissions
+    get_dependents: GetDependents
+
+    def show(self, name: str, subject: Subject) -> EventTypeReaders:
+        """Who reads what, to those who may see the event type."""
+        event_type = self.event_types.get(name)
+        self.permissions.require(Operation.VIEW, event_type.resource, subject)
+        schema = schema_that_readers_see(event_type)
+        readers = [_with_declared(each, schema) for each in self.get_dependents().readers_of(name)]
+        read = {parse_read_path(path) for each in readers for path in each.reads or ()}
+        unread = [
+            path for path in members_of(event_type) if not any(path[:end] in read for end in range(1, len(path) + 1))
+        ]
+        return EventTypeReaders(readers, tuple(map(read_path_text, unread)))
+
+    def judge(self, old: EventType, new: EventType, text: str, now: datetime, force: Force) -> JudgedSchema:
+        """The next schema of an event type, which is to become `new`. Raises `IncompatibleSchema`."""
+        review = self._review(old, replace(new, schema=replace(old.schema, text=text)), force)
+        try:
+            schema = next_schema(old, text, new.compatibility_mode, now, review.is_forced)
+        except IncompatibleSchema as error:
+            raise IncompatibleSchema(error.detail, error.reasons, (*review.affected, *review.unasked)) from error
+        if old.compatibility_mode is not CompatibilityMode.NONE and review.unnamed:
+            raise members_read_error(review)
+        return JudgedSchema(schema, review.affected)
+
+    def forecast(  # what `judge` takes, and what was found before
+        self,
+        old: EventType,
+        new: EventType,
+        text: str,
+        check: CheckSchemaText,
+        refusals: tuple[str, ...],
+        force: Force,
+    ) -> ChangeForecast:
+        """The effect of a change with these refusals on the schema and on its readers."""
+        try:
+            check(text)
+            review = self._review(old, replace(new, schema=replace(old.schema, text=text)), force)
+        except Invalid:
+            review = _Review()
+        schema = forecast_schema(old, text, new.compatibility_mode, check, review.is_forced)
+        return ChangeForecast(current=old, refusals=refusals, schema=schema, readers=review.affected)
+
+    def objections(self, event_type: EventType, text: str) -> tuple[tuple[AffectedReader, ...], str | None]:
+        """Who would miss something after another schema, and the detail of the refusal because of them."""
+        review = self._review(event_type, replace(event_type, schema=replace(event_type.schema, text=text)), NOBODY)
+        is_refused = event_type.compatibility_mode is not CompatibilityMode.NONE and review.unnamed
+        return review.affected, members_read_error(review).detail if is_refused else None
+
+    def _review(self, old: EventType, new: EventType, force: Force) -> _Review:
+        if (old.schema.text, old.category) == (new.schema.text, new.category):
+            return _Review()
+        readers = self.get_dependents().readers_of(old.name)
+        affected = _affected_readers(readers, old, new)
+        return _Review(
+            affected=affected,
+            unnamed=tuple(each.reader for each in affected if each.reader.subscription_id not in force),
+            # Who declares nothing may read anything. That counts only against the mode, which protects everybody.
+            unasked=tuple(
+                AffectedReader(each, ())
+                for each in readers
+                if affected and force and each.reads is None and each.subscription_id not in force
+            ),
+            old=old,
+            new=new,
+        )
+
+
+class _Review(Struct, frozen=True):
+    """Who would miss something after a change from `old` to `new`. `unnamed` are those of them that the request does
+    not name; `unasked` are those that declare nothing, and that it does not name either.
+    """
+
+    affected: tuple[AffectedReader, ...] = ()
+    unnamed: tuple[Reader, ...] = ()
+    unasked: tuple[AffectedReader, ...] = ()
+    old: EventType | None = None
+    new: EventType | None = None
+
+    def is_forced(self, change: SchemaChange) -> bool:
+        """Whether the mode does not count, because everybody who may read the changed members is named."""
+        if self.old is None or self.new is None or not self.affected or self.unnamed or self.unasked:
+            return False
+        lost = lost_members(change, parse_strict(self.old.schema.text), parse_strict(self.new.schema.text))
+        around = ("data",) if self.old.category is Category.DATA else ()
+        missed = {each.member for reader in self.affected for each in reader.changes}
+        return bool(lost) and all(read_path_text((*around, *path)) in missed for path in lost)
+
+
+def _affected_readers(readers: Sequence[Reader], old: EventType, new: EventType) -> tuple[AffectedReader, ...]:
+    paths = dict.fromkeys(path for each in readers for path in each.reads or ())
+    if not paths:
+        return ()
+    before, after = effective_schema_of(old), effective_schema_of(new)
+    changes = {path: find_read_changes(before, after, [path]) for path in paths}
+    found = (
+        AffectedReader(each, tuple(change for path in each.reads or () for change in changes[path])) for each in readers
+    )
+    return tuple(each for each in found if each.changes)
+
+
+def members_read_error(review: _Review) -> IncompatibleSchema:
+    unnamed = review.unnamed
+    listed = ", ".join(reader_text(each) for each in unnamed[:MAX_NAMED_SUBSCRIPTIONS])
+    more = f" and {len(unnamed) - MAX_NAMED_SUBSCRIPTIONS} more" if len(unnamed) > MAX_NAMED_SUBSCRIPTIONS else ""
+    explanations = {
+        change.member: change.explanation
+        for each in review.affected
+        if each.reader in unnamed
+        for change in each.changes
+    }
+    reasons = tuple(
+        IncompatibilityReason(
+            MEMBER_READ_RULE,
+            member,
+            f"{text} Subscriptions read it. Keep it, or name these subscriptions in `force`.",
+        )
+        for member, text in explanations.items()
+    )
+    detail = f"The schema changes what subscriptions read: {listed}{more}. To change it anyway, name them in `force`"
+    return IncompatibleSchema(detail, reasons, review.affected)
+
+
+def _with_declared(reader: Reader, schema: Mapping[str, Any]) -> Reader:
+    """A reader with what it reads of this event type; its subscription may have others."""
+    if reader.reads is None:
+        return reader
+    unknown = unknown_paths(schema, reader.reads)
+    return replace(reader, reads=tuple(path for path in reader.reads if path not in unknown))
+
+
+def reader_text(reader: Reader) -> str:
+    return f"{reader.subscription_id} ({reader.owning_application}, {reader.consumer_group})"
+
+
+def members_of(event_type: EventType) -> tuple[ReadPath, ...]:
+    """The innermost members that the publishers of an event type fill."""
+    declared = declared_members(effective_schema_of(event_type))
+    match event_type.category:
+        case Category.UNDEFINED:
+            return declared
+        case Category.BUSINESS:
+            return tuple(path for path in declared if path[0] != METADATA)
+        case Category.DATA:
+            return tuple(path for path in declared if path[0] not in ENVELOPE_MEMBERS)
+
+
+def always_sent_members(category: Category) -> tuple[str, ...]:
+    """The members that each event has by its category: consumers cannot do without them."""
+    match category:
+        case Category.UNDEFINED:
+            return ()
+        case Category.BUSINESS:
+            return (METADATA,)
+        case Category.DATA:
+            return ENVELOPE_MEMBERS
+
+
+def schema_that_readers_see(event_type: EventType) -> Mapping[str, Any]:
+    """The effective schema, in which the metadata may have what the broker adds to it."""
+    schema = effective_schema_of(event_type)
+    if METADATA not in always_sent_members(event_type.category):
+        return schema
+    metadata = schema["properties"][METADATA]
+    seen = {**metadata["properties"], **{name: {"type": "string"} for name in BROKER_METADATA}}
+    return schema | {"properties": schema["properties"] | {METADATA: metadata | {"properties": seen}}}

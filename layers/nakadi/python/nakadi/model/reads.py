@@ -1,0 +1,39 @@
+"""What subscriptions declare to read, and what a change of a schema does to it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+
+class ReadChangeKind(StrEnum):
+    REMOVED = "removed"
+    RENAMED = "renamed"
+    RETYPED = "retyped"
+    OPTIONAL = "optional"
+    UNKNOWN = "unknown"
+
+
+class ReadChange(Struct, frozen=True, kw_only=True):
+    """What happened to a member that is read. `path` is what was declared, `member` the member that changed: the same
+    one, one on the way to it, or one inside it."""
+
+    path: str
+    member: str
+    kind: ReadChangeKind
+    explanation: str
+
+
+class Reader(Struct, frozen=True, kw_only=True):
+    """A subscription to an event type, and what it declares to read; None if it declares nothing."""
+
+    subscription_id: str
+    owning_application: str
+    consumer_group: str
+    reads: tuple[str, ...] | None
+
+
+class AffectedReader(Struct, frozen=True):
+    reader: Reader
+    changes: tuple[ReadChange, ...]

@@ -1,0 +1,99 @@
+"""What subscriptions declare to read: whether it is there, and what became of it since."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+
+from nakadi.event_types.effective_schemas import effective_schema_of
+from nakadi.event_types.readers import members_of, schema_that_readers_see
+from nakadi.event_types.repository import EventTypes
+from nakadi.model.event_type import EventType
+from nakadi.model.outcomes import Violation, Violations
+from nakadi.model.reads import ReadChange, Reader
+from nakadi.model.subscription import Subscription, SubscriptionDraft
+from nakadi.schemas.read_paths import read_path_text
+from nakadi.schemas.reads import find_read_changes, unknown_paths
+
+NO_READS_MESSAGE = "needs `reads`, which say what is to be sent"
+
+
+class ChangedRead(Struct, frozen=True):
+    """A change of something that a subscription reads, which came with a version of an event type's schema."""
+
+    event_type: str
+    version: str
+    change: ReadChange
+
+
+def with_declaration(
+    subscription: Subscription, draft: SubscriptionDraft, event_types: Sequence[EventType]
+) -> Subscription:
+    """The subscription with what a draft declares. Raises `Violations` for what is in no schema of its event types.
+
+    Whoever declares something again has seen how the schemas are now.
+    """
+    reads, versions = subscription.reads, subscription.declared_versions
+    if draft.reads is not UNSET:
+        reads = None if draft.reads is None else tuple(dict.fromkeys(each for each in draft.reads if each is not None))
+        versions = {} if reads is None else {each.name: str(each.schema.version) for each in event_types}
+        _check_declared(reads or (), event_types)
+    projection = subscription.projection if draft.projection is UNSET else bool(draft.projection)
+    if projection and reads is None:
+        if draft.projection is not UNSET:
+            raise Violations((Violation("projection", NO_READS_MESSAGE),))
+        projection = False
+    return replace(subscription, reads=reads, projection=projection, declared_versions=versions)
+
+
+def _check_declared(paths: Sequence[str], event_types: Sequence[EventType]) -> None:
+    missing = set(paths)
+    for event_type in event_types:
+        if missing:
+            missing &= set(unknown_paths(schema_that_readers_see(event_type), sorted(missing)))
+    if missing:
+        known = [read_path_text(path) for each in event_types for path in members_of(each)]
+        raise Violations(
+            tuple(
+                Violation(f"reads[{index}]", f"`{path}` is in no schema of the event types{_nearest(path, known)}")
+                for index, path in enumerate(paths)
+                if path in missing
+            )
+        )
+
+
+def _nearest(path: str, known: Sequence[str]) -> str:
+    found = get_close_matches(path, known, n=1)
+    return f"; the nearest is `{found[0]}`" if found else ""
+
+
+class SubscribedReads(Struct, frozen=True):
+    event_types: EventTypes
+
+    def changes_since_declared(self, subscription: Subscription) -> tuple[ChangedRead, ...]:
+        """What the schemas of today do to what was declared with earlier ones."""
+        return tuple(self._changes(subscription)) if subscription.reads else ()
+
+    def _changes(self, subscription: Subscription) -> Iterator[ChangedRead]:
+        for name, version in subscription.declared_versions.items():
+            current = self.event_types.find(name)
+            if current is None or str(current.schema.version) == version:
+                continue
+            declared = next((each for each in self.event_types.schemas(current) if str(each.version) == version), None)
+            if declared is None:
+                continue
+            before = effective_schema_of(replace(current, schema=declared))
+            for change in find_read_changes(before, effective_schema_of(current), subscription.reads or ()):
+                yield ChangedRead(name, str(current.schema.version), change)
+
+
+def reader_of(subscription: Subscription) -> Reader:
+    return Reader(
+        subscription_id=subscription.id,
+        owning_application=subscription.owning_application,
+        consumer_group=subscription.consumer_group,
+        reads=subscription.reads,
+    )

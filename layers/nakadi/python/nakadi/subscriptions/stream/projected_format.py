@@ -1,0 +1,85 @@
+"""A subscription with a projection is sent only what it reads.
+
+Events are cut where they are written, at the end of their way: everything before, such as filters, parking and dead
+letters, has the whole event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+
+from msgspec.structs import replace
+
+from nakadi.event_types.readers import always_sent_members
+from nakadi.model.event_type import EventType
+from nakadi.model.events import EventSlice, EventTextBlock, LazyEvents, StoredEvent
+from nakadi.model.subscription import Subscription
+from nakadi.schemas.projection import Projection
+from nakadi.schemas.read_paths import parse_read_path
+from nakadi.streaming.chunks import EventChunk, EventRun
+from nakadi.subscriptions.stream.actions import SendBatch, SessionLine
+from nakadi.subscriptions.stream.driver import SubscriptionFormat
+
+# It takes a millisecond to make one, and the streams of a subscription share it.
+MAX_SHARED_PROJECTIONS = 1000
+
+
+def format_for(
+    lines: SubscriptionFormat, subscription: Subscription, event_types: Iterable[EventType]
+) -> SubscriptionFormat:
+    """The format in which a stream of this subscription sends its events."""
+    if not subscription.projection or subscription.reads is None:
+        return lines
+    reads = subscription.reads
+    projections = {each.name: make_projection(reads, always_sent_members(each.category)) for each in event_types}
+    return ProjectedFormat(lines, projections)
+
+
+@lru_cache(MAX_SHARED_PROJECTIONS)
+def make_projection(reads: Sequence[str], always_sent: Sequence[str]) -> Projection:
+    return Projection([*((name,) for name in always_sent), *map(parse_read_path, reads)])
+
+
+class ProjectedFormat:
+    """Another format, for events that are cut. An event type that is attached to the subscription without being one of
+    its own has no projection: nobody has declared what is read of it.
+    """
+
+    def __init__(self, lines: SubscriptionFormat, projections: Mapping[str, Projection]) -> None:
+        self._lines = lines
+        self._projections = projections
+        self.content_type = lines.content_type
+
+    def stream_opening(self, stream_id: str) -> bytes:
+        return self._lines.stream_opening(stream_id)
+
+    def encode_line(self, line: SessionLine) -> bytes:
+        if isinstance(line, SendBatch) and (projection := self._projections.get(line.partition.event_type)):
+            line = replace(line, runs=tuple(projected_run(run, projection) for run in line.runs))
+        return self._lines.encode_line(line)
+
+
+def projected_run(run: EventRun, projection: Projection) -> EventRun:
+    """The same events, in their places, with nothing but what is read."""
+    chunk = run.chunk
+    events: Sequence[StoredEvent]
+    if chunk.lazy is not None:
+        events = LazyEvents(
+            [_projected_block(each, projection) for each in chunk.lazy.blocks_between(run.first, run.last)]
+        )
+    else:
+        events = tuple(_projected_event(each, projection) for each in chunk.events[run.first : run.last])
+    first = chunk.offset_at(run.first)
+    return EventChunk(chunk.order, first, EventSlice(events, run.end.offset + 1)).run_from_offset(first)
+
+
+def _projected_block(block: EventTextBlock, projection: Projection) -> EventTextBlock:
+    return EventTextBlock.join(block.first_offset, block.stored_at, list(map(projection.cut, block.values())))
+
+
+def _projected_event(event: StoredEvent, projection: Projection) -> StoredEvent:
+    value = event.record.value
+    if value is None:
+        return event
+    return event._replace(record=event.record._replace(value=projection.cut(value)))

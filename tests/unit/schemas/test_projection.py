@@ -1,0 +1,106 @@
+"""Cutting the members that are read out of the text of events."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nakadi.schemas.projection import Projection
+
+NAMES = ["a", "b", "metadata", 'q"', "back\\slash", "line\n", "ü", "", "a.b", "\u2028", "😀"]
+
+
+def cut(text, *paths):
+    return json.loads(Projection([tuple(path) for path in paths]).cut(text.encode()))
+
+
+def model(value, paths):
+    """The same on parsed values, slowly."""
+    if isinstance(value, list):
+        return [model(each, paths) for each in value]
+    if not isinstance(value, dict):
+        return None
+    kept = {}
+    for name, inner in value.items():
+        rests = [path[1:] for path in paths if path[0] == name]
+        if () in rests:
+            kept[name] = inner
+        elif rests:
+            kept[name] = model(inner, rests)
+    return kept
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=5),
+    max_leaves=20,
+)
+paths = st.lists(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map(tuple), max_size=5)
+
+
+@given(values, paths, st.booleans(), st.sampled_from([None, 1, "\t"]))
+def test_what_is_cut_is_what_a_parser_would_keep(value, paths, ascii_only, indent):
+    """Whatever an event is like and however it is written, its projection has the same values as a slow one. (D11)"""
+    text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
+    found = Projection(paths).cut(text.encode("utf-8", "surrogatepass"))
+    assert json.loads(found) == model(value, paths)
+
+
+def test_kept_values_are_copied_byte_for_byte():
+    """Numbers and escapes stay as they were written. (D11)"""
+    text = rb'{"a":1.50e+2,"b":{"c":[ "\u00e9\/" ,12345678901234567890123]},"d":0}'
+    assert Projection([("a",), ("b", "c")]).cut(text) == (
+        rb'{"a":1.50e+2,"b":{"c":[ "\u00e9\/" ,12345678901234567890123]}}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "kept"),
+    [
+        (r'{"\u0061":1,"b":2}', ["a"], {"a": 1}),
+        (r'{"q\"":1,"b":2}', ['q"'], {'q"': 1}),
+        (r'{"\u2028":{"\n":1,"x":2}}', ["\u2028", "\n"], {"\u2028": {"\n": 1}}),
+        (r'{"b":"}","x":"\"a\":1","a":"\\"}', ["a"], {"a": "\\"}),
+        ('{"a":1,"b":{"a":2}}', ["b", "b"], {"b": {}}),
+    ],
+)
+def test_names_are_found_however_they_are_written(text, path, kept):
+    """Escapes in names, and text that looks like a member, mislead nobody. (D11)"""
+    assert cut(text, path) == kept
+
+
+@pytest.mark.parametrize("name", ["a", 'q"'])
+def test_of_repeated_members_the_last_counts(name):
+    """As for parsers, also if it is written in another way. (D11)"""
+    first, again = json.dumps(name), json.dumps(name).replace("a", r"\u0061")
+    text = f'{{{first}:{{"x":1}},"z":0,{again}:{{"y":2,"x":3}}}}'
+    assert cut(text, [name, "x"]) == {name: {"x": 3}}
+
+
+def test_lists_are_transparent():
+    """The items of lists are cut, also of lists in lists. (D11)"""
+    text = '{"items":[{"sku":1,"x":2},[{"sku":3},{}],[]]}'
+    assert cut(text, ["items", "sku"]) == {"items": [{"sku": 1}, [{"sku": 3}, {}], []]}
+
+
+def test_what_is_no_object_where_a_path_goes_on_is_not_sent():
+    """It becomes null, since nobody declared to read it. (D11)"""
+    assert cut('{"customer":"Ann","items":[1,{"sku":2}]}', ["customer", "id"], ["items", "sku"]) == {
+        "customer": None,
+        "items": [None, {"sku": 2}],
+    }
+
+
+def test_an_object_that_is_read_is_kept_whole():
+    """Paths inside it add nothing. (D11)"""
+    assert cut('{"a":{"b":1,"c":2}}', ["a", "b"], ["a"]) == {"a": {"b": 1, "c": 2}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "nonsense", '{"a":', '{"a":1}}', '{"x":' + "[" * 100_000 + "]" * 100_000 + ',"a":1}', '{"a":1,"x":"\x00"}'],
+)
+def test_what_cannot_be_read_is_not_sent(text):
+    """Text that is no JSON, or nested too deep, becomes null. (D11)"""
+    assert cut(text, ["a"]) is None

@@ -1,0 +1,74 @@
+"""Streams that are sent only what the subscription reads."""
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from nakadi.model.event_type import Category, Position
+from nakadi.model.events import EventSlice, EventTextBlock, LazyEvents, Record
+from nakadi.model.subscription import EventTypePartition, Subscription
+from nakadi.streaming.chunks import EventChunk
+from nakadi.subscriptions.stream.actions import SendBatch, SendKeepAlive
+from nakadi.subscriptions.stream.driver import JsonSubscriptionFormat
+from nakadi.subscriptions.stream.projected_format import ProjectedFormat, format_for, make_projection, projected_run
+from tests.support.builders import A_MOMENT, an_event_type
+from tests.support.chunks import a_chunk
+
+EVENTS = [b'{"a":%d,"b":{"c":1}}' % number for number in range(6)]
+CUT_EVENTS = [b'{"a":%d}' % number for number in range(6)]
+
+
+def stored_lines() -> EventChunk:
+    """As the data file gives them, in two blocks with a hole between."""
+    blocks = [EventTextBlock.join(10, A_MOMENT, EVENTS[:2]), EventTextBlock.join(15, A_MOMENT, EVENTS[2:])]
+    return EventChunk(1, 10, EventSlice(LazyEvents(blocks), 19))
+
+
+def stored_records() -> EventChunk:
+    return a_chunk(*map(Record, EVENTS), start=10)
+
+
+def values(run):
+    return run.chunk.values[run.first : run.last]
+
+
+@pytest.mark.parametrize("chunk", [stored_lines(), stored_records()], ids=["lines", "records"])
+@pytest.mark.parametrize("first", range(6))
+def test_a_run_keeps_its_places_and_times(chunk, first):
+    """However a log gives events, each is cut and stays where it is. (D11)"""
+    for last in range(first + 1, 7):
+        run = chunk.run_from_offset(chunk.offset_at(first)).split(last - first)[0]
+        cut = projected_run(run, make_projection(("a",), ()))
+        assert values(cut) == CUT_EVENTS[first:last]
+        assert (cut.count, cut.end) == (run.count, run.end)
+        offsets = [cut.chunk.offset_at(cut.first + index) for index in range(cut.count)]
+        assert offsets == [chunk.offset_at(index) for index in range(first, last)]
+        assert cut.stored_at(0) == run.stored_at(0)
+        assert cut.size == sum(map(len, CUT_EVENTS[first:last]))
+
+
+def test_only_events_are_cut():
+    """A batch has its cursor, a keep-alive stays as it is, and another event type is sent whole. (D11, D12)"""
+    lines = JsonSubscriptionFormat(lambda: "token")
+    projected = ProjectedFormat(lines, {"orders": make_projection(("a",), ())})
+    partition, chunk = EventTypePartition("orders", "0"), stored_lines()
+    batch = SendBatch(partition, Position(1, 16), (chunk.run_from_offset(10).split(3)[0],), "why")
+    assert json.loads(projected.encode_line(batch)) == json.loads(lines.encode_line(batch)) | {
+        "events": [{"a": 0}, {"a": 1}, {"a": 2}]
+    }
+    keep_alive = SendKeepAlive(partition, Position(1, 16))
+    assert projected.encode_line(keep_alive) == lines.encode_line(keep_alive)
+    other = replace(batch, partition=EventTypePartition("redriven", "0"))
+    assert projected.encode_line(other) == lines.encode_line(other)
+    assert (projected.content_type, projected.stream_opening("x")) == (lines.content_type, lines.stream_opening("x"))
+
+
+@pytest.mark.parametrize("fields", [{}, {"reads": ("a",)}])
+def test_without_a_projection_everything_is_sent(fields):
+    """A declaration alone changes nothing. (D11)"""
+    subscription = Subscription(
+        id="s", owning_application="shop", event_types=("orders",), created_at=A_MOMENT, updated_at=A_MOMENT, **fields
+    )
+    lines = JsonSubscriptionFormat()
+    assert format_for(lines, subscription, [an_event_type(category=Category.UNDEFINED)]) is lines
