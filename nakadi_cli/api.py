@@ -64,8 +64,8 @@ class Api:
     def post(self, where: str, body: object = None) -> Any:
         return self._json(self.send("POST", where, body=body))
 
-    def put(self, where: str, body: object = None) -> Any:
-        return self._json(self.send("PUT", where, body=body))
+    def put(self, where: str, body: object = None, **parameters: Any) -> Any:
+        return self._json(self.send("PUT", where, params=parameters, body=body))
 
     def patch(self, where: str, body: object) -> Any:
         return self._json(self.send("PATCH", where, body=body))

@@ -22,7 +22,16 @@ Action = Literal["create", "change", "keep", "pass over", "delete"]
 
 _DAY = 24 * 60 * 60 * 1000
 _KINDS_OF_OWNERS = {"users": "user", "services": "service", "teams": "team"}
-_GIVEN_BY_BROKER = ("created_at", "updated_at", "measured_statistic", "table", "id", "status", "warnings")
+_GIVEN_BY_BROKER = (
+    "created_at",
+    "updated_at",
+    "measured_statistic",
+    "table",
+    "id",
+    "status",
+    "warnings",
+    "changed_reads",
+)
 
 
 @dataclass(frozen=True)
@@ -191,6 +200,8 @@ def _subscription(spec: Mapping[str, Any]) -> dict[str, Any]:
         "authorization": _authorization(spec.get("auth"), ("admins", "readers")),
         "annotations": spec.get("annotations"),
         "labels": spec.get("labels"),
+        "reads": spec.get("reads"),
+        "projection": spec.get("projection"),
     }
     return {key: value for key, value in found.items() if value is not None}
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
 from nakadi_cli.api import path
-from nakadi_cli.commands import Group, ask_for, connect, member, note, show
+from nakadi_cli.commands import Group, ask_for, chosen_format, connect, member, note, show
 from nakadi_cli.cursors import fetch_partitions
 from nakadi_cli.failures import BadInput
 from nakadi_cli.files import read_definition
@@ -91,13 +94,43 @@ def create_event_type(file: str) -> None:
     shows=False,
 )
 @click.option("-f", "--file", "file", required=True, help="The definition in JSON or YAML; - reads standard input.")
-def update_event_type(file: str) -> None:
-    """Change an event type to match a definition, such as the edited output of `get`."""
+@click.option("--force", multiple=True, help="A subscription that may miss what the new schema takes away.")
+def update_event_type(file: str, force: tuple[str, ...]) -> None:
+    """Change an event type to match a definition, such as the edited output of `get`.
+
+    The broker refuses a schema that takes away what subscriptions declare to read, unless you name them with --force.
+    """
     definition = read_definition(file, "an event type")
     if not isinstance(name := definition.get("name"), str):
         raise BadInput(f"{file} does not name an event type.")
-    connect().put(path("event-types", name), with_schema_as_text(definition))
+    connect().put(path("event-types", name), with_schema_as_text(definition), **({"force": force} if force else {}))
     note(f"Changed event type {name}.")
+
+
+READER_COLUMNS: dict[str, Callable[[Any], object]] = {
+    "SUBSCRIPTION": lambda each: each["subscription_id"],
+    "OWNER": lambda each: each["owning_application"],
+    "GROUP": lambda each: each["consumer_group"],
+    "READS": lambda each: "unknown" if each["reads"] is None else ", ".join(each["reads"]),
+}
+
+
+@member(
+    event_types,
+    "readers",
+    "nakadi event-types readers order.placed",
+    "nakadi event-types readers order.placed -o json",
+)
+@click.argument("name")
+def list_readers(name: str) -> None:
+    """Show who reads what of an event type, and what no subscription declares to read."""
+    found = connect().get(path("event-types", name, "readers"))
+    if chosen_format("table") != "table":
+        show(found)
+        return
+    show(found["readers"], READER_COLUMNS)
+    if found["unread"]:
+        note(f"No subscription declares to read {', '.join(found['unread'])}.")
 
 
 @member(event_types, "delete", "nakadi event-types delete order.test", "nakadi event-types delete order.test --yes")

@@ -126,6 +126,20 @@ def list_findings(verdict: Mapping[str, Any], source: SchemaSource) -> Iterator[
             refused=not change["permitted"],
             explanation=change["explanation"],
         )
+    for reader in verdict.get("readers", ()):
+        for change in reader["changes"]:
+            yield Finding(
+                rule="MEMBER_READ",
+                path=change["member"],
+                line=find_line(source.content, source.steps),
+                level="major",
+                refused=not verdict["compatible"],
+                explanation=f"{change['explanation']} {_reader_text(reader)} reads it.",
+            )
+
+
+def _reader_text(reader: Mapping[str, Any]) -> str:
+    return f"Subscription {reader['subscription_id']} of {reader['owning_application']}"
 
 
 def report_lines(verdict: Mapping[str, Any], findings: list[Finding], source: SchemaSource) -> Iterator[str]:

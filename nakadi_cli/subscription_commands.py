@@ -95,6 +95,7 @@ def get_subscription(subscription: str) -> None:
     "create",
     "nakadi subscriptions create order.placed --owner shipping --from begin",
     "ID=$(nakadi subscriptions create order.placed order.paid --owner billing --group live)",
+    "nakadi subscriptions create order.placed --owner billing --reads order_number,customer.id --projection",
     "nakadi subscriptions create -f subscription.yaml",
     shows=False,
 )
@@ -102,14 +103,22 @@ def get_subscription(subscription: str) -> None:
 @click.option("--owner", help="The application that consumes.")
 @click.option("--group", help="Distinguishes subscriptions of one application to the same event types.")
 @click.option("--from", "start", default="end", show_default=True, help="begin, end, a time, or an age.")
+@click.option("--reads", multiple=True, help="The members of events that it reads, with commas between them.")
+@click.option("--projection", is_flag=True, help="Have the broker send nothing but these members.")
 @click.option("-f", "--file", "file", help="A whole definition in JSON or YAML instead; - reads standard input.")
-def create_subscription(
-    event_types: tuple[str, ...], owner: str | None, group: str | None, start: str, file: str | None
+def create_subscription(  # every option by its name
+    event_types: tuple[str, ...],
+    owner: str | None,
+    group: str | None,
+    start: str,
+    reads: tuple[str, ...],
+    projection: bool,
+    file: str | None,
 ) -> None:
     """Create a subscription to EVENT_TYPES, and print its id. If it exists already, print its id."""
     api = connect()
     if file is not None:
-        if event_types or owner or group:
+        if event_types or owner or group or reads or projection:
             raise BadInput("Give the definition in the file or on the command line, not in both.")
         definition = read_definition(file, "a subscription")
     elif not event_types or not owner:
@@ -117,6 +126,8 @@ def create_subscription(
     else:
         definition = {"owning_application": owner, "event_types": list(event_types)}
         definition |= {"consumer_group": group} if group else {}
+        definition |= {"reads": [each for text in reads for each in text.split(",")]} if reads else {}
+        definition |= {"projection": True} if projection else {}
         definition |= _read_from(api, event_types, parse_start(start, datetime.now(UTC)))
     click.echo(api.post("/subscriptions", definition)["id"])
 
@@ -130,7 +141,7 @@ def create_subscription(
 @click.argument("subscription")
 @click.option("-f", "--file", "file", required=True, help="A whole definition in JSON or YAML; - reads standard input.")
 def update_subscription(subscription: str, file: str) -> None:
-    """Change the authorization, labels and annotations of a subscription to match a definition."""
+    """Change the authorization, labels, annotations and reads of a subscription to match a definition."""
     connect().put(path("subscriptions", subscription), read_definition(file, "a subscription"))
     note(f"Changed subscription {subscription}.")
 

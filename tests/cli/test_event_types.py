@@ -139,3 +139,25 @@ def test_what_a_terminal_would_obey_is_not_printed(run, api):
 def test_an_answer_of_something_else_is_no_broker(run):
     """A URL where something else answers is exit code 6."""
     assert run("event-types", "list", url="http://127.0.0.1:9").code == 6
+
+
+def test_readers_are_shown_and_forced(run, api):
+    """`readers` shows who reads what, and `update --force` names those that may miss it. (D7, D13)"""
+    name = create_event_type(api, schema={"properties": {"order": {"type": "integer"}, "note": {}}})["name"]
+    identity = run(
+        "subscriptions", "create", name, "--owner", "the-cli", "--reads", "order", "--projection"
+    ).out.strip()
+    assert api.get(f"/subscriptions/{identity}").json()["projection"]
+
+    table = run("event-types", "readers", name)
+    assert [identity, "the-cli", "default", "order"] == table.out.splitlines()[1].split()
+    assert "No subscription declares to read note." in table.err
+    assert run("event-types", "readers", name, "-o", "json").json["unread"] == ["note"]
+
+    definition = yaml.safe_load(run("event-types", "get", name).out)
+    definition["schema"]["schema"]["properties"]["order"] = {"type": "number"}
+    text = yaml.safe_dump(definition)
+    refused = run("event-types", "update", "-f", "-", stdin=text)
+    assert refused.code == 3
+    assert identity in refused.err
+    assert run("event-types", "update", "-f", "-", "--force", identity, stdin=text).code == 0

@@ -133,3 +133,17 @@ def test_the_lines_are_those_of_a_definition(run, name, tmp_path):
 def test_lines_are_found(text, steps, line):
     """A line is that of the innermost value on the way, in JSON and in YAML."""
     assert find_line(text, steps) == line
+
+
+def test_a_schema_that_takes_away_what_is_read_names_the_readers(run, api, tmp_path):
+    """The check fails as the change would, and says who reads it. (D9)"""
+    name = create_event_type(api, schema={"properties": {"order": {"type": "integer"}}})["name"]
+    identity = run("subscriptions", "create", name, "--owner", "the-cli", "--reads", "order").out.strip()
+    file = tmp_path / "schema.json"
+    file.write_text(json.dumps({"properties": {"order": {"type": "number"}}}))
+    found = run("schema", "check", str(file), "--event-type", name)
+    assert found.code == 1
+    assert (
+        f"refused: `order` may now be a fraction, but was always an integer. Subscription {identity} of the-cli"
+        in found.out
+    )
