@@ -50,7 +50,8 @@ def show_sink(subscription: str) -> None:
 @click.option("--filter", help="Deliver only events that meet this condition, as in nakadi tail --where.")
 @click.option("--batch-limit", type=click.IntRange(1), help="Events in a delivery, at most.")
 @click.option("--timeout-seconds", type=click.IntRange(1), help="How long the receiver may take to answer.")
-@click.option("--max-in-flight", type=click.IntRange(1), help="Deliveries under way at once, each for a partition.")
+@click.option("--max-in-flight", type=click.IntRange(1), help="Deliveries under way at once.")
+@click.option("--parallel", type=click.Choice(["partition", "key"]), help="What deliveries at once must differ in.")
 @click.option("--header", "headers", multiple=True, help="A header of each delivery, as 'Name: value'; repeatable.")
 @click.option("-f", "--file", "file", help="A file in YAML or JSON with the whole sink; - is standard input.")
 def set_sink(subscription: str, receiver: str | None, headers: tuple[str, ...], file: str | None, **rest: Any) -> None:

@@ -66,9 +66,10 @@ def test_a_sink_is_set_from_a_file(nakadi, subscription, receiver, tmp_path):
     made = nakadi("sinks", "set", subscription[0], "-f", file, "-o", "json")
 
     assert made.json["batch_limit"] == 7
-    options = ("--max-in-flight", "2", "--filter", "n > 1")
+    options = ("--max-in-flight", "2", "--parallel", "key", "--filter", "n > 1")
     again = nakadi("sinks", "set", subscription[0], "--to", receiver.url, *options, "-o", "json").json
     assert (again["batch_limit"], again["max_in_flight"], again["filter"]) == (100, 2, "n > 1")
+    assert again["parallel"] == "key"
     assert "secret" not in again
     assert nakadi("sinks", "set", subscription[0], "-f", file, "--batch-limit", "8").code == 2
     assert nakadi("sinks", "set", subscription[0]).code == 2

@@ -11,10 +11,12 @@ from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import (
     EMPTY_ASSIGNMENT,
+    MAX_OFFSET_RANGES,
     Assignment,
     CommitResult,
     CommittedOffset,
     EndedReset,
+    OffsetRange,
     OffsetsCommitted,
     PartitionAssignment,
     Redrive,
@@ -38,6 +40,7 @@ from tests.support.coordination import (
     at,
     begin_assignment,
     commit,
+    commit_ahead,
     commit_async,
     entries,
     format_partitions,
@@ -252,6 +255,45 @@ class TestCommit:
         S312)"""
         begin_assignment(coordination, "a>b")
         assert commit(coordination, "a", 5) is CommitResult.COMMITTED
+
+    def test_remembers_what_is_done_ahead(self, coordination: Coordination):
+        """It is added to what was done before, whether the position moves or not, and goes once that has passed it.
+        (X61)"""
+        begin_assignment(coordination, "a")
+        commit_ahead(coordination, "a", 1, OffsetRange(1, 3, 4))
+        commit_ahead(coordination, "a", 0, OffsetRange(1, 5, 5), OffsetRange(2, 0, 7))
+        offset = coordination.committed_offsets(SUBSCRIPTION)[a_place(0)]
+        assert (offset.position, offset.done_ahead) == (at(1), (OffsetRange(1, 3, 5), OffsetRange(2, 0, 7)))
+        commit_ahead(coordination, "a", 7, OffsetRange(1, 9, 9))
+        offset = coordination.committed_offsets(SUBSCRIPTION)[a_place(0)]
+        assert (offset.position, offset.done_ahead) == (at(7), (OffsetRange(1, 9, 9), OffsetRange(2, 0, 7)))
+        commit(coordination, "a", 8)
+        assert coordination.committed_offsets(SUBSCRIPTION)[a_place(0)].done_ahead == offset.done_ahead
+
+    def test_remembers_so_many_ranges(self, coordination: Coordination):
+        """Of too many, those that come first. (X61)"""
+        begin_assignment(coordination, "a")
+        many = [OffsetRange(1, 2 * each, 2 * each) for each in range(1, MAX_OFFSET_RANGES + 10)]
+        commit_ahead(coordination, "a", 0, *many)
+        assert coordination.committed_offsets(SUBSCRIPTION)[a_place(0)].done_ahead == tuple(many[:MAX_OFFSET_RANGES])
+
+    def test_of_what_is_done_ahead_is_for_the_owner_alone(self, coordination: Coordination):
+        """What a former owner has done comes too late. (X61)"""
+        begin_assignment(coordination, "b", "a")
+        assert commit_ahead(coordination, "a", 5, OffsetRange(1, 7, 7)) is CommitResult.NOT_OWNED
+        assert coordination.committed_offsets(SUBSCRIPTION)[a_place(0)].done_ahead == ()
+
+    def test_of_what_is_done_ahead_lasts_until_a_position_is_set(self, coordination: Coordination):
+        """A partition that changes hands keeps it, and so does one whose parked events are sent again; a reset does
+        not. (X61)"""
+        old = begin_assignment(coordination, "a", "a", "a")
+        for each in (0, 1, 2):
+            commit_ahead(coordination, "a", 5, OffsetRange(1, 7, 7), partition=each)
+        replayed = PartitionAssignment(a_place(1), "b", replay=Replay("r", at(5)))
+        new = replace(old, entries=(entries("b")[0], replayed, PartitionAssignment(a_place(2), "b")))
+        coordination.replace_assignment(SUBSCRIPTION, old, new, LATER, {a_place(1): at(2), a_place(2): at(2)})
+        found = coordination.committed_offsets(SUBSCRIPTION)
+        assert [len(found[each].done_ahead) for each in places(0, 1, 2)] == [1, 1, 0]
 
     def test_of_what_is_not_there_is_no_ones(self, coordination: Coordination):
         """A partition without an entry has no owner, and does not come into being. (S116)"""

@@ -57,7 +57,7 @@ def test_the_diagrams_are_the_tables_of_the_states():
             partition_states.AT_WORK,
         ),
         state_diagram(timeline_states.TRANSITIONS, timeline_states.TimelineState.ANNOUNCED),
-        state_diagram(lane_states.LANE_TRANSITIONS, lane_states.LaneState.EMPTY),
+        state_diagram(lane_states.LANE_TRANSITIONS, lane_states.LaneState.READY),
         state_diagram(lane_states.DELIVERY_TRANSITIONS, lane_states.DeliveryState.DELIVERING),
     ]
     assert re.findall(r"```mermaid\n(stateDiagram.*?)\n```", PAGE, re.DOTALL) == drawn, "\n\n".join(drawn)

@@ -24,6 +24,7 @@ from nakadi.model.subscription import (
     SubscriptionChange,
     SubscriptionChangeNotice,
 )
+from nakadi.ports.coordination import DoneAheadByPartition
 from tests.simulation.history import History
 
 Answer = TypeVar("Answer")
@@ -91,10 +92,15 @@ class Wire:
         return self._call(lambda: self._store.committed_offsets(subscription))
 
     async def commit(
-        self, subscription: str, session: str, positions: Mapping[EventTypePartition, Position], now: datetime
+        self,
+        subscription: str,
+        session: str,
+        positions: Mapping[EventTypePartition, Position],
+        now: datetime,
+        done_ahead: DoneAheadByPartition | None = None,
     ) -> Mapping[EventTypePartition, CommitResult]:
         def list_committed() -> Mapping[EventTypePartition, CommitResult]:
-            verdicts = run_blocking(self._store.commit(subscription, session, positions, now))
+            verdicts = run_blocking(self._store.commit(subscription, session, positions, now, done_ahead))
             offsets = self._store.committed_offsets(subscription)
             for place, verdict in verdicts.items():
                 if verdict is CommitResult.COMMITTED:

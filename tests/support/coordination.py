@@ -14,6 +14,7 @@ from nakadi.model.subscription import (
     Assignment,
     CommitResult,
     EventTypePartition,
+    OffsetRange,
     ParkedEvent,
     ParkedEventInfo,
     PartitionAssignment,
@@ -97,6 +98,15 @@ def commit(
 ) -> CommitResult:
     place = a_place(partition)
     return run_blocking(coordination.commit(SUBSCRIPTION, session, {place: at(offset, timeline)}, LATER))[place]
+
+
+def commit_ahead(
+    coordination: Coordination, session: str, offset: int, *done: OffsetRange, partition: int = 0
+) -> CommitResult:
+    """Commit, with what is done ahead."""
+    place = a_place(partition)
+    committing = coordination.commit(SUBSCRIPTION, session, {place: at(offset)}, LATER, {place: done})
+    return run_blocking(committing)[place]
 
 
 def commit_async(

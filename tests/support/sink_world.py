@@ -1,6 +1,7 @@
 """A world with a sink in it: random events, a sink that fails in every way, and what must hold all the while.
 
-The world is the stream, the network, the sink and the clock of a `DeliverySession`. Everything is drawn from one seed.
+The world is the stream, the network, the sink, the store and the clock of a `DeliverySession`. Everything is drawn from
+one seed.
 """
 
 from __future__ import annotations
@@ -20,10 +21,16 @@ from nakadi.delivery.lanes import (
     DeliveryLimits,
     DeliverySession,
 )
+from nakadi.model.events import Record
+from nakadi.model.sink import Parallel
 from nakadi.model.subscription import EventTypePartition
-from tests.support.chunks import some_events, values
+from nakadi.streaming.chunks import EventRun
+from tests.support.chunks import a_chunk, values
 
 MAX_STEPS = 20_000
+
+Event = tuple[EventTypePartition, int]
+"""An event's partition and offset."""
 
 
 @dataclass
@@ -40,19 +47,22 @@ class SinkWorld:
     event_count: int = 40
     has_policy: bool = True
     now: float = 0.0
+    parallel: Parallel = Parallel.PARTITION
     received: dict[EventTypePartition, list[int]] = field(default_factory=lambda: defaultdict(list))
-    accepted: dict[EventTypePartition, int] = field(default_factory=lambda: defaultdict(lambda: -1))
+    accepted: set[Event] = field(default_factory=set)
     committed: dict[EventTypePartition, int] = field(default_factory=lambda: defaultdict(lambda: -1))
+    ahead: dict[EventTypePartition, set[int]] = field(default_factory=lambda: defaultdict(set))
     taken: dict[EventTypePartition, int] = field(default_factory=lambda: defaultdict(lambda: -1))
-    parked: set[tuple[EventTypePartition, int]] = field(default_factory=set)
+    parked: set[Event] = field(default_factory=set)
     bodies_by_id: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
     in_flight: list[Attempt] = field(default_factory=list)
     commits: list[CommitDelivered] = field(default_factory=list)
     # What was answered with success, as far as the session knows, and whether a commit failed.
-    known_delivered: dict[EventTypePartition, int] = field(default_factory=lambda: defaultdict(lambda: -1))
+    known_delivered: set[Event] = field(default_factory=set)
     has_lost_commit: bool = False
     streams: int = 0
     kills: int = 0
+    most_in_flight: int = 0
     # For how long nobody reaches the sink, from its first call; and when it was called.
     outage_seconds: float = 0.0
     down_until: float = -1.0
@@ -68,7 +78,12 @@ class SinkWorld:
             batch_limit=rng.choice((1, 2, 7, 100)),
             max_in_flight=rng.choice((1, 2, 5)),
             max_event_attempts=rng.choice((2, 3)) if self.has_policy else None,
+            parallel=self.parallel,
         )
+        names = (None, "k", "l", "m", "n", "o")
+        self.keys = {
+            (each, offset): rng.choice(names) for each in self.partitions for offset in range(self.event_count)
+        }
         # A sink that fails at random is not to make the broker believe that an event is to blame.
         self.fault_rate = 0.0 if self.has_policy else 0.3
         self.says_what_failed = rng.random() < 0.5
@@ -80,9 +95,25 @@ class SinkWorld:
         self.session = DeliverySession(self.limits, self.rng.random)
         self.in_flight.clear()
         self.commits.clear()
+        for each in self.partitions:
+            # Events that need no delivery are committed by the stream itself.
+            while self.is_consumed((each, self.committed[each] + 1)):
+                self.committed[each] += 1
         self.taken = defaultdict(lambda: -1, self.committed)
-        self.known_delivered = defaultdict(lambda: -1, self.committed)
+        self.known_delivered = set()
         self.has_lost_commit = False
+
+    def is_consumed(self, event: Event) -> bool:
+        partition, offset = event
+        return offset <= self.committed[partition] or offset in self.ahead[partition] or event in self.parked
+
+    def follows(self, event: Event) -> list[Event]:
+        """The events that have to come before it."""
+        partition, offset = event
+        earlier = [(partition, each) for each in range(offset)]
+        if self.parallel is Parallel.PARTITION:
+            return earlier
+        return [each for each in earlier if self.keys[each] == self.keys[event]]
 
     def run(self) -> None:
         for _ in range(MAX_STEPS):
@@ -92,7 +123,7 @@ class SinkWorld:
         raise AssertionError(f"seed {self.seed}: no end: {dict(self.committed)}")
 
     def is_done(self) -> bool:
-        return all(self.committed[each] == self.event_count - 1 for each in self.partitions)
+        return all(self.is_consumed((each, offset)) for each in self.partitions for offset in range(self.event_count))
 
     def step(self) -> None:
         """One thing that can happen, at random."""
@@ -111,6 +142,10 @@ class SinkWorld:
         """The process is killed, and another begins where the commits are; or it ends in order, and settles first."""
         if self.rng.random() < 0.5:
             self.kills += 1
+            for each in self.commits:
+                # Nobody learns what became of it.
+                if self.rng.random() < 0.5:
+                    self.commit(each)
             self.begin_stream()
         else:
             self.carry_out(self.session.stop(self.now))
@@ -118,14 +153,17 @@ class SinkWorld:
     def feed(self) -> None:
         partition = self.rng.choice(self.partitions)
         start = self.taken[partition] + 1
-        count = min(self.rng.choice((1, 1, 3, 20)), self.event_count - start)
-        while count > 0 and (partition, start) in self.parked:
-            start, count = start + 1, count - 1
-        while count > 0 and any((partition, start + each) in self.parked for each in range(count)):
-            count -= 1
-        if count > 0:
-            self.taken[partition] = start + count - 1
-            self.carry_out(self.session.receive(partition, [some_events(count, start=start)], self.now))
+        end = min(start + self.rng.choice((1, 1, 3, 20)), self.event_count)
+        if end == start:
+            return
+        self.taken[partition] = end - 1
+        wanted = [each for each in range(start, end) if not self.is_consumed((partition, each))]
+        runs = [self.a_run(partition, list(group)) for group in neighbours(wanted)]
+        self.carry_out(self.session.receive(partition, runs, self.now))
+
+    def a_run(self, partition: EventTypePartition, offsets: list[int]) -> EventRun:
+        records = [Record(str(each).encode(), self.keys[partition, each]) for each in offsets]
+        return a_chunk(*records, start=offsets[0]).run_from_offset(offsets[0])
 
     def pass_time(self) -> None:
         longest = 60 if self.outage_seconds else 5000
@@ -136,8 +174,7 @@ class SinkWorld:
         attempt = self.in_flight.pop(self.rng.randrange(len(self.in_flight)))
         delivered = attempt.batch.count if attempt.answer.status in (200, 204) else attempt.answer.delivered
         if delivered:
-            offsets = [int(value) for value in values(attempt.batch.runs)]
-            self.known_delivered[attempt.batch.partition] = offsets[delivered - 1]
+            self.known_delivered.update(events_of(attempt.batch)[:delivered])
         self.carry_out(self.session.handle_answer(attempt.number, attempt.answer, self.now))
         if self.rng.random() < 0.2:
             # Doubled, and late: the attempt has ended.
@@ -147,28 +184,34 @@ class SinkWorld:
         commit = self.commits.pop(self.rng.randrange(len(self.commits)))
         is_committed = self.rng.random() > 0.02
         if is_committed:
-            self.commit(commit.partition, commit.position.offset)
+            self.commit(commit)
         self.has_lost_commit |= not is_committed
         self.carry_out(self.session.end_commit(commit.partition, self.now, is_committed=is_committed))
 
-    def commit(self, partition: EventTypePartition, offset: int) -> None:
-        assert offset <= self.accepted[partition], f"seed {self.seed}: committed before it was accepted"
+    def commit(self, commit: CommitDelivered) -> None:
+        partition, offset = commit.partition, commit.position.offset
+        ahead = {each for found in commit.done_ahead for each in range(found.first, found.last + 1)}
+        for each in (*range(offset + 1), *ahead):
+            event = partition, each
+            assert event in self.accepted | self.parked, f"seed {self.seed}: committed before it was accepted"
         self.committed[partition] = max(self.committed[partition], offset)
+        self.ahead[partition] |= ahead
         while (partition, self.committed[partition] + 1) in self.parked:
             self.committed[partition] += 1
 
     def end_stream(self) -> None:
         """The next stream gives up the event that was found, which is the next one of its partition."""
         if not self.has_lost_commit:
-            for partition, offset in self.known_delivered.items():
-                assert self.committed[partition] >= offset, f"seed {self.seed}: settled before all was committed"
+            missing = [each for each in self.known_delivered if not self.is_consumed(each)]
+            assert not missing, f"seed {self.seed}: settled before all was committed"
         if self.session.given_up is not None:
             partition, position = self.session.given_up
-            assert (partition, position.offset) in self.poison, f"seed {self.seed}: a good event was given up"
-            assert self.committed[partition] == position.offset - 1, f"seed {self.seed}: another would be given up"
-            self.parked.add((partition, position.offset))
-            self.accepted[partition] = max(self.accepted[partition], position.offset)
-            self.committed[partition] = position.offset
+            event = partition, position.offset
+            assert event in self.poison, f"seed {self.seed}: a good event was given up"
+            before = all(self.is_consumed((partition, each)) for each in range(position.offset))
+            assert before, f"seed {self.seed}: another would be given up"
+            assert not self.is_consumed(event), f"seed {self.seed}: it was consumed"
+            self.parked.add(event)
         self.begin_stream()
 
     def carry_out(self, actions: Iterable[DeliveryAction]) -> None:
@@ -181,13 +224,19 @@ class SinkWorld:
     def begin_attempt(self, action: BeginAttempt) -> None:
         batch = action.batch
         assert self.session.state is DeliveryState.DELIVERING, f"seed {self.seed}: an attempt after the end"
-        assert all(each.batch.partition != batch.partition for each in self.in_flight), f"seed {self.seed}: two at once"
+        under_way = {self.order_of(event) for each in self.in_flight for event in events_of(each.batch)}
+        assert under_way.isdisjoint(map(self.order_of, events_of(batch))), f"seed {self.seed}: two at once"
         assert batch.count <= self.limits.batch_limit, f"seed {self.seed}: too many events"
         self.in_flight.append(Attempt(action.number, batch, self.ask_sink(batch)))
         assert len(self.in_flight) <= self.limits.max_in_flight, f"seed {self.seed}: too many at once"
+        self.most_in_flight = max(self.most_in_flight, len(self.in_flight))
         # An id means the same events, so that a receiver can leave out what it has.
         sent = tuple(values(batch.runs))
         assert self.bodies_by_id.setdefault(batch.id_for("s"), sent) == sent, f"seed {self.seed}: another body"
+
+    def order_of(self, event: Event) -> tuple[EventTypePartition, str | None]:
+        """What has to come one after the other."""
+        return event[0], self.keys[event] if self.parallel is Parallel.KEY else None
 
     def ask_sink(self, batch: DeliveryBatch) -> Answer:
         rng, partition = self.rng, batch.partition
@@ -222,9 +271,24 @@ class SinkWorld:
     def accept(self, partition: EventTypePartition, offsets: list[int]) -> None:
         """A sink may see an event again, but none that is committed, and never one before its predecessors."""
         for offset in offsets:
-            assert offset > self.committed[partition], f"seed {self.seed}: {offset} came again after its commit"
-            assert offset <= self.accepted[partition] + 1, f"seed {self.seed}: {offset} came out of order"
-            self.accepted[partition] = max(self.accepted[partition], offset)
-            while (partition, self.accepted[partition] + 1) in self.parked:
-                self.accepted[partition] += 1
+            event = partition, offset
+            assert not self.is_consumed(event), f"seed {self.seed}: {offset} came again after its commit"
+            missing = set(self.follows(event)) - self.accepted - self.parked
+            assert not missing, f"seed {self.seed}: {offset} came out of order"
+            self.accepted.add(event)
         self.received[partition] += offsets
+
+
+def events_of(batch: DeliveryBatch) -> list[Event]:
+    return [(batch.partition, int(value)) for value in values(batch.runs)]
+
+
+def neighbours(offsets: Iterable[int]) -> list[list[int]]:
+    """The offsets in groups that follow each other."""
+    groups: list[list[int]] = []
+    for each in offsets:
+        if groups and groups[-1][-1] + 1 == each:
+            groups[-1].append(each)
+        else:
+            groups.append([each])
+    return groups

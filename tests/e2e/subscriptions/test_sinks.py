@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
@@ -20,7 +21,7 @@ from tests.support import everything, kafka
 from tests.support.api import a_business_definition, an_authorization, create_event_type, problem
 from tests.support.http import check_against_description
 from tests.support.metrics import scrape, value
-from tests.support.parking import COUNT, PARKING, POLICY, a_keyed_definition, publish_events
+from tests.support.parking import COUNT, PARKING, POLICY, a_keyed_definition, parked_ids, publish_events
 from tests.support.patience import PATIENCE, until
 from tests.support.receiver import ON_LOOPBACK, ON_LOOPBACK_VARIABLES, Receiver, a_sink
 from tests.support.subscriptions import (
@@ -487,6 +488,73 @@ def test_partitions_are_delivered_beside_each_other(api, receiver):
         assert answer.status_code == 200, answer.text
     register(api, subscription, receiver, max_in_flight=2, batch_limit=1)
     assert {each["p"] for each in receiver.wait_for(9)} == {1, 2, 3}
+
+
+def a_keyed_subscription(api: httpx.Client, **fields: Any) -> tuple[dict[str, Any], str]:
+    """To one partition, whose events have keys."""
+    name = create_event_type(api, a_keyed_definition())["name"]
+    return create_subscription(api, name, read_from="begin", **fields), name
+
+
+def names(events: list[Any]) -> list[str]:
+    return [each["event"] for each in events]
+
+
+def test_by_key_one_partition_has_several_deliveries_at_once(api, receiver):
+    """They wait for each other here, so they have to come at the same time; those of a key do not. (X60)"""
+    subscription, name = a_keyed_subscription(api)
+    meeting = threading.Barrier(3)
+
+    def meet(_: list[Any]) -> int:
+        meeting.wait(PATIENCE)
+        return 204
+
+    receiver.decide = meet
+    publish_events(api, name, "a1", "a2", "b1", "c1", "b2", "c2")
+    register(api, subscription, receiver, parallel="key", max_in_flight=3, batch_limit=1)
+    delivered = names(receiver.wait_for(6))
+    assert [each for each in delivered if each[0] == "a"] == ["a1", "a2"]
+    assert api.get(path(subscription)).json()["parallel"] == "key"
+    until(lambda: cursors(api, subscription)[name, "0"] == offset_text(5))
+
+
+def test_by_key_a_failing_key_holds_up_no_other_and_nothing_is_delivered_again(api, receiver):
+    """Not after a pause either, when another stream begins at the event that is missing; a reset sends it again. (X61,
+    X62, X8)"""
+    subscription, name = a_keyed_subscription(api)
+    receiver.decide = lambda events: 500 if any(each["key"] == "a" for each in events) else 204
+    publish_events(api, name, "b1", "a1", "b2", "c1", "a2", "b3")
+    register(api, subscription, receiver, parallel="key", batch_limit=1)
+    assert sorted(names(receiver.wait_for(4))) == ["b1", "b2", "b3", "c1"]
+    until(lambda: cursors(api, subscription)[name, "0"] == offset_text(0))
+    until(lambda: deliveries(api, subscription).get("delivered_events") == 4)
+    assert api.post(path(subscription, "pause")).status_code == 204
+    until(
+        lambda: (
+            not api.get(f"/subscriptions/{subscription['id']}/stats").json()["items"][0]["partitions"][0]["stream_id"]
+        )
+    )
+    receiver.decide = lambda _: 204
+    assert api.post(path(subscription, "resume")).status_code == 204
+    assert names(receiver.wait_for(6))[4:] == ["a1", "a2"]
+    until(lambda: cursors(api, subscription)[name, "0"] == offset_text(5))
+    assert reset(api, subscription, a_cursor(name, offset=2)).status_code == 204
+    assert sorted(names(receiver.wait_for(9))[6:]) == ["a2", "b3", "c1"]
+
+
+def test_by_key_an_event_is_parked_with_its_key_and_sent_again(api, receiver):
+    """Others of its partition go on meanwhile, and do not come again when the parked ones do. (X16, X62)"""
+    subscription, name = a_keyed_subscription(api, annotations=PARKING)
+    receiver.decide = lambda events: 422 if any(each["event"] == "a1" for each in events) else 204
+    publish_events(api, name, "a1", "b1", "a2", "c1", "b2")
+    register(api, subscription, receiver, parallel="key", max_in_flight=2, batch_limit=1)
+    until(lambda: len(parked_ids(api, subscription)) == 2)
+    assert sorted(names(receiver.wait_for(3))) == ["b1", "b2", "c1"]
+    until(lambda: cursors(api, subscription)[name, "0"] == offset_text(4))
+    receiver.decide = lambda _: 204
+    answer = api.post(f"/subscriptions/{subscription['id']}/parked-events/redrive")
+    assert answer.status_code == 204, answer.text
+    assert names(receiver.wait_for(5))[3:] == ["a1", "a2"]
 
 
 def test_who_may_register_a_sink(tmp_path, receiver):

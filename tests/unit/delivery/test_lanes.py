@@ -12,26 +12,35 @@ from nakadi.delivery.lane_states import DeliveryState, LaneState
 from nakadi.delivery.lanes import (
     ATTEMPTS_BEFORE_HALVING,
     GONE_REASON,
-    MAX_BATCH_BYTES,
     MAX_COMMIT_WAIT_SECONDS,
+    MAX_LANES_ALONE,
     MAX_PAUSE_SECONDS,
     BeginAttempt,
     CommitDelivered,
     DeliveryLimits,
     DeliverySession,
     Lane,
+    PartitionDeliveries,
     pause_seconds,
 )
+from nakadi.delivery.queues import MAX_BATCH_BYTES
 from nakadi.model.event_type import Position
-from nakadi.model.subscription import EventTypePartition
-from tests.support.chunks import some_events, values
+from nakadi.model.events import Record
+from nakadi.model.sink import Parallel
+from nakadi.model.subscription import EventTypePartition, OffsetRange
+from tests.support.chunks import a_chunk, some_events, values
 from tests.support.sink_world import SinkWorld
 
 FIRST, SECOND = EventTypePartition("a", "0"), EventTypePartition("a", "1")
 
 
-def a_session(*, batch_limit=100, max_in_flight=1, max_event_attempts=None, share=1.0):
-    limits = DeliveryLimits(batch_limit=batch_limit, max_in_flight=max_in_flight, max_event_attempts=max_event_attempts)
+def a_session(*, batch_limit=100, max_in_flight=1, max_event_attempts=None, share=1.0, parallel=Parallel.PARTITION):
+    limits = DeliveryLimits(
+        batch_limit=batch_limit,
+        max_in_flight=max_in_flight,
+        max_event_attempts=max_event_attempts,
+        parallel=parallel,
+    )
     return DeliverySession(limits, lambda: share)
 
 
@@ -251,8 +260,8 @@ def test_an_answer_counts_once():
 
 
 def test_a_fact_without_a_place_is_an_error():
-    lane = Lane(FIRST)
-    assert lane.state is LaneState.EMPTY
+    lane = Lane(PartitionDeliveries(FIRST, Parallel.PARTITION), [some_events(1)])
+    assert lane.state is LaneState.READY
     with pytest.raises(UnexpectedFact):
         lane.see_that_it_is_due()
 
@@ -317,17 +326,122 @@ def test_a_sink_that_has_taken_in_a_part_and_asks_for_time_blames_no_event():
     assert values(second.batch.runs) == [b"2", b"3"]
 
 
+def keyed_events(*keys, start=0):
+    """Events whose values are their offsets, each with its key."""
+    records = [Record(str(start + index).encode(), key) for index, key in enumerate(keys)]
+    return a_chunk(*records, start=start).run_from_offset(start)
+
+
+def a_session_by_key(**limits):
+    return a_session(**{"batch_limit": 1, "max_in_flight": 3, "parallel": Parallel.KEY, **limits})
+
+
+def sent(actions):
+    return [values(each.batch.runs) for each in actions if isinstance(each, BeginAttempt)]
+
+
+def test_by_key_deliveries_of_a_partition_go_at_the_same_time_and_those_of_a_key_do_not():
+    """As many at once as may be in flight. Events without a key are in order, too. (X60)"""
+    session = a_session_by_key()
+    begun = session.receive(FIRST, [keyed_events("a", "a", None, "b", None, "c")], 0)
+    assert sent(begun) == [[b"0"], [b"2"], [b"3"]]
+    assert sent(session.handle_answer(begun[1].number, Answer(200), 0)) == [[b"4"]], "the first of its key by now"
+    assert sent(session.handle_answer(begun[0].number, Answer(200), 0)) == [[b"1"]]
+
+
+def test_by_key_a_batch_has_the_next_events_of_several_keys():
+    """What is in flight holds up only its own keys; a batch is in the order of the partition. (X10, X60)"""
+    session = a_session_by_key(batch_limit=3)
+    [first] = session.receive(FIRST, [keyed_events("a", "b")], 0)
+    [second] = session.receive(FIRST, [keyed_events("a", "c", "c", "d", start=2)], 0)
+    assert values(second.batch.runs) == [b"3", b"4", b"5"]
+    assert sent(session.handle_answer(first.number, Answer(200), 0)) == [[b"2"]]
+
+
+def test_by_key_other_events_between_the_same_two_are_another_batch():
+    """The first and the last do not say which are meant. (X12)"""
+    batches = []
+    for middle in ("b", "a"):
+        session = a_session_by_key(batch_limit=3)
+        session.receive(FIRST, [keyed_events("b")], 0)
+        [begun] = session.receive(FIRST, [keyed_events("a", middle, "a", start=1)], 0)
+        batches.append(begun.batch)
+    assert [values(each.runs) for each in batches] == [[b"1", b"3"], [b"1", b"2", b"3"]]
+    assert batches[0].id_for("s") != batches[1].id_for("s")
+
+
+def test_by_key_commits_move_up_to_the_first_event_that_is_missing():
+    """What is delivered behind it is committed beside it, so that nobody delivers it again. (X61)"""
+    session = a_session_by_key()
+    begun = session.receive(FIRST, [keyed_events("a", "b", "c", start=5)], 0)
+    [commit] = session.handle_answer(begun[2].number, Answer(200), 0)
+    assert commit == CommitDelivered(FIRST, Position(1, 4), (OffsetRange(1, 7, 7),))
+    session.handle_answer(begun[1].number, Answer(200), 1)
+    [commit] = session.end_commit(FIRST, 1, is_committed=True)
+    assert commit == CommitDelivered(FIRST, Position(1, 4), (OffsetRange(1, 6, 7),))
+    session.end_commit(FIRST, 1, is_committed=True)
+    [commit] = session.handle_answer(begun[0].number, Answer(200), 2)
+    assert commit == CommitDelivered(FIRST, Position(1, 7), ())
+
+
+def test_by_key_a_failing_event_holds_up_its_key_alone():
+    """Without a policy it is tried for ever, and everything else goes on, its former batch included. (X17, X62)"""
+    session = a_session_by_key(batch_limit=4, max_in_flight=1)
+    receiver = Receiver(session, poison=[1])
+    receiver.work(session.receive(FIRST, [keyed_events("a", "b", "c", "b", "d", "e")], 0), times=200)
+    delivered = {each for batch in receiver.tried if 1 not in batch for each in batch}
+    assert delivered == {0, 2, 4, 5}
+    assert receiver.tried[-1] == [1]
+    assert receiver.committed[-1] == 0
+    receiver.poison.clear()
+    receiver.work([])
+    assert receiver.committed[-1] == 5
+
+
+def test_by_key_an_event_is_given_up_once_all_before_it_are_delivered():
+    """The next stream takes the first event that is not consumed for it. (X16, X62)"""
+    session = a_session_by_key(max_in_flight=2, max_event_attempts=1)
+    slow, failing = session.receive(FIRST, [keyed_events("a", "b")], 0)
+    session.handle_answer(failing.number, Answer(500), 0)
+    assert session.given_up is None
+    assert session.state is DeliveryState.DELIVERING
+    [commit] = session.handle_answer(slow.number, Answer(200), 1)
+    assert session.given_up == (FIRST, Position(1, 1))
+    assert commit == CommitDelivered(FIRST, Position(1, 0), ())
+
+
+def test_by_key_a_sink_that_fails_at_everything_is_not_sent_everything():
+    """Single events that fail hold up no slot, but only so many are tried at a time. (X62)"""
+    session = a_session_by_key(max_in_flight=5, share=0.0)
+    waiting = [*session.receive(FIRST, [keyed_events(*map(str, range(300)))], 0)]
+    tried = set()
+    for now in range(1000):
+        if not waiting:
+            waiting += session.tick(now)
+            continue
+        attempt = waiting.pop(0)
+        tried.update(values(attempt.batch.runs))
+        waiting += session.handle_answer(attempt.number, Answer(500), now)
+    assert MAX_LANES_ALONE <= len(tried) <= MAX_LANES_ALONE + 5
+
+
+BY_KEY_OR_NOT = pytest.mark.parametrize("parallel", Parallel)
+
+
+@BY_KEY_OR_NOT
 @pytest.mark.parametrize("seed", range(60))
-def test_a_sink_that_loses_doubles_and_delays_answers_gets_everything_in_order(seed):
+def test_a_sink_that_loses_doubles_and_delays_answers_gets_everything_in_order(seed, parallel):
     """Nothing is lost, nothing overtakes, nothing is committed that was not accepted, and nothing comes again after its
-    commit; processes that end settle first, and those that are killed do not. (X11, X12, X17, X30, X32, X33)"""
-    SinkWorld(seed, has_policy=False).run()
+    commit; processes that end settle first, and those that are killed do not. (X11, X12, X17, X30, X32, X33, X60, X61)
+    """
+    SinkWorld(seed, has_policy=False, parallel=parallel).run()
 
 
+@BY_KEY_OR_NOT
 @pytest.mark.parametrize("seed", range(60))
-def test_only_events_that_the_sink_fails_at_are_given_up(seed):
-    """Every other event is delivered, in order. (X11, X15, X16)"""
-    world = SinkWorld(seed)
+def test_only_events_that_the_sink_fails_at_are_given_up(seed, parallel):
+    """Every other event is delivered, in order. (X11, X15, X16, X62)"""
+    world = SinkWorld(seed, parallel=parallel)
     world.run()
     assert world.parked == world.poison
 
@@ -351,3 +465,11 @@ def test_worlds_have_processes_that_are_killed():
     for each in worlds:
         each.run()
     assert sum(each.kills for each in worlds) > 5
+
+
+def test_worlds_have_more_deliveries_at_once_than_partitions():
+    """As above. (X60)"""
+    worlds = [SinkWorld(seed, partition_count=1, parallel=Parallel.KEY) for seed in range(10)]
+    for each in worlds:
+        each.run()
+    assert max(each.most_in_flight for each in worlds) > 2

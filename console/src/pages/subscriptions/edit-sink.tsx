@@ -51,7 +51,13 @@ export function EditSink({ subscription, sink, onStored, onClose }: {
         </Labelled>
         {number("batch_limit", "Events in a batch, at most", sink?.batch_limit ?? 100, "1 to 1,000. The broker does not wait for a full batch.")}
         {number("timeout_seconds", "Timeout in seconds", sink?.timeout_seconds ?? 30, "1 to 60")}
-        {number("max_in_flight", "Deliveries at once", sink?.max_in_flight ?? 1, "1 to 100, each for another partition")}
+        {number("max_in_flight", "Deliveries at once", sink?.max_in_flight ?? 1, "1 to 100")}
+        <Labelled text="Order" hint="Deliveries at once are of different partitions, or of different keys.">
+          <select name="parallel" value={sink?.parallel ?? "partition"}>
+            <option value="partition">Of each partition</option>
+            <option value="key">Of each key</option>
+          </select>
+        </Labelled>
         <Labelled text="Headers" hint={hidden.length
           ? `One a line, such as Authorization: Bearer 4711. Their values are not shown: name them again, or they are removed (${hidden.join(", ")}).`
           : "One a line, such as Authorization: Bearer 4711"}>
@@ -76,6 +82,7 @@ function draftFrom(form: FormData): Draft {
     batch_limit: Number(text("batch_limit")),
     timeout_seconds: Number(text("timeout_seconds")),
     max_in_flight: Number(text("max_in_flight")),
+    parallel: text("parallel") as NonNullable<Draft["parallel"]>,
     headers: headersFrom(text("headers")),
   };
 }

@@ -112,7 +112,7 @@ function Delivering({ subscription, sink, again, reload, edit, show }: Actions &
         <button type="button" class="danger" onClick={() => setAsking("remove")}>Remove…</button>
       </div>
       {failure && sink.state === "active" && (
-        <Failing subscription={subscription} failure={failure} nextAt={deliveries?.next_attempt_at} again={again}
+        <Failing subscription={subscription} failure={failure} mayBeAhead={sink.parallel === "key"} nextAt={deliveries?.next_attempt_at} again={again}
           retry={() => resume("The sink gets it at once")} />
       )}
       <section class="card" aria-label="The sink">
@@ -122,6 +122,7 @@ function Delivering({ subscription, sink, again, reload, edit, show }: Actions &
           ["Format", sink.format === "cloudevents" ? "CloudEvents" : "batches as in a stream"],
           ["Headers", Object.keys(sink.headers).join(", ")],
           ["Batches", `up to ${plural(sink.batch_limit, "event")}, ${sink.max_in_flight} at once`],
+          ["Order", sink.parallel === "key" ? "of each key" : "of each partition"],
           ["Timeout", plural(sink.timeout_seconds, "second")],
           ...(deliveries ? figures(deliveries) : []),
         ]} />
@@ -191,9 +192,11 @@ function Offset({ attempt: { event_type, partition }, offset }: { attempt: Attem
   return <a class="mono" href={href(["event-types", event_type, "events", partition, offset])}>{offset}</a>;
 }
 
-function Failing({ subscription, failure, nextAt, retry, again }: {
+function Failing({ subscription, failure, mayBeAhead, nextAt, retry, again }: {
   subscription: Subscription;
   failure: Attempt;
+  /** Whether events before it may not be delivered yet: then the cursor cannot be set behind it. */
+  mayBeAhead: boolean;
   nextAt: string | null | undefined;
   retry: () => void;
   again: () => void;
@@ -220,7 +223,7 @@ function Failing({ subscription, failure, nextAt, retry, again }: {
       ]} />
       <div class="actions">
         <button type="button" onClick={retry}>Try now</button>
-        {failure.events === 1 && <button type="button" class="danger" onClick={() => setSkipping(true)}>Skip the event…</button>}
+        {failure.events === 1 && !mayBeAhead && <button type="button" class="danger" onClick={() => setSkipping(true)}>Skip the event…</button>}
       </div>
       {skipping && (
         <ConfirmByName name={partition} title="Skip the event" action="Skip" onConfirm={skip} onClose={() => setSkipping(false)}>

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.model.events import Record
-from nakadi.model.subscription import CommittedOffset
+from nakadi.model.subscription import CommittedOffset, OffsetRange
 from nakadi.subscriptions.stream.actions import (
     MAX_SECONDS_BETWEEN_LINES,
     AutoCommit,
@@ -485,3 +485,18 @@ def test_an_idle_stream_is_not_woken_between_keep_alives():
     """An idle stream has nothing to do between its keep-alives. (S232)"""
     table = SessionHarness(0, flush_seconds=24)
     assert table.session.next_tick_at() == 24
+
+
+def test_what_was_done_ahead_is_not_sent_again():
+    """It counts as consumed as soon as everything before it is. (X61)"""
+    table = SessionHarness(batch_limit=1, max_uncommitted_events=100, flush_seconds=600)
+    done = (OffsetRange(1, 0, 0), OffsetRange(1, 3, 4), OffsetRange(1, 6, 6))
+    table.offsets[a_place(0)] = CommittedOffset(at(1), None, A_MOMENT, done)
+    table.change(entry(0, ME))
+    table.arrive(some_events(3, start=2))
+    table.arrive(some_events(4, start=5))
+    assert table.take_messages() == [f"0:2-2 {STARTED}", "0:5-5", "0:7-7", "0:8-8"]
+    table.take_calls()
+    table.commit(2)
+    table.wait(5)
+    assert table.take_calls() == [AutoCommit({a_place(0): at(4)})]

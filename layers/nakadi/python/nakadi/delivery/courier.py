@@ -41,7 +41,7 @@ from nakadi.delivery.senders import Attempt, Sender
 from nakadi.model.authorization import Subject
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Outcome, Unavailable
-from nakadi.model.sink import DeliveryReport, EndedAttempt, Sink, SinkSecrets, SinkType
+from nakadi.model.sink import DeliveryReport, EndedAttempt, Parallel, Sink, SinkSecrets, SinkType
 from nakadi.model.subscription import CommitResult, EventTypePartition
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import CommitResultByPartition, Coordination
@@ -67,6 +67,9 @@ COMMIT_SECONDS = 3600.0 * 24 * 365
 MAX_BATCHES_AT_HAND, MIN_BATCHES_AT_HAND = 8, 2
 ENOUGH_EVENTS_AT_HAND = 800
 MIN_EVENTS_AT_HAND = 32
+
+# A key that the sink fails at holds up the others only behind so many events.
+EVENTS_AT_HAND_BY_KEY = 1000
 
 MIN_REOPENING_SECONDS = 0.2
 MAX_REOPENING_SECONDS = 5.0
@@ -102,10 +105,11 @@ class CourierParts(Struct, frozen=True, kw_only=True):
     pick_share: Callable[[], float] = random.random
 
 
-def events_at_hand(batch_limit: int) -> int:
+def events_at_hand(batch_limit: int, parallel: Parallel) -> int:
     """How many events of a partition the stream hands over before they are committed."""
     many = min(MAX_BATCHES_AT_HAND * batch_limit, ENOUGH_EVENTS_AT_HAND)
-    return max(many, MIN_BATCHES_AT_HAND * batch_limit, MIN_EVENTS_AT_HAND)
+    least = MIN_EVENTS_AT_HAND if parallel is Parallel.PARTITION else EVENTS_AT_HAND_BY_KEY
+    return max(many, MIN_BATCHES_AT_HAND * batch_limit, least)
 
 
 def limits_of_sink(sink: Sink) -> SubscriptionStreamLimits:
@@ -113,7 +117,7 @@ def limits_of_sink(sink: Sink) -> SubscriptionStreamLimits:
         # The lanes cut batches for the sink; the stream passes on what it has, in as few pieces as it can.
         batch_limit=max(sink.batch_limit, MIN_EVENTS_AT_HAND),
         max_uncommitted_events=2**31,
-        max_uncommitted_per_partition=events_at_hand(sink.batch_limit),
+        max_uncommitted_per_partition=events_at_hand(sink.batch_limit, sink.parallel),
         sends_at_once=True,
         flush_seconds=STREAM_SECONDS,
         stream_seconds=STREAM_SECONDS,
@@ -324,6 +328,7 @@ class Delivery:
                 batch_limit=sink.batch_limit,
                 max_in_flight=sink.max_in_flight,
                 max_event_attempts=None if policy is None else policy.max_failed_streams,
+                parallel=sink.parallel,
             ),
             parts.pick_share,
         )
@@ -450,6 +455,7 @@ class Delivery:
 
     def _begin_commit(self, action: CommitDelivered, attempts_left: int) -> None:
         positions = {action.partition: action.position}
+        ahead = {action.partition: action.done_ahead} if action.done_ahead else None
         thread = threading.get_ident()
 
         def done(result: CommitResultByPartition | Exception) -> None:
@@ -461,7 +467,8 @@ class Delivery:
                 self._loop.call_soon_threadsafe(self._end_commit, action, attempts_left - 1, result)
 
         commit = self._parts.coordination.commit
-        begin_task(commit(self._sink.subscription_id, self._joined.id, positions, self._parts.clock.now()), done)
+        now = self._parts.clock.now()
+        begin_task(commit(self._sink.subscription_id, self._joined.id, positions, now, ahead), done)
 
     def _end_commit(
         self, action: CommitDelivered, attempts_left: int, result: CommitResultByPartition | Exception

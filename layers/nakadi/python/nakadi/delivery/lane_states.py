@@ -11,20 +11,20 @@ from nakadi.common.states import Transitions
 
 
 class LaneState(Enum):
-    """What becomes of the events of one partition; at most one attempt at a time is under way."""
+    """What becomes of one batch; at most one attempt at a time is under way."""
 
-    EMPTY = "empty"
     READY = "ready"
-    """Events wait for an attempt."""
+    """It waits for its turn."""
     SENDING = "sending"
     WAITING = "waiting"
     """An attempt failed, and the next has its time."""
     BLOCKED = "blocked"
     """The event was found that the sink fails at; the subscription's policy says what becomes of it."""
+    ENDED = "ended"
+    """What was not delivered is back in the queue."""
 
 
 class LaneFact(Enum):
-    RECEIVED = "received"
     BEGUN = "begun"
     DELIVERED = "delivered"
     FAILED = "failed"
@@ -52,10 +52,8 @@ class DeliveryFact(Enum):
 def _lane_table() -> Transitions[LaneState, LaneFact]:
     state, fact = LaneState, LaneFact
     return {
-        (state.EMPTY, fact.RECEIVED): (state.READY,),
-        **{(each, fact.RECEIVED): (each,) for each in state if each is not state.EMPTY},
         (state.READY, fact.BEGUN): (state.SENDING,),
-        (state.SENDING, fact.DELIVERED): (state.EMPTY, state.READY),
+        (state.SENDING, fact.DELIVERED): (state.READY, state.ENDED),
         (state.SENDING, fact.FAILED): (state.WAITING,),
         (state.SENDING, fact.FOUND): (state.BLOCKED,),
         (state.WAITING, fact.DUE): (state.READY,),

@@ -1,25 +1,26 @@
 """The deliveries of one stream of a sink: which events go into a batch, and what follows from the answer.
 
 It never waits, and knows no clock, no store and no network: facts come in as method calls, and each returns the actions
-that follow. Each partition has a lane, in which at most one batch is under way, so that the order of a partition is
-kept. A lane that fails holds up no other.
+that follow. A batch goes through its attempts in a lane. The queue of its partition (`queues.py`) says which events may
+be in lanes at the same time: those of one batch, or those of different keys. So the order of a partition, or of a key,
+is kept, and a lane that fails holds up only what has to follow it.
 
 A batch that failed is tried again as it was, under the same id, after a pause that grows. If the sink fails at it again
 and again, the lane looks for the event behind that: it sends halves, of which one fails, until a single event is left.
-What becomes of that one is the policy of the subscription: if it names a number of attempts, the deliveries settle, and
-the next stream gives the event up; otherwise the lane goes on trying it. Only answers count against an event: a sink
-that cannot be reached, or asks for time, is waited for.
+That one goes on alone, and the rest is back in the queue. What becomes of it is the policy of the subscription: if that
+names a number of attempts, the deliveries settle, and the next stream gives the event up; otherwise the lane goes on
+trying it. Only answers count against an event: a sink that cannot be reached, or asks for time, is waited for.
 
-A lane has one commit under way at most, and what is delivered meanwhile shares the next one. While batches of the lane
-go out one after the other, commits are some milliseconds apart: they cost about as much as the deliveries. A lane that
-has nothing to send, or has failed, commits at once.
+A partition has one commit under way at most, and what is delivered meanwhile shares the next one. While batches of the
+partition go out one after the other, commits are some milliseconds apart: they cost about as much as the deliveries. A
+partition that has nothing to send, or has failed, commits at once.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
 from msgspec import Struct
@@ -34,8 +35,10 @@ from nakadi.delivery.lane_states import (
     LaneFact,
     LaneState,
 )
+from nakadi.delivery.queues import DeliveryQueue, InOrderQueue, KeyedQueue, Runs, split_runs
 from nakadi.model.event_type import Position
-from nakadi.model.subscription import EventTypePartition
+from nakadi.model.sink import Parallel
+from nakadi.model.subscription import EventTypePartition, OffsetRange
 from nakadi.streaming.chunks import EventRun
 
 ATTEMPTS_BEFORE_HALVING = 4
@@ -44,16 +47,20 @@ ATTEMPTS_BEFORE_HALVING = 4
 MIN_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 60.0
 
-# How long a commit may wait while its lane goes on: what a killed process has delivered meanwhile is delivered twice.
+# How long a commit may wait while others follow: what a killed process has delivered meanwhile is delivered twice.
 MAX_COMMIT_WAIT_SECONDS = 0.005
 
-# About how long a body may be that has more than one event.
-MAX_BATCH_BYTES = 1_000_000
+MAX_LANES_ALONE = 100
+"""How many events of a partition may be tried alone, while others go on: a sink that fails at more fails at all."""
 
 GONE_REASON = "the sink answered 410"
 
 PickShare = Callable[[], float]
 """Picks a number from 0 up to, not including, 1."""
+
+NewQueue = Callable[[], DeliveryQueue]
+
+QUEUES: dict[Parallel, NewQueue] = {Parallel.PARTITION: InOrderQueue, Parallel.KEY: KeyedQueue}
 
 
 class DeliveryLimits(Struct, frozen=True, kw_only=True):
@@ -62,19 +69,21 @@ class DeliveryLimits(Struct, frozen=True, kw_only=True):
     batch_limit: int
     max_in_flight: int
     max_event_attempts: int | None
+    parallel: Parallel = Parallel.PARTITION
 
 
 class DeliveryBatch(Struct, frozen=True):
-    """Consecutive events of a partition; `attempt` counts from 1."""
+    """Events of a partition in their order; `attempt` counts from 1. They follow each other, unless they are there by
+    their keys: then others lie between them."""
 
     partition: EventTypePartition
     runs: tuple[EventRun, ...]
     attempt: int
+    by_key: bool = False
 
     @property
     def first(self) -> Position:
-        run = self.runs[0]
-        return Position(run.chunk.order, run.chunk.offset_at(run.first))
+        return self.runs[0].position_at(0)
 
     @property
     def last(self) -> Position:
@@ -86,8 +95,15 @@ class DeliveryBatch(Struct, frozen=True):
 
     def id_for(self, subscription_id: str) -> str:
         """The same for the same events, however often and by whichever process they are sent."""
-        names = f"{subscription_id}/{self.partition.event_type}/{self.partition.partition}/{self.first}/{self.last}"
+        positions: Iterable[Position] = (self.first, self.last)
+        if self.by_key:
+            positions = (run.position_at(index) for run in self.runs for index in range(run.count))
+        names = "/".join((subscription_id, *self.partition_names, *map(str, positions)))
         return f"msg_{hashlib.sha256(names.encode()).hexdigest()[:32]}"
+
+    @property
+    def partition_names(self) -> tuple[str, str]:
+        return self.partition.event_type, self.partition.partition
 
 
 class BeginAttempt(Struct, frozen=True):
@@ -98,98 +114,76 @@ class BeginAttempt(Struct, frozen=True):
 
 
 class CommitDelivered(Struct, frozen=True):
-    """Commit a position, and call `end_commit` for its partition, whatever came of it."""
+    """Commit a position, and what is done ahead of it, and call `end_commit` for the partition, whatever came of it."""
 
     partition: EventTypePartition
     position: Position
+    done_ahead: tuple[OffsetRange, ...] = ()
 
 
 DeliveryAction = BeginAttempt | CommitDelivered
 
 
 class Lane:
-    """What of one partition waits, and what is under way."""
+    """The attempts of one batch, until it is delivered, or its events go back to the queue."""
 
-    __slots__ = (
-        *("_count", "_last_commit_at", "_runs", "batch", "commit_due_at", "delivered", "due_at", "failures"),
-        *("is_committing", "partition", "state", "suspects", "tries"),
-    )
+    __slots__ = ("batch", "due_at", "failures", "is_alone", "of", "rest", "state", "suspects", "tries")
 
-    def __init__(self, partition: EventTypePartition) -> None:
-        self.partition = partition
-        self.state = LaneState.EMPTY
-        # What is being sent, or is to be sent again as it is.
+    def __init__(self, of: PartitionDeliveries, runs: Runs) -> None:
+        self.of = of
+        self.state = LaneState.READY
+        # What is being sent, or is to be sent again as it is; and what is to be sent behind it.
         self.batch: DeliveryBatch | None = None
+        self.rest: Runs = runs
         self.due_at = inf
         # Attempts that failed since the last delivery, and those of them for which events may be to blame.
         self.tries = 0
         self.failures = 0
         # How many of the next events are known to have one among them that the sink fails at.
         self.suspects = 0
-        # What waits for the next commit: up to where, and until when at most.
-        self.delivered: Position | None = None
-        self.commit_due_at = inf
-        self.is_committing = False
-        self._last_commit_at = -inf
-        self._runs: deque[EventRun] = deque()
-        self._count = 0
+        # Whether the sink fails at its only event.
+        self.is_alone = False
 
-    def receive(self, runs: Sequence[EventRun]) -> None:
-        self._runs.extend(runs)
-        self._count += sum(run.count for run in runs)
-        self._enter_state_after(LaneFact.RECEIVED)
-
-    def begin(self, batch_limit: int) -> DeliveryBatch:
+    def begin(self) -> DeliveryBatch:
         """The next attempt: a batch that failed is sent again unchanged, so that its id means the same events."""
-        if self.batch is None:
-            runs = self._take_runs(max(1, self.suspects // 2) if self.suspects else batch_limit)
-            self.batch = DeliveryBatch(self.partition, runs, 1)
+        of, before = self.of, self.batch
+        if before is None:
+            runs, self.rest = split_runs(self.rest, max(1, self.suspects // 2)) if self.suspects else (self.rest, ())
+            self.batch = DeliveryBatch(of.partition, tuple(runs), 1, of.is_keyed)
         else:
-            self.batch = DeliveryBatch(self.partition, self.batch.runs, self.batch.attempt + 1)
+            self.batch = DeliveryBatch(of.partition, before.runs, before.attempt + 1, of.is_keyed)
         self._enter_state_after(LaneFact.BEGUN)
         return self.batch
 
-    def end_delivered(self) -> None:
-        """The batch is delivered, and is to be committed."""
-        batch = self._require_batch()
-        self.delivered = batch.last
-        self.commit_due_at = self._last_commit_at + MAX_COMMIT_WAIT_SECONDS
+    def end_delivered(self) -> Runs:
+        """The batch is delivered: its events."""
+        batch = self.require_batch()
         self.suspects = max(0, self.suspects - batch.count)
         self.tries = self.failures = 0
         self.batch = None
         self._enter_state_after(LaneFact.DELIVERED)
+        return batch.runs
 
-    def take_commit(self, now: float, *, at_once: bool) -> Position | None:
-        """The position to commit now, if there is one, and its time has come."""
-        if self.delivered is None or self.is_committing:
-            return None
-        goes_on = self.state in (LaneState.READY, LaneState.SENDING)
-        if goes_on and not at_once and now < self.commit_due_at:
-            return None
-        position, self.delivered = self.delivered, None
-        self.commit_due_at, self._last_commit_at, self.is_committing = inf, now, True
-        return position
-
-    def end_partly_delivered(self, delivered: int, *, is_blamed: bool, due_at: Callable[[int], float]) -> None:
-        """The first events are delivered, and are to be committed; the next one was not.
+    def end_partly_delivered(self, delivered: int, *, is_blamed: bool, due_at: Callable[[int], float]) -> Runs:
+        """The first events are delivered, and the next one was not: those that are.
 
         If the sink failed at that one, it goes by itself next. What came before does not count as an attempt of it.
         """
-        batch = self._require_batch()
-        head, rest = _split_runs(batch.runs, delivered)
-        self._put_back(rest)
+        batch = self.require_batch()
+        head, rest = split_runs(batch.runs, delivered)
+        self.rest, self.batch = (*rest, *self.rest), None
         self.suspects, self.tries, self.failures = int(is_blamed), 1, 0
         self.due_at = due_at(self.tries)
-        if head:
-            self.delivered = head[-1].end
-            self.commit_due_at = self._last_commit_at + MAX_COMMIT_WAIT_SECONDS
         self._enter_state_after(LaneFact.FAILED)
+        return head
 
     def end_failed(self, *, is_blamed: bool, due_at: Callable[[int], float], max_event_attempts: int | None) -> None:
         """The batch was not delivered. `due_at` says when the attempt after so many tries has its time."""
-        batch = self._require_batch()
+        batch = self.require_batch()
         self.tries += 1
         self.failures += is_blamed
+        if is_blamed and batch.count == 1:
+            self.is_alone, self.suspects = True, 1
         if is_blamed and batch.count == 1 and self.failures >= (max_event_attempts or inf):
             self._enter_state_after(LaneFact.FOUND)
             return
@@ -202,62 +196,92 @@ class Lane:
         self.due_at = inf
         self._enter_state_after(LaneFact.DUE)
 
-    def _halve(self, batch: DeliveryBatch) -> None:
-        """Send fewer events next time. That is no new try of them: the pauses begin again."""
-        self.suspects = batch.count
-        self._put_back(batch.runs)
-        self.tries = self.failures = 0
+    def take_surplus(self) -> Runs:
+        """What need not stay in the lane: everything behind an event that is alone."""
+        if not self.is_alone and self.state is not LaneState.ENDED:
+            return ()
+        surplus, self.rest = self.rest, ()
+        return surplus
 
-    def _put_back(self, runs: Sequence[EventRun]) -> None:
-        self._runs.extendleft(reversed(runs))
-        self._count += sum(run.count for run in runs)
-        self.batch = None
-
-    def _take_runs(self, count: int) -> tuple[EventRun, ...]:
-        taken: list[EventRun] = []
-        missing, size = min(count, self._count), 0
-        while missing:
-            run = self._runs.popleft()
-            wanted = min(run.count, missing, _events_within(run, MAX_BATCH_BYTES - size))
-            if not wanted and taken:
-                self._runs.appendleft(run)
-                break
-            if (wanted := max(wanted, 1)) < run.count:
-                run, rest = run.split(wanted)
-                self._runs.appendleft(rest)
-            taken.append(run)
-            missing -= run.count
-            size += run.size
-        self._count -= sum(run.count for run in taken)
-        return tuple(taken)
-
-    def _require_batch(self) -> DeliveryBatch:
+    def require_batch(self) -> DeliveryBatch:
         assert self.batch is not None, self.state
         return self.batch
 
+    def _halve(self, batch: DeliveryBatch) -> None:
+        """Send fewer events next time. That is no new try of them: the pauses begin again."""
+        self.suspects = batch.count
+        self.rest, self.batch = (*batch.runs, *self.rest), None
+        self.tries = self.failures = 0
+
     def _enter_state_after(self, fact: LaneFact) -> None:
         following = following_states(LANE_TRANSITIONS, self.state, fact)
-        self.state = following[0] if len(following) == 1 else (LaneState.READY if self._count else LaneState.EMPTY)
+        self.state = following[0] if len(following) == 1 or self.suspects else following[-1]
 
 
-def _split_runs(runs: Sequence[EventRun], count: int) -> tuple[Sequence[EventRun], Sequence[EventRun]]:
-    """The first `count` events, and the rest."""
-    head: list[EventRun] = []
-    rest = list(runs)
-    while rest and rest[0].count <= count:
-        head.append(rest.pop(0))
-        count -= head[-1].count
-    if rest and count:
-        first, rest[0] = rest[0].split(count)
-        head.append(first)
-    return head, rest
+class PartitionDeliveries:
+    """The queue of a partition, its lanes, and what of it waits for a commit."""
 
+    def __init__(self, partition: EventTypePartition, parallel: Parallel) -> None:
+        self.partition = partition
+        self.queue = QUEUES[parallel]()
+        self.is_keyed = parallel is Parallel.KEY
+        self.lanes: set[Lane] = set()
+        # Whether it waits for its turn to begin a lane.
+        self.has_turn = False
+        # Until when the next commit may wait.
+        self.commit_due_at = inf
+        self.is_committing = False
+        self._is_uncommitted = False
+        self._last_commit_at = -inf
 
-def _events_within(run: EventRun, size: int) -> int:
-    """How many of the first events of a run have so many bytes together, about."""
-    if run.size <= size:
-        return run.count
-    return max(0, int(run.count * size / run.size))
+    def may_begin(self, max_in_flight: int) -> bool:
+        """Whether another lane may begin. Those that are alone hold up no other, unless there are very many."""
+        if not self.queue.may_take:
+            return False
+        alone = sum(lane.is_alone for lane in self.lanes)
+        return alone < MAX_LANES_ALONE and len(self.lanes) - alone < max_in_flight
+
+    def begin_lane(self, batch_limit: int) -> Lane:
+        lane = Lane(self, self.queue.take(batch_limit))
+        self.lanes.add(lane)
+        return lane
+
+    def complete(self, delivered: Runs) -> None:
+        """These are delivered, and are to be committed."""
+        self.queue.complete(delivered)
+        self._is_uncommitted = True
+        self.commit_due_at = self._last_commit_at + MAX_COMMIT_WAIT_SECONDS
+
+    def put_back_surplus(self, lane: Lane, delivered: Runs) -> None:
+        """Put back what a lane does not need, after it has delivered these, and let go what follows neither these nor
+        what is still in the lane."""
+        surplus = lane.take_surplus()
+        self.queue.give_back(surplus)
+        if lane.state is LaneState.ENDED:
+            self.lanes.remove(lane)
+        kept = (*(() if lane.batch is None else lane.batch.runs), *lane.rest)
+        self.queue.release((*delivered, *surplus), but=kept)
+
+    def take_commit(self, now: float, *, at_once: bool) -> CommitDelivered | None:
+        """What is to be committed now, if there is something, and its time has come."""
+        if not self._is_uncommitted or self.is_committing:
+            return None
+        if self._goes_on and not at_once and now < self.commit_due_at:
+            return None
+        self._is_uncommitted = False
+        self.commit_due_at, self._last_commit_at, self.is_committing = inf, now, True
+        return CommitDelivered(self.partition, self.queue.reached, self.queue.done_ahead())
+
+    def found_event(self) -> Position | None:
+        """The event that the sink fails at, once everything before it is delivered."""
+        blocked = (lane.require_batch().last for lane in self.lanes if lane.state is LaneState.BLOCKED)
+        return next(filter(self.queue.is_next, blocked), None)
+
+    @property
+    def _goes_on(self) -> bool:
+        if any(lane.state in (LaneState.READY, LaneState.SENDING) for lane in self.lanes):
+            return True
+        return self.queue.may_take
 
 
 class DeliverySession:
@@ -268,9 +292,11 @@ class DeliverySession:
         self.pause_reason = ""
         self._limits = limits
         self._pick_share = pick_share
-        self._lanes: dict[EventTypePartition, Lane] = {}
-        self._ready: deque[Lane] = deque()
+        self._partitions: dict[EventTypePartition, PartitionDeliveries] = {}
+        # What waits for a slot: lanes with their next attempt, and partitions that may begin a lane.
+        self._turns: deque[Lane | PartitionDeliveries] = deque()
         self._sending: dict[int, Lane] = {}
+        self._waiting: set[Lane] = set()
         self._numbers = 0
         # The sink has asked for time.
         self._hold_until = -inf
@@ -281,15 +307,13 @@ class DeliverySession:
 
     # Facts
 
-    def receive(self, partition: EventTypePartition, runs: Sequence[EventRun], now: float) -> Sequence[DeliveryAction]:
+    def receive(self, partition: EventTypePartition, runs: Runs, now: float) -> Sequence[DeliveryAction]:
         """Events of a partition have come, in order, none left out."""
-        lane = self._lanes.get(partition)
-        if lane is None:
-            lane = self._lanes[partition] = Lane(partition)
-        before = lane.state
-        lane.receive(runs)
-        if before is LaneState.EMPTY:
-            self._ready.append(lane)
+        of = self._partitions.get(partition)
+        if of is None:
+            of = self._partitions[partition] = PartitionDeliveries(partition, self._limits.parallel)
+        of.queue.receive(runs)
+        self._give_turn(of)
         return self._next_attempts(now)
 
     def handle_answer(self, number: int, answer: Answer, now: float) -> Sequence[DeliveryAction]:
@@ -297,31 +321,30 @@ class DeliverySession:
         lane = self._sending.pop(number, None)
         if lane is None:
             return ()
+        delivered: Runs = ()
         match verdict_of(answer):
             case Verdict.DELIVERED:
-                lane.end_delivered()
-                if lane.state is LaneState.READY:
-                    # Behind the others: each partition has its turn.
-                    self._ready.append(lane)
+                delivered = lane.end_delivered()
             case Verdict.GONE:
                 self._fail(lane, answer, now, is_blamed=False)
                 self.pause_reason = GONE_REASON
                 self._enter_state_after(DeliveryFact.STOPPED)
             case verdict if _is_part(lane, answer, verdict):
-                self._keep_part(lane, answer, now, verdict)
+                delivered = self._keep_part(lane, answer, now, verdict)
             case verdict:
                 self._fail(lane, answer, now, is_blamed=verdict is Verdict.FAILED)
-        return [*self._due_commits(lane, now), *self._next_attempts(now)]
+        self._go_on_after_attempt(lane, delivered)
+        return [*self._due_commits(lane.of, now), *self._next_attempts(now)]
 
     def end_commit(self, partition: EventTypePartition, now: float, *, is_committed: bool) -> Sequence[DeliveryAction]:
         """A commit has ended. If it failed, what was delivered will be sent again by the next stream, so that nothing
         may be delivered behind it, nor given up: the next stream would take another event for the one that failed."""
-        lane = self._lanes[partition]
-        lane.is_committing = False
+        of = self._partitions[partition]
+        of.is_committing = False
         if not is_committed:
             self.given_up = None
             self._enter_state_after(DeliveryFact.STOPPED)
-        return self._due_commits(lane, now)
+        return self._due_commits(of, now)
 
     def stop(self, now: float) -> Sequence[DeliveryAction]:
         """Begin no further attempts."""
@@ -330,27 +353,27 @@ class DeliverySession:
 
     def tick(self, now: float) -> Sequence[DeliveryAction]:
         """Time has passed."""
-        for lane in self._lanes.values():
-            if lane.due_at <= now:
-                lane.see_that_it_is_due()
-                self._ready.append(lane)
+        for lane in [each for each in self._waiting if each.due_at <= now]:
+            lane.see_that_it_is_due()
+            self._waiting.remove(lane)
+            self._turns.append(lane)
         return [*self._due_commits(None, now), *self._next_attempts(now)]
 
     def next_tick_at(self) -> float:
         """When the next tick has something to do, unless a fact comes before."""
         if self.state is not DeliveryState.DELIVERING:
             return inf
-        due_at = min((lane.due_at for lane in self._lanes.values()), default=inf)
-        if self._ready and self.in_flight < self._limits.max_in_flight:
+        due_at = min((lane.due_at for lane in self._waiting), default=inf)
+        if self._turns and self.in_flight < self._limits.max_in_flight:
             due_at = min(due_at, self._hold_until)
-        waiting = (lane.commit_due_at for lane in self._lanes.values() if not lane.is_committing)
-        return min(max(due_at, self._hold_until), min(waiting, default=inf))
+        committing = (of.commit_due_at for of in self._partitions.values() if not of.is_committing)
+        return min(max(due_at, self._hold_until), min(committing, default=inf))
 
     # Inside
 
-    def _keep_part(self, lane: Lane, answer: Answer, now: float, verdict: Verdict) -> None:
+    def _keep_part(self, lane: Lane, answer: Answer, now: float, verdict: Verdict) -> Runs:
         self._obey_retry_after(answer, now)
-        lane.end_partly_delivered(
+        return lane.end_partly_delivered(
             answer.delivered or 0,
             is_blamed=verdict is Verdict.FAILED,
             due_at=lambda tries: now + pause_seconds(tries, self._pick_share()),
@@ -367,19 +390,32 @@ class DeliverySession:
             due_at=lambda tries: now + pause_seconds(tries, self._pick_share()),
             max_event_attempts=self._limits.max_event_attempts,
         )
-        if lane.state is LaneState.BLOCKED and self.state is DeliveryState.DELIVERING:
-            assert lane.batch is not None
-            self.given_up = (lane.partition, lane.batch.last)
+
+    def _go_on_after_attempt(self, lane: Lane, delivered: Runs) -> None:
+        of = lane.of
+        if delivered:
+            of.complete(delivered)
+        of.put_back_surplus(lane, delivered)
+        if lane.state is LaneState.WAITING:
+            self._waiting.add(lane)
+        elif lane.state is LaneState.READY:
+            self._turns.append(lane)
+        # Behind the others: each partition has its turn.
+        self._give_turn(of)
+        if self.state is DeliveryState.DELIVERING and (found := of.found_event()) is not None:
+            self.given_up = (of.partition, found)
             self._enter_state_after(DeliveryFact.STOPPED)
 
-    def _due_commits(self, lane: Lane | None, now: float) -> Sequence[DeliveryAction]:
-        """The commits of a lane whose time has come; of all lanes for None, and always while the deliveries settle."""
+    def _give_turn(self, of: PartitionDeliveries) -> None:
+        if not of.has_turn and of.may_begin(self._limits.max_in_flight):
+            of.has_turn = True
+            self._turns.append(of)
+
+    def _due_commits(self, of: PartitionDeliveries | None, now: float) -> Sequence[DeliveryAction]:
+        """The commit of a partition if its time has come; of all for None, and always while the deliveries settle."""
         settles = self.state is not DeliveryState.DELIVERING
-        actions = []
-        for each in self._lanes.values() if lane is None or settles else (lane,):
-            position = each.take_commit(now, at_once=settles)
-            if position is not None:
-                actions.append(CommitDelivered(each.partition, position))
+        chosen = self._partitions.values() if of is None or settles else (of,)
+        actions = [commit for each in chosen if (commit := each.take_commit(now, at_once=settles)) is not None]
         if settles:
             self._settle_if_finished()
         return actions
@@ -387,21 +423,28 @@ class DeliverySession:
     def _next_attempts(self, now: float) -> Sequence[DeliveryAction]:
         actions = []
         while (
-            self._ready
+            self._turns
             and self.state is DeliveryState.DELIVERING
             and self.in_flight < self._limits.max_in_flight
             and now >= self._hold_until
         ):
-            lane = self._ready.popleft()
+            turn = self._turns.popleft()
+            lane = turn if isinstance(turn, Lane) else self._begin_lane(turn)
             self._numbers += 1
             self._sending[self._numbers] = lane
-            actions.append(BeginAttempt(self._numbers, lane.begin(self._limits.batch_limit)))
+            actions.append(BeginAttempt(self._numbers, lane.begin()))
         return actions
+
+    def _begin_lane(self, of: PartitionDeliveries) -> Lane:
+        of.has_turn = False
+        lane = of.begin_lane(self._limits.batch_limit)
+        self._give_turn(of)
+        return lane
 
     def _settle_if_finished(self) -> None:
         """Only once everything that is delivered is committed: the next stream begins there, and takes its first event
         for the one that is given up."""
-        is_committing = any(lane.is_committing for lane in self._lanes.values())
+        is_committing = any(of.is_committing for of in self._partitions.values())
         if self.state is DeliveryState.SETTLING and not self._sending and not is_committing:
             self._enter_state_after(DeliveryFact.FINISHED)
 

@@ -327,6 +327,7 @@ class Sinks(Struct, frozen=True, kw_only=True):
             batch_limit=draft.batch_limit,
             timeout_seconds=draft.timeout_seconds,
             max_in_flight=draft.max_in_flight,
+            parallel=draft.parallel,
             filter=draft.filter,
             subject=subject,
             created_at=now if old is None else old.created_at,

@@ -43,6 +43,15 @@ class SinkFormat(StrEnum):
     CLOUDEVENTS = "cloudevents"
 
 
+class Parallel(StrEnum):
+    """Which deliveries may be under way at the same time."""
+
+    PARTITION = "partition"
+    """Those of different partitions."""
+    KEY = "key"
+    """Those of different keys, too."""
+
+
 DEFAULT_BATCH_LIMIT = 100
 DEFAULT_TIMEOUT_SECONDS = 30
 DEFAULT_MAX_IN_FLIGHT = 1
@@ -67,6 +76,7 @@ class SinkDraft(Struct, frozen=True, kw_only=True):
     batch_limit: int = DEFAULT_BATCH_LIMIT
     timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT
+    parallel: Parallel = Parallel.PARTITION
     filter: str | None = None
 
 
@@ -93,6 +103,7 @@ class Sink(Struct, frozen=True, kw_only=True):
     batch_limit: int
     timeout_seconds: int
     max_in_flight: int
+    parallel: Parallel = Parallel.PARTITION
     filter: str | None = None
     subject: Subject
     created_at: datetime

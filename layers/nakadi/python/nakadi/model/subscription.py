@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
@@ -235,14 +235,45 @@ EMPTY_ASSIGNMENT = Assignment()
 """The assignment of a subscription without streams so far."""
 
 
+class OffsetRange(Struct, frozen=True, order=True, array_like=True):
+    """Offsets of a partition that follow each other, from `first` up to and including `last`."""
+
+    timeline: int
+    first: int
+    last: int
+
+    @property
+    def end(self) -> Position:
+        return Position(self.timeline, self.last)
+
+    def __contains__(self, position: Position) -> bool:
+        return position.timeline == self.timeline and self.first <= position.offset <= self.last
+
+
+MAX_OFFSET_RANGES = 1000
+"""How many ranges a store keeps beside an offset."""
+
+
+def joined_ranges(ranges: Iterable[OffsetRange], behind: Position) -> tuple[OffsetRange, ...]:
+    """The least ranges for the same offsets behind a position, in their order; the first `MAX_OFFSET_RANGES`."""
+    joined: list[OffsetRange] = []
+    for each in sorted(ranges):
+        if joined and joined[-1].timeline == each.timeline and each.first <= joined[-1].last + 1:
+            before = joined.pop()
+            each = OffsetRange(each.timeline, before.first, max(before.last, each.last))  # noqa: PLW2901  # one longer
+        joined.append(each)
+    return tuple(each for each in joined if each.end > behind)[:MAX_OFFSET_RANGES]
+
+
 class CommittedOffset(Struct, frozen=True):
-    """Everything up to and including `position` is consumed. `changed_at` is when the position or the owner last
-    changed.
+    """Everything up to and including `position` is consumed, and so is what is `done_ahead` of it. `changed_at` is when
+    the position or the owner last changed.
     """
 
     position: Position
     owner: str | None
     changed_at: datetime
+    done_ahead: tuple[OffsetRange, ...] = ()
 
 
 class ParkedEventInfo(Struct, frozen=True, kw_only=True):

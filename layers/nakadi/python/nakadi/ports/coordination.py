@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         CommitResult,
         CommittedOffset,
         EventTypePartition,
+        OffsetRange,
         ParkedEvent,
         ParkedEventInfo,
         SubscriptionChangeNotice,
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 CommitResultByPartition = Mapping["EventTypePartition", "CommitResult"]
 """What became of each partition of a commit."""
+
+DoneAheadByPartition = Mapping["EventTypePartition", Sequence["OffsetRange"]]
+"""Which events behind the position of a partition are consumed as well."""
 
 
 MAX_PARTITIONS_PER_WRITE = 99
@@ -76,16 +80,28 @@ class Coordination(Protocol):
         Owners of offsets become what the entries say, and `positions` are set. An entry that `old` does not have must
         come with its position; none may disappear. At most `MAX_PARTITIONS_PER_WRITE` partitions get another owner or
         position.
+
+        With another position, nothing is done ahead of it any more: what is behind it is to be consumed again. Only if
+        the entry has a replay, which sends parked events and nothing else again, it stays as it is.
         """
 
     def committed_offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
         """The offsets of all entries, each as it is now."""
 
     async def commit(
-        self, subscription: str, session: str, positions: Mapping[EventTypePartition, Position], now: datetime
+        self,
+        subscription: str,
+        session: str,
+        positions: Mapping[EventTypePartition, Position],
+        now: datetime,
+        done_ahead: DoneAheadByPartition | None = None,
     ) -> CommitResultByPartition:
         """Move offsets forward, each for itself: `COMMITTED` if the session owns the partition and the position is
         greater than what is stored, `OUTDATED` if it owns it and the position is not, `NOT_OWNED` if it does not.
+
+        What is `done_ahead` of some of these partitions is added to what is stored of it, with the position in one
+        atomic step, and also if that is outdated. Of too much, what is nearest to the position is kept
+        (`joined_ranges`). Listeners hear nothing of it.
 
         A task of `nakadi.common.waiting`.
         """

@@ -115,6 +115,10 @@ class EventRun:
         chunk, at = self.chunk, (self.first if index >= 0 else self.last) + index
         return chunk.events[at].stored_at if chunk.lazy is None else chunk.lazy.find_block_and_index(at)[0].stored_at
 
+    def position_at(self, index: int) -> Position:
+        """The position of an event, counted from the run's first one."""
+        return Position(self.chunk.order, self.chunk.offset_at(self.first + index))
+
     @property
     def values(self) -> Sequence[bytes]:
         return self.chunk.values[self.first : self.last]
@@ -140,6 +144,12 @@ class EventRun:
         for kind, group in groupby(indices, key=lambda index: kind_of(self.chunk.records[index])):
             same = list(group)
             yield kind, EventRun(self.chunk, same[0], same[-1] + 1)
+
+    def parts_by_position(self, kind_of: Callable[[Position], EventKind]) -> Iterator[tuple[EventKind, EventRun]]:
+        """It cut where the kind of its events' positions changes."""
+        for kind, group in groupby(range(self.count), key=lambda index: kind_of(self.position_at(index))):
+            same = list(group)
+            yield kind, EventRun(self.chunk, self.first + same[0], self.first + same[-1] + 1)
 
     def part_after(self, position: Position) -> EventRun:
         """The part behind a position that may lie inside of it."""

@@ -13,8 +13,10 @@ from nakadi.model.subscription import (
     CommitResult,
     CommittedOffset,
     EventTypePartition,
+    OffsetRange,
     OffsetsCommitted,
     ParkedEvent,
+    joined_ranges,
 )
 from nakadi.ports.coordination import MAX_PARKED_BYTES_PER_CALL, MAX_PARKED_EVENTS_PER_CALL, MAX_PARTITIONS_PER_WRITE
 
@@ -47,6 +49,11 @@ def owner_sessions_of_changed_offsets(
     return touched
 
 
+def partitions_consumed_again(new: Assignment, positions: PositionsByPartition) -> frozenset[EventTypePartition]:
+    """The partitions that get another position, behind which nothing counts as consumed any more."""
+    return frozenset(entry.partition for entry in new.entries if entry.partition in positions and entry.replay is None)
+
+
 def commit_result(offset: CommittedOffset | None, session: str, position: Position) -> CommitResult:
     """What becomes of a commit where this is stored."""
     if offset is None or offset.owner != session:
@@ -62,10 +69,19 @@ def commit_report(
     return OffsetsCommitted(session, tuple(moved)) if moved else None
 
 
+def offset_after_commit(
+    offset: CommittedOffset, position: Position, now: datetime, done_ahead: Sequence[OffsetRange]
+) -> CommittedOffset:
+    """The offset after a commit by its owner."""
+    if position > offset.position:
+        offset = replace(offset, position=position, changed_at=now)
+    return replace(offset, done_ahead=joined_ranges((*offset.done_ahead, *done_ahead), offset.position))
+
+
 def offset_after_change(
     old: CommittedOffset | None, owner: str | None, position: Position | None, now: datetime
 ) -> CommittedOffset:
-    """The offset after a write gave it this owner, and perhaps this position."""
+    """The offset after a write gave it this owner, and perhaps this position. What is done ahead is not looked at."""
     at = position if position is not None else old.position if old is not None else None
     assert at is not None, "a new entry has a position"
     return CommittedOffset(at, owner, now)

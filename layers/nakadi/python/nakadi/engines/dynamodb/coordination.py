@@ -18,6 +18,7 @@ from functools import cached_property, partial
 from uuid import uuid4
 
 from pynamodb.exceptions import PutError, UpdateError
+from pynamodb.expressions.update import Action
 from pynamodb.transactions import TransactWrite
 
 from nakadi.common.waiting import CallThreads, ThreadCall
@@ -25,6 +26,7 @@ from nakadi.engines.common.assignments import (
     PositionsByPartition,
     commit_result,
     owner_sessions_of_changed_offsets,
+    partitions_consumed_again,
     with_next_revision,
 )
 from nakadi.engines.common.callbacks import SubscriptionListener, SubscriptionListeners, callable_once
@@ -43,6 +45,7 @@ from nakadi.engines.dynamodb.coordination_table import (
     assignment_from_item,
     commit_actions,
     commit_condition,
+    done_ahead_action,
     offset_from_item,
     offset_sort_key,
     partition_in_sort_key,
@@ -59,11 +62,13 @@ from nakadi.model.subscription import (
     CommitResult,
     CommittedOffset,
     EventTypePartition,
+    OffsetRange,
     ParkedEvent,
     ParkedEventInfo,
     SubscriptionChange,
+    joined_ranges,
 )
-from nakadi.ports.coordination import AssignmentChanged, CommitResultByPartition
+from nakadi.ports.coordination import AssignmentChanged, CommitResultByPartition, DoneAheadByPartition
 
 Item = CoordinationItem
 
@@ -108,6 +113,7 @@ class DynamoDbCoordination:
         self._table.check_open()
         at = positions or {}
         touched = owner_sessions_of_changed_offsets(old, new, at)
+        consumed_again = partitions_consumed_again(new, at)
         stored = with_next_revision(old, new)
         items, own = self._table.items, subscription_key(subscription)
         # DynamoDB compares in the write itself: of two processes that decided on the same revision, one is refused.
@@ -117,9 +123,10 @@ class DynamoDbCoordination:
         def add(transaction: TransactWrite) -> None:
             transaction.save(assignment, unchanged)
             for partition, owner in touched.items():
-                transaction.update(
-                    items(own, offset_sort_key(partition)), assignment_change_actions(owner, at.get(partition), now)
+                changes = assignment_change_actions(
+                    owner, at.get(partition), now, is_consumed_again=partition in consumed_again
                 )
+                transaction.update(items(own, offset_sort_key(partition)), changes)
 
         with self._report_change_if_in_doubt(subscription, SubscriptionChange.ASSIGNMENT):
             if not self._table.transact(add):
@@ -148,19 +155,31 @@ class DynamoDbCoordination:
         return {partition_in_sort_key(each.sort_key): offset_from_item(each) for each in found}
 
     async def commit(
-        self, subscription: str, session: str, positions: PositionsByPartition, now: datetime
+        self,
+        subscription: str,
+        session: str,
+        positions: PositionsByPartition,
+        now: datetime,
+        done_ahead: DoneAheadByPartition | None = None,
     ) -> CommitResultByPartition:
-        return await ThreadCall(self._commit_threads, partial(self._commit, subscription, session, positions, now))
+        return await ThreadCall(
+            self._commit_threads, partial(self._commit, subscription, session, positions, now, done_ahead or {})
+        )
 
     def _commit(
-        self, subscription: str, session: str, positions: PositionsByPartition, now: datetime
+        self,
+        subscription: str,
+        session: str,
+        positions: PositionsByPartition,
+        now: datetime,
+        done_ahead: DoneAheadByPartition,
     ) -> CommitResultByPartition:
         """Each partition is an update of its own: a transaction would cost twice as much, and be all or nothing."""
         self._table.check_open()
 
         def commit_one(item: tuple[EventTypePartition, Position]) -> tuple[CommitResult, bool] | Unavailable:
             try:
-                return self._commit_partition(subscription, session, *item, now)
+                return self._commit_partition(subscription, session, *item, now, done_ahead.get(item[0], ()))
             except Unavailable as error:
                 return error
 
@@ -179,16 +198,24 @@ class DynamoDbCoordination:
         return {partition: found for partition, (found, _) in zip(positions, made, strict=True)}
 
     def _commit_partition(
-        self, subscription: str, session: str, partition: EventTypePartition, position: Position, now: datetime
+        self,
+        subscription: str,
+        session: str,
+        partition: EventTypePartition,
+        position: Position,
+        now: datetime,
+        added: Sequence[OffsetRange],
     ) -> tuple[CommitResult, bool]:
         """What became of it, and whether other processes have to be told that this partition moves."""
         item = self._table.items(subscription_key(subscription), offset_sort_key(partition))
         changed_at, token = microseconds_since_epoch(now), uuid4().hex[:12]
+        ahead = self._actions_to_add_done_ahead(item, position, added) if added else []
 
         def attempt(in_doubt: bool) -> CommitResult | None:
             try:
                 item.update(
-                    [*commit_actions(position, changed_at), Item.token.set(token)], commit_condition(session, position)
+                    [*commit_actions(position, changed_at), *ahead, Item.token.set(token)],
+                    commit_condition(session, position),
                 )
             except UpdateError as error:
                 if not is_condition_failure(error):
@@ -201,11 +228,37 @@ class DynamoDbCoordination:
         # made again, for an answer has to be one that was true at some moment since it was asked for.
         for _ in range(MAX_COMMIT_ATTEMPTS):
             found = self._table.attempts.call_with_retries(attempt)
+            if found is CommitResult.OUTDATED and ahead and not self._write_done_ahead(item, session, ahead):
+                continue
             if found is not None:
                 return found, item.previously_changed_at is None or not in_same_report_interval(
                     int(item.previously_changed_at), changed_at
                 )
         raise Unavailable("The owner of a partition changes all the time")
+
+    def _actions_to_add_done_ahead(
+        self, item: CoordinationItem, position: Position, added: Sequence[OffsetRange]
+    ) -> list[Action]:
+        """What is read here is still true when it is written: nobody but the owner adds to it."""
+        found = self._table.find_item(item.partition_key, item.sort_key)
+        if found is None:
+            return []
+        offset = offset_from_item(found)
+        return [done_ahead_action(joined_ranges((*offset.done_ahead, *added), max(offset.position, position)))]
+
+    def _write_done_ahead(self, item: CoordinationItem, session: str, actions: list[Action]) -> bool:
+        """Write what is done ahead of an offset that is further already; False if it is not the session's any more."""
+
+        def attempt(_: bool) -> bool:
+            try:
+                item.update(actions, Item.owner == session)
+            except UpdateError as error:
+                if not is_condition_failure(error):
+                    raise
+                return False
+            return True
+
+        return self._table.attempts.call_with_retries(attempt)
 
     def _why_commit_was_refused(
         self, item: CoordinationItem, session: str, position: Position, token: str | None

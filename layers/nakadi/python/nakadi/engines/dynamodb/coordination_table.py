@@ -10,11 +10,12 @@ little later. So many commits are as cheap as few.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Any
 
+import msgspec
 from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import DoesNotExist
 from pynamodb.expressions.condition import Condition
@@ -29,7 +30,7 @@ from nakadi.engines.dynamodb.tables import COORDINATION_TABLE
 from nakadi.model.event_type import Position
 from nakadi.model.events import datetime_from_microseconds, microseconds_since_epoch
 from nakadi.model.outcomes import Invalid, Unavailable
-from nakadi.model.subscription import Assignment, CommittedOffset, EventTypePartition
+from nakadi.model.subscription import Assignment, CommittedOffset, EventTypePartition, OffsetRange
 
 ASSIGNMENT_SORT_KEY = "assignment"
 OFFSET_SORT_KEY_PREFIX = "offset#"
@@ -73,6 +74,8 @@ class CoordinationItem(Model):
     changed_at = NumberAttribute(null=True, attr_name="since")
     previously_changed_at = NumberAttribute(null=True, attr_name="before")
     token = UnicodeAttribute(null=True)
+    # What is consumed behind it, as JSON; most offsets have none.
+    done_ahead = BinaryAttribute(null=True, legacy_encoding=False, attr_name="ahead")
 
     # A parked event: its description in `body`, its value in `packed`, or in so many `pieces` with its token.
     pieces = NumberAttribute(null=True)
@@ -119,10 +122,20 @@ def assignment_from_item(item: CoordinationItem) -> Assignment:
     return assignment_from_json(text, int(item.revision))
 
 
+_ranges = msgspec.json.Decoder(tuple[OffsetRange, ...])
+
+
 def offset_from_item(item: CoordinationItem) -> CommittedOffset:
     return CommittedOffset(
-        Position(int(item.timeline), int(item.position)), item.owner, datetime_from_microseconds(int(item.changed_at))
+        Position(int(item.timeline), int(item.position)),
+        item.owner,
+        datetime_from_microseconds(int(item.changed_at)),
+        () if item.done_ahead is None else _ranges.decode(zlib.decompress(item.done_ahead)),
     )
+
+
+def done_ahead_action(ranges: Sequence[OffsetRange]) -> Action:
+    return CoordinationItem.done_ahead.set(zlib.compress(msgspec.json.encode(ranges)))
 
 
 def lease_attributes(until: datetime, requested_at: int) -> Mapping[str, Any]:
@@ -151,12 +164,16 @@ def commit_actions(position: Position, committed_at: int) -> list[Action]:
     ]
 
 
-def assignment_change_actions(owner: str | None, position: Position | None, now: datetime) -> list[Action]:
+def assignment_change_actions(
+    owner: str | None, position: Position | None, now: datetime, *, is_consumed_again: bool
+) -> list[Action]:
     """What a write does to an offset: a new owner, or none, and perhaps a new position."""
     item, since = CoordinationItem, microseconds_since_epoch(now)
     moved = [item.changed_at.set(since)]
     if position is not None:
         moved += [item.timeline.set(position.timeline), item.position.set(position.offset)]
+    if is_consumed_again:
+        moved.append(item.done_ahead.remove())
     return [item.owner.remove() if owner is None else item.owner.set(owner), *moved]
 
 

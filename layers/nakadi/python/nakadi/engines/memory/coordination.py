@@ -15,9 +15,11 @@ from nakadi.engines.common.assignments import (
     commit_report,
     commit_result,
     offset_after_change,
+    offset_after_commit,
     owner_sessions_of_changed_offsets,
     parking_result,
     partition_to_park_in,
+    partitions_consumed_again,
     with_next_revision,
 )
 from nakadi.engines.common.callbacks import SubscriptionListener, SubscriptionListeners
@@ -33,7 +35,7 @@ from nakadi.model.subscription import (
     ParkedEventInfo,
     SubscriptionChange,
 )
-from nakadi.ports.coordination import AssignmentChanged, CommitResultByPartition
+from nakadi.ports.coordination import AssignmentChanged, CommitResultByPartition, DoneAheadByPartition
 
 
 class _SubscriptionState(Struct):
@@ -72,6 +74,7 @@ class MemoryCoordination:
     ) -> Assignment:
         positions = positions or {}
         touched = owner_sessions_of_changed_offsets(old, new, positions)
+        consumed_again = partitions_consumed_again(new, positions)
         with self._lock_while_open():
             kept = self._state_of(subscription)
             # Two sessions that rebalance at the same time have read the same revision: the second one reads again.
@@ -79,9 +82,11 @@ class MemoryCoordination:
                 raise AssignmentChanged(subscription)
             kept.assignment = with_next_revision(old, new)
             for partition, owner in touched.items():
-                kept.offsets[partition] = offset_after_change(
-                    kept.offsets.get(partition), owner, positions.get(partition), now
-                )
+                before = kept.offsets.get(partition)
+                after = offset_after_change(before, owner, positions.get(partition), now)
+                if before is not None and partition not in consumed_again:
+                    after = replace(after, done_ahead=before.done_ahead)
+                kept.offsets[partition] = after
             self._kept[subscription] = kept
             stored = kept.assignment
         self._listeners.notify_listeners(subscription, SubscriptionChange.ASSIGNMENT)
@@ -92,7 +97,12 @@ class MemoryCoordination:
             return dict(self._state_of(subscription).offsets)
 
     async def commit(
-        self, subscription: str, session: str, positions: PositionsByPartition, now: datetime
+        self,
+        subscription: str,
+        session: str,
+        positions: PositionsByPartition,
+        now: datetime,
+        done_ahead: DoneAheadByPartition | None = None,
     ) -> CommitResultByPartition:
         with self._lock_while_open():
             offsets = self._state_of(subscription).offsets
@@ -102,8 +112,9 @@ class MemoryCoordination:
                 partition: commit_result(offsets.get(partition), session, at) for partition, at in positions.items()
             }
             for partition, found in verdicts.items():
-                if found is CommitResult.COMMITTED:
-                    offsets[partition] = replace(offsets[partition], position=positions[partition], changed_at=now)
+                if found is not CommitResult.NOT_OWNED:
+                    ahead = () if done_ahead is None else done_ahead.get(partition, ())
+                    offsets[partition] = offset_after_commit(offsets[partition], positions[partition], now, ahead)
         if committed := commit_report(session, positions, verdicts):
             self._listeners.notify_listeners(subscription, committed)
         return verdicts

@@ -7,7 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from nakadi.common.waiting import Done, Wait
+import msgspec
+from msgspec.structs import replace
+
+from nakadi.common.waiting import Callback, Done, Wait
 from nakadi.engines.common.assignment_json import assignment_from_json, assignment_json
 from nakadi.engines.common.assignments import (
     PositionsByPartition,
@@ -16,6 +19,7 @@ from nakadi.engines.common.assignments import (
     owner_sessions_of_changed_offsets,
     parking_result,
     partition_to_park_in,
+    partitions_consumed_again,
     with_next_revision,
 )
 from nakadi.engines.common.callbacks import SubscriptionListener, SubscriptionListeners, callable_once
@@ -25,7 +29,10 @@ from nakadi.engines.sqlite.shared_transactions import (
     SELECT_OFFSET,
     SELECT_OFFSETS,
     Commit,
+    OffsetRowKey,
     SharedTransactions,
+    Transaction,
+    commit_partition,
     offset_from_row,
 )
 from nakadi.model.authorization import Attribute
@@ -37,11 +44,13 @@ from nakadi.model.subscription import (
     CommitResult,
     CommittedOffset,
     EventTypePartition,
+    OffsetRange,
     ParkedEvent,
     ParkedEventInfo,
     SubscriptionChange,
+    joined_ranges,
 )
-from nakadi.ports.coordination import AssignmentChanged, CommitResultByPartition
+from nakadi.ports.coordination import AssignmentChanged, CommitResultByPartition, DoneAheadByPartition
 
 EXPIRED_LEASE_RETENTION = timedelta(days=1)
 
@@ -58,6 +67,15 @@ PUT_OFFSET = """
     ON CONFLICT (subscription, event_type, partition)
     DO UPDATE SET timeline = ?4, position = ?5, owner = ?6, since = ?7
 """
+
+SELECT_DONE_AHEAD = "SELECT event_type, partition, ranges FROM done_ahead WHERE subscription = ?"
+
+PUT_DONE_AHEAD = """
+    INSERT INTO done_ahead (subscription, event_type, partition, ranges) VALUES (?1, ?2, ?3, ?4)
+    ON CONFLICT (subscription, event_type, partition) DO UPDATE SET ranges = ?4
+"""
+
+REMOVE_DONE_AHEAD = "DELETE FROM done_ahead WHERE subscription = ? AND event_type = ? AND partition = ?"
 
 RENEW_LEASE = "INSERT INTO leases (holder, until) VALUES (?1, ?2) ON CONFLICT (holder) DO UPDATE SET until = ?2"
 
@@ -126,6 +144,7 @@ class SqliteCoordination:
     ) -> Assignment:
         at = positions or {}
         touched = owner_sessions_of_changed_offsets(old, new, at)
+        consumed_again = partitions_consumed_again(new, at)
         stored = with_next_revision(old, new)
 
         def work(connection: sqlite3.Connection) -> int:
@@ -139,6 +158,8 @@ class SqliteCoordination:
                 _put_offset(
                     connection, subscription, partition, offset_after_change(before, owner, at.get(partition), now)
                 )
+            for partition in consumed_again:
+                connection.execute(REMOVE_DONE_AHEAD, (subscription, *_names_of(partition)))
             # In the same transaction: a process that dies before it has reported the change leaves it to be found.
             return self._changes.insert_change(connection, subscription, SubscriptionChange.ASSIGNMENT)
 
@@ -151,22 +172,74 @@ class SqliteCoordination:
         # and recognise by its owner an offset that is newer.
         with self._file.read_connection() as connection:
             rows = connection.execute(SELECT_OFFSETS, (subscription,)).fetchall()
-        return {EventTypePartition(*row[:2]): offset_from_row(row) for row in rows}
+            # As they are a moment later: they grow with commits, and a reset that removes them has no stream beside it.
+            ahead = _read_done_ahead(connection, subscription)
+        found = {EventTypePartition(*row[:2]): offset_from_row(row) for row in rows}
+        for partition, ranges in ahead.items():
+            if partition in found:
+                found[partition] = replace(found[partition], done_ahead=ranges)
+        return found
 
     async def commit(
-        self, subscription: str, session: str, positions: PositionsByPartition, now: datetime
+        self,
+        subscription: str,
+        session: str,
+        positions: PositionsByPartition,
+        now: datetime,
+        done_ahead: DoneAheadByPartition | None = None,
     ) -> CommitResultByPartition:
+        if done_ahead:
+            return await self._commit_with_done_ahead(subscription, session, positions, now, done_ahead)
         return self._report_commit(await _CommitWait(self._changing, subscription, session, positions, now))
+
+    async def _commit_with_done_ahead(
+        self,
+        subscription: str,
+        session: str,
+        positions: PositionsByPartition,
+        now: datetime,
+        done_ahead: DoneAheadByPartition,
+    ) -> CommitResultByPartition:
+        since = microseconds_since_epoch(now)
+
+        def work(connection: sqlite3.Connection) -> tuple[CommitResultByPartition, int | None]:
+            results: dict[EventTypePartition, CommitResult] = {}
+            for partition, position in positions.items():
+                row = (subscription, *_names_of(partition))
+                results[partition] = found = commit_partition(connection, row, session, position, since)
+                # In the same transaction: an offset that was given to others meanwhile is left as they have it.
+                if found is not CommitResult.NOT_OWNED and partition in done_ahead:
+                    _add_done_ahead(connection, row, done_ahead[partition])
+            if CommitResult.COMMITTED not in results.values():
+                return results, None
+            return results, self._changes.insert_change(connection, subscription, SubscriptionChange.OFFSETS)
+
+        def begin(done: Done[Transaction[tuple[CommitResultByPartition, int | None]]]) -> None:
+            self._changing.begin_change(Transaction(work, done))
+
+        results, number = (await Callback(begin)).outcome()
+        self._report_results(subscription, session, positions, results, [] if number is None else [number])
+        return results
 
     def _report_commit(self, commit: Commit) -> CommitResultByPartition:
         results = commit.outcome()
-        committed = commit_report(commit.session, commit.positions, results)
+        self._report_results(commit.subscription, commit.session, commit.positions, results, commit.numbers)
+        return results
+
+    def _report_results(
+        self,
+        subscription: str,
+        session: str,
+        positions: PositionsByPartition,
+        results: CommitResultByPartition,
+        numbers: Sequence[int],
+    ) -> None:
+        committed = commit_report(session, positions, results)
         if committed is not None:
             # In this order: other processes hear of it first, for their listeners need longer. A poller of this process
             # that finds the numbers before they are noted reports them once more, and listeners read in vain.
-            self._changes.report_own_changes(commit.numbers, commit.subscription, SubscriptionChange.OFFSETS)
-            self._listeners.notify_listeners(commit.subscription, committed)
-        return results
+            self._changes.report_own_changes(numbers, subscription, SubscriptionChange.OFFSETS)
+            self._listeners.notify_listeners(subscription, committed)
 
     def park_events(
         self,
@@ -223,6 +296,7 @@ class SqliteCoordination:
             connection.execute("DELETE FROM assignments WHERE subscription = ?", (subscription,))
             connection.execute("DELETE FROM offsets WHERE subscription = ?", (subscription,))
             connection.execute("DELETE FROM parked WHERE subscription = ?", (subscription,))
+            connection.execute("DELETE FROM done_ahead WHERE subscription = ?", (subscription,))
             return self._changes.insert_change(connection, subscription, SubscriptionChange.ASSIGNMENT)
 
         self._report_change(self._changing.run(work), subscription, SubscriptionChange.ASSIGNMENT)
@@ -281,6 +355,28 @@ def _read_offset(
 ) -> CommittedOffset | None:
     row = connection.execute(SELECT_OFFSET, (subscription, partition.event_type, partition.partition)).fetchone()
     return None if row is None else offset_from_row(row)
+
+
+def _names_of(partition: EventTypePartition) -> tuple[str, str]:
+    return partition.event_type, partition.partition
+
+
+_ranges = msgspec.json.Decoder(tuple[OffsetRange, ...])
+
+
+def _read_done_ahead(
+    connection: sqlite3.Connection, subscription: str
+) -> Mapping[EventTypePartition, tuple[OffsetRange, ...]]:
+    rows = connection.execute(SELECT_DONE_AHEAD, (subscription,)).fetchall()
+    return {EventTypePartition(*names): _ranges.decode(ranges) for *names, ranges in rows}
+
+
+def _add_done_ahead(connection: sqlite3.Connection, row: OffsetRowKey, added: Sequence[OffsetRange]) -> None:
+    found = connection.execute(SELECT_DONE_AHEAD + " AND event_type = ? AND partition = ?", row).fetchone()
+    before = () if found is None else _ranges.decode(found[2])
+    position = offset_from_row(connection.execute(SELECT_OFFSET, row).fetchone()).position
+    ranges = joined_ranges((*before, *added), position)
+    connection.execute(PUT_DONE_AHEAD, (*row, msgspec.json.encode(ranges).decode()))
 
 
 def _put_offset(

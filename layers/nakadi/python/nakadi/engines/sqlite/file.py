@@ -21,7 +21,7 @@ SqlValue = str | int | float | bytes | None
 
 SCHEME = "sqlite:///"
 APPLICATION_ID = 0x4E4B4449  # "NKDI"
-FILE_VERSION = 4
+FILE_VERSION = 5
 
 WRITE_TIMEOUT_SECONDS = 5.0
 """How many seconds a writer waits for its turn before it gives up."""
@@ -95,13 +95,19 @@ TABLES_ADDED_BY_VERSION = {
             key BLOB PRIMARY KEY, expires_at INTEGER NOT NULL, body BLOB NOT NULL) WITHOUT ROWID""",
         "CREATE INDEX eid_claims_by_expiry ON eid_claims (expires_at)",
     ),
+    # What is consumed behind an offset. Few subscriptions have it, so commits of the others do not carry it.
+    5: (
+        """CREATE TABLE done_ahead (
+            subscription TEXT NOT NULL, event_type TEXT NOT NULL, partition TEXT NOT NULL, ranges TEXT NOT NULL,
+            PRIMARY KEY (subscription, event_type, partition)) WITHOUT ROWID""",
+    ),
 }
 """What a version has and the one before it had not."""
 
 TABLE_NAMES = (
     *("documents", "topics", "logs", "frames", "assignments", "offsets", "leases", "coordination_news"),
     *("log_index", "log_index_topics", "log_index_heads", "log_index_segments"),
-    *("log_index_claims", "log_index_progress", "parked", "eids", "eid_claims"),
+    *("log_index_claims", "log_index_progress", "parked", "eids", "eid_claims", "done_ahead"),
 )
 
 CONNECTION_PRAGMAS = (

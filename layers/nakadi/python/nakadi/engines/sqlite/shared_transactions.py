@@ -66,11 +66,12 @@ class Change:
 
 
 class Transaction(Change, Generic[T]):
-    """A piece of work, which raises before it has changed anything, or not at all."""
+    """A piece of work, which raises before it has changed anything, or not at all. `finished` is as for `Commit`."""
 
-    def __init__(self, work: TransactionStep[T]) -> None:
+    def __init__(self, work: TransactionStep[T], finished: Callable[[Transaction[T]], None] | None = None) -> None:
         super().__init__()
         self._work = work
+        self._finished = finished
         self._result: T | None = None
 
     def run_work(self, connection: sqlite3.Connection) -> None:
@@ -81,6 +82,10 @@ class Transaction(Change, Generic[T]):
             raise
         except Exception as error:  # noqa: BLE001  # it is raised in the waiting thread
             self._error = error
+
+    def report_finished(self) -> None:
+        if self._finished is not None:
+            self._finished(self)
 
     def outcome(self) -> T:
         if self._error is not None:
@@ -137,7 +142,7 @@ class Commit(Change):
         moved = False
         for row, partition in self._left.items():
             at = self.positions[partition]
-            self._verdicts[partition] = found = _commit_partition(connection, row, self.session, at, self._since)
+            self._verdicts[partition] = found = commit_partition(connection, row, self.session, at, self._since)
             moved |= found is CommitResult.COMMITTED
         if moved:
             self.numbers.append(changes.insert_change(connection, self.subscription, SubscriptionChange.OFFSETS))
@@ -328,7 +333,7 @@ def _offset_commit_statement(rows: int) -> str:
     """  # noqa: S608  # question marks, and a constant
 
 
-def _commit_partition(
+def commit_partition(
     connection: sqlite3.Connection, row: OffsetRowKey, session: str, position: Position, since: int
 ) -> CommitResult:
     written = connection.execute(COMMIT_OFFSET, (position.timeline, position.offset, since, *row, session))

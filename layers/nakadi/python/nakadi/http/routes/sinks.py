@@ -18,6 +18,7 @@ from nakadi.model.sink import (
     DEFAULT_TIMEOUT_SECONDS,
     DeliveryReport,
     EndedAttempt,
+    Parallel,
     Sink,
     SinkDraft,
     SinkFormat,
@@ -44,6 +45,7 @@ def sink_draft(body: ObjectReader) -> SinkDraft:
         batch_limit=number("batch_limit", DEFAULT_BATCH_LIMIT),
         timeout_seconds=number("timeout_seconds", DEFAULT_TIMEOUT_SECONDS),
         max_in_flight=number("max_in_flight", DEFAULT_MAX_IN_FLIGHT),
+        parallel=body.enum_value("parallel", Parallel) or Parallel.PARTITION,
         filter=body.text("filter"),
     )
 
@@ -110,6 +112,7 @@ def sink_view(sink: Sink, report: DeliveryReport | None = None) -> View:
         "batch_limit": sink.batch_limit,
         "timeout_seconds": sink.timeout_seconds,
         "max_in_flight": sink.max_in_flight,
+        "parallel": sink.parallel,
         "filter": sink.filter,
         "state": "active" if sink.pause is None else "paused",
         "created_at": timestamp(sink.created_at),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from enum import Enum, auto
 from functools import partial
@@ -14,7 +14,7 @@ from msgspec import Struct
 from nakadi.common.states import following_states
 from nakadi.model.event_type import Position
 from nakadi.model.events import Record
-from nakadi.model.subscription import PartitionAssignment, Replay
+from nakadi.model.subscription import OffsetRange, PartitionAssignment, Replay
 from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.stream.actions import IsDeliverable, MeasureDistance
 from nakadi.subscriptions.stream.partition_states import TRANSITIONS, PartitionFact, PartitionState
@@ -54,6 +54,7 @@ class PartitionProgress:
         "_unsure",
         "committed",
         "count",
+        "done_ahead",
         "dropping",
         "failed_streams",
         "flushed_at",
@@ -88,10 +89,13 @@ class PartitionProgress:
         *,
         counts: bool,
         totals: SessionTotals | None = None,
+        done_ahead: Sequence[OffsetRange] = (),
     ) -> None:
         self.totals = totals or SessionTotals()
         self.partition = entry.partition
         self.stored = self.committed = self.sent = self.taken = stored
+        # What was consumed before behind the committed offset: it is skipped.
+        self.done_ahead = _ranges_behind(done_ahead, stored)
         self.failed_streams = entry.failed_streams if counts else 0
         self.search_end = entry.search_end if counts else None
         self.replay: Replay | None = entry.replay
@@ -184,12 +188,7 @@ class PartitionProgress:
         assert self.is_open, self.state
         following = []
         before = self.size
-        parts: Iterable[tuple[EventDisposition, EventRun]]
-        if run.chunk.plain and not check_each and not self.parked_keys:
-            parts = ((EventDisposition.SEND, run),) if run.count else ()
-        else:
-            parts = run.parts_by_kind(partial(self._disposition_of, is_deliverable))
-        for disposition, part in parts:
+        for disposition, part in self._parts_of_run(run, is_deliverable, check_each=check_each):
             if disposition is EventDisposition.SEND:
                 self.runs = self.runs or deque()
                 self.runs.append(part)
@@ -305,6 +304,8 @@ class PartitionProgress:
         self.totals.buffered_bytes += self.size - buffered
         while self.skipped and self.skipped[0][1] <= self.committed:
             self.skipped.popleft()
+        if self.done_ahead:
+            self.done_ahead = _ranges_behind(self.done_ahead, self.committed)
         if self.dropping is not None and self.dropping <= self.committed:
             self.dropping = None
             self._enter_state_after(PartitionFact.PASSED)
@@ -343,6 +344,29 @@ class PartitionProgress:
             return PartitionState.DROPPING
         return PartitionState.PARKING if self._parking else PartitionState.READING
 
+    def _parts_of_run(
+        self, run: EventRun, is_deliverable: IsDeliverable, *, check_each: bool
+    ) -> Iterator[tuple[EventDisposition, EventRun]]:
+        if self.done_ahead and run.count and run.position_at(0) <= self.done_ahead[-1].end:
+            for is_done, part in run.parts_by_position(self._is_done):
+                if is_done:
+                    yield EventDisposition.SKIP, part
+                else:
+                    yield from self._parts_to_do(part, is_deliverable, check_each=check_each)
+        else:
+            yield from self._parts_to_do(run, is_deliverable, check_each=check_each)
+
+    def _parts_to_do(
+        self, run: EventRun, is_deliverable: IsDeliverable, *, check_each: bool
+    ) -> Iterator[tuple[EventDisposition, EventRun]]:
+        if not run.chunk.plain or check_each or self.parked_keys:
+            yield from run.parts_by_kind(partial(self._disposition_of, is_deliverable))
+        elif run.count:
+            yield EventDisposition.SEND, run
+
+    def _is_done(self, position: Position) -> bool:
+        return any(position in each for each in self.done_ahead)
+
     def _disposition_of(self, is_deliverable: IsDeliverable, record: Record) -> EventDisposition:
         if not is_deliverable(self.partition, record):
             return EventDisposition.SKIP
@@ -376,3 +400,7 @@ class PartitionProgress:
             outstanding = measure_distance(self.partition, committed, sent)
         self.totals.uncommitted += outstanding - self.uncommitted
         self.uncommitted = outstanding
+
+
+def _ranges_behind(ranges: Sequence[OffsetRange], position: Position) -> Sequence[OffsetRange]:
+    return tuple(each for each in ranges if each.end > position)

@@ -112,7 +112,7 @@ class SubscriptionSession:
             offset = shared.offsets.get(entry.partition)
             # An offset of another session is newer than the assignment: the next read has both.
             if offset is not None and offset.owner == self.id:
-                actions += self._update_partition(entry, offset.position, now)
+                actions += self._update_partition(entry, offset, now)
         actions += self._reload_parked_keys(shared.assignment.revision)
         self._update_idle_since(shared.assignment, now)
         if self._policy and any(isinstance(each, OpenPartition) for each in actions):
@@ -284,13 +284,18 @@ class SubscriptionSession:
         self._entries = {entry.partition: entry for entry in shared.assignment.entries if entry.owner == self.id}
         return tuple(self._entries.values())
 
-    def _update_partition(self, entry: PartitionAssignment, stored: Position, now: float) -> Iterator[SessionAction]:
-        """The session owns a partition, which is committed up to `stored`."""
-        partition = self._partitions.get(entry.partition)
+    def _update_partition(
+        self, entry: PartitionAssignment, offset: CommittedOffset, now: float
+    ) -> Iterator[SessionAction]:
+        """The session owns a partition, which is committed up to this offset."""
+        partition, stored = self._partitions.get(entry.partition), offset.position
         if partition is None or stored < partition.stored:
             if partition is not None:
                 partition.remove_from_totals()
-            partition = PartitionProgress(entry, stored, now, counts=self._policy is not None, totals=self._totals)
+            counts, totals = self._policy is not None, self._totals
+            partition = PartitionProgress(
+                entry, stored, now, counts=counts, totals=totals, done_ahead=offset.done_ahead
+            )
             self._partitions[entry.partition] = partition
             yield from self._open_or_search(partition)
         elif stored > partition.stored:
