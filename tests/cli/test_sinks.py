@@ -4,7 +4,7 @@ import pytest
 
 from nakadi.local import Broker
 from tests.support.builders import a_name
-from tests.support.receiver import ON_LOOPBACK, Receiver
+from tests.support.receiver import ON_LOOPBACK, Receiver, soon_delivered
 
 DEFINITION = """
 name: {name}
@@ -17,7 +17,7 @@ schema: {{"type": "json_schema", "schema": "{{}}"}}
 @pytest.fixture(scope="module")
 def own():
     """A broker that delivers to this machine."""
-    with Broker(**ON_LOOPBACK, sink_targets=("arn:aws:sqs:eu-central-1:123456789012:*",)) as own:
+    with soon_delivered(), Broker(**ON_LOOPBACK, sink_targets=("arn:aws:sqs:eu-central-1:123456789012:*",)) as own:
         yield own
 
 

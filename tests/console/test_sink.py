@@ -2,12 +2,13 @@
 
 import pytest
 
-from tests.support.receiver import ON_LOOPBACK
+from tests.support.receiver import ON_LOOPBACK, soon_delivered
 
 
 @pytest.fixture(scope="module")
 def settings():
-    return ON_LOOPBACK
+    with soon_delivered():
+        yield ON_LOOPBACK
 
 
 def test_sink(failure):

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import uuid4
 
@@ -17,11 +18,17 @@ from tests.support.api import a_business_definition, a_definition
 from tests.support.aws_targets import a_client, a_function, aws_over_http, receive_all
 from tests.support.pages import ROOT
 from tests.support.patience import PATIENCE, until
-from tests.support.receiver import ON_LOOPBACK
+from tests.support.receiver import ON_LOOPBACK, soon_delivered
 from tests.support.subscriptions import publish
 
 PAGE = (ROOT / "docs/push.md").read_text()
 SERVE = 'HTTPServer(("", 8000), Receiver).serve_forever()'
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hurry() -> Iterator[None]:
+    with soon_delivered():
+        yield
 
 
 def test_the_receiver_gets_what_the_request_subscribes_to():

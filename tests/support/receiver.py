@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
+from unittest.mock import patch
 
+from nakadi.delivery import dispatcher, lanes
+from nakadi.subscriptions.stream import session
 from tests.support.patience import until
 
 ON_LOOPBACK = {"sink_schemes": ("https", "http"), "sink_networks": ("127.0.0.0/8",)}
 """Settings with which a broker delivers to a receiver."""
 
 ON_LOOPBACK_VARIABLES = {"NAKADI_SINK_SCHEMES": "https,http", "NAKADI_SINK_NETWORKS": "127.0.0.0/8"}
+
+
+@contextmanager
+def soon_delivered() -> Iterator[None]:
+    """For brokers in this process: what tests of sinks wait for comes soon. That is news of sinks, reports about
+    deliveries, the next attempt after a failure, and the commit of events that are not sent."""
+    with (
+        patch.object(dispatcher, "LOOK_INTERVAL_SECONDS", 0.05),
+        patch.object(dispatcher, "REPORT_INTERVAL_SECONDS", 0.1),
+        patch.object(lanes, "MIN_PAUSE_SECONDS", 0.05),
+        patch.object(session, "AUTO_COMMIT_INTERVAL_SECONDS", 0.5),
+    ):
+        yield
 
 
 @dataclass(frozen=True)

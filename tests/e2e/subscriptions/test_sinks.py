@@ -14,16 +14,15 @@ import httpx
 import pytest
 from standardwebhooks import Webhook
 
-from nakadi.delivery import dispatcher, lanes
+from nakadi.delivery import lanes
 from nakadi.local import Broker
-from nakadi.subscriptions.stream import session
 from tests.support import everything, kafka
 from tests.support.api import a_business_definition, an_authorization, create_event_type, problem
 from tests.support.http import check_against_description
 from tests.support.metrics import scrape, value
 from tests.support.parking import COUNT, PARKING, POLICY, a_keyed_definition, parked_ids, publish_events
 from tests.support.patience import PATIENCE, until
-from tests.support.receiver import ON_LOOPBACK, ON_LOOPBACK_VARIABLES, Receiver, a_sink
+from tests.support.receiver import ON_LOOPBACK, ON_LOOPBACK_VARIABLES, Receiver, a_sink, soon_delivered
 from tests.support.subscriptions import (
     a_cursor,
     a_request,
@@ -43,13 +42,7 @@ ENGINES = [*(["memory"] if everything.WANTED else []), "sqlite", *(["kafka"] if 
 
 @pytest.fixture(scope="module", autouse=True)
 def hurry() -> Iterator[None]:
-    """What tests wait for comes soon: news of sinks, reports about deliveries, the next attempt after a failure, and
-    the commit of events that are not sent."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dispatcher, "LOOK_INTERVAL_SECONDS", 0.05)
-        patch.setattr(dispatcher, "REPORT_INTERVAL_SECONDS", 0.1)
-        patch.setattr(lanes, "MIN_PAUSE_SECONDS", 0.05)
-        patch.setattr(session, "AUTO_COMMIT_INTERVAL_SECONDS", 0.5)
+    with soon_delivered():
         yield
 
 
