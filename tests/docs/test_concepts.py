@@ -61,7 +61,7 @@ def test_cursors_are_asked_for_their_lag(api):
 
 def test_the_events_are_streamed(api):
     """The stream of the page sends lines as the page shows them."""
-    lines = send(api, REQUESTS[2], "&stream_limit=10&stream_timeout=6").text.splitlines()
+    lines = send(api, REQUESTS[2], "&stream_limit=3").text.splitlines()
     shown = example("cursor", "events")
 
     assert set(json.loads(lines[0])) == set(shown)

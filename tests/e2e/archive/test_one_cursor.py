@@ -10,6 +10,7 @@ import pytest
 
 from nakadi.engines.archive.gzip_format import decompress_members
 from nakadi.engines.archive.tiered_log import TieredLog
+from tests.support import everything
 from tests.support.api import create_event_type
 from tests.support.consumer import Consumer
 from tests.support.open_stream import OpenStream
@@ -64,7 +65,7 @@ class ArchivingBroker:
         self.broker.close()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=[*(["memory"] if everything.WANTED else []), "sqlite"])
 def archiving(request, tmp_path) -> Iterator[ArchivingBroker]:
     archiving = ArchivingBroker(request.param, tmp_path)
     yield archiving

@@ -56,9 +56,9 @@ def test_a_keep_alive_limit_ends_the_stream(stream):
 
 
 def test_eight_events_five_a_batch(stream, publish):
-    """8 events, batch_limit 5, 5 s: batches of 5 and 3, and a keep-alive of every idle partition. (L57)"""
+    """8 events, batch_limit 5, 2 s: batches of 5 and 3, and a keep-alive of every idle partition. (L57)"""
     publish("0", *"abcdefgh")
-    limits = "batch_limit=5&batch_flush_timeout=5&stream_timeout=5"
+    limits = "batch_limit=5&batch_flush_timeout=2&stream_timeout=2"
     with stream(limits, cursors(_0="BEGIN", _1="BEGIN", _2="BEGIN")) as open_low_level_stream:
         lines = open_low_level_stream.rest().splitlines(keepends=True)
     expected = [batch("0", 4, *"abcde"), batch("0", 7, *"fgh"), keep_alive("1", -1), keep_alive("2", -1)]

@@ -244,8 +244,10 @@ def test_several_event_types(api, consumer):
     assert opened.commit(*batches).status_code == 204
 
 
-def test_events_for_others_are_passed_over(api, consumer):
+def test_events_for_others_are_passed_over(api, consumer, monkeypatch):
     """Events for another subscription are not delivered, and commit themselves. (S228, S229, S231, S232, S233, S275)"""
+    # A broker in this process commits them soon.
+    monkeypatch.setattr("nakadi.subscriptions.stream.session.AUTO_COMMIT_INTERVAL_SECONDS", 0.5)
     name = create_event_type(api)["name"]
     ours, theirs = create_subscription(api, name, read_from="begin"), create_subscription(api, name, read_from="begin")
     for number, tag in enumerate((theirs, ours, theirs)):
