@@ -42,6 +42,7 @@ SELECTED_TESTS = frozenset(
         "test_a_client_that_comes_back_misses_nothing",
         "test_a_partition_changes_hands_when_it_is_committed",
         "test_a_second_stream_gets_its_share",
+        "test_each_content_mode_publishes_what_comes_back",
         "test_a_stream_can_begin_at_a_point_in_time",
         "test_a_stream_follows_into_a_new_timeline",
         "test_business_events_come_out_enriched",

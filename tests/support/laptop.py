@@ -76,6 +76,7 @@ SELECTED_TESTS = kafka.SELECTED_TESTS | {
     "test_batches_and_keep_alives_are_these_bytes",
     "test_blocks_take_effect_at_once",
     "test_bombs_do_not_go_off",
+    "test_cloud_events_come_back_from_a_subscription_and_are_committed",
     "test_changes_are_reported_while_the_feature_is_on",
     "test_commits_are_judged_in_order",
     "test_committing_takes_the_right_to_read",

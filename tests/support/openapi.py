@@ -18,6 +18,7 @@ from nakadi.http.negotiation import OLD_PROBLEM_MEDIA_TYPE
 STREAM = "application/x-json-stream"
 
 EVENT_STREAM = "text/event-stream"
+CLOUD_EVENTS = "application/cloudevents-batch+json"
 
 Validate = Callable[[Any], Any]
 
@@ -105,7 +106,7 @@ def _assert_body(
     content = content or response.get("x-optional-body", {})
     media_type = headers.get("content-type", "").partition(";")[0].strip()
     media_type = PROBLEM_MEDIA_TYPE if media_type == OLD_PROBLEM_MEDIA_TYPE else media_type
-    if status < 400 and media_type.endswith("+json"):
+    if status < 400 and media_type.endswith("+json") and media_type not in content:
         media_type = JSON_MEDIA_TYPE  # under the name that the client asked for
     assert media_type in content, (
         f"{what} came as {media_type or 'nothing'}, not as {' or '.join(content) or 'nothing'}"
@@ -125,6 +126,9 @@ def _values(media_type: str, schema: Mapping[str, Any], body: bytes) -> list[tup
         return [(schema, orjson.loads(body))]
     if media_type == STREAM:
         return [_line(line) for line in body.splitlines()]
+    if media_type == CLOUD_EVENTS:
+        lines = [orjson.loads(line) for line in body.splitlines()]
+        return [({"$ref": "#/components/schemas/CloudEvent"}, each) for line in lines for each in line]
     if media_type == EVENT_STREAM:
         return [_line(line.removeprefix(b"data: ")) for line in body.splitlines() if line.startswith(b"data: ")]
     return [(schema, body.decode())]

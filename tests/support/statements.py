@@ -23,6 +23,7 @@ AREAS = {
     "S": "subscriptions",
     "X": "deliveries",
     "D": "declared reads",
+    "E": "CloudEvents",
 }
 FLAGS = ("core", "edge", "internal")
 
@@ -30,10 +31,10 @@ FLAGS = ("core", "edge", "internal")
 ITEM = re.compile(r'^- <a id="(?P<anchor>[^"]+)"></a>\*\*(?P<number>\S+)\*\* \*(?P<flag>\w+)\* (?P<text>.+)$')
 TRAP = re.compile(r'^(?P<number>\d+)\. <a id="trap-(?P=number)"></a>', re.MULTILINE)
 
-NUMBER = r"[RPLCSXD]\d+a?"
+NUMBER = r"[RPLCSXDE]\d+a?"
 CITED = re.compile(rf"\b{NUMBER}\b")
 BRACKETS = re.compile(rf"\((?:{NUMBER}|traps? \d)[^()]*\)")
-RANGE = re.compile(r"\b([RPLCSXD])(\d+)[-\u2013]\1?(\d+)\b")
+RANGE = re.compile(r"\b([RPLCSXDE])(\d+)[-\u2013]\1?(\d+)\b")
 TRAPS = re.compile(r"\btraps? (\d+(?:, \d+)*)")
 
 

@@ -250,7 +250,7 @@ def test_a_filter_is_a_condition(api, receiver):
 
 
 def test_cloudevents(api, receiver):
-    """A list of CloudEvents, each with the event as its data. (X6)"""
+    """A list of CloudEvents, each with the event as its data. (X6, E24)"""
     subscription = create_subscription(api, read_from="begin")
     [name] = subscription["event_types"]
     publish(api, name, 2)

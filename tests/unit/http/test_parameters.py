@@ -7,6 +7,7 @@ from nakadi.http.message import Request, Response
 from nakadi.http.parameters import (
     FlagParameter,
     Header,
+    HeaderFamily,
     IntegerParameter,
     ListParameter,
     TextParameter,
@@ -37,6 +38,15 @@ def test_the_first_value_wins():
     assert TEXT.read(asked) == "1"
     assert NUMBER.read(asked) == 1
     assert FLAG.read(asked) is True
+
+
+def test_a_family_of_headers_has_every_one_with_its_name():
+    """They are told by what follows the name, and only a route that declares them may read them."""
+    family, headers = HeaderFamily("ce-"), {"ce-id": "1", "ce-b": "2", "host": "x"}
+
+    assert family.read(request(headers=headers, declared=(family,))) == {"id": "1", "b": "2"}
+    with pytest.raises(UndeclaredParameter):
+        family.read(request(headers=headers))
 
 
 def test_a_missing_parameter_has_its_default():

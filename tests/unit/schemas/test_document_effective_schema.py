@@ -160,6 +160,7 @@ def test_metadata_is_what_it_is():
             "partition": {"type": "string"},
             "flow_id": {"type": "string"},
             "span_ctx": {"type": "object", "additionalProperties": {"type": "string"}},
+            "cloudevent": {"type": "object", "additionalProperties": {"type": "string"}},
             "parent_eids": {"type": "array", "items": {"type": "string", "pattern": EID_PATTERN}},
         },
         "required": ["eid", "occurred_at"],

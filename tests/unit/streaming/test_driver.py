@@ -51,7 +51,7 @@ class Stage:
         driver = LowLevelDriver(
             LowLevelSession(wanted, starts, clock.monotonic()),
             [PartitionReader(self.feeds, cursors, self.event_type, *start) for start in starts.items()],
-            JsonStreamFormat(starts),
+            JsonStreamFormat(),
             outlet,
             event_type=self.event_type.name,
             clock=clock,

@@ -18,7 +18,7 @@ def a_batch() -> SendEvents:
 
 def test_a_batch_is_one_line():
     """Cursor first, then events as they were stored; no spaces, and a line break at the end. (L41, L46, L58a)"""
-    line = JsonStreamFormat(STARTS).encode_batch(a_batch())
+    line = JsonStreamFormat().encode_batch(a_batch())
     assert line == (
         b'{"cursor":{"partition":"0","offset":"001-0001-000000000000000012"},"events":["a"\\u00e4",11,12]}\n'
     )
@@ -34,13 +34,13 @@ def test_a_batch_is_one_line():
 )
 def test_a_keep_alive_is_a_cursor_alone(position, offset):
     """A keep-alive has no events, not even an empty list; the offset is in the new form. (L42, L43, L44, L46)"""
-    line = JsonStreamFormat(STARTS).encode_keep_alive(SendStreamKeepAlive("7", position))
+    line = JsonStreamFormat().encode_keep_alive(SendStreamKeepAlive("7", position))
     assert line == b'{"cursor":{"partition":"7","offset":"' + offset + b'"}}\n'
 
 
 def test_json_lines_need_no_words_around_them():
     """Nothing comes before the first line, and a Problem is a line like any other. (L60)"""
-    lines = JsonStreamFormat(STARTS)
+    lines = JsonStreamFormat()
     assert lines.stream_opening() == b""
     assert lines.encode_problem(b'{"status":403}') == b'{"status":403}\n'
 
@@ -59,7 +59,7 @@ def test_a_batch_is_one_server_sent_event():
     lines = EventStreamFormat(STARTS)
     ident, data, *rest = lines.encode_batch(a_batch()).split(b"\n")
     assert rest == [b"", b""]
-    assert data == b"data: " + JsonStreamFormat(STARTS).encode_batch(a_batch()).rstrip()
+    assert data == b"data: " + JsonStreamFormat().encode_batch(a_batch()).rstrip()
     places = {cursor.partition: cursor.offset for cursor in parse_cursors_header(ident.removeprefix(b"id: ").decode())}
     assert places == {"0": "001-0001-000000000000000012", "1": "001-0002-000000000000000006"}
 

@@ -86,7 +86,7 @@ class Stage:
 
     def serve(self, event_type: EventType, outlet: RecordingOutlet, subject: Subject = ANN, **asked: int) -> None:
         opening = self.streams.open(event_type.name, StreamParameters(**asked), BEGIN, subject)
-        lines = JsonStreamFormat(opening.starts)
+        lines = JsonStreamFormat()
         serving = self.streams.serve(opening, lines, outlet, NullFigures(), lambda error: problem_of_error(error).body)
         self.running.append(asyncio.ensure_future(serving))
 

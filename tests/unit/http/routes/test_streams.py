@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi.http.routes.streams import wants_server_sent_events
+from nakadi.http.routes.streams import stream_media_type
 
 
 @pytest.mark.parametrize(
@@ -25,4 +25,19 @@ from nakadi.http.routes.streams import wants_server_sent_events
 )
 def test_only_who_names_server_sent_events_gets_them(accept, wanted):
     """Wildcards do not ask for server-sent events; naming them does, unless lines of JSON are liked better. (L37)"""
-    assert wants_server_sent_events(accept or None) is wanted
+    assert (stream_media_type(accept or None) == "text/event-stream") is wanted
+
+
+@pytest.mark.parametrize(
+    ("accept", "media_type"),
+    [
+        ("application/cloudevents-batch+json", "application/cloudevents-batch+json"),
+        ("application/cloudevents-batch+json, */*", "application/cloudevents-batch+json"),
+        ("application/x-json-stream, application/cloudevents-batch+json", "application/x-json-stream"),
+        ("application/cloudevents+json", "application/x-json-stream"),
+        ("application/cloudevents-batch+json;q=0", "application/x-json-stream"),
+    ],
+)
+def test_only_who_names_cloud_events_gets_them(accept, media_type):
+    """Their media type has to be named, and liked best. (E20)"""
+    assert stream_media_type(accept) == media_type

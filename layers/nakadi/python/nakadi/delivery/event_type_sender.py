@@ -18,11 +18,10 @@ from nakadi.model.authorization import Subject
 from nakadi.model.outcomes import Fault, Outcome, Unavailable
 from nakadi.model.sink import Sink
 from nakadi.publishing.batch import BatchOutcome, BatchStatus, ItemResult, PublishingStatus
+from nakadi.publishing.enrichment import WRITTEN_BY_BROKER
 
 Publish = Callable[[str, bytes, Subject, str], BatchOutcome]
 """Publishes the events of a body to an event type, for a subject, with a flow id; it blocks."""
-
-WRITTEN_BY_BROKER = ("event_type", "flow_id", "published_by", "received_at", "version")
 
 
 class EventTypeSender:

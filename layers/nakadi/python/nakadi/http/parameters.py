@@ -110,6 +110,17 @@ class Header(Parameter, frozen=True, eq=False):
         return request.headers.get(self.name)
 
 
+class HeaderFamily(Parameter, frozen=True, eq=False):
+    """All headers whose names begin with `name`, in lower case. Clients choose what follows."""
+
+    def read(self, request: Request) -> dict[str, str]:
+        """The values by what follows in the names."""
+        if self not in request.declared:
+            raise UndeclaredParameter(self)
+        begin = len(self.name)
+        return {name[begin:]: value for name, value in request.headers.items() if name.startswith(self.name)}
+
+
 def parse_integer(text: str) -> int | None:
     """A whole number in digits, None if the text is none; Python would also read `1_000` and other scripts' digits."""
     return int(text) if re.fullmatch(r"[+-]?[0-9]{1,20}", text) else None

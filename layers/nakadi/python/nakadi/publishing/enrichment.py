@@ -20,6 +20,7 @@ from nakadi.publishing.batch import (
     WorkBudget,
     row_of_event,
 )
+from nakadi.schemas.document import COMPACTION_KEY
 from nakadi.schemas.values import NoValueAtPath, StepsExhausted, java_text, path_segments
 
 DrawRandomNumber = Callable[[], float]
@@ -182,9 +183,6 @@ def _utf16_units(text: str) -> Sequence[int]:
     return struct.unpack(f"<{len(packed) // 2}H", packed)
 
 
-COMPACTION_KEY = "partition_compaction_key"
-
-
 class BatchOrigin(Struct, frozen=True, kw_only=True):
     """What is the same for all events of a request."""
 
@@ -203,6 +201,10 @@ def metadata_stamp(event_type: EventType, origin: BatchOrigin) -> dict[str, str]
         "version": str(origin.schema_version),
         "flow_id": origin.flow_id,
     }
+
+
+WRITTEN_BY_BROKER = ("event_type", "flow_id", "published_by", "received_at", "version")
+"""What the broker adds to the metadata. An event that is published again loses it, and gets it anew."""
 
 
 def timestamp_text(moment: datetime) -> str:

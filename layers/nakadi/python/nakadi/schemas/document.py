@@ -221,6 +221,7 @@ def referenced_schemas(schema: Mapping[str, Any], document: SchemaDocument) -> l
 
 Schema = dict[str, Any]
 
+COMPACTION_KEY = "partition_compaction_key"
 EID_PATTERN = "^[a-fA-F0-9]{8}-[a-fA-F0-9]{4}-[a-fA-F0-9]{4}-[a-fA-F0-9]{4}-[a-fA-F0-9]{12}$"
 
 _KEYWORDS_IMPLYING_OBJECT = frozenset({"properties", "required", "minProperties", "maxProperties"})
@@ -265,12 +266,13 @@ def metadata_schema(event_type: str, cleanup_policy: CleanupPolicy) -> Schema:
         "partition": {"type": "string"},
         "flow_id": {"type": "string"},
         "span_ctx": {"type": "object", "additionalProperties": {"type": "string"}},
+        "cloudevent": {"type": "object", "additionalProperties": {"type": "string"}},
         "parent_eids": {"type": "array", "items": {"type": "string", "pattern": EID_PATTERN}},
     }
     required = ["eid", "occurred_at"]
     if cleanup_policy.compacts:
-        properties["partition_compaction_key"] = {"type": "string", "minLength": 1}
-        required.append("partition_compaction_key")
+        properties[COMPACTION_KEY] = {"type": "string", "minLength": 1}
+        required.append(COMPACTION_KEY)
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 

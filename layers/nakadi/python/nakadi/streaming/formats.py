@@ -34,9 +34,6 @@ class JsonStreamFormat:
 
     content_type = "application/x-json-stream"
 
-    def __init__(self, starts: Mapping[str, Position]) -> None:
-        """Takes what every form takes; here each line says all there is to say."""
-
     def stream_opening(self) -> bytes:
         return b""
 

@@ -4,34 +4,39 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from nakadi.auth.permissions import Permissions
+from nakadi.http.cloud_events import HEADER_PREFIX, ContentMode, content_mode, decode_attributes
 from nakadi.http.compression import MAX_DECOMPRESSED_BYTES
 from nakadi.http.message import JSON_MEDIA_TYPE, AnswerTask, Parameter, Request, Response, json_response
-from nakadi.http.parameters import Header
+from nakadi.http.parameters import Header, HeaderFamily
 from nakadi.http.problem import UnsupportedMediaType
 from nakadi.http.router import Lane, Route
 from nakadi.http.views import View
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Fault, Invalid, Malformed, Outcome
 from nakadi.publishing.batch import BatchOutcome, BatchStatus, ItemResult
-from nakadi.publishing.memory import estimate_batch_memory
+from nakadi.publishing.cloud_events import CloudEventReader, Publication
+from nakadi.publishing.memory import SHORT_BODY_BYTES, estimate_batch_memory
 from nakadi.publishing.publisher import Publisher
 from nakadi.publishing.system_events import KpiCollector
 
 AVRO_MEDIA_TYPE = "application/avro-binary"
 
 CONTENT_TYPE, CONSUMER_TAG = Header("content-type"), Header("x-consumer-tag")
+CLOUD_EVENT_ATTRIBUTES = HeaderFamily(HEADER_PREFIX)
+PUBLISHING_HEADERS = (CONTENT_TYPE, CONSUMER_TAG, CLOUD_EVENT_ATTRIBUTES)
 
 
 def routes(publisher: Publisher, permissions: Permissions, kpi_collector: KpiCollector) -> list[Route]:
     handlers = _PublishingHandlers(publisher, permissions, kpi_collector)
     return [
-        _route("events", handlers.publish_events, "publish_events", CONTENT_TYPE, CONSUMER_TAG),
+        _route("events", handlers.publish_events, "publish_events", *PUBLISHING_HEADERS),
         _route("deleted-events", handlers.publish_deletions, "delete_events", CONTENT_TYPE),
     ]
 
@@ -60,19 +65,26 @@ class _PublishingHandlers(Struct, frozen=True):
 
     async def publish_events(self, request: Request) -> Response:
         try:
-            tag = self._admit_batch(request, may_be_directed=True)
+            mode = content_mode(_content_type(request), CLOUD_EVENT_ATTRIBUTES.read(request))
+            self._require_body(request, may_be_empty=mode is ContentMode.BINARY)
+            header = CONSUMER_TAG.read(request)
+            tag = None if header is None else subscription_id_in_header(header)
+            self._admit_batch(request)
             name, began = request.path_parameters["name"], time.perf_counter()
+            sent = Publication(request.body) if mode is None else self._read_cloud_events(request, mode)
             outcome = await self.publisher.publishing_task(
-                name, request.body, request.subject, request.flow_id, tag, request.is_client_gone
+                name, sent.body, request.subject, request.flow_id, tag, request.is_client_gone
             )
         except Exception as error:
             self._count_refused_batch(error)
             raise
-        return self._publication_response(request, outcome, began)
+        return self._publication_response(request, outcome, began, sent.ids)
 
     async def publish_deletions(self, request: Request) -> Response:
         try:
-            self._admit_batch(request, may_be_directed=False)
+            _require_json_events(request)
+            self._require_body(request)
+            self._admit_batch(request)
             name, began = request.path_parameters["name"], time.perf_counter()
             outcome = await self.publisher.deletion_task(
                 name, request.body, request.subject, request.flow_id, request.is_client_gone
@@ -82,31 +94,58 @@ class _PublishingHandlers(Struct, frozen=True):
             raise
         return self._publication_response(request, outcome, began)
 
-    def _admit_batch(self, request: Request, *, may_be_directed: bool) -> str | None:
-        """The id of the subscription that a batch is meant for, if it is one that may be directed, and is.
-
-        Raises an outcome for a body that cannot be events, for who is blocked, before anything about the event type is
-        found out, and for what there is no memory for.
-        """
-        content_type = CONTENT_TYPE.read(request) or ""
-        if content_type != JSON_MEDIA_TYPE and content_type.partition(";")[0].strip().lower() == AVRO_MEDIA_TYPE:
-            raise UnsupportedMediaType(f"Content type '{AVRO_MEDIA_TYPE}' not supported: events are published as JSON")
-        if not request.body:
+    @staticmethod
+    def _require_body(request: Request, *, may_be_empty: bool = False) -> None:
+        if not request.body and not may_be_empty:
             raise Malformed(f"Required request body is missing: {request.method} {request.path}")
-        header = CONSUMER_TAG.read(request) if may_be_directed else None
-        tag = None if header is None else subscription_id_in_header(header)
+
+    def _admit_batch(self, request: Request) -> None:
+        """Raise an outcome for who is blocked, before anything about the event type is found out, and for what there is
+        no memory for.
+        """
         self.permissions.require_producer(request.subject, request.path_parameters["name"])
         request.memory.take(estimate_batch_memory(request.body, self.publisher.limits))
-        return tag
+
+    def _read_cloud_events(self, request: Request, mode: ContentMode) -> Publication:
+        """The batch that CloudEvents make. A long body is read in a turn at long work."""
+        body = request.body
+        # The texts of the events, and the batch of them.
+        request.memory.take(2 * len(body))
+        reader = CloudEventReader(
+            now=self.publisher.clock.now(),
+            is_compacted=self._is_compacted(request.path_parameters["name"]),
+            limits=self.publisher.limits,
+        )
+        turn = self.publisher.long_work_queue.wait_for_turn(request.is_client_gone)
+        with turn if len(body) > SHORT_BODY_BYTES else nullcontext():
+            match mode:
+                case ContentMode.BATCHED:
+                    return reader.read_batch(body)
+                case ContentMode.STRUCTURED:
+                    return reader.read_event(body)
+                case ContentMode.BINARY:
+                    headers = CLOUD_EVENT_ATTRIBUTES.read(request)
+                    return reader.read_parts(decode_attributes(headers, CONTENT_TYPE.read(request) or ""), body)
+
+    def _is_compacted(self, name: str) -> bool:
+        # What is wrong with a body is reported first: publishing finds out that the event type does not exist.
+        with suppress(Outcome, Fault):
+            return self.publisher.event_types.cached(name).cleanup_policy.compacts
+        return False
 
     def _count_refused_batch(self, error: Exception) -> None:
         """Count a batch that was refused as a whole, by the kind of the outcome: `not_found` or `try_later`."""
         kind = type(error).__name__ if isinstance(error, Outcome | Fault) else "Fault"
         self.publisher.metrics.batches_refused.add(1, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower())
 
-    def _publication_response(self, request: Request, outcome: BatchOutcome, began: float) -> Response:
+    def _publication_response(
+        self, request: Request, outcome: BatchOutcome, began: float, ids: Sequence[str] = ()
+    ) -> Response:
+        """The response to a batch; `ids` are those of its events if they are CloudEvents."""
+        items = [_item_view(each) for each in outcome.items]
+        for view, cloud_event_id in zip(items, ids, strict=False):
+            view["id"] = cloud_event_id
         if outcome.status is not BatchStatus.STORED:
-            items = [_item_view(each) for each in outcome.items]
             return json_response(items, 422 if outcome.status is BatchStatus.REJECTED else 207)
         self.kpi_collector.record_batch(
             request.path_parameters["name"],
@@ -117,7 +156,19 @@ class _PublishingHandlers(Struct, frozen=True):
             size=len(request.body),
         )
         # A body only where there is something to say: clients may take any for a failure of a part.
-        return json_response([_item_view(each) for each in outcome.items]) if outcome.items else Response()
+        return json_response(items) if items else Response()
+
+
+def _content_type(request: Request) -> str:
+    content_type = CONTENT_TYPE.read(request) or ""
+    if content_type != JSON_MEDIA_TYPE and content_type.partition(";")[0].strip().lower() == AVRO_MEDIA_TYPE:
+        raise UnsupportedMediaType(f"Content type '{AVRO_MEDIA_TYPE}' not supported: events are published as JSON")
+    return content_type
+
+
+def _require_json_events(request: Request) -> None:
+    if content_mode(_content_type(request), {}) is not None:
+        raise UnsupportedMediaType("Content type of CloudEvents not supported: events are deleted as JSON")
 
 
 def _item_view(item: ItemResult) -> View:

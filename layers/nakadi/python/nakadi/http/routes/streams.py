@@ -12,7 +12,8 @@ from nakadi.http.parameters import Header, IntegerParameter
 from nakadi.http.problem import make_and_log_problem
 from nakadi.http.router import Lane, Route
 from nakadi.publishing.system_events import StreamKpis
-from nakadi.streaming.formats import EventStreamFormat, JsonStreamFormat
+from nakadi.streaming.cloud_events import CloudEventStreamFormat
+from nakadi.streaming.formats import EventStreamFormat, JsonStreamFormat, StreamFormat
 from nakadi.streaming.session import StreamParameters
 from nakadi.streaming.streams import EventStreams
 
@@ -21,9 +22,7 @@ DEPRECATION_WARNING = (
     "Please consider migrating to the Subscriptions API."
 )
 
-EVENT_STREAM_MEDIA_TYPE = "text/event-stream"
-JSON_STREAM_MEDIA_TYPE = "application/x-json-stream"
-
+STREAM_MEDIA_TYPES = tuple(each.content_type for each in (JsonStreamFormat, EventStreamFormat, CloudEventStreamFormat))
 
 STREAM_PARAMETERS = tuple(IntegerParameter(name, None) for name in StreamParameters.__struct_fields__)
 
@@ -52,28 +51,34 @@ class _EventTypeStreamHandlers(Struct, frozen=True):
 
     def stream_events(self, request: Request) -> StreamingResponse:
         asked = StreamParameters(**{each.name: each.read(request) for each in STREAM_PARAMETERS})
-        server_sent = wants_server_sent_events(ACCEPT.read(request))
-        opening = self.streams.open(
-            request.path_parameters["name"], asked, _requested_start_cursors(request, server_sent), request.subject
-        )
-        new_format = EventStreamFormat if server_sent else JsonStreamFormat
+        name, media_type = request.path_parameters["name"], stream_media_type(ACCEPT.read(request))
+        is_server_sent = media_type == EventStreamFormat.content_type
+        opening = self.streams.open(name, asked, _requested_start_cursors(request, is_server_sent), request.subject)
+        lines: StreamFormat
+        match media_type:
+            case EventStreamFormat.content_type:
+                lines = EventStreamFormat(opening.starts)
+            case CloudEventStreamFormat.content_type:
+                lines = CloudEventStreamFormat(name)
+            case _:
+                lines = JsonStreamFormat()
 
         def serve(outlet: Outlet) -> Awaitable[None]:
-            lines, figures = new_format(opening.starts), self.new_stream_kpis(request)
-            return self.streams.serve(opening, lines, outlet, figures, _problem_body_of_stream)
+            return self.streams.serve(opening, lines, outlet, self.new_stream_kpis(request), _problem_body_of_stream)
 
-        return StreamingResponse(serve, _stream_headers(new_format.content_type))
+        return StreamingResponse(serve, _stream_headers(media_type))
 
 
 def _problem_body_of_stream(error: Exception) -> bytes:
     return make_and_log_problem(error, "A stream of events").body
 
 
-def wants_server_sent_events(accept: str | None) -> bool:
-    """Browsers name this type and no other when they open an event source; generated clients name all there are."""
-    return (
-        preferred_media_type(accept or "", EVENT_STREAM_MEDIA_TYPE, JSON_STREAM_MEDIA_TYPE) == EVENT_STREAM_MEDIA_TYPE
-    )
+def stream_media_type(accept: str | None) -> str:
+    """The form of a stream that a client likes best, lines of JSON if it names none.
+
+    Browsers name one type and no other when they open an event source; generated clients name all there are.
+    """
+    return preferred_media_type(accept or "", *STREAM_MEDIA_TYPES) or JsonStreamFormat.content_type
 
 
 def _requested_start_cursors(request: Request, server_sent: bool) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from uuid import uuid4
 
 from msgspec import Struct
@@ -12,13 +12,18 @@ from nakadi.http.bodies import ObjectReader, object_body
 from nakadi.http.message import Outlet, Request, Response, StreamingResponse, empty_response, is_request_about_kpis
 from nakadi.http.parameters import ChoiceParameter, IntegerParameter
 from nakadi.http.router import Lane, Route
-from nakadi.http.routes.streams import ACCEPT, wants_server_sent_events
+from nakadi.http.routes.streams import ACCEPT, stream_media_type
 from nakadi.model.outcomes import Violations
 from nakadi.model.subscription import EventTypePartition
 from nakadi.openapi.checks import openapi_violations
 from nakadi.publishing.system_events import StreamKpis
 from nakadi.subscriptions.stream.actions import DISCONNECT_CHOICES, SubscriptionStreamParameters
-from nakadi.subscriptions.stream.driver import EventSubscriptionFormat, JsonSubscriptionFormat, SubscriptionFormat
+from nakadi.subscriptions.stream.driver import (
+    CloudEventSubscriptionFormat,
+    EventSubscriptionFormat,
+    JsonSubscriptionFormat,
+    SubscriptionFormat,
+)
 from nakadi.subscriptions.stream.streams import JoinedStream, SubscriptionStreams
 
 STREAM_ID_HEADER = "X-Nakadi-StreamId"
@@ -37,6 +42,10 @@ SUBSCRIPTION_STREAM_PARAMETERS = (
 
 ON_DISCONNECT = ChoiceParameter("on_disconnect", DISCONNECT_CHOICES)
 """The same, as a text."""
+
+NEW_FORMATS: Mapping[str, Callable[[], SubscriptionFormat]] = {
+    each.content_type: each for each in (JsonSubscriptionFormat, EventSubscriptionFormat, CloudEventSubscriptionFormat)
+}
 
 NewSubscriptionStreamKpis = Callable[[Request, str], StreamKpis]
 
@@ -84,9 +93,7 @@ class _SubscriptionStreamHandlers(Struct, frozen=True):
         self, request: Request, parameters: SubscriptionStreamParameters
     ) -> StreamingResponse | Response:
         subscription_id = request.path_parameters["subscription_id"]
-        new_format: Callable[[], SubscriptionFormat] = (
-            EventSubscriptionFormat if wants_server_sent_events(ACCEPT.read(request)) else JsonSubscriptionFormat
-        )
+        new_format = NEW_FORMATS[stream_media_type(ACCEPT.read(request))]
         if request.method == "HEAD":
             self.streams.check_can_open(subscription_id, parameters, request.subject)
             return empty_response(headers=_subscription_headers(new_format, str(uuid4())))

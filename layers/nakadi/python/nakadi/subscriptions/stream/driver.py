@@ -18,11 +18,13 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 from msgspec.structs import replace
 
+from nakadi.model.cloud_events import BATCH_MEDIA_TYPE
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Outcome, Unavailable, UnusableCursor
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports.clock import Clock
 from nakadi.streaming.chunks import escape_line_separators, joined_json
+from nakadi.streaming.cloud_events import EMPTY_LINE, CloudEventPlace, cloud_events_line
 from nakadi.streaming.driver import ApplyFact, EventSource, StreamDriver, StreamFigures, StreamOutlet
 from nakadi.streaming.formats import RETRY_MILLISECONDS
 from nakadi.subscriptions.stream.actions import (
@@ -108,6 +110,27 @@ class EventSubscriptionFormat:
         if isinstance(line, SendBatch) or line.info:
             return b"data: %s\n" % self._json.encode_line(line)
         return b": still here\n\n"
+
+
+class CloudEventSubscriptionFormat:
+    """A batch of CloudEvents a line; each has the cursor up to it that a client may commit.
+
+    A line without events has no CloudEvent that could have a cursor, or debug information.
+    """
+
+    content_type = BATCH_MEDIA_TYPE
+
+    def __init__(self, new_token: NewCursorToken = random_cursor_token) -> None:
+        self._new_token = new_token
+
+    def stream_opening(self, stream_id: str) -> bytes:  # noqa: ARG002  # clients find it in the headers
+        return b""
+
+    def encode_line(self, line: SessionLine) -> bytes:
+        if not isinstance(line, SendBatch):
+            return EMPTY_LINE
+        place = CloudEventPlace(line.partition.event_type, line.partition.partition, str(self._new_token()))
+        return cloud_events_line(place, line.runs)
 
 
 # A call is tried again after these pauses while a store does not answer.

@@ -1,0 +1,30 @@
+"""CloudEvents 1.0: where their attributes are in the metadata of an event. https://cloudevents.io
+
+| attribute | in the metadata |
+|---|---|
+| `id` | `eid`; beside it in `cloudevent` if it is no UUID |
+| `time` | `occurred_at` |
+| `traceparent`, `tracestate` | `span_ctx` |
+| `partition` | `partition` |
+| `partitionkey` | `partition_compaction_key` if the event type is compacted, else `cloudevent` |
+| `source`, `type`, `subject`, `dataschema`, `datacontenttype`, others | `cloudevent` |
+"""
+
+from __future__ import annotations
+
+import re
+
+SPECIFICATION_VERSION = "1.0"
+
+EVENT_MEDIA_TYPE = "application/cloudevents+json"
+BATCH_MEDIA_TYPE = "application/cloudevents-batch+json"
+
+ATTRIBUTES_MEMBER = "cloudevent"
+TRACE_MEMBER = "span_ctx"
+TRACE_ATTRIBUTES = ("traceparent", "tracestate")
+PARTITION_KEY_ATTRIBUTE = "partitionkey"
+
+POSITION_ATTRIBUTES = ("offset", "eventtype", "cursortoken")
+"""Where a CloudEvent was read, beside its `partition`. Published again, it is elsewhere."""
+
+is_attribute_name = re.compile(r"[a-z0-9]{1,100}", re.ASCII).fullmatch
