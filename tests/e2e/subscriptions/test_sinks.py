@@ -183,6 +183,27 @@ def test_another_event_type_gets_a_copy(api):
     problem(api.post(path(subscription, "secret", "rotate")), 422)
 
 
+def test_copies_may_not_go_around_in_a_circle(api):
+    """Also over several event types; what a sink copied before it is replaced does not count. (X63)"""
+    names = [create_event_type(api)["name"] for _ in range(3)]
+    subscriptions = [create_subscription(api, name) for name in names]
+
+    def copy(source: int, target: int) -> httpx.Response:
+        return api.put(path(subscriptions[source]), json={"type": "event-type", "name": names[target]})
+
+    assert copy(0, 1).status_code == 201
+    assert copy(1, 2).status_code == 201
+    assert api.post(path(subscriptions[1], "pause")).status_code == 204
+    assert f"must not be copied back to {names[2]}" in problem(copy(2, 0), 422)
+    sink = {"type": "event-type", "name": names[0]}
+    request = a_request(names[2], sink=sink, consumer_group="another")
+    problem(api.post("/subscriptions", json=request), 422)
+    assert copy(0, 2).status_code == 200
+    assert "must not be copied back" in problem(copy(2, 1), 422)
+    assert api.delete(path(subscriptions[1])).status_code == 204
+    assert copy(2, 1).status_code == 201
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [

@@ -15,6 +15,7 @@ from nakadi.auth.permissions import Permissions
 from nakadi.common.converting import Converter
 from nakadi.delivery.addresses import AddressRules
 from nakadi.delivery.checks import check_sink
+from nakadi.delivery.copies import copies_from_sinks, reachable_event_types
 from nakadi.delivery.signing import generate_secret
 from nakadi.delivery.targets import TargetRules, canonical_target
 from nakadi.event_types.drafts import now_in_milliseconds
@@ -38,6 +39,7 @@ from nakadi.ports.registry import (
     ChangedMeanwhile,
     CheckRevision,
     Document,
+    DocumentChange,
     PutDocument,
     Registry,
     RemoveDocument,
@@ -48,6 +50,9 @@ from nakadi.subscriptions.api.repository import SUBSCRIPTIONS_KIND as SUBSCRIPTI
 from nakadi.subscriptions.api.resource import SUBSCRIPTION_BUSY_MESSAGE, SUBSCRIPTION_WRITE_ATTEMPTS
 
 SINKS_KIND, DELIVERY_REPORTS_KIND = COMPANION_KINDS
+
+COPIES_KIND, ALL_COPIES = "sink-copies", "all"
+"""A document that each registration of a sink that copies rewrites: two at once could close a circle."""
 
 SINKS_PER_QUERY = 1000
 
@@ -85,12 +90,19 @@ class SinkRepository(Struct, frozen=True):
             yield from map(_sink_from_document, page)
             after = page[-1].key
 
-    def write(self, sink: Sink, subscription: Subscription) -> None:
+    def write(self, sink: Sink, subscription: Subscription, *conditions: DocumentChange) -> None:
         """Store it over the revision that it has, if the subscription is still there. Raises `ChangedMeanwhile`."""
         self.registry.write(
             PutDocument(SINKS_KIND, sink.subscription_id, _body_of_sink(sink), expected_revision=sink.revision),
             CheckRevision(SUBSCRIPTIONS, subscription.id, expected_revision=subscription.revision),
+            *conditions,
         )
+
+    def no_new_copy_condition(self) -> DocumentChange:
+        """The change that makes a write fail if a sink that copies was registered since."""
+        document = self.registry.get(COPIES_KIND, ALL_COPIES)
+        revision = ABSENT_REVISION if document is None else document.revision
+        return PutDocument(COPIES_KIND, ALL_COPIES, {}, expected_revision=revision)
 
     def write_pause(self, sink: Sink, pause: SinkPause) -> None:
         """Pause a sink. Raises `ChangedMeanwhile` if it is not as it was read."""
@@ -180,6 +192,7 @@ class Sinks(Struct, frozen=True, kw_only=True):
         names = tuple(event_types)
         self._require_readable(names, subject)
         self._require_writable_target(draft, names, subject)
+        self._require_no_circle(draft, names)
 
     def put_if_missing(self, subscription_id: str, draft: SinkDraft, subject: Subject) -> StoredSink:
         """The sink that is there; without one, register this."""
@@ -201,11 +214,12 @@ class Sinks(Struct, frozen=True, kw_only=True):
             )
             self._require_readable(subscription.event_types, subject)
             self._require_writable_target(draft, subscription.event_types, subject)
+            conditions = self._require_no_circle(draft, subscription.event_types, subscription_id)
             old = self.repository.find(subscription_id)
             secrets, generated = self._secrets_of_draft(draft, None if old is None else safe.open(old))
             new = self._sink_of_draft(draft, subscription_id, safe.seal(subscription_id, secrets), subject, old)
             try:
-                self.repository.write(new, subscription)
+                self.repository.write(new, subscription, *conditions)
             except ChangedMeanwhile:
                 continue
             return StoredSink(new, old is None, generated)
@@ -297,6 +311,25 @@ class Sinks(Struct, frozen=True, kw_only=True):
             raise Violations((Violation("name", "must be an event type"),))
         self.permissions.require_producer(subject, name)
         self.permissions.require(Operation.WRITE, found.resource, subject)
+
+    def _require_no_circle(
+        self, draft: SinkDraft, event_types: Collection[str], subscription_id: str | None = None
+    ) -> Sequence[DocumentChange]:
+        """Raise if events would come back to an event type of the subscription. Returns on what condition they do not.
+
+        What the subscription's own sink copies does not count: that is replaced.
+        """
+        if draft.type != SinkType.EVENT_TYPE:
+            return ()
+        condition = self.repository.no_new_copy_condition()
+        copying = (each for each in self.repository.all() if each.type is SinkType.EVENT_TYPE)
+        others = [each for each in copying if each.subscription_id != subscription_id]
+        found = [(self.subscriptions.find(each.subscription_id), each.target) for each in others]
+        copies = copies_from_sinks((subscription.event_types, to) for subscription, to in found if subscription)
+        back = set(reachable_event_types(copies, draft.target or "")).intersection(event_types)
+        if back:
+            raise Violations((Violation("name", f"must not be copied back to {', '.join(sorted(back))}"),))
+        return (condition,)
 
     def _require_safe(self) -> SinkSafe:
         if self.safe is None:

@@ -1,0 +1,28 @@
+"""Which event types are copied to which: a circle of copies would publish its events for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+Copies = Mapping[str, Collection[str]]
+"""Event types, and those that each is copied to."""
+
+
+def copies_from_sinks(sinks: Iterable[tuple[Iterable[str], str]]) -> Copies:
+    """The copies that are made by sinks, each with the event types that it copies, and where to."""
+    copies: dict[str, set[str]] = {}
+    for event_types, target in sinks:
+        for each in event_types:
+            copies.setdefault(each, set()).add(target)
+    return copies
+
+
+def reachable_event_types(copies: Copies, start: str) -> Collection[str]:
+    """Where the events of an event type get to, itself included."""
+    reached, waiting = {start}, [start]
+    while waiting:
+        for each in copies.get(waiting.pop(), ()):
+            if each not in reached:
+                reached.add(each)
+                waiting.append(each)
+    return reached

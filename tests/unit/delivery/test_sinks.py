@@ -1,0 +1,17 @@
+"""How registered sinks are stored."""
+
+import pytest
+
+from nakadi.delivery.sinks import SinkRepository
+from nakadi.engines.memory.registry import MemoryRegistry
+from nakadi.ports.registry import ChangedMeanwhile
+
+
+def test_of_two_copies_that_are_registered_at_once_one_is_looked_at_again():
+    """Together they may close a circle that neither closes alone. (X63)"""
+    registry = MemoryRegistry()
+    first, second = (SinkRepository(registry).no_new_copy_condition() for _ in range(2))
+    registry.write(first)
+    with pytest.raises(ChangedMeanwhile):
+        registry.write(second)
+    registry.write(SinkRepository(registry).no_new_copy_condition())
