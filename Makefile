@@ -82,7 +82,7 @@ published: $(VENV)/.test
 	@$(BIN)/python -m tests.support.published $(or $(WORLDS),20) $(SEED)
 
 # All that `make check` and `make test` need, and nothing else reaches a registry of packages.
-setup: $(VENV)/.test $(NODE)/.test $(NODE)/.cdk $(CONSOLE)/.test $(if $(KAFKA),,$(KAFKA_JARS)/.test)
+setup: $(VENV)/.test $(NODE)/.test $(NODE)/.cdk $(CONSOLE)/.test $(if $(KAFKA),,$(KAFKA_JARS)/.test) tests/__pycache__/.compiled
 
 # Tests wait for half of their time: four processes keep two processors busy.
 test: setup
@@ -272,6 +272,11 @@ $(CONSOLE)/.run: $(CONSOLE_SOURCES) | $(VENV)/.venv
 
 $(CONSOLE)/.test: $(CONSOLE_SOURCES) | $(VENV)/.run
 	@console/build.sh $(BIN)/python --dev && touch $@ || echo 'The console could not be built: its tests are skipped.' >&2
+
+# In a new checkout, all processes of tests would compile every module at the same time, ten seconds each.
+tests/__pycache__/.compiled: $(VENV)/.test | $(NODE)/.cdk
+	@$(BIN)/python -m pytest -qq --collect-only tests >/dev/null 2>&1 || true
+	@touch $@
 
 # Another local DynamoDB and another local Kinesis, for `make test-engines`.
 $(ENGINES)/.test: tests/support/others/package-lock.json tests/support/others/pom.xml | $(VENV)/.venv
