@@ -151,7 +151,15 @@ def serving_exceptions(context: Context) -> Sequence[RuleException]:
     functions = [*SERVING, *(TOPICS if context.on_msk else STREAMS), *(CANARY if context.canary_minutes else ())]
     if context.asleep:
         return [each for each in (*functions, *fan_out) if each.place != "Streaming"]
-    return [*functions, *STREAMING, *fan_out, *(DIRECT if context.direct_domain else ())]
+    return [*functions, *STREAMING, *fan_out, *(DIRECT if context.direct_domain else ()), *_sink_exceptions(context)]
+
+
+def _sink_exceptions(context: Context) -> Sequence[RuleException]:
+    targets = [target for found in context.targets_by_service.values() for target in found if "*" in target]
+    return [
+        RuleException("Streaming", f"IAM5[Resource::{target}]", "Whoever deploys names what sinks may deliver to")
+        for target in targets
+    ]
 
 
 def data_exceptions(context: Context) -> Sequence[RuleException]:

@@ -25,7 +25,15 @@ from nakadi_cdk.msk import Cluster, ClusterChoice
 from nakadi_cdk.needs import NEEDS
 from nakadi_cdk.network import Network, add_endpoints, existing_network, new_network
 from nakadi_cdk.observability import AlarmOptions, Observability
-from nakadi_cdk.permissions import CONSUME, LIST_CONSUMERS, REGISTER, REMOVE, fan_out_statements
+from nakadi_cdk.permissions import (
+    CONSUME,
+    LIST_CONSUMERS,
+    REGISTER,
+    REMOVE,
+    fan_out_statements,
+    sink_key_statements,
+    sink_target_statements,
+)
 from nakadi_cdk.settings import function_environment, streaming_environment
 from nakadi_cdk.streaming import ServiceSize, Streaming
 
@@ -60,6 +68,8 @@ class NakadiData(Data):
         )
         if context.has_table_bucket:
             self.add_table_bucket()
+        if context.sinks:
+            self.add_sink_key()
         if context.on_msk:
             self.cluster = self._create_cluster(context, key)
 
@@ -135,6 +145,7 @@ class NakadiBroker(Construct):
         self.streaming = None if context.asleep else self._create_streaming(context, log_retention, network)
         if context.fans_out:
             self._grant_fan_out()
+        self._grant_sinks()
         self.direct = self._create_direct(context)
         self.api = Api(
             self,
@@ -200,6 +211,7 @@ class NakadiBroker(Construct):
             network=self.data.cluster.network if self.data.cluster else network or self._find_network(),
             private=context.network == "private",
             tls=context.task_tls,
+            sink_services=("kms", *context.targets_by_service) if context.sinks else (),
         )
 
     def _api_functions(self, context: Context) -> Mapping[str, lambda_.IFunction]:
@@ -223,6 +235,16 @@ class NakadiBroker(Construct):
             self.functions.all["housekeeping"].add_to_role_policy(statement)
         if self.streaming:
             for statement in fan_out_statements(self.data, stream_actions=REGISTER, consumer_actions=CONSUME):
+                self.streaming.role.add_to_policy(statement)
+
+    def _grant_sinks(self) -> None:
+        """Let the functions of subscriptions seal secrets, and let tasks deliver, to exactly what the context names."""
+        for statement in sink_key_statements(self.data):
+            self.functions.all["subscriptions"].add_to_role_policy(statement)
+            if self.streaming:
+                self.streaming.role.add_to_policy(statement)
+        if self.streaming:
+            for statement in sink_target_statements(self.context.targets_by_service):
                 self.streaming.role.add_to_policy(statement)
 
     def _grant_job_starts(self, job: str) -> None:

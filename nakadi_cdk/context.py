@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any
@@ -24,7 +24,7 @@ FIXED_SETTINGS = {
     *("registry", "event_log", "coordination", "log_index", "archive", "archiver"),
     *("auth", "auth_jwks", "auth_issuer", "auth_audience", "default_admin"),
     *("retention_max_ms", "longest_stream_seconds", "longest_silence_seconds", "longest_wait_seconds"),
-    *("table_job", "table_minutes"),
+    *("table_job", "table_minutes", "sink_key", "sink_targets"),
 }
 SETTING_NAMES = {f"{SETTING_PREFIX}{each.upper()}" for each in Settings.__struct_fields__ if each not in FIXED_SETTINGS}
 
@@ -74,6 +74,7 @@ PRINCIPAL_ARN = re.compile(r"arn:[\w-]+:iam::\d{12}:(role|user)/[\w+=.@/-]+")
 CLUSTER_ARN = re.compile(r"arn:[\w-]+:kafka:[\w-]+:\d{12}:cluster/[\w-]+/[\w-]+")
 SERVER_ADDRESS = r"[\w.-]+:\d{1,5}"
 MSK_KINDS = ("serverless", "express", "provisioned")
+SINK_TARGET = re.compile(r"arn:[\w-]+:(?P<service>lambda|sqs|sns|events):[\w-]+:(\d{12}):[\w.:/$*-]+")
 HOST_NAME = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,63}")
 
 
@@ -356,6 +357,19 @@ class Context:
     Default: False.
     """
 
+    sinks: bool = False
+    """Whether subscriptions can have sinks, to which the streaming tasks deliver. A key in KMS seals their secrets.
+
+    With MSK, it needs `vpc_id`. Default: False.
+    """
+
+    sink_targets: str = ""
+    """The ARNs of functions, queues, topics and event buses that sinks may deliver to, separated by commas.
+
+    The role of the tasks gets these and no others; `*` stands for any text. Needs `sinks`.
+    Default: "", sinks deliver over HTTPS and to event types only.
+    """
+
     requests_per_second: int = 1000
     """The rate limit of the API for all clients together.
 
@@ -621,6 +635,16 @@ class Context:
             f"streaming_memory is from {least} to {most} in steps of {step}, with streaming_cpu={self.streaming_cpu}",
         )
         yield 1 <= self.streaming_min_tasks <= self.streaming_max_tasks, "streaming_min_tasks <= streaming_max_tasks"
+        targets = _split_list(self.sink_targets)
+        yield (
+            all(SINK_TARGET.fullmatch(each) for each in targets),
+            "sink_targets are ARNs of functions, queues, topics or event buses, with a region and an account",
+        )
+        yield not targets or self.sinks, "sink_targets needs sinks"
+        yield (
+            not (self.sinks and self.on_msk) or self.vpc_id,
+            "sinks with storage=msk needs vpc_id: the network that is made has no way to KMS",
+        )
         yield self.fan_out in {"auto", "true", "false"}, "fan_out is auto, true or false"
         yield (
             self.concurrency == 0 or self.concurrency >= 200,
@@ -653,6 +677,14 @@ class Context:
         """Whether Kinesis pushes shards to a registered consumer of each task."""
         has_many_tasks = self.fan_out == "auto" and self.streaming_max_tasks > MAX_POLLING_TASKS
         return not self.on_msk and (self.fan_out == "true" or has_many_tasks)
+
+    @property
+    def targets_by_service(self) -> Mapping[str, Sequence[str]]:
+        """The ARNs of `sink_targets` by their services."""
+        found: dict[str, list[str]] = {}
+        for each in _split_list(self.sink_targets):
+            found.setdefault(each.split(":")[2], []).append(each)
+        return found
 
     @property
     def on_msk(self) -> bool:

@@ -58,6 +58,9 @@ class Data(Construct):
     cluster: Cluster | None = None
     """The MSK cluster that stores events instead of streams."""
 
+    sink_key: kms.IKey | None = None
+    """The key that seals the secrets of sinks; without it, the broker has no sinks."""
+
     has_table_bucket = False
     """Whether a table bucket of S3 Tables holds the tables, instead of an ordinary bucket."""
 
@@ -94,6 +97,7 @@ class Data(Construct):
             "log_index": tables,
             "event_log": self.cluster.event_log if self.cluster else f"kinesis://{self.prefix}?region={Aws.REGION}",
             "archive": f"s3://{self._archive_name}/?region={Aws.REGION}",
+            "sink_key": self.sink_key.key_arn if self.sink_key else "",
         }
 
     @property
@@ -188,6 +192,16 @@ class Data(Construct):
             s3.LifecycleRule(id=names[prefix], prefix=prefix, expiration=Duration.days(days[prefix])) for prefix in days
         ]
         return self._create_bucket("Tables", self._tables_name, rules=rules)
+
+    def add_sink_key(self) -> None:
+        """Create a key for the secrets of sinks, unless there is one for all data."""
+        self.sink_key = self.key or kms.Key(
+            self,
+            "SinkKey",
+            description=f"Seals the secrets of sinks of {self.prefix}",
+            enable_key_rotation=True,
+            removal_policy=self._removal_policy,
+        )
 
     def add_table_bucket(self) -> None:
         """Create a table bucket of S3 Tables for the tables."""

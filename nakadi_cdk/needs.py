@@ -37,6 +37,9 @@ EVENT_TYPE_SETTINGS = (
 )
 SUBSCRIPTION_SETTINGS = ("coordination", "max_commit_timeout_seconds")
 
+# Without a key, there are no sinks, and the others are not read.
+SINK_SETTINGS = ("sink_key", "sink_schemes", "sink_networks", "sink_targets")
+
 # A request that waits for streams to end must finish before the gateway's timeout.
 WAIT_SETTINGS = ("longest_wait_seconds",)
 
@@ -101,6 +104,7 @@ NEEDS: Mapping[str, Needs] = {
         *AUDIT_SETTINGS,
         *SUBSCRIPTION_SETTINGS,
         *WAIT_SETTINGS,
+        *SINK_SETTINGS,
         "max_subscription_partitions",
         areas=("subscriptions",),
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import aws_cdk as cdk
@@ -32,6 +32,15 @@ ENDPOINTS: Mapping[str, ec2.InterfaceVpcEndpointAwsService] = {
     "Logs": ec2.InterfaceVpcEndpointAwsService.CLOUDWATCH_LOGS,
     "Kinesis": ec2.InterfaceVpcEndpointAwsService.KINESIS_STREAMS,
 }
+
+SINK_ENDPOINTS: Mapping[str, ec2.InterfaceVpcEndpointAwsService] = {
+    "kms": ec2.InterfaceVpcEndpointAwsService.KMS,
+    "lambda": ec2.InterfaceVpcEndpointAwsService.LAMBDA_,
+    "sqs": ec2.InterfaceVpcEndpointAwsService.SQS,
+    "sns": ec2.InterfaceVpcEndpointAwsService.SNS,
+    "events": ec2.InterfaceVpcEndpointAwsService.EVENTBRIDGE,
+}
+"""The services that deliveries need, by their names in ARNs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +106,15 @@ def new_network(scope: Construct, log_retention: logs.RetentionDays, *, private:
     return Network(vpc, ISOLATED_SUBNETS if private else PUBLIC_SUBNETS, public_addresses=not private)
 
 
-def add_endpoints(network: Network, service_security_group: ec2.ISecurityGroup, *, kinesis: bool = True) -> None:
+def add_endpoints(
+    network: Network,
+    service_security_group: ec2.ISecurityGroup,
+    *,
+    kinesis: bool = True,
+    sink_services: Sequence[str] = (),
+) -> None:
     """Add interface endpoints to a private network: one address per service and zone, at an hourly price."""
-    for name, service in ENDPOINTS.items():
+    for name, service in {**ENDPOINTS, **{each.title(): SINK_ENDPOINTS[each] for each in sink_services}}.items():
         if name == "Kinesis" and not kinesis:
             continue
         endpoint = ec2.InterfaceVpcEndpoint(

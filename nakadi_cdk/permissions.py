@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aws_cdk import Aws
@@ -153,6 +153,28 @@ PERMISSIONS: Mapping[str, Access] = {
 
 # The log indexer with Kafka reads documents to find the event type of each topic.
 TOPIC_ARCHIVER = Access(tables={"documents": LOOK_UP, "log-index": CHANGE}, topics=msk.REMOVE, archive=(*FETCH, *KEEP))
+
+
+USE_SINK_KEY = ("kms:Decrypt", "kms:GenerateDataKey")
+SINK_ACTIONS: Mapping[str, str] = {
+    "lambda": "lambda:InvokeFunction",
+    "sqs": "sqs:SendMessage",
+    "sns": "sns:Publish",
+    "events": "events:PutEvents",
+}
+"""What a delivery needs, by the service of its target."""
+
+
+def sink_key_statements(data: Data) -> Iterator[iam.PolicyStatement]:
+    """Policy statements for sealing and opening the secrets of sinks, if there are sinks."""
+    if data.sink_key:
+        yield iam.PolicyStatement(actions=list(USE_SINK_KEY), resources=[data.sink_key.key_arn])
+
+
+def sink_target_statements(targets_by_service: Mapping[str, Sequence[str]]) -> Iterator[iam.PolicyStatement]:
+    """Policy statements for deliveries to these ARNs, in which `*` stands for any text."""
+    for service, targets in targets_by_service.items():
+        yield iam.PolicyStatement(actions=[SINK_ACTIONS[service]], resources=list(targets))
 
 
 def fan_out_statements(

@@ -13,6 +13,7 @@ from nakadi_cdk.needs import (
     EVENT_TYPE_SETTINGS,
     OWN_EVENT_TYPE_SETTINGS,
     PERMISSION_SETTINGS,
+    SINK_SETTINGS,
     STORE_SETTINGS,
     SUBSCRIPTION_SETTINGS,
     TIERING_SETTINGS,
@@ -29,6 +30,7 @@ STREAMING_SETTINGS = frozenset(
         *EVENT_TYPE_SETTINGS,
         *OWN_EVENT_TYPE_SETTINGS,
         *BATCH_SETTINGS,
+        *SINK_SETTINGS,
         "hash_salt",
         "longest_stream_seconds",
         "longest_silence_seconds",
@@ -93,6 +95,7 @@ def _shared_values(context: Context) -> Mapping[str, str]:
         "auth_audience": context.auth_audience,
         "default_admin": context.default_admin,
         "archiver": "function",
+        "sink_targets": context.sink_targets,
         "retention_max_ms": str(longest),
         "retention_default_ms": str(min(longest, context.chosen.retention_default_ms)),
     }

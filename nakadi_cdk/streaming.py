@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from aws_cdk import Aws, Duration, RemovalPolicy
@@ -78,8 +78,12 @@ class Streaming(Construct):
         network: Network | None = None,
         private: bool = False,
         tls: bool = False,
+        sink_services: Sequence[str] = (),
     ) -> None:
-        """`direct`: the service also handles publishing and commits, for clients that bypass the gateway."""
+        """`direct`: the service also handles publishing and commits, for clients that bypass the gateway.
+
+        `sink_services`: the services that deliveries call, which a private network gets endpoints for.
+        """
         super().__init__(scope, name)
         self.metrics_name = f"{data.prefix}-streaming"
         self.role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("ecs-tasks.amazonaws.com"))
@@ -93,7 +97,7 @@ class Streaming(Construct):
         _allow_traffic(balancer_security_group, service_security_group, PORT)
         service_security_group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(443), "AWS, and the issuer of tokens")
         if private and not network:
-            add_endpoints(self._network, service_security_group)
+            add_endpoints(self._network, service_security_group, sink_services=sink_services)
 
         self.security_group = service_security_group
         security_groups: list[ec2.ISecurityGroup] = [service_security_group]

@@ -108,6 +108,7 @@ DEPLOYMENT = {
     "streams_per_task": "streams of a task",
     "endpoints": "interface endpoints beside those of a private network",
     "own_keys": "keys of KMS that are one's own",
+    "sinks": "sinks that deliver all the time",
     "stream_minutes": "minutes that a stream lasts",
     "flush_seconds": "longest time until a batch is delivered",
     "log_days": "days that log lines are kept",

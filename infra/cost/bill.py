@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,6 +34,13 @@ MSK_RETENTION_SECONDS = 86_400
 
 KEY_CACHE_SECONDS = 300
 """How long a table or a stream caches a key for each role that uses it."""
+
+SINK_BYTES = 1_000
+READ_UNIT_BYTES = 4_096
+REPORT_SECONDS = 30
+"""How often a sink that delivers all the time is reported."""
+REPORT_WRITE_UNITS = 12
+"""A report of 20 attempts has 5 to 6 KB, and a transaction counts twice."""
 
 IDLE_LOG_BYTES = 1_500
 """Log lines of a housekeeping round, and of streaming tasks and the network in the meantime."""
@@ -175,6 +183,12 @@ def _dynamodb(flows: Flows) -> Iterator[Usage]:
     watched = flows.tasks * flows.streamed_types * flows.measured.streamed_type_reads_per_hour
     yield "streams, read", (flows.tasks * flows.measured.task_reads_per_hour + watched) * HOURS, "dynamodb-read"
     yield "streams, written", flows.tasks * flows.measured.task_writes_per_hour * HOURS, "dynamodb-write"
+    if flows.deployment.sinks:
+        # Each task looks each second, at all of them and at the leases of tasks.
+        read = math.ceil(flows.deployment.sinks * SINK_BYTES / READ_UNIT_BYTES) + 1
+        yield "sinks, looked for", flows.tasks * read * SECONDS, "dynamodb-read"
+        reports = flows.deployment.sinks * SECONDS / REPORT_SECONDS
+        yield "sinks, reported", reports * REPORT_WRITE_UNITS, "dynamodb-write"
     yield "housekeeping, read", HOUSEKEEPING_ROUNDS * (flows.load.event_types + 2), "dynamodb-read"
 
 

@@ -65,6 +65,7 @@ class Deployment:
     private_network: bool = False
     endpoints: int = 0
     own_keys: int = 0
+    sinks: int = 0
     stream_minutes: float = 14.0
     flush_seconds: float = 30.0
     log_days: float = 30.0

@@ -35,6 +35,9 @@ PRIVATE_NETWORK_ENDPOINTS = 8
 
 KINESIS_ENDPOINTS = 2
 
+KEY_ENDPOINTS = 2
+"""To KMS, which opens the secrets of sinks. Those to the services of targets are among `Deployment.endpoints`."""
+
 KEY_CALLERS = 3
 """The roles that use the keys constantly: housekeeping, the indexer and streaming tasks."""
 
@@ -61,6 +64,7 @@ def standing(deployment: Deployment) -> Standing:
     awake = not deployment.asleep
     streams = 0 if deployment.on_msk else deployment.kinesis_streams
     endpoints = PRIVATE_NETWORK_ENDPOINTS - deployment.on_msk * KINESIS_ENDPOINTS
+    endpoints += (deployment.sinks > 0) * KEY_ENDPOINTS
     direct = deployment.direct and awake
     tasks = deployment.min_tasks if awake else 0
     return Standing(
@@ -80,7 +84,7 @@ def standing(deployment: Deployment) -> Standing:
         + ALARM_METRICS_PER_STREAM * streams
         + _msk_alarm_metrics(deployment),
         dashboards=int(deployment.dashboard),
-        own_keys=deployment.own_keys,
+        own_keys=deployment.own_keys or int(deployment.sinks > 0),
         encrypted=TABLES + streams,
     )
 

@@ -1,4 +1,4 @@
-"""Patches of moto's DynamoDB: features that the broker relies on, and faster implementations."""
+"""Patches of moto, mostly of its DynamoDB: features that the broker relies on, and faster implementations."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from moto.dynamodb.models import DynamoDBBackend
 from moto.dynamodb.models.dynamo_type import DynamoType
 from moto.dynamodb.models.table import Table
 from moto.dynamodb.responses import DynamoHandler
+from moto.kms.models import Key
 
 
 @contextmanager
@@ -25,8 +26,21 @@ def patch_moto() -> Iterator[None]:
         patch.object(DynamoHandler, "transact_write_items", _remember_tokens()),
         patch.object(Table, "query", _query_one_partition(Table.query)),
         patch.object(BaseJSONSerializer, "_serialize_type_structure", _serialize_values_directly()),
+        patch.object(
+            Key, "create_from_cloudformation_json", _create_key_without_tags(Key.create_from_cloudformation_json)
+        ),
     ):
         yield
+
+
+def _create_key_without_tags(original: Callable[..., Key]) -> Callable[..., Key]:
+    """Create a key of a template. moto expects its tags under names that templates do not use."""
+
+    def create(name: str, resource: Mapping[str, Any], *arguments: Any, **options: Any) -> Key:
+        properties = {each: value for each, value in resource["Properties"].items() if each != "Tags"}
+        return original(name, {**resource, "Properties": properties}, *arguments, **options)
+
+    return create
 
 
 def _query_one_partition(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -35,6 +35,7 @@ TRANSACTION_ACTIONS = {
     "Get": "dynamodb:GetItem",
 }
 OBJECT_ACTIONS = {"GET": "s3:GetObject", "HEAD": "s3:GetObject", "PUT": "s3:PutObject", "POST": "s3:PutObject"}
+INVOCATION = re.compile(r"/2015-03-31/functions/([^/]+)/invocations")
 EQUALITY = re.compile(r"([#\w]+)\s*=\s*(:\w+)")
 
 
@@ -155,6 +156,14 @@ def required_permissions(request: Request) -> Iterator[Permission]:
         yield _kinesis_permission(operation, request.content)
     elif service == "AmazonSQS":
         yield _sqs_permission(operation, request.content)
+    elif service == "TrentService":
+        yield Permission(f"kms:{operation}", request.content.get("KeyId", "*"))
+    elif service == "AWSEvents" and operation == "PutEvents":
+        yield from (Permission("events:PutEvents", each["EventBusName"]) for each in request.content["Entries"])
+    elif request.scope and request.scope[2] == "sns":
+        yield _sns_permission(parse_qs(request.body.decode()))
+    elif invoked := INVOCATION.fullmatch(urlsplit(request.url).path):
+        yield Permission("lambda:InvokeFunction", unquote(invoked[1]))
     elif service or request.scope is None or request.scope[2] != "s3":
         yield Permission(f"{request.scope[2] if request.scope else service}:{operation}", "*")
     else:
@@ -203,7 +212,11 @@ def _kinesis_permission(operation: str, body: Mapping[str, Any]) -> Permission:
 
 def _sqs_permission(operation: str, body: Mapping[str, Any]) -> Permission:
     name = body.get("QueueName") or body.get("QueueUrl", "").rpartition("/")[2]
-    return Permission(f"sqs:{operation}", _arn("sqs", name))
+    return Permission(f"sqs:{operation.removesuffix('Batch')}", _arn("sqs", name))
+
+
+def _sns_permission(form: Mapping[str, list[str]]) -> Permission:
+    return Permission(f"sns:{form['Action'][0].removesuffix('Batch')}", form.get("TopicArn", ["*"])[0])
 
 
 def _s3_permissions(request: Request) -> Iterator[Permission]:

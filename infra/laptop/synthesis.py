@@ -13,18 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from infra.laptop.processes import end_with_parent, start_process
-from infra.laptop.templates import Deployment
+from infra.laptop.templates import ACCOUNT, REGION, Deployment
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE_FOLDER = ROOT / ".cache" / "aws-local"
 SOURCE_FOLDERS = ("infra", "nakadi_cdk", "functions", "services", "layers/nakadi")
 STAGE = "laptop"
+SINK_TARGETS = ",".join(
+    f"arn:aws:{service}:{REGION}:{ACCOUNT}:{name}"
+    for service, name in (("lambda", "function:*"), ("sqs", "*"), ("sns", "*"), ("events", "event-bus/*"))
+)
 
 # Synthesis copies and builds nothing: functions run from their source folders with the installed packages.
 CONTEXT = {
     "stage": STAGE,
     "index_seconds": "1",
     "default_admin": "service=nakadi_admin",
+    "sinks": "true",
+    "sink_targets": SINK_TARGETS,
     "aws:cdk:disable-asset-staging": "true",
     "aws:cdk:bundling-stacks": [],
 }

@@ -87,6 +87,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
             metrics=broker.metrics,
             served_hosts=settings.served_hosts_at(listening.getsockname()[0]),
             closes_after_streams=False,
+            side_tasks=broker.side_tasks,
         )
         greeting = f"Streaming on port {listening.getsockname()[1]}"
         encrypted = tls() if options.tls else None

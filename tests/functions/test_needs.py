@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import fields
 
 from nakadi.app.broker import open_broker
-from nakadi.app.routes import ROUTE_MAKER_BY_AREA
+from nakadi.app.routes import ROUTE_MAKER_BY_AREA, STREAMING_AREAS
 from nakadi.app.settings import Settings
 from nakadi_cdk.needs import NEEDS, OWN_EVENT_TYPE_SETTINGS
 from tests.support.environment import plain_environment
@@ -92,7 +92,7 @@ def test_every_area_but_the_streams_has_one_function():
     """Functions serve the whole API between them, nothing twice; streams are too long for a function."""
     served = [area for needs in NEEDS.values() for area in needs.areas]
 
-    assert sorted(served) == sorted(set(ROUTE_MAKER_BY_AREA) - {"streams", "subscription_streams"})
+    assert sorted(served) == sorted(set(ROUTE_MAKER_BY_AREA) - {*STREAMING_AREAS})
 
 
 @pytest.mark.parametrize("name", NEEDS)

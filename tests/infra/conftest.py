@@ -37,6 +37,9 @@ LARGE = {
     "table_readers": "arn:aws:iam::123456789012:role/analyst, arn:aws:iam::123456789012:user/people/ann@example.org",
     "direct_domain": "direct.example.org",
     "direct_certificate_arn": "arn:aws:acm:eu-central-1:123456789012:certificate/00000000-0000-0000-0000-000000000001",
+    "sinks": "true",
+    "sink_targets": "arn:aws:lambda:eu-central-1:123456789012:function:shop-*, "
+    "arn:aws:sqs:eu-central-1:123456789012:orders.fifo",
     "dashboard": "true",
     "detailed_metrics": "true",
     "console": "true",

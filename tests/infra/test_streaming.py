@@ -4,9 +4,10 @@ import re
 
 import pytest
 
+from nakadi.app.settings import Settings
 from nakadi_cdk.settings import LONGEST_SILENCE_SECONDS, LONGEST_STREAM_SECONDS
 from nakadi_cdk.streaming import ECR_IMAGE
-from tests.support.templates import text
+from tests.support.templates import as_list, text
 
 # What the gateway allows a streamed response: so long in all, and so long without a byte.
 GATEWAY_SECONDS, GATEWAY_SILENCE_SECONDS = 900, 300
@@ -169,3 +170,44 @@ def test_the_image_is_made_of_what_it_needs(serving):
         re.match(r"\.dockerignore$|(services/streaming|layers/nakadi/python/nakadi)/", name) for name in files
     ), files
     assert not any("__pycache__" in name for name in files)
+
+
+def test_tasks_deliver_to_what_the_context_names_and_to_nothing_else(large):
+    """The targets are in the role and in the setting, and the key of the secrets is theirs and the functions'. (X48)"""
+    [container] = large.serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
+    environment = {each["Name"]: text(each["Value"]) for each in container["Environment"]}
+    function, queue = (
+        "arn:aws:lambda:eu-central-1:123456789012:function:shop-*",
+        "arn:aws:sqs:eu-central-1:123456789012:orders.fifo",
+    )
+    assert Settings.from_env(environment).sink_targets == (function, queue)
+    assert environment["NAKADI_SINK_KEY"]
+
+    allowed = {
+        (action, text(resource))
+        for statement in large.serving.statements({"Ref": role_named(large, "StreamingRole")})
+        for action in as_list(statement["Action"])
+        for resource in as_list(statement["Resource"])
+    }
+    assert {each for each in allowed if each[0].partition(":")[0] in {"lambda", "sqs", "sns", "events"}} == {
+        ("lambda:InvokeFunction", function),
+        ("sqs:SendMessage", queue),
+    }
+    sealing = {"kms:Decrypt", "kms:GenerateDataKey"}
+    for role in ("StreamingRole", "FunctionsRolesubscriptions"):
+        assert sealing <= large.serving.actions({"Ref": role_named(large, role)})
+    assert not sealing & large.serving.actions({"Ref": role_named(large, "FunctionsRoleeventtypes")})
+    key = large.data.one("AWS::KMS::Key")
+    assert key["EnableKeyRotation"] is True
+
+
+def test_without_sinks_there_is_no_key(data, container):
+    environment = {each["Name"]: text(each["Value"]) for each in container["Environment"]}
+    assert not data.all("AWS::KMS::Key")
+    assert environment["NAKADI_SINK_KEY"] == environment["NAKADI_SINK_TARGETS"] == ""
+
+
+def role_named(deployment, beginning):
+    roles = deployment.serving.all("AWS::IAM::Role")
+    [name] = [each for each in roles if re.fullmatch(rf"{beginning}[0-9A-F]{{8}}", each)]
+    return name

@@ -3,17 +3,22 @@
 import signal
 import threading
 from contextlib import ExitStack, contextmanager
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+from standardwebhooks import Webhook
 
 from nakadi.local import Broker
 from tests.support.api import create_event_type
+from tests.support.aws import REGION
+from tests.support.aws_targets import ACCOUNT, a_client, receive_all
 from tests.support.consumer import Consumer, owners
 from tests.support.dynamodb_service import CREDENTIALS, a_dynamodb
 from tests.support.patience import PATIENCE, until
+from tests.support.receiver import ON_LOOPBACK_VARIABLES, Receiver
 from tests.support.streaming_service import run_service, variables
-from tests.support.subscriptions import create_subscription
+from tests.support.subscriptions import create_subscription, publish
 
 FOUR = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 4, "write_parallelism": 4}
 
@@ -131,3 +136,57 @@ def test_two_services_share_a_subscription(place, how, tmp_path):
         two.end(signal.SIGTERM)
         second.join()
     assert delivered.wrong == []
+
+
+@pytest.mark.long
+def test_tasks_deliver_to_sinks_and_take_them_over(tmp_path):
+    """Secrets are sealed by KMS; a sink that is registered with one task may be delivered to by another, and goes over
+    to it when its own is killed. (X5, X7, X31, X32, X47, X48)"""
+    with ExitStack() as stack:
+        url = stack.enter_context(a_dynamodb())
+        [endpoint] = parse_qs(urlsplit(url).query)["endpoint"]
+        kms, sqs = (stack.enter_context(a_client(service, endpoint)) for service in ("kms", "sqs"))
+        stores = {"registry": url, "event_log": f"sqlite:///{tmp_path / 'events.db'}"}
+        sinks = {"sink_key": kms.create_key()["KeyMetadata"]["Arn"], "sink_targets": "arn:aws:sqs:*"}
+        environment = {
+            **CREDENTIALS,
+            "AWS_ENDPOINT_URL": endpoint,
+            **variables(stores, **sinks),
+            **ON_LOOPBACK_VARIABLES,
+        }
+        # Without a key, this one has no sinks.
+        events = stack.enter_context(httpx.Client(base_url=stack.enter_context(Broker(**stores)).url, timeout=PATIENCE))
+        one, two = (stack.enter_context(run_service(environment, "--direct")) for _ in range(2))
+        first, second = (stack.enter_context(httpx.Client(base_url=each.url, timeout=PATIENCE)) for each in (one, two))
+        name = create_event_type(events)["name"]
+
+        def register(sink):
+            subscription = create_subscription(events, name, read_from="begin")
+            answer = first.put(f"/subscriptions/{subscription['id']}/sink", json=sink)
+            assert answer.status_code == 201, answer.text
+            return f"/subscriptions/{subscription['id']}/sink", answer.json()
+
+        receiver = stack.enter_context(Receiver())
+        path, stored = register({"type": "http", "url": receiver.url})
+        assert second.post(f"{path}/test").json()["status"] == 204
+        [trial] = receiver.received
+        assert Webhook(stored["secret"]).verify(trial.body, dict(trial.headers))["events"] == []
+
+        queues = {}
+        for number in range(5):
+            queue = f"orders-{number}.fifo"
+            queues[queue] = sqs.create_queue(QueueName=queue, Attributes={"FifoQueue": "true"})["QueueUrl"]
+            register({"type": "sqs", "queue": f"arn:aws:sqs:{REGION}:{ACCOUNT}:{queue}"})
+        found = {queue: [] for queue in queues}
+
+        def all_have(count):
+            for queue, queue_url in queues.items():
+                found[queue] += [each["Body"] for each in receive_all(sqs, queue_url)]
+            return all(len(each) == count for each in found.values()) and len(receiver.accepted) >= count
+
+        publish(events, name, 2)
+        until(lambda: all_have(2))
+        one.process.kill()
+        publish(events, name, 3)
+        until(lambda: all_have(5))
+        assert set(map(tuple, found.values())) == {tuple(f'{{"n":{number}}}' for number in (0, 1, 0, 1, 2))}

@@ -134,6 +134,17 @@ def test_a_private_network_and_a_key_are_paid_for():
     assert by_part(asleep)["Load balancer and network"] == 0
 
 
+def test_sinks_are_paid_for():
+    """A key and a look a second, however many there are, and reports of each; docs/cost.md says how much."""
+    none, one, hundred = (bill(flows(Deployment(sinks=count)), PRICES) for count in (0, 1, 100))
+    assert dollars(one, "DynamoDB", "sinks, looked for") == pytest.approx(0.66, abs=0.01)
+    assert dollars(one, "DynamoDB", "sinks, reported") == pytest.approx(0.66, abs=0.01)
+    assert dollars(one, "Keys and images", "keys of one's own") == 1.0
+    assert total(one) - total(none) == pytest.approx(2.31, abs=0.01)
+    assert dollars(hundred, "DynamoDB", "sinks, reported") == pytest.approx(65.7, abs=0.1)
+    assert dollars(hundred, "DynamoDB", "sinks, looked for") < 10
+
+
 def test_a_stage_that_sleeps_has_no_streams():
     """Neither tasks nor a balancer are paid for, nor their alarms, while events are kept as ever."""
     awake, asleep = (bill(flows(Deployment(asleep=asleep), consumers=0), PRICES) for asleep in (False, True))

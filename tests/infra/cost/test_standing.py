@@ -44,7 +44,7 @@ def test_what_stands_there_is_what_the_templates_make(data, serving):
 def test_what_is_added_is_counted_too(large):
     """A public balancer with its addresses and its alarm, a dashboard, canaries, and streams for themselves."""
     counted = standing(
-        Counted(kinesis_streams=11, shards=11, direct=True, dashboard=True, canary=True, table_minutes=10)
+        Counted(kinesis_streams=11, shards=11, direct=True, dashboard=True, canary=True, table_minutes=10, sinks=1)
     )
     alarms = large.serving.all("AWS::CloudWatch::Alarm").values()
     looked_at = sum(sum("MetricStat" in metric for metric in each.get("Metrics", [])) or 1 for each in alarms)
@@ -55,6 +55,7 @@ def test_what_is_added_is_counted_too(large):
     assert counted.balancers == len(balancers)
     assert counted.addresses == counted.tasks + zones
     assert counted.dashboards == len(large.serving.all("AWS::CloudWatch::Dashboard"))
+    assert counted.own_keys == len(large.data.all("AWS::KMS::Key"))
 
 
 def test_a_private_network_is_counted_with_its_endpoints():

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from botocore.exceptions import ClientError
@@ -116,6 +117,26 @@ QUERY = {
         (
             make_aws_request("sqs", "AmazonSQS.SendMessage", QueueUrl="http://x/1/q"),
             [("sqs:SendMessage", "arn:aws:sqs:eu-central-1:123456789012:q", None)],
+        ),
+        (
+            make_aws_request("sqs", "AmazonSQS.SendMessageBatch", QueueUrl="http://x/1/q"),
+            [("sqs:SendMessage", "arn:aws:sqs:eu-central-1:123456789012:q", None)],
+        ),
+        (
+            make_aws_request("kms", "TrentService.Decrypt", KeyId="arn:aws:kms:eu-central-1:1:key/k"),
+            [("kms:Decrypt", "arn:aws:kms:eu-central-1:1:key/k", None)],
+        ),
+        (
+            make_aws_request("events", "AWSEvents.PutEvents", Entries=[{"EventBusName": "a"}, {"EventBusName": "b"}]),
+            [("events:PutEvents", "a", None), ("events:PutEvents", "b", None)],
+        ),
+        (
+            replace(make_aws_request("sns"), body=b"Action=PublishBatch&TopicArn=arn%3Aaws%3Asns%3At"),
+            [("sns:Publish", "arn:aws:sns:t", None)],
+        ),
+        (
+            make_aws_request("lambda", path="/2015-03-31/functions/arn%3Aaws%3Alambda%3Af/invocations"),
+            [("lambda:InvokeFunction", "arn:aws:lambda:f", None)],
         ),
         (make_aws_request("s3", method="GET", path="/b/a%20key"), [("s3:GetObject", "arn:aws:s3:::b/a key", None)]),
         (make_aws_request("s3", method="GET", path="/b?list-type=2"), [("s3:ListBucket", "arn:aws:s3:::b", None)]),

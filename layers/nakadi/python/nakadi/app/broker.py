@@ -19,7 +19,6 @@ from nakadi.app.core import (
     WrapLog,
     attributes_from_pairs,
     log_dependencies,
-    require_sdk_of_sinks,
 )
 from nakadi.app.engines import (
     data_file_paths,
@@ -92,7 +91,6 @@ def open_broker(
     of several processes passes the `counter` of their changes. All of its processes but the committing one also pass
     the `committer`, a connection to that one.
     """
-    require_sdk_of_sinks(settings)
     clock = clock or SystemClock()
     authenticate = make_authentication(settings, clock)
     metrics = Metrics(clock.monotonic(), settings.max_metric_names)
@@ -152,9 +150,12 @@ class BrokerServices(BrokerCore):
 
     @property
     def side_tasks(self) -> Sequence[SideTask]:
-        """The tasks that a server of this broker runs beside its connections."""
+        """The tasks that a server of this broker runs beside its connections. Raises `BadSetting`."""
         services = self.delivery_services
-        return [] if services.safe is None else [services.dispatcher.run]
+        if services.safe is None:
+            return []
+        services.require_sdk()
+        return [services.dispatcher.run]
 
     def write_kpis_only_when_asked(self, report_dropped: ReportDroppedKpis) -> None:
         """Write KPIs only on request, because threads stand still between requests. Call this before all else.

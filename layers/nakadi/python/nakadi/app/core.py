@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import partial
-from importlib.util import find_spec
 from socket import socket
 from typing import TypeVar
 
@@ -170,12 +169,6 @@ def _make_archive_policy(settings: Settings, *, elsewhere: bool) -> ArchivePolic
 def _is_embedded(event_log_url: str) -> bool:
     """Whether one process of the broker commits for all, and therefore knows what to archive."""
     return storage_type(event_log_url) is StorageType.EMBEDDED
-
-
-def require_sdk_of_sinks(settings: Settings) -> None:
-    """Raises `BadSetting`. Deliveries load the SDK late, and without it would take their events for the culprits."""
-    if settings.sink_targets and find_spec("botocore") is None:
-        raise BadSetting("NAKADI_SINK_TARGETS needs the Python package boto3: pip install 'nakadi-serverless[aws]'")
 
 
 def attributes_from_pairs(pairs: tuple[tuple[str, str], ...]) -> tuple[Attribute, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property, partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -21,7 +22,7 @@ from nakadi.delivery.targets import TargetRules
 from nakadi.event_types.drafts import now_in_milliseconds
 from nakadi.http.routes.sinks import sink_view
 from nakadi.model.authorization import Subject
-from nakadi.model.outcomes import Invalid
+from nakadi.model.outcomes import BadSetting, Invalid
 from nakadi.model.sink import Sink, SinkPause, SinkType
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.registry import ChangedMeanwhile
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 # Opening streams, and writing reports; a sink that waits for a thread waits for nothing else.
 DELIVERY_THREAD_COUNT = 4
 PUBLISHING_THREAD_COUNT = 8
+# A report of a busy sink is a dozen write units.
+PAID_REPORT_INTERVAL_SECONDS = 30.0
 # For each service. Threads are started as they are needed; a call waits for its answer for up to a minute.
 AWS_THREAD_COUNT = 100
 
@@ -59,7 +62,7 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
     @cached_property
     def safe(self) -> SinkSafe | None:
         """None if there is no key for secrets: such a broker has no sinks."""
-        box = open_secret_box(self.core.settings.registry)
+        box = open_secret_box(self.core.settings.registry, self.core.settings.sink_key)
         return None if box is None else SinkSafe(box)
 
     @cached_property
@@ -77,8 +80,6 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
     @cached_property
     def sinks(self) -> Sinks:
         core = self.core
-        # A function on AWS is not given settings that it has no use for.
-        has_sinks = self.safe is not None
         return Sinks(
             repository=self.repository,
             subscriptions=self.subscriptions,
@@ -87,10 +88,15 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
             features=core.features,
             safe=self.safe,
             clock=core.clock,
-            schemes=core.settings.sink_schemes if has_sinks else (),
-            address_rules=self.address_rules if has_sinks else AddressRules(),
-            target_rules=self.target_rules if has_sinks else TargetRules(),
+            schemes=core.settings.sink_schemes,
+            address_rules=self.address_rules,
+            target_rules=self.target_rules,
         )
+
+    def require_sdk(self) -> None:
+        """Raises `BadSetting`. Deliveries load the SDK late, and would blame events for its absence."""
+        if self.core.settings.sink_targets and find_spec("botocore") is None:
+            raise BadSetting("NAKADI_SINK_TARGETS needs the Python package boto3: pip install 'nakadi-serverless[aws]'")
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
@@ -108,7 +114,7 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
     @cached_property
     def dispatcher(self) -> Dispatcher:
         from nakadi.delivery.courier import CourierParts
-        from nakadi.delivery.dispatcher import Dispatcher
+        from nakadi.delivery.dispatcher import REPORT_INTERVAL_SECONDS, Dispatcher
 
         core, safe, coordination = self.core, self.safe, self.get_coordination()
         assert safe is not None, NOT_AVAILABLE_MESSAGE
@@ -124,7 +130,8 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
             reading_subject=self.subject_of,
             new_figures=self._new_figures,
         )
-        dispatcher = Dispatcher(self.repository, parts, LeaseWatch(coordination, core.clock).live_holders)
+        interval = PAID_REPORT_INTERVAL_SECONDS if core.has_unknown_neighbours else REPORT_INTERVAL_SECONDS
+        dispatcher = Dispatcher(self.repository, parts, LeaseWatch(coordination, core.clock).live_holders, interval)
         core.metrics.sinks_served.add_source(lambda: {(): dispatcher.count_sinks()})
         return dispatcher
 

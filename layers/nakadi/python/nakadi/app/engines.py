@@ -188,8 +188,17 @@ def data_file_paths(urls: Iterable[str]) -> Sequence[Path]:
     return sorted({path_in_url(url) for url in urls if url.startswith("sqlite:")})
 
 
-def open_secret_box(registry_url: str) -> SecretBox | None:
-    """The box for the secrets in a registry. Its key lives as long as the registry. None if there is none."""
+def open_secret_box(registry_url: str, key_arn: str) -> SecretBox | None:
+    """The box for the secrets in a registry, with a key in KMS, or one that lives as long as the registry. None if
+    there is no key.
+    """
+    if key_arn:
+        try:
+            from nakadi.engines.common.kms_box import KmsSecretBox
+        except ImportError as error:
+            raise BadSetting(f"NAKADI_SINK_KEY needs the Python package boto3: {error}") from error
+
+        return KmsSecretBox(key_arn)
     opener = SECRET_BOX_OPENERS.get(registry_url.partition(":")[0])
     return None if opener is None else opener(registry_url)
 

@@ -15,7 +15,7 @@ from nakadi.http.request_kpis import RequestKpiRecorder
 from nakadi.http.router import Handler, Route
 
 # What the streaming service serves, and no function.
-STREAMING_AREAS = ("streams", "subscription_streams")
+STREAMING_AREAS = ("streams", "subscription_streams", "sink_trials")
 
 # What it serves beside that to clients that do not come by the gateway.
 DIRECT_AREAS = ("publishing", "subscriptions")
@@ -124,8 +124,15 @@ def _subscription_routes(broker: BrokerServices) -> list[Route]:
     return [
         *subscribing.handlers.routes(),
         *ParkedEventHandlers(subscribing.parked_events).routes(),
-        *SinkHandlers(delivering.sinks, delivering.try_sink).routes(),
+        *SinkHandlers(delivering.sinks).routes(),
     ]
+
+
+def _sink_trial_routes(broker: BrokerServices) -> list[Route]:
+    from nakadi.http.routes.sink_trials import SinkTrialHandlers
+
+    delivering = broker.delivery_services
+    return SinkTrialHandlers(delivering.sinks, delivering.try_sink).routes()
 
 
 def _subscription_stream_routes(broker: BrokerServices) -> list[Route]:
@@ -180,6 +187,7 @@ ROUTE_MAKER_BY_AREA: Mapping[str, Callable[[BrokerServices], list[Route]]] = {
     "cursors": _cursor_routes,
     "subscriptions": _subscription_routes,
     "subscription_streams": _subscription_stream_routes,
+    "sink_trials": _sink_trial_routes,
     "settings": _settings_routes,
     "monitoring": _monitoring_routes,
 }

@@ -198,6 +198,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     sink_networks: tuple[str, ...] = ()
     """Networks that sinks may be in, beside the internet, such as `10.1.0.0/16,127.0.0.1/32`. The broker does not
     deliver to other private, loopback, link-local or multicast addresses ([push](push.md#what-is-safe))."""
+    sink_key: str = ""
+    """The ARN of the key in AWS KMS that encrypts the secrets of sinks. Empty: a key in a file beside the data file;
+    with a registry in DynamoDB, there are no sinks then."""
     sink_targets: tuple[str, ...] = ()
     """The ARNs of functions, queues, topics and event buses that sinks may deliver to, with `*` for any text, such as
     `arn:aws:sqs:eu-central-1:123456789012:orders-*`. The broker calls them with its own permissions

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOOK_INTERVAL_SECONDS = 1.0
-# What goes on without a failure is reported this often.
+# What goes on without a failure is reported this often, unless writing costs money.
 REPORT_INTERVAL_SECONDS = 5.0
 MAX_REPORTS_PER_WRITE = 99
 
@@ -65,10 +65,12 @@ class Dispatcher:
         repository: SinkRepository,
         parts: CourierParts,
         live_processes: Callable[[], Collection[str]],
+        report_interval_seconds: float = REPORT_INTERVAL_SECONDS,
     ) -> None:
         self._repository = repository
         self._parts = parts
         self._live_processes = live_processes
+        self._report_interval_seconds = report_interval_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._couriers: dict[str, tuple[Courier, asyncio.Task[None]]] = {}
         self._reported: dict[str, DeliveryReport] = {}
@@ -196,7 +198,7 @@ class Dispatcher:
             if name not in known:
                 continue  # it is gone, and its report with it
             report, before = courier.report(self._process_id), self._reported.get(name)
-            if before is None or task.done() or _is_worth_reporting(before, report):
+            if before is None or task.done() or self._is_worth_reporting(before, report):
                 due[name] = report
         names = list(due)
         for start in range(0, len(names), MAX_REPORTS_PER_WRITE):
@@ -204,15 +206,14 @@ class Dispatcher:
             await self._run_in_thread(self._repository.write_reports, part)
         self._reported = {name: each for name, each in {**self._reported, **due}.items() if name in self._couriers}
 
-
-def _is_worth_reporting(before: DeliveryReport, report: DeliveryReport) -> bool:
-    """At once whether it works or not has changed, and after a while for anything else."""
-    if before.problem != report.problem or (before.last_success_at is None) != (report.last_success_at is None):
-        return True
-    if _is_failing(before) != _is_failing(report):
-        return True
-    changed = replace(report, updated_at=before.updated_at) != before
-    return changed and (report.updated_at - before.updated_at).total_seconds() >= REPORT_INTERVAL_SECONDS
+    def _is_worth_reporting(self, before: DeliveryReport, report: DeliveryReport) -> bool:
+        """At once whether it works or not has changed, and after a while for anything else."""
+        if before.problem != report.problem or (before.last_success_at is None) != (report.last_success_at is None):
+            return True
+        if _is_failing(before) != _is_failing(report):
+            return True
+        changed = replace(report, updated_at=before.updated_at) != before
+        return changed and (report.updated_at - before.updated_at).total_seconds() >= self._report_interval_seconds
 
 
 def _is_failing(report: DeliveryReport) -> bool:

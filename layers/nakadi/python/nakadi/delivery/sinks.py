@@ -88,6 +88,8 @@ class SinkRepository(Struct, frozen=True):
         after = ""
         while page := self.registry.list(SINKS_KIND, after=after, limit=SINKS_PER_QUERY):
             yield from map(_sink_from_document, page)
+            if len(page) < SINKS_PER_QUERY:
+                return
             after = page[-1].key
 
     def write(self, sink: Sink, subscription: Subscription, *conditions: DocumentChange) -> None:

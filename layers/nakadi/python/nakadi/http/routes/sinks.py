@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from msgspec import Struct, to_builtins
 
-from nakadi.delivery.answers import Answer
 from nakadi.delivery.sinks import Sinks, StoredSink
 from nakadi.http.bodies import ObjectReader, object_body
 from nakadi.http.message import Request, Response, empty_response, json_response
@@ -24,8 +23,6 @@ from nakadi.model.sink import (
     SinkFormat,
     target_member,
 )
-
-TrySink = Callable[[Sink], Answer]
 
 HIDDEN_VALUE = "***"
 
@@ -51,10 +48,7 @@ def sink_draft(body: ObjectReader) -> SinkDraft:
 
 
 class SinkHandlers(Struct, frozen=True):
-    """`try_sink` sends a delivery without events."""
-
     sinks: Sinks
-    try_sink: TrySink
 
     def routes(self) -> list[Route]:
         one = "/subscriptions/{subscription_id}/sink"
@@ -62,7 +56,6 @@ class SinkHandlers(Struct, frozen=True):
             Route(method="GET", template=one, handler=self.get, operation="get_sink"),
             Route(method="PUT", template=one, handler=self.put, operation="put_sink"),
             Route(method="DELETE", template=one, handler=self.remove, operation="remove_sink"),
-            Route(method="POST", template=f"{one}/test", handler=self.test, operation="test_sink"),
             Route(method="POST", template=f"{one}/pause", handler=self.pause, operation="pause_sink"),
             Route(method="POST", template=f"{one}/resume", handler=self.resume, operation="resume_sink"),
             Route(
@@ -84,10 +77,6 @@ class SinkHandlers(Struct, frozen=True):
     def remove(self, request: Request) -> Response:
         self.sinks.remove(_subscription_id(request), request.subject)
         return empty_response(204)
-
-    def test(self, request: Request) -> Response:
-        answer = self.try_sink(self.sinks.require_changeable(_subscription_id(request), request.subject))
-        return json_response({"status": answer.status, "text": answer.text})
 
     def pause(self, request: Request) -> Response:
         self.sinks.pause(_subscription_id(request), request.subject)

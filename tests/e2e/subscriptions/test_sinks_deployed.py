@@ -1,0 +1,84 @@
+"""Sinks of the deployment, with the permissions of its roles: on AWS as it is on this machine."""
+
+import io
+import json
+import zipfile
+
+import httpx
+import pytest
+from standardwebhooks import Webhook
+
+from infra.laptop.templates import ACCOUNT, REGION
+from tests.support.aws_targets import receive_all
+from tests.support.laptop import OPEN
+from tests.support.patience import PATIENCE, until
+from tests.support.receiver import ON_LOOPBACK_VARIABLES, Receiver
+from tests.support.subscriptions import create_subscription, publish
+
+
+@pytest.fixture(scope="module")
+def api(laptop):
+    front = laptop.front(authorizes=False, settings={**OPEN, **ON_LOOPBACK_VARIABLES})
+    with httpx.Client(base_url=front.url, timeout=PATIENCE) as client:
+        yield client
+    front.close()
+
+
+def register(api, sink):
+    subscription = create_subscription(api, read_from="begin")
+    path = f"/subscriptions/{subscription['id']}/sink"
+    answer = api.put(path, json=sink)
+    assert answer.status_code == 201, answer.text
+    return subscription["event_types"][0], path, answer.json()
+
+
+def delivered(api, path):
+    return api.get(path).json().get("deliveries", {}).get("delivered_events", 0)
+
+
+@pytest.mark.long("tests/infra/test_streaming.py::test_tasks_deliver_to_what_the_context_names_and_to_nothing_else")
+def test_the_deployment_delivers_over_http(api):
+    """A function seals the secret, a task opens it, and both have the permissions for it. (X7, X47, X48)"""
+    with Receiver() as receiver:
+        name, path, stored = register(api, {"type": "http", "url": receiver.url})
+        assert api.post(f"{path}/test").json()["status"] == 204
+        publish(api, name, 2)
+        assert receiver.wait_for(2) == [{"n": 0}, {"n": 1}]
+        last = receiver.received[-1]
+        assert Webhook(stored["secret"]).verify(last.body, dict(last.headers))["events"]
+        rotated = api.post(f"{path}/secret/rotate")
+        assert rotated.status_code == 200, rotated.text
+
+
+@pytest.mark.long("tests/infra/test_streaming.py::test_tasks_deliver_to_what_the_context_names_and_to_nothing_else")
+def test_the_deployment_delivers_to_functions_queues_topics_and_buses(api, laptop):
+    """The role of the tasks is enough. (X39, X42, X46, X48)"""
+    sqs, sns, events = (laptop.cloud.client(each) for each in ("sqs", "sns", "events"))
+    url = sqs.create_queue(QueueName="orders.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+    sinks = {
+        "sqs": {"queue": f"arn:aws:sqs:{REGION}:{ACCOUNT}:orders.fifo"},
+        "sns": {"topic": sns.create_topic(Name="orders")["TopicArn"]},
+        "eventbridge": {"bus": events.create_event_bus(Name="orders")["EventBusArn"]},
+        "lambda": {"function": a_function(laptop)},
+    }
+    registered = {kind: register(api, {"type": kind, **target}) for kind, target in sinks.items()}
+    for name, _, _ in registered.values():
+        publish(api, name, 2)
+    found = []
+    until(lambda: found.extend(receive_all(sqs, url)) or len(found) == 2)
+    assert [json.loads(each["Body"]) for each in found] == [{"n": 0}, {"n": 1}]
+    until(lambda: all(delivered(api, path) == 2 for _, path, _ in registered.values()))
+
+
+def a_function(laptop):
+    code = io.BytesIO()
+    with zipfile.ZipFile(code, "w") as archive:
+        archive.writestr("ship.py", "def ship(batch, context): pass")
+    role = laptop.cloud.client("iam").create_role(RoleName="ship", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+    return laptop.cloud.client("lambda").create_function(
+        FunctionName="ship",
+        Runtime="python3.13",
+        Role=role,
+        Handler="ship.ship",
+        Code={"ZipFile": code.getvalue()},
+    )["FunctionArn"]
