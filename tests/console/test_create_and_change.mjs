@@ -93,6 +93,26 @@ test("a schema change is explained before it is made, by rule and path", async (
   assert.deepEqual([type.labels, type.options.retention_time], [{ team: "orders" }, 86_400_000]);
 });
 
+test("a schema change names those who read what it takes away, and can be made in spite of them", async (page) => {
+  page.expectErrors(/422/);
+  await eventType("order.watched", { schema: { properties: { a: { type: "integer" } } } });
+  const { id } = await call("POST", "/subscriptions", { owning_application: "mailer", event_types: ["order.watched"], reads: ["a"] });
+  await open(page, "#/event-types/order.watched/edit");
+  await page.getByLabel("JSON schema").fill(JSON.stringify({ properties: { a: { type: "number" } } }));
+  const meaning = page.getByRole("region", { name: "The effect of the change" });
+  await meaning.getByText("The broker refuses it after version 1.0.0 because of its readers.").waitFor();
+  await meaning.getByText("`a` may now be a fraction, but was always an integer.").waitFor();
+  await accessible(page);
+  await picture(page, "change-readers");
+  await page.getByRole("button", { name: "Save" }).click();
+  await page.getByRole("button", { name: "Change it in spite of them" }).click();
+  await page.getByText("order.watched is changed").waitFor();
+  await open(page, `#/subscriptions/${id}?tab=definition`);
+  await page.getByRole("list", { name: "Changed since" }).getByText("`a` may now be a fraction").waitFor();
+  await accessible(page);
+  await picture(page, "subscription-changed-reads");
+});
+
 test("a refused schema change comes with one that is accepted", async (page) => {
   await eventType("order.proposed", { schema: { type: "object", properties: { a: { type: "string" }, "b/c": { type: "number" } } } });
   await open(page, "#/event-types/order.proposed");

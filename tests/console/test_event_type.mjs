@@ -79,6 +79,19 @@ test("who subscribes is listed, and without anyone it says how to subscribe", as
   await accessible(page);
 });
 
+test("what subscriptions declare to read is listed, and what no one reads", async (page) => {
+  await eventType("order.declared", { schema: { properties: { a: { type: "string" }, b: { type: "number" } } } });
+  await call("POST", "/subscriptions", { owning_application: "mailer", event_types: ["order.declared"], reads: ["a"], projection: true });
+  await call("POST", "/subscriptions", { owning_application: "printer", event_types: ["order.declared"] });
+  await open(page, "#/event-types/order.declared/subscriptions");
+  const readers = page.getByRole("region", { name: "Who reads what" });
+  await readers.getByRole("row").filter({ hasText: "mailer" }).getByText("a", { exact: true }).waitFor();
+  await readers.getByRole("row").filter({ hasText: "printer" }).getByText("declares nothing").waitFor();
+  await readers.getByText("No subscription declares to read b. 1 subscription may read it all the same.").waitFor();
+  await accessible(page);
+  await picture(page, "readers");
+});
+
 test("an event type is deleted only after its name was typed", async (page) => {
   await eventType("order.unwanted");
   await open(page, "#/event-types/order.unwanted");

@@ -10,7 +10,7 @@ import { PageHead, type PageProps } from "../../components/page";
 import { toast } from "../../components/toast";
 import { type Operation, patched } from "../../patch";
 import { reasonsByField } from "../../refusal";
-import { go } from "../../router";
+import { go, href } from "../../router";
 import { eventsIn, schemaOf } from "../../sample";
 import { draftOf, EMPTY, type Fields, fieldsOf, laidOut } from "./draft";
 import { EventTypeFrame, tabOf } from "./frame";
@@ -42,12 +42,12 @@ function Form({ before }: { before?: EventType }) {
   const reasons = problem ? reasonsByField(problem) : new Map<string, string>();
   const set = (changed: Partial<Fields>) => setFields((old) => ({ ...old, ...changed }));
 
-  const save = async () => {
+  const save = async (force: string[] = []) => {
     setBusy(true);
     setProblem(undefined);
     const draft = draftOf(fields, before);
     try {
-      if (before) await api.PUT("/event-types/{name}", { params: { path: { name: before.name } }, body: draft });
+      if (before) await api.PUT("/event-types/{name}", { params: { path: { name: before.name }, query: { force } }, body: draft });
       else await api.POST("/event-types", { body: draft });
       toast(`${draft.name} is ${before ? "changed" : "created"}`);
       go(tabOf(draft.name));
@@ -112,6 +112,7 @@ function Form({ before }: { before?: EventType }) {
             <textarea rows={18} spellcheck={false} value={fields.schema} onInput={(event) => set({ schema: event.currentTarget.value })} />
           </Labelled>
           <Reasons problem={problem} />
+          <Readers readers={readersIn(problem)} onForce={(force) => void save(force)} />
           {before && <Meaning type={before} schema={fields.schema} onSchema={(schema) => set({ schema })} />}
         </section>
       </div>
@@ -180,6 +181,35 @@ function Reasons({ problem }: { problem?: Problem }) {
   );
 }
 
+type Reader = Schemas["AffectedReader"];
+
+const readersIn = (problem?: Problem): Reader[] => (problem?.body as Partial<Schemas["Problem"]> | undefined)?.readers ?? [];
+
+/** The subscriptions that read what the schema changes, and a button that changes it in spite of them. */
+function Readers({ readers, onForce }: { readers: Reader[]; onForce?: (force: string[]) => void }) {
+  if (!readers.length) return null;
+  return (
+    <section aria-label="Readers">
+      <p class="warn">Subscriptions read what it changes:</p>
+      <ul class="changes">
+        {readers.map((each) => (
+          <li key={each.subscription_id}>
+            <a href={href(["subscriptions", each.subscription_id])}>{each.owning_application} / {each.consumer_group}</a>:{" "}
+            {each.changes.map((change) => change.explanation).join(" ") || "It declares nothing, and may read anything."}
+          </li>
+        ))}
+      </ul>
+      {onForce && (
+        <p>
+          <button type="button" class="danger" onClick={() => onForce(readers.map((each) => each.subscription_id))}>
+            Change it in spite of them
+          </button>
+        </p>
+      )}
+    </section>
+  );
+}
+
 type Verdict = Schemas["CompatibilityVerdict"];
 
 /** What a changed schema means, before it is saved: the broker tries it, and stores nothing. */
@@ -217,7 +247,11 @@ function Meaning({ type, schema, onSchema }: { type: EventType; schema: string; 
         </p>
       )}
       {verdict && !verdict.compatible && (
-        <p class="error">Mode {verdict.compatibility_mode} does not allow it after version {verdict.validated_against_version}:</p>
+        <p class="error">
+          {verdict.changes.every((each) => each.permitted)
+            ? `The broker refuses it after version ${verdict.validated_against_version} because of its readers.`
+            : `Mode ${verdict.compatibility_mode} does not allow it after version ${verdict.validated_against_version}:`}
+        </p>
       )}
       {verdict && (
         <ul class="changes" aria-label="Changes">
@@ -228,6 +262,7 @@ function Meaning({ type, schema, onSchema }: { type: EventType; schema: string; 
           ))}
         </ul>
       )}
+      <Readers readers={verdict?.readers ?? []} />
       {verdict?.proposal && <Proposal schema={schema} proposal={verdict.proposal} onSchema={onSchema} />}
       {verdict && <Difference before={parsed(type.schema.schema)} after={parsed(schema)} />}
     </section>

@@ -1,10 +1,10 @@
 /** Who subscribes to an event type. */
 
-import { address, api, body, type Subscription, useLoad } from "../../api";
+import { address, api, body, type Schemas, type Subscription, useLoad } from "../../api";
 import { Await, EmptyState } from "../../components/notices";
 import type { PageProps } from "../../components/page";
 import { Table } from "../../components/table";
-import { moment } from "../../format";
+import { moment, plural } from "../../format";
 import { href } from "../../router";
 import { EventTypeFrame } from "./frame";
 
@@ -16,10 +16,38 @@ export function Subscriptions({ names: [name = ""] }: PageProps) {
     (signal) => body(api.GET("/subscriptions", { params: { query: { event_type: [name], limit: MOST } }, signal })),
     [name],
   );
+  const readers = useLoad((signal) => body(api.GET("/event-types/{name}/readers", { params: { path: { name } }, signal })), [name]);
   return (
     <EventTypeFrame name={name} tab="subscriptions">
-      {() => <Await of={subscriptions}>{({ items }) => <Listed name={name} rows={items} />}</Await>}
+      {() => (
+        <>
+          <Await of={subscriptions}>{({ items }) => <Listed name={name} rows={items} />}</Await>
+          <Await of={readers}>{(found) => <Reads found={found} />}</Await>
+        </>
+      )}
     </EventTypeFrame>
+  );
+}
+
+/** What they declare to read, and what no one does. */
+function Reads({ found: { readers, unread } }: { found: Schemas["EventTypeReaders"] }) {
+  if (readers.every((each) => !each.reads)) return null;
+  const silent = readers.filter((each) => !each.reads).length;
+  return (
+    <section class="card" aria-label="Who reads what">
+      <h2>Who reads what</h2>
+      <Table label="Readers" rows={readers} columns={[
+        { title: "Application", cell: (row) => row.owning_application },
+        { title: "Consumer group", cell: (row) => row.consumer_group },
+        { title: "Reads", cell: (row) => (row.reads ? <code>{row.reads.join(", ")}</code> : <span class="faint">declares nothing</span>), wide: true },
+      ]} />
+      {unread.length > 0 && (
+        <p>
+          No subscription declares to read <code>{unread.join(", ")}</code>.
+          {silent > 0 && ` ${plural(silent, "subscription")} may read it all the same.`}
+        </p>
+      )}
+    </section>
   );
 }
 

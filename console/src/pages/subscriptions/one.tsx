@@ -141,6 +141,9 @@ function Definition({ subscription }: { subscription: Subscription }) {
         ["Group", subscription.consumer_group],
         ["Event types", subscription.event_types.map((name) => <div key={name}><a href={href(["event-types", name])}>{name}</a></div>)],
         ["Began at", subscription.read_from],
+        ["Reads", subscription.reads ? <code>{subscription.reads.join(", ") || "nothing"}</code> : "declares nothing"],
+        ...(subscription.projection ? [["Gets", "nothing but what it reads"] as [string, ComponentChildren]] : []),
+        ...(subscription.changed_reads?.length ? [["Changed since", <Changes changed={subscription.changed_reads} />] as [string, ComponentChildren]] : []),
         ["Labels", Object.keys(subscription.labels).length ? <Chips of={subscription.labels} /> : ""],
         ["Annotations", Object.keys(subscription.annotations).length ? <Chips of={subscription.annotations} /> : ""],
         ...(subscription.warnings?.length ? [["Warnings", <span class="warn">{subscription.warnings.join("; ")}</span>] as [string, ComponentChildren]] : []),
@@ -149,5 +152,18 @@ function Definition({ subscription }: { subscription: Subscription }) {
         ["Changed", moment(subscription.updated_at)],
       ]} />
     </section>
+  );
+}
+
+/** What newer schemas did to what the subscription reads. */
+function Changes({ changed }: { changed: NonNullable<Subscription["changed_reads"]> }) {
+  return (
+    <ul class="changes" aria-label="Changed since">
+      {changed.map((each) => (
+        <li key={each.event_type + each.path + each.member} class="warn">
+          <a href={href(["event-types", each.event_type, "schema"])}>{each.event_type} {each.version}</a>: {each.explanation}
+        </li>
+      ))}
+    </ul>
   );
 }
