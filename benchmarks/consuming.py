@@ -40,7 +40,7 @@ def serve(url: str, parent: Any) -> None:
     from nakadi.app.settings import Settings  # noqa: PLC0415
     from nakadi.http.application import Application  # noqa: PLC0415
     from nakadi.http.message import Request, Response  # noqa: PLC0415
-    from nakadi.http.parameters import IntegerParameter, TextParameter  # noqa: PLC0415
+    from nakadi.http.parameters import FlagParameter, IntegerParameter, TextParameter  # noqa: PLC0415
     from nakadi.http.router import Route  # noqa: PLC0415
     from nakadi.http.server import tune_interpreter  # noqa: PLC0415
     from nakadi.local.serving import ServerThread  # noqa: PLC0415
@@ -49,13 +49,17 @@ def serve(url: str, parent: Any) -> None:
     raise_file_limit()
     broker = open_broker(Settings(registry=url, event_log=url))
 
-    event_type, event_count = TextParameter("event_type"), IntegerParameter("events", 0)
+    event_type, event_count, orders = (
+        TextParameter("event_type"),
+        IntegerParameter("events", 0),
+        FlagParameter("orders"),
+    )
 
     def fill(request: Request) -> Response:
         timeline = broker.event_types.get(event_type.read(request) or "").timeline
-        events = event_count.read(request)
+        events, make_event = event_count.read(request), an_order if orders.read(request) else an_event
         for first in range(0, events, 1000):
-            records = [Record(an_event(number).encode()) for number in range(first, min(first + 1000, events))]
+            records = [Record(make_event(number).encode()) for number in range(first, min(first + 1000, events))]
             run_blocking(
                 broker.logs.for_storage(timeline.storage_id).append(
                     timeline.topic, dict.fromkeys(range(PARTITIONS), records)
@@ -63,7 +67,7 @@ def serve(url: str, parent: Any) -> None:
             )
         return Response()
 
-    parameters = (event_type, event_count)
+    parameters = (event_type, event_count, orders)
     fill_route = Route(method="GET", template="/fill", handler=fill, operation="fill", parameters=parameters)
     tune_interpreter()
     with ServerThread(Application([*make_application(broker).router.routes, fill_route])) as serving:
@@ -72,22 +76,54 @@ def serve(url: str, parent: Any) -> None:
     broker.close()
 
 
+ORDER_SCHEMA = {
+    "properties": {
+        "order_number": {"type": "string"},
+        "customer": {"properties": {"id": {"type": "integer"}}},
+        "items": {"items": {"properties": {"sku": {"type": "string"}}}},
+    }
+}
+
+
+def an_order(number: int) -> str:
+    """An event of about a kilobyte with members of many kinds."""
+    street = {"street": "Nonnendammallee 44", "city": "Berlin", "zip": "13629", "country": "DE"}
+    line = {
+        "sku": f"sku-{number % 9999:06}",
+        "quantity": 2,
+        "price": 19.95,
+        "currency": "EUR",
+        "name": "a blue shoe" * 3,
+    }
+    order = {
+        "order_number": f"{number:012d}",
+        "customer": {"id": number, "name": "Ann Example", "email": "ann@example.org", "address": street},
+        "items": [line, line, line],
+        "note": "please ring twice " * 8,
+        "paid": True,
+        "channels": ["shop", "app"],
+    }
+    return json.dumps(order, separators=(",", ":"))
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     url: str
     pid: int
 
-    def fill(self, events: int, name: str = NAME) -> None:
+    def fill(self, events: int, name: str = NAME, *, orders: bool = False) -> None:
         """Store this many events in each partition of an event type."""
-        httpx.get(f"{self.url}/fill?event_type={name}&events={events}", timeout=120).raise_for_status()
+        target = f"{self.url}/fill?event_type={name}&events={events}&orders={orders}"
+        httpx.get(target, timeout=120).raise_for_status()
 
-    def subscribed(self, name: str = NAME, read_from: str = "begin") -> str:
+    def subscribed(self, name: str = NAME, read_from: str = "begin", **fields: Any) -> str:
         """Create a subscription, and return its id."""
         body = {
             "owning_application": "bench",
             "consumer_group": f"group {next(numbers)}",
             "event_types": [name],
             "read_from": read_from,
+            **fields,
         }
         return str(httpx.post(f"{self.url}/subscriptions", json=body).raise_for_status().json()["id"])
 
@@ -118,7 +154,7 @@ def a_place(engine: str) -> Iterator[str]:
         yield "memory:" if engine == "memory" else f"sqlite:///{folder}/nakadi.db"
 
 
-def create_event_type(url: str, name: str) -> None:
+def create_event_type(url: str, name: str, schema: Mapping[str, Any] | None = None) -> None:
     statistic = {
         "messages_per_minute": 1,
         "message_size": 1,
@@ -129,7 +165,7 @@ def create_event_type(url: str, name: str) -> None:
         "name": name,
         "owning_application": "bench",
         "category": "undefined",
-        "schema": {"type": "json_schema", "schema": "{}"},
+        "schema": {"type": "json_schema", "schema": json.dumps(schema or {})},
         "default_statistic": statistic,
     }
     httpx.post(f"{url}/event-types", json=definition).raise_for_status()

@@ -1,7 +1,7 @@
 """How fast, how soon and how many: streams of subscriptions over a loopback socket, with commits.
 
-    python benchmarks/subscriptions.py [throughput] [commits] [takeover] [idle] [--engine memory|sqlite] [--quick]
-                                       [--json FILE]
+    python benchmarks/subscriptions.py [throughput] [commits] [takeover] [idle] [projection] [--engine memory|sqlite]
+                                       [--quick] [--json FILE]
 
 The server runs in its own process, and all clients in another. Consuming is compared with low-level streams of the
 same server in the same run: as many clients read the same partitions with the same code, but do not commit.
@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -31,11 +32,13 @@ from benchmarks.consuming import (
     CURSOR,
     LONGEST_CURSOR,
     NAME,
+    ORDER_SCHEMA,
     PARTITIONS,
     Consumer,
     Server,
     a_place,
     a_server,
+    an_order,
     connection_to,
     consume_all,
     create_event_type,
@@ -82,8 +85,8 @@ class Consumption:
     cpu_us: float
 
 
-def consumption(server: Server, sessions: int, events: int, commits: str) -> Consumption:
-    subscription = server.subscribed() if commits else ""
+def consumption(server: Server, sessions: int, events: int, commits: str, **fields: Any) -> Consumption:
+    subscription = server.subscribed(**fields) if commits else ""
     consumers = [
         Consumer(server, range(first, PARTITIONS, sessions), events - 1, commits, subscription)
         for first in range(sessions)
@@ -93,6 +96,36 @@ def consumption(server: Server, sessions: int, events: int, commits: str) -> Con
     cpu = cpu_of(server.pid) - cpu
     requests = sum(each.requests for each in consumers)
     return Consumption(PARTITIONS * events / seconds, requests / seconds, 1e6 * cpu / (PARTITIONS * events))
+
+
+PROJECTIONS: dict[str, dict[str, Any]] = {
+    "all": {},
+    "one_member": {"reads": ["order_number"], "projection": True},
+    "nested_members": {"reads": ["order_number", "customer.id", "items.sku"], "projection": True},
+}
+
+
+def projection(engine: str, *, quick: bool) -> Figures:
+    """Consume events of a kilobyte, all of each or declared members only, and commit each batch of 100; in alternating
+    rounds.
+    """
+    each, rounds = (2_000, 3) if quick else (10_000, 7)
+    figures: Figures = {"projection_event_bytes": len(an_order(0))}
+    with a_place(engine) as place, a_server(place, "") as server:
+        create_event_type(server.url, NAME, ORDER_SCHEMA)
+        server.fill(each, orders=True)
+        for way in ("each", "newest"):
+            cpu: dict[str, list[float]] = {name: [] for name in PROJECTIONS}
+            for _ in range(rounds):
+                for name, fields in PROJECTIONS.items():
+                    cpu[name].append(consumption(server, 1, each, way, **fields).cpu_us)
+            for name, found in cpu.items():
+                ratios = [ours / whole for ours, whole in zip(found, cpu["all"], strict=True)]
+                figures |= {
+                    f"projection_{way}_{name}_cpu_us": statistics.median(found),
+                    f"projection_{way}_{name}_of_all": statistics.median(ratios),
+                }
+    return figures
 
 
 def commits(engine: str, *, quick: bool) -> Figures:
@@ -319,7 +352,7 @@ def open_stream(server: Server, subscription: str) -> socket.socket:
     return client
 
 
-QUESTIONS = {"throughput": throughput, "commits": commits, "takeover": takeover, "idle": idle}
+QUESTIONS = {"throughput": throughput, "commits": commits, "takeover": takeover, "idle": idle, "projection": projection}
 
 
 if __name__ == "__main__":

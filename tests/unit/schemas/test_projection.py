@@ -104,3 +104,11 @@ def test_an_object_that_is_read_is_kept_whole():
 def test_what_cannot_be_read_is_not_sent(text):
     """Text that is no JSON, or nested too deep, becomes null. (D11)"""
     assert cut(text, ["a"]) is None
+
+
+@given(values, paths)
+def test_both_ways_lead_to_the_same_text(value, paths):
+    """Whether an event fits the type of its projection makes no difference. (D11)"""
+    text = json.dumps(value).encode()
+    projection = Projection(paths)
+    assert projection.cut(text) == projection.cut_slowly(text)

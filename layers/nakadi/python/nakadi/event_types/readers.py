@@ -21,6 +21,7 @@ from nakadi.auth.permissions import Permissions
 from nakadi.event_types.deletion import GetDependents
 from nakadi.event_types.effective_schemas import effective_schema_of
 from nakadi.event_types.forecast import ChangeForecast, CheckSchemaText, forecast_schema
+from nakadi.event_types.members import members_of, schema_that_readers_see
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import Category, CompatibilityMode, EventType, Schema
@@ -28,15 +29,11 @@ from nakadi.model.outcomes import IncompatibilityReason, IncompatibleSchema, Inv
 from nakadi.model.reads import AffectedReader, Reader
 from nakadi.schemas.changes import SchemaChange
 from nakadi.schemas.evolution import next_schema
-from nakadi.schemas.read_paths import ReadPath, parse_read_path, read_path_text
-from nakadi.schemas.reads import declared_members, find_read_changes, lost_members, unknown_paths
+from nakadi.schemas.read_paths import parse_read_path, read_path_text
+from nakadi.schemas.reads import find_read_changes, lost_members, unknown_paths
 from nakadi.schemas.strict_json import parse_strict
 
 MEMBER_READ_RULE = "MEMBER_READ"
-
-METADATA = "metadata"
-BROKER_METADATA = ("received_at", "version", "published_by")
-ENVELOPE_MEMBERS = (METADATA, "data_type", "data_op")
 
 MAX_NAMED_SUBSCRIPTIONS = 20
 """How many the text of a Problem names; its `readers` have all of them."""
@@ -197,36 +194,3 @@ def _with_declared(reader: Reader, schema: Mapping[str, Any]) -> Reader:
 
 def reader_text(reader: Reader) -> str:
     return f"{reader.subscription_id} ({reader.owning_application}, {reader.consumer_group})"
-
-
-def members_of(event_type: EventType) -> tuple[ReadPath, ...]:
-    """The innermost members that the publishers of an event type fill."""
-    declared = declared_members(effective_schema_of(event_type))
-    match event_type.category:
-        case Category.UNDEFINED:
-            return declared
-        case Category.BUSINESS:
-            return tuple(path for path in declared if path[0] != METADATA)
-        case Category.DATA:
-            return tuple(path for path in declared if path[0] not in ENVELOPE_MEMBERS)
-
-
-def always_sent_members(category: Category) -> tuple[str, ...]:
-    """The members that each event has by its category: consumers cannot do without them."""
-    match category:
-        case Category.UNDEFINED:
-            return ()
-        case Category.BUSINESS:
-            return (METADATA,)
-        case Category.DATA:
-            return ENVELOPE_MEMBERS
-
-
-def schema_that_readers_see(event_type: EventType) -> Mapping[str, Any]:
-    """The effective schema, in which the metadata may have what the broker adds to it."""
-    schema = effective_schema_of(event_type)
-    if METADATA not in always_sent_members(event_type.category):
-        return schema
-    metadata = schema["properties"][METADATA]
-    seen = {**metadata["properties"], **{name: {"type": "string"} for name in BROKER_METADATA}}
-    return schema | {"properties": schema["properties"] | {METADATA: metadata | {"properties": seen}}}

@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from nakadi.event_types.effective_schemas import effective_schema_of
-from nakadi.event_types.readers import members_of, schema_that_readers_see
+from nakadi.event_types.members import members_of, schema_that_readers_see
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Violation, Violations

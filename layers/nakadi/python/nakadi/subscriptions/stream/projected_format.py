@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from msgspec.structs import replace
 
-from nakadi.event_types.readers import always_sent_members
+from nakadi.event_types.members import always_sent_members
 from nakadi.model.event_type import EventType
 from nakadi.model.events import EventSlice, EventTextBlock, LazyEvents, StoredEvent
 from nakadi.model.subscription import Subscription
