@@ -41,6 +41,7 @@ SELECTED_TESTS = frozenset(
         "test_a_batch_that_is_sent_again_is_stored_once",
         "test_a_client_that_comes_back_misses_nothing",
         "test_a_partition_changes_hands_when_it_is_committed",
+        "test_a_projection_sends_what_is_read",
         "test_a_second_stream_gets_its_share",
         "test_each_content_mode_publishes_what_comes_back",
         "test_a_stream_can_begin_at_a_point_in_time",

@@ -124,8 +124,15 @@ class EventTextBlock(NamedTuple):
 
     def values(self) -> list[bytes]:
         """The text of each event."""
-        begins = [0, *[end + 1 for end in self.ends]]
-        return [self.text[begin:end] for begin, end in zip(begins, self.ends, strict=False)]
+        return [self.text[begin:end] for begin, end in self._bounds()]
+
+    def views(self) -> list[memoryview]:
+        """The text of each event, without a copy of it."""
+        text = memoryview(self.text)
+        return [text[begin:end] for begin, end in self._bounds()]
+
+    def _bounds(self) -> Iterator[tuple[int, int]]:
+        return zip([0, *[end + 1 for end in self.ends]], self.ends, strict=False)
 
     def _begin_of(self, index: int) -> int:
         return self.ends[index - 1] + 1 if index else 0

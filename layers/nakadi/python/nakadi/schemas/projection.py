@@ -37,7 +37,7 @@ class Projection:
         self._members = {name: None if () in rest else Projection(rest) for name, rest in rests.items()}
         self._decode = self._make_decoder()
 
-    def cut(self, event: bytes) -> bytes:
+    def cut(self, event: bytes | memoryview) -> bytes:
         """The text of an event with nothing but what is read. What is no JSON, or nested too deep, becomes null."""
         if self._decode is None:
             return self.cut_slowly(event)
@@ -48,14 +48,14 @@ class Projection:
         except (msgspec.DecodeError, RecursionError):
             return b"null"
 
-    def cut_slowly(self, event: bytes) -> bytes:
+    def cut_slowly(self, event: bytes | memoryview) -> bytes:
         """The same for every event, also for one that does not fit the type."""
         try:
-            return _encode(self._cut(Raw(event.strip())))
+            return _encode(self._cut(Raw(bytes(event).strip())))
         except (msgspec.DecodeError, RecursionError):
             return b"null"
 
-    def _make_decoder(self) -> Callable[[bytes], Any] | None:
+    def _make_decoder(self) -> Callable[[bytes | memoryview], Any] | None:
         try:
             return msgspec.json.Decoder(self._make_type()).decode
         except ValueError:

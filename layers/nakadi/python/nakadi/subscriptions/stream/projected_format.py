@@ -75,7 +75,7 @@ def projected_run(run: EventRun, projection: Projection) -> EventRun:
 
 
 def _projected_block(block: EventTextBlock, projection: Projection) -> EventTextBlock:
-    return EventTextBlock.join(block.first_offset, block.stored_at, list(map(projection.cut, block.values())))
+    return EventTextBlock.join(block.first_offset, block.stored_at, list(map(projection.cut, block.views())))
 
 
 def _projected_event(event: StoredEvent, projection: Projection) -> StoredEvent:
