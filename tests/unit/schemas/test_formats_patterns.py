@@ -31,6 +31,8 @@ def found(pattern: str, text: str, steps: int = MAX_EVENT_STEPS) -> bool:
         ("^.$", "\U0001f40d", True),
         ("", "", True),
         ("a", "\ud800a", True),
+        ("(?P<first>a)(?P<second>b)", "cab", True),
+        ("(?P<first>a)", "b", False),
     ],
 )
 def test_search(pattern, text, expected):

@@ -306,7 +306,8 @@ class Pattern:
             raise StepsExhausted
         # The worst case is rare. Where it would be far too much to charge for all others, the search is timed.
         begun = None if worst <= _MAX_UNMEASURED_SEARCH_STEPS else time.thread_time()
-        [(start, _)] = self._search(re2._Anchor.UNANCHORED, subject, 0, len(subject))  # noqa: SLF001
+        # Spans of groups with names follow that of the whole, although nothing is to be captured.
+        (start, _), *_ = self._search(re2._Anchor.UNANCHORED, subject, 0, len(subject))  # noqa: SLF001
         if begun is not None:
             taken = int((time.thread_time() - begun) * STEPS_PER_SECOND)
             steps[0] += worst - _STEPS_PER_PATTERN_SEARCH - taken
