@@ -8,6 +8,7 @@ NODE   := .cache/node
 ENGINES := .cache/engines
 CONSOLE := .cache/console
 KAFKA_JARS := .cache/kafka
+KOTLIN := .cache/kotlin
 STAGE  ?= dev
 PREFIX ?= nakadi
 
@@ -17,7 +18,7 @@ export PYTHONPATH := layers/nakadi/python:glue_jobs:.
 export PYTHONDONTWRITEBYTECODE :=
 export NAKADI_CONSOLE ?= $(CURDIR)/$(CONSOLE)/built
 
-.PHONY: help setup run console jobs kill-jobs published test test-long test-all test-engines test-aws-local test-workers test-install simulate mutants soak storms attacks clients check format bench bench-aws bench-kafka bench-console compare calls lock synth diff bootstrap deploy destroy destroy-data wheel clean
+.PHONY: help setup run console jobs kill-jobs published test test-long test-all test-engines test-aws-local test-workers test-install simulate mutants soak storms attacks clients types check format bench bench-aws bench-kafka bench-console compare calls lock synth diff bootstrap deploy destroy destroy-data wheel clean
 
 help:
 	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine; WORKERS=1 uses one core'
@@ -42,6 +43,7 @@ help:
 	@echo 'make storms [SEEDS=3]              let calls to AWS fail in every way, and count losses'
 	@echo 'make attacks                       attack a broker on this machine with hostile requests (two minutes)'
 	@echo 'make clients                       generate clients in Python and Java, and use them (Java needs Maven and a JDK)'
+	@echo 'make types                         compile what `nakadi types` writes, in each language (Kotlin needs Maven and a JDK)'
 	@echo 'make format                        fix the formatting'
 	@echo 'make bench                         measure, and compare the figures with their aims (half an hour)'
 	@echo 'make bench-aws                     count the calls to AWS, and measure functions (a quarter of an hour)'
@@ -136,6 +138,9 @@ clients: $(VENV)/.test
 	@$(BIN)/python -m pytest -q tests/clients
 	@$(BIN)/python -m tests.clients .cache/clients
 
+types: $(VENV)/.test $(CONSOLE)/.test $(KOTLIN)/.jars
+	@$(BIN)/python -m pytest tests/cli/test_types.py tests/cli/test_types_compiled.py -m 'long or not long' $(ARGS)
+
 format: $(VENV)/.test
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
@@ -221,7 +226,7 @@ LOCK_LAYER := --python-version 3.13 --python-platform aarch64-manylinux_2_28 --o
         --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
 clean:
-	rm -rf $(VENV) $(NODE) $(CONSOLE) console/node_modules $(ENGINES) $(KAFKA_JARS) .mypy_cache .pytest_cache .ruff_cache cdk.out
+	rm -rf $(VENV) $(NODE) $(CONSOLE) console/node_modules $(ENGINES) $(KAFKA_JARS) $(KOTLIN) .mypy_cache .pytest_cache .ruff_cache cdk.out
 
 # The stamps say what is installed; a changed requirement file installs again.
 $(VENV)/.venv:
@@ -301,6 +306,14 @@ $(KAFKA_JARS)/.jars: infra/laptop/kafka_local.pom.xml
 
 $(KAFKA_JARS)/.test: infra/laptop/kafka_local.pom.xml
 	@$(MAKE) -s $(KAFKA_JARS)/.jars && touch $@ || echo 'Kafka could not be had: tests on it are skipped.' >&2
+
+# The compiler of Kotlin, for `make types`; tests on it are skipped without it.
+$(KOTLIN)/.jars: tests/support/types/kotlin.pom.xml
+	@command -v mvn >/dev/null || { echo 'Maven is needed to get the compiler of Kotlin' >&2; exit 1; }
+	@mkdir -p $(KOTLIN)
+	@mvn -B -q -Dstyle.color=never -f tests/support/types/kotlin.pom.xml '-Dtarget=$(CURDIR)/$(KOTLIN)' \
+		'-Dmaven.repo.local=$(CURDIR)/$(KOTLIN)/maven' dependency:copy-dependencies
+	@touch $@
 
 # The CDK's command line, and node for it.
 $(CDK)/.cli: infra/cli/package-lock.json infra/cli/setup.sh | $(VENV)/.venv

@@ -68,6 +68,24 @@ def chosen_partitions(api: Api, event_type: str, only: str | None = None) -> lis
     return named
 
 
+def cursors_of_newest(api: Api, event_type: str, count: int) -> dict[str, str]:
+    """Return for each partition the offset behind which its newest `count` events are."""
+    found = fetch_partitions(api, event_type)
+    pairs = [
+        {
+            "initial_cursor": {"partition": each["partition"], "offset": each["oldest_available_offset"]},
+            "final_cursor": {"partition": each["partition"], "offset": each["newest_available_offset"]},
+        }
+        for each in found
+    ]
+    distances = api.post(path("event-types", event_type, "cursor-distances"), pairs)
+    have_more = [each["final_cursor"] for each in distances if each["distance"] >= count]
+    shifted = api.post(
+        path("event-types", event_type, "shifted-cursors"), [{**each, "shift": -count} for each in have_more]
+    )
+    return {each["partition"]: "BEGIN" for each in found} | {each["partition"]: each["offset"] for each in shifted}
+
+
 def cursors(api: Api, event_type: str, start: Start, partitions: Sequence[str]) -> list[dict[str, str]]:
     """Return a cursor for each of the partitions."""
     offsets = dict(_offsets(api, event_type, start, partitions))

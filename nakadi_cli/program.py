@@ -12,7 +12,11 @@ _COMMANDS = {
         "nakadi_cli.event_types:event_types",
         "List, show, create, change and delete event types.",
     ),
-    "schema": ("nakadi_cli.schema_commands:schema", "List the versions of a schema, and check another schema."),
+    "schema": (
+        "nakadi_cli.schema_commands:schema",
+        "List the versions of a schema, check another one, propose one, make example events.",
+    ),
+    "types": ("nakadi_cli.type_commands:types", "Write the types of events as source text for a language."),
     "publish": ("nakadi_cli.event_commands:publish", "Publish events from a file or from standard input."),
     "tail": ("nakadi_cli.event_commands:tail", "Show the events of an event type as they arrive."),
     "subscriptions": (

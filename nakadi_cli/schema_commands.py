@@ -16,13 +16,18 @@ from nakadi_cli.failures import BadInput, Found
 from nakadi_cli.files import parse_document, read_text
 from nakadi_cli.line_numbers import find_line
 from nakadi_cli.output import as_json, harmless
+from nakadi_cli.schema_proposals import example_events, infer_schema, schema_from_model
 
 ANNOTATION_FORMATS = ("github", "gitlab")
 
 
 @click.group(cls=Group)
 def schema() -> None:
-    """List the versions of a schema, and check another schema against them."""
+    """List the versions of a schema, check another schema against them, propose schemas, and make example events."""
+
+
+for each in (infer_schema, schema_from_model, example_events):
+    schema.add_command(each)
 
 
 @member(schema, "list", "nakadi schema list order.placed")

@@ -1,0 +1,42 @@
+"""The examples of `docs/types.md` are run, in their order, against a broker."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+
+from tests.support.pages import ROOT
+
+PAGE = (ROOT / "docs/types.md").read_text()
+BLOCKS = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
+
+
+def test_every_example_runs(run, api, tmp_path, monkeypatch):
+    """What a reader copies succeeds, and gives what the page shows."""
+    shutil.copytree(ROOT / "events", tmp_path / "events")
+    for name in ("order.placed", "shipment.delayed"):
+        api.delete(f"/event-types/{name}")
+    monkeypatch.chdir(tmp_path)
+    shown = ""
+    for language, block in BLOCKS.findall(PAGE):
+        if language == "sh":
+            shown = "".join(run_line(run, line, tmp_path) for line in block.splitlines())
+        else:
+            assert all(line.strip() in shown for line in block.splitlines()), block
+
+
+def run_line(run, line, folder):
+    """Run commands with pipes between them, and perhaps a file at the end; return what they wrote, wherever."""
+    commands, _, file = line.partition(" > ")
+    done = None
+    for command in commands.split(" | "):
+        words = shlex.split(command)
+        assert words[0] == "nakadi"
+        done = run(*words[1:], stdin=done.out if done else "")
+        assert done.code == 0, f"{command}: {done.err}"
+        if "--to" in words and "--check" not in words:
+            return (folder / words[words.index("--to") + 1]).read_text()
+    if file:
+        (folder / file).write_text(done.out)
+    return done.out
