@@ -3,7 +3,7 @@
     python benchmarks/relay.py [--rows N] [--bytes B] [--workers 1 2 4] [--rounds N]
 
 PostgreSQL and a broker on SQLite are processes of their own; the event type deduplicates. The floor copies the same
-rows out of the table (`COPY`) and publishes them in batches of 500, one after the other, and deletes nothing.
+rows out of the table (`COPY`), publishes them in batches of 500, one after the other, and deletes nothing.
 """
 
 from __future__ import annotations

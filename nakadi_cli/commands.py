@@ -25,7 +25,7 @@ CONTEXT, URL, OUTPUT = "nakadi.context", "nakadi.url", "nakadi.output"
 
 
 class Command(click.Command):
-    """A command with examples in its help; `connects` gives it the options that say which broker is meant."""
+    """A command with examples in its help; `connects` gives it the options that select the broker."""
 
     def __init__(
         self, *arguments: Any, examples: Sequence[str] = (), connects: bool = True, shows: bool = True, **rest: Any
@@ -94,7 +94,7 @@ def member(group: click.Group, name: str, *examples: str, **rest: Any) -> Callab
 
 
 def connect(context: str | None = None) -> Api:
-    """Return the way to the broker that is meant; `context` is as in `chosen_connection`."""
+    """Return an `Api` for the chosen broker; `context` is as in `chosen_connection`."""
     api = Api(chosen_connection(context))
     click.get_current_context().call_on_close(api.close)
     return api

@@ -23,7 +23,7 @@ DSN_VARIABLE = "NAKADI_RELAY_DSN"
 
 
 def outbox_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say which outbox is meant."""
+    """Add the options that select the outbox."""
     dsn = click.option(
         "--dsn",
         envvar=DSN_VARIABLE,

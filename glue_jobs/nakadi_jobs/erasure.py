@@ -67,8 +67,8 @@ class ErasedValue(Struct, frozen=True):
         return record.key == self.value if record.value is None else self.occurs_in_text(record.value)
 
     def occurs_in_member(self, content: bytes, is_meant: Callable[[ArchivedLine], bool] | None = None) -> bool:
-        """Search members of an archive object, or only the lines that `is_meant` selects. Parses only lines that could
-        have the value.
+        """Whether the value occurs in these members of an archive object. With `is_meant`, searches only the lines that
+        it selects. Parses only lines that could have the value.
         """
         return any(
             self.occurs_in_record(event.record)

@@ -101,7 +101,7 @@ def found_by_doctor(done):
 
 
 def test_a_broker_that_is_well_is_found_well(run, empty):
-    """`doctor` looks at everything, and ends with 0."""
+    """`doctor` checks everything, and exits with code 0."""
     done = run("doctor", url=empty.url)
 
     assert done.code == 0, done.out

@@ -65,7 +65,7 @@ def test_a_refused_token_is_replaced_once(in_loop):
     ("fault", "sent"), [(httpx.ConnectError, False), (httpx.ReadTimeout, True), (httpx.RemoteProtocolError, True)]
 )
 def test_what_keeps_an_answer_away_is_a_value(in_loop, fault, sent):
-    """It says whether the request may have reached the broker."""
+    """`NoAnswer` says whether the request may have reached the broker."""
 
     def fail(request):
         raise fault("on purpose", request=request)

@@ -139,7 +139,7 @@ def test_a_partition_that_does_not_exist_is_refused():
 
 
 def test_a_refusal_ends_the_reader_and_a_fault_does_not():
-    """What would be refused again is raised; a broker that fails is asked again, until the patience is over."""
+    """The reader raises a refusal that would repeat. It asks a failing broker again until its patience ends."""
     core = ReaderCore("t", ReadOptions(patience=Patience(without_answer=10)), lambda: 0.0)
     core.answered(core.step(0.0), Answer(503), 0.0)
     assert core.step(0.0).failures == 1

@@ -55,7 +55,7 @@ def lost(make, module, name, monkeypatch):
 
 
 def test_an_append_that_a_producer_cannot_send_is_the_last_one_that_it_refuses(another, url, monkeypatch):
-    """It is refused when its time is over; the next one is stored, once."""
+    """The log refuses it when its time expires, and stores the next one once."""
     made = lost(client.new_producer, writing, "new_producer", monkeypatch)
     with closing(open_event_log(url, SystemClock())) as log:
         assert run_blocking(log.append("t", {0: [a_record("b")]})) == {0: Refused("timed out")}

@@ -56,7 +56,9 @@ def test_a_storage_whose_servers_do_not_answer_is_not_added(api):
 
 
 def test_an_event_type_moves_to_kafka_and_back_under_load(api, storage):
-    """While an event type moves, publishers and a subscription go on: all that was published comes, in its order."""
+    """While an event type moves, publishers and a subscription continue, and the subscription receives every published
+    event in order.
+    """
     name = f"moving.{uuid.uuid4().hex}"
     create_event_type(api, a_business_definition(name=name, partition_strategy="hash", partition_key_fields=["foo"]))
     subscription = api.post(

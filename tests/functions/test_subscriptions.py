@@ -107,7 +107,7 @@ def test_a_commit_that_cannot_be_made_is_a_503(ask, broker, subscription, coordi
 
 
 def test_a_deleted_subscription_leaves_nothing(ask, subscription, coordination):
-    """What streams shared goes with the subscription. (S60, S72)"""
+    """Deleting a subscription also deletes the state that its streams shared. (S60, S72)"""
     stream_everything(coordination, subscription, "a")
     assert ask("DELETE", f"/subscriptions/{subscription}")[0] == 204
     assert coordination.assignment(subscription) == EMPTY_ASSIGNMENT

@@ -148,7 +148,9 @@ CHANGING = [
 
 
 def test_types_that_change_below_the_top(jobs, data):
-    """A property in an object of a list has a column for each type that it had, and each has what fits its type."""
+    """A property of an object in a list has a column for each of its types, and each column has the values that fit its
+    type.
+    """
     published = []
     for number, (kind, values) in enumerate(CHANGING):
         schema = {"properties": {"list": {"type": "array", "items": {"properties": {"a": kind}}}}}

@@ -187,7 +187,7 @@ def test_what_is_known_is_damaged(jobs, measured, counts_folder, monkeypatch):
 @pytest.mark.long
 @pytest.mark.usefixtures("orders")
 def test_what_is_known_of_deleted_event_types_goes(data, measured, counts_folder):
-    """Nothing of them stays behind."""
+    """The job removes all counts of deleted event types."""
     measured()
     assert list(counts_folder.rglob("*.gz"))
     data.delete("order.placed")

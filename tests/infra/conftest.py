@@ -92,7 +92,7 @@ def asleep(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def msk(tmp_path_factory):
-    """One with its events in MSK, and with few things beside."""
+    """A deployment with its events in MSK, and without analytics."""
     folder = tmp_path_factory.mktemp("msk")
     from infra.app import create_app  # noqa: PLC0415  # as above
 

@@ -221,7 +221,7 @@ def test_events_stay_in_kafka_for_a_day_once_they_are_archived(msk):
 
 
 def test_what_stands_there_with_msk_is_counted(msk):
-    """Nothing of Kinesis is, and neither are its alarms."""
+    """`standing` counts neither Kinesis nor its alarms."""
     counted = standing(Counted(storage="msk", kinesis_streams=1))
     alarms = msk.serving.all("AWS::CloudWatch::Alarm").values()
     looked_at = sum(sum("MetricStat" in metric for metric in each.get("Metrics", [])) or 1 for each in alarms)

@@ -80,7 +80,7 @@ def test_the_wheel_has_every_module_and_says_that_it_is_typed(wheel):
 
 
 def test_the_source_distribution_builds_the_same_wheel(wheel, tmp_path):
-    """Nothing outside its folder is needed."""
+    """The build needs nothing outside the package's folder."""
     archive = build("sdist", PACKAGE, tmp_path)
     with tarfile.open(archive) as packed:
         packed.extractall(tmp_path, filter="data")

@@ -97,7 +97,7 @@ def test_the_readme_lists_the_mutants():
 
 
 def test_the_readme_names_classes_that_exist():
-    """What it calls the code under test is in the package."""
+    """Each class that the README names as code under test is in the package."""
     sentence = next(line for line in README.splitlines() if line.startswith("The code under test is"))
     sources = "".join(file.read_text() for file in PACKAGE.rglob("*.py"))
     for name in re.findall(r"`(\w+)`", sentence):

@@ -1,6 +1,6 @@
 """A broker in a process of its own, under a limit of memory, for tests that attack it.
 
-Attacks are short in `make test`, and as long as `make attacks` has time for with `ATTACKS=long`.
+`make test` runs short attacks. `make attacks` sets `ATTACKS=long`, and runs long ones.
 """
 
 from __future__ import annotations

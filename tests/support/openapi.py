@@ -1,7 +1,7 @@
 """Holding real answers against the description of the API.
 
 `assert_answer_matches` is made for being called after every request of every test: validators are compiled once.
-Objects are taken to be closed, so that an answer with a member that the description does not know is found out.
+It treats objects as closed, so it rejects an answer with a member that the description does not list.
 """
 
 from collections.abc import Callable, Mapping

@@ -235,7 +235,7 @@ class TestFaults:
 
 
 def test_ids_survive_a_restart(tmp_path):
-    """What was stored before the broker ended is known to the next one. (P158)"""
+    """A broker recognizes the events that its predecessor stored. (P158)"""
     settings = {"registry": f"sqlite:///{tmp_path}/nakadi.db", "event_log": f"sqlite:///{tmp_path}/nakadi.db"}
     event = an_event()
     definition = a_business_definition(**ONCE)

@@ -51,7 +51,7 @@ OTHERS = {
 
 @dataclass(frozen=True)
 class Processes:
-    """One that changes things, and one that remembers them, by the same clock."""
+    """A process that changes documents and one that caches them, with the same clock."""
 
     writer: BrokerServices
     reader: BrokerServices

@@ -30,7 +30,7 @@ def test_addresses_of_the_internet_are_allowed(address):
 
 
 def test_a_setting_allows_networks():
-    """Only what it names, also where it is inside another address. (X21)"""
+    """The setting allows only addresses of the networks that it names, also when another address embeds them. (X21)"""
     rules = parse_address_rules(("10.1.0.0/16", "fd00::/8", "::1/128"))
     assert all(map(rules.allows, ("10.1.2.3", "::ffff:10.1.2.3", "64:ff9b::a01:203", "fd00::1", "::1")))
     assert not any(map(rules.allows, ("10.2.0.1", "::ffff:10.2.0.1", "127.0.0.1", "fe80::1")))

@@ -214,7 +214,7 @@ def test_no_content_is_no_content():
 
 
 def test_a_subject_survives_the_way_from_the_authorizer():
-    """What an authorizer found out travels as texts, and comes out as it was."""
+    """The authorizer's result travels as texts, and arrives unchanged."""
     subject = Subject(
         name="ann",
         attributes=frozenset({Attribute("team", "a,b c"), Attribute("user", "ann")}),

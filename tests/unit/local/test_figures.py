@@ -45,7 +45,7 @@ def test_what_a_process_counted_stays_after_its_end_and_its_gauges_do_not():
 
 
 def test_what_clients_did_in_several_processes_adds_up():
-    """It stays when a process has ended, like other counts. (R246)"""
+    """The broker keeps the clients' counts when a process has ended, like other counts. (R246)"""
     ended = totals_of_ended_processes([take_snapshot(make_figures(3, 1.0))], 5.0)
     clients = merged_metrics([ended, take_snapshot(make_figures(4, 1.0))]).clients
 

@@ -49,7 +49,7 @@ def event_types():
 
 
 def houses():
-    """Two with the same event types."""
+    """Two houses with the same event types."""
     pair = House(), House()
     for house in pair:
         for event_type in event_types():

@@ -108,7 +108,7 @@ def test_texts_in_the_format(name, text):
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in INVALID.items() for text in texts])
 def test_texts_that_are_not(name, text):
-    """What is not in the format is reported. (P70, R181)"""
+    """The check reports a text that does not have the format. (P70, R181)"""
     assert FORMAT_CHECKS[name](text) is not None
 
 

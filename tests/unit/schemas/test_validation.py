@@ -227,7 +227,7 @@ def test_schemas_that_cannot_be_used(schema, reason):
 
 
 def drafts_as_we_read_them(draft: int):
-    """The reference of the fuzzing below, with the one difference that is meant: 1.0 is no integer."""
+    """The reference for the fuzzing below, with one intended difference: 1.0 is not an integer."""
     known = {4: jsonschema.Draft4Validator, 6: jsonschema.Draft6Validator, 7: jsonschema.Draft7Validator}[draft]
     integers = known.TYPE_CHECKER.redefine(
         "integer", lambda _, value: isinstance(value, int) and not isinstance(value, bool)

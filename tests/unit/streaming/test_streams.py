@@ -127,7 +127,7 @@ def problem(outlet: RecordingOutlet) -> tuple[int, str]:
 
 
 def test_no_one_opens_what_is_not_there(stage):
-    """An event type that does not exist has its own words here. (L15)"""
+    """A stream reports an unknown event type in its own words. (L15)"""
     with pytest.raises(NotFound, match=r"^topic not found$"):
         stage.streams.open("nothing", StreamParameters(), None, ANN)
 

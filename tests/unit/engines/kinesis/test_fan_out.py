@@ -51,7 +51,7 @@ class Following:
         self.end = log.add_change_listener(lambda *_: self._told.set())
 
     def sees(self, count: int) -> None:
-        """So many events are known, by what the watcher hears."""
+        """Wait until the watcher has reported at least this number of events."""
         until(lambda: self._all() >= count)
 
     def _all(self) -> int:

@@ -147,7 +147,7 @@ def test_other_processes_learn_of_a_seal_in_time(faulty_kinesis: FaultyKinesis, 
 
 
 class Slow:
-    """A clock of one's own for a call: something happens while records are on their way."""
+    """A client that runs `meanwhile` before it passes records on."""
 
     def __init__(self, client, meanwhile) -> None:
         self._client = client

@@ -26,7 +26,7 @@ EXIT_CODE_INTERRUPTED = 130
 class SignalHandler:
     """Ends the process at once while it starts, and in good order while it serves.
 
-    Nothing has been answered yet while it starts, and what is stored survives a kill at any moment. So the process
+    While it starts, the process has answered nothing yet, and a kill at any moment loses no stored data. So the process
     ends there and then: an exception would be raised at any line, in the middle of an import or a clean-up as well,
     and threads that have begun to work would hold up the end.
 

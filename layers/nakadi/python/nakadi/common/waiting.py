@@ -99,7 +99,7 @@ class CallThreads:
             call_and_report(work, done)
 
     def close(self) -> None:
-        """Let what was begun come to its end, and end the threads."""
+        """Let calls in progress finish, and end the threads."""
         self._threads.shutdown()
 
 

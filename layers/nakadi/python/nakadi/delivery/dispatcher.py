@@ -78,7 +78,7 @@ class Dispatcher:
         self._senders: dict[SinkType, Sender] = {}
 
     async def run(self) -> None:
-        """Deliver until this is cancelled; then let the attempts under way come to their end.
+        """Deliver until the caller cancels this; then let attempts in progress finish.
 
         It also ends when a program does that has not closed its broker: the interpreter shuts every executor down
         before it waits for the rest of the program, and each later look would fail.

@@ -412,7 +412,7 @@ class DeliverySession:
             self._turns.append(of)
 
     def _due_commits(self, of: PartitionDeliveries | None, now: float) -> Sequence[DeliveryAction]:
-        """The commit of a partition if its time has come; of all for None, and always while the deliveries settle."""
+        """The commits that are due, of this partition, or of all for None. While the deliveries settle, all are due."""
         settles = self.state is not DeliveryState.DELIVERING
         chosen = self._partitions.values() if of is None or settles else (of,)
         actions = [commit for each in chosen if (commit := each.take_commit(now, at_once=settles)) is not None]

@@ -54,7 +54,7 @@ def open_listening_socket(host: str, port: int) -> socket.socket:
 
 
 SideTask = Callable[[], Coroutine[object, object, None]]
-"""Runs on the loop of a server until it is cancelled, and then comes to its end."""
+"""Runs on the loop of a server until the server cancels it, and then finishes."""
 
 
 class NewConnection(Protocol):
@@ -191,7 +191,7 @@ class Server:
 
 
 async def _end_side_tasks(tasks: Sequence[asyncio.Task[None]], grace_seconds: float) -> None:
-    """Have tasks come to their end, in time or at once."""
+    """Cancel tasks and wait until they finish; cancel them again after the grace time."""
     if not tasks:
         return
     for timeout in (grace_seconds, 1.0):

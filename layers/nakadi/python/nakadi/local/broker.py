@@ -378,7 +378,7 @@ class Broker:
         self.url = self._serving.url
 
     def close(self) -> None:
-        """Let open streams come to their end, and give everything back. Doing it again changes nothing."""
+        """Let open streams finish, and release all resources. Further calls change nothing."""
         self._serving.close()
         self._chores.close()
         self._inside.close()

@@ -66,7 +66,7 @@ class ServerThread:
         self._thread.start()
 
     def close(self) -> None:
-        """Let open streams come to their end, close every connection, and return when all is done."""
+        """Let open streams finish, close every connection, and then return."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join(self._grace_seconds + SERVER_CLOSE_TIMEOUT_SECONDS)

@@ -404,7 +404,7 @@ class Supervisor:
         return worker.could_start, code
 
     def _release_leases(self, leases: Collection[str]) -> None:
-        """Release what a worker has left behind, so that its partitions do not wait until its leases are over."""
+        """Release the leases of a worker that ended, so that its partitions do not wait until the leases expire."""
         for holder in leases:
             try:
                 # The worker told of a lease before it took it. Releasing one that was never taken changes nothing.

@@ -53,11 +53,11 @@ class NotPermitted(Outcome):
 
 
 class NotFound(Outcome):
-    """Raised when the thing that the request names does not exist."""
+    """Raised when the resource that the request names does not exist."""
 
 
 class Conflict(Outcome):
-    """Raised when the thing exists already, is in use, or was changed by another process."""
+    """Raised when the resource exists already or is in use, or another process has changed it."""
 
 
 class UnusableCursor(Outcome):

@@ -136,7 +136,7 @@ class Coordination(Protocol):
         """
 
     def parked_event_value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
-        """A parked event as it was published; None if it is not parked any more."""
+        """A parked event as the client published it; None if it is no longer parked."""
 
     def remove_parked_events(
         self, subscription: str, partition: EventTypePartition, positions: Collection[Position]

@@ -37,7 +37,7 @@ class EidClaims(Protocol):
     """
 
     def claim(self, wanted: Sequence[EidClaim]) -> Mapping[bytes, EidClaim]:
-        """Write each claim whose key has none, and return those that stand in the way of the others.
+        """Write each claim whose key has no claim yet, and return the existing claims of the other keys.
 
         A claim that is there already by this attempt's own token is not in the way.
         """
@@ -52,4 +52,4 @@ class EidClaims(Protocol):
         """Remove those of these claims that still have their tokens."""
 
     def close(self) -> None:
-        """Give everything back. Further calls raise `Unavailable`."""
+        """Release all resources. Further calls raise `Unavailable`."""

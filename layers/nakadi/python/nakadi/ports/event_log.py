@@ -93,7 +93,7 @@ class EventLog(Protocol):
         """
 
     def close(self) -> None:
-        """Finish what was begun, and give everything back. Reads that wait, and further calls, raise `Unavailable`."""
+        """Finish calls in progress, and release all resources. Waiting reads and further calls raise `Unavailable`."""
 
 
 @runtime_checkable

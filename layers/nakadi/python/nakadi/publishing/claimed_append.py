@@ -388,7 +388,7 @@ class LogDeduplication:
         )
 
     def close(self) -> None:
-        """Let what was begun come to its end, and give the claims back."""
+        """Let calls in progress finish, and close the claims."""
         self._threads.close()
         if self._claims is not None:
             self._claims.close()

@@ -122,7 +122,7 @@ class _Parser:
         try:
             number: int | float = json.loads(token.text)
         except ValueError:
-            # Such as 007, digits of other scripts, or thousands of them.
+            # For example 007, digits of other scripts, or a number with thousands of digits.
             raise _wrong(self._text, token.at, "a number as in JSON") from None
         return number
 

@@ -78,7 +78,7 @@ def _check_at_most(what: str, found: int, most: int) -> None:
         raise Invalid(f"schema is too large: at most {most} {what} are possible, found {found}")
 
 
-# As many as the values that a schema may have. If it refers to nothing, it cannot have more schemas than values.
+# As many as the values that a schema may have. A schema without references cannot contain more schemas than values.
 MAX_SCHEMAS_PER_VALUE = 10_000
 
 MAX_EXPANSION_STEPS = 300_000

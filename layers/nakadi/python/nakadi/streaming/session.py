@@ -268,7 +268,10 @@ class LowLevelSession:
         return [] if self.end else self._send_rest_and_end(StreamEnd.DRAINED, now)
 
     def handle_block(self) -> list[StreamAction]:
-        """An administrator has blocked the client or what it reads. What was read may not be sent any more."""
+        """An administrator has blocked the client or the event type that it reads.
+
+        What was read may not be sent any more.
+        """
         self._stop_without_sending(StreamEnd.BLOCKED)
         return []
 

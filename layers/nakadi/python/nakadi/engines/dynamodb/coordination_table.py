@@ -43,7 +43,7 @@ MAX_COMMIT_ATTEMPTS = 5
 # One write unit pays for so much, keys and names included: a text that is longer costs less packed.
 MAX_BYTES_STORED_UNCOMPRESSED = 900
 
-# DynamoDB takes 400 KB for an item with all names and keys.
+# DynamoDB accepts items of up to 400 KB, including all names and keys.
 MAX_ITEM_BYTES = 390_000
 
 # News have been heard by then, and a lease that ran out says nothing any more, also by a clock that was set back by an

@@ -42,7 +42,7 @@ from nakadi.ports.registry import (
 # One read unit pays for so much: a text that is longer costs less packed, one that is not stays legible in a console.
 MAX_BYTES_STORED_UNCOMPRESSED = 4000
 
-# DynamoDB takes 400 KB for an item with all names and keys, and 1024 bytes for a sort key.
+# DynamoDB accepts items of up to 400 KB, including all names and keys, and sort keys of up to 1024 bytes.
 MAX_ITEM_BYTES = 390_000
 MAX_KEY_BYTES = 1024
 

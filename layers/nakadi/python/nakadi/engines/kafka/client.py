@@ -172,7 +172,7 @@ def new_consumer(address: ClusterAddress, **settings: object) -> Consumer:
 
 
 def look_up_topic(client: Consumer | Producer, name: str) -> bool:
-    """Tell a client where the partitions of a topic are; False if that could not be found out at once.
+    """Tell a client where the partitions of a topic are. Returns False if the client does not learn it at once.
 
     The library looks once a second for topics that it was given and does not know, and until then fetches nothing.
     """

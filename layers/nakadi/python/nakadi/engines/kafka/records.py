@@ -81,7 +81,7 @@ def event_from_message(message: Any) -> StoredEvent:
 
 @lru_cache(maxsize=1024)
 def _event_time(milliseconds: int) -> datetime:
-    """Events that were stored together have the same time."""
+    """The time of a record, cached because events that were stored together have the same time."""
     return EPOCH + milliseconds * MILLISECOND
 
 

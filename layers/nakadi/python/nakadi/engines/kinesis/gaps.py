@@ -306,7 +306,7 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
                 return RemainingRecords(records, start, read_at, shard_ended=False)
             if cursor.ended:
                 return nothing
-            # A reader of something forgotten needs to see that it lies in front of what comes next.
+            # A reader of forgotten records must see that they lie before the next record.
             # Events may have been stored since then: so the beginning is looked for again.
             self.shard_trees.stream.put_records(
                 [OutgoingRecord(GAP_MARKER_PARTITION_KEY, shard_tree.first_hash_key(shard), envelopes.MAGIC_BYTES)]

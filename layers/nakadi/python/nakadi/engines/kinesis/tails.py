@@ -200,7 +200,10 @@ class ShardTails:
                 patience.pause()
 
     def read_to_tip(self, shard: str, as_of: float, patience: GrowingPauses, *, trust_pushes: bool = False) -> bool:
-        """Read a shard on to its tip; `trust_pushes`: unless it is pushed. Whether it has come to its end."""
+        """Read a shard up to its tip, and return whether the shard has ended.
+
+        If Kinesis pushes the shard, `trust_pushes` reads only up to the last record that this process wrote.
+        """
         tail = self._find_or_begin_tail(shard)
         if tail.parents:
             for parent in tail.parents:
@@ -217,7 +220,10 @@ class ShardTails:
         return tail.ended
 
     def receive_pushed_records(self, shard: str, fan_out: FanOut, should_stop: Callable[[], bool]) -> bool:
-        """Take what is pushed of a shard that was read to its tip, as long as it is. Whether it has come to its end."""
+        """Take the pushed records of a shard that was read to its tip, until the pushes end.
+
+        Returns whether the shard has ended.
+        """
         tail = self._find_or_begin_tail(shard)
         with (
             closing(fan_out.receive_pages(shard, tail.cursor.sequence)) as pages,

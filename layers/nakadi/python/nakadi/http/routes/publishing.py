@@ -189,7 +189,7 @@ _UUID_PATTERN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNO
 
 
 def subscription_id_in_header(header: str) -> str:
-    """The id of the subscription that a batch is meant for."""
+    """The id of the subscription to which the client directs a batch."""
     text = _BLANKS_PATTERN.sub("", header)
     if not text:
         raise Invalid("X-CONSUMER-TAG: is empty!")

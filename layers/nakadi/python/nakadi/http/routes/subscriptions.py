@@ -256,7 +256,7 @@ def _warning_header(annotations: Mapping[str, str | None]) -> Mapping[str, str]:
 
 
 def _read_cursors(request: Request, schema: str) -> tuple[Sequence[Mapping[str, str]], Sequence[SubscriptionCursor]]:
-    """The cursors of a commit or a reset, as they were sent and as they are meant."""
+    """The cursors of a commit or a reset, as the client sent them and as the broker interprets them."""
     body = json_body(request)
     if not conforms_to_schema(schema, body):
         body = _with_scalars_as_texts(ObjectReader.from_value(body))

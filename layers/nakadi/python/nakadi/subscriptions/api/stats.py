@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 MAX_READS_AT_ONCE = 8
 AGE_LOOKUP_TIMEOUT_SECONDS = 10.0
-"""How long a listing finds out ages; each takes a read of a log, and a function has to answer within half a minute."""
+"""How long a listing looks up ages. Each takes a read of a log, and a function has to answer within half a minute."""
 
 
 class PartitionStats(Struct, frozen=True, kw_only=True):
@@ -206,7 +206,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
     def _oldest_unconsumed_stored_at(
         self, event_type: EventType, partition: str, committed: Position
     ) -> datetime | None:
-        """When the first event was stored that is not consumed; None if that cannot be found out now."""
+        """When the first unconsumed event was stored; None if the log does not tell it now."""
         try:
             return self._stored_at_of_next_event(event_type, partition, committed)
         except (CursorError, Unavailable, UnknownTopic, OffsetUnavailable):

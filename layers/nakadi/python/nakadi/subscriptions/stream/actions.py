@@ -198,7 +198,7 @@ class ParkEvents(Struct, frozen=True, kw_only=True):
 
 
 class ReloadParkedKeys(Struct, frozen=True):
-    """Find out which keys are parked by now, and say `learned`."""
+    """Read which keys are parked now, and pass them to `handle_parked_keys`."""
 
     partition: EventTypePartition
     replay: Replay | None

@@ -125,7 +125,7 @@ class PartitionProgress:
         self._parking: deque[tuple[Position, frozenset[str]]] = _EMPTY_QUEUE
         # Batches that were sent and are not committed: where each ends, and when its first event was stored.
         self._unsure: deque[tuple[Position, datetime]] = _EMPTY_QUEUE
-        # Events that are not for this client: behind which event they follow, and where they end.
+        # Events that are not for this client: the positions of the event before them and of their last one.
         self.skipped: deque[tuple[Position, Position]] = _EMPTY_QUEUE
 
     @property

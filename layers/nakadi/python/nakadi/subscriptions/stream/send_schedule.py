@@ -51,7 +51,7 @@ class SendSchedule:
     # What the session asks
 
     def events_allowed_now(self) -> int:
-        """How many events may be sent before the client commits, or before the stream reaches its limit."""
+        """How many events the session may send before the client must commit, or the stream reaches its limit."""
         room = self._limits.max_uncommitted_events - self._totals.uncommitted
         if self._limits.stream_limit:
             room = min(room, self._limits.stream_limit - self._sent_events)

@@ -433,7 +433,7 @@ class SubscriptionSession:
             )
 
     def _begin_closing(self, end: SessionEnd, now: float, info: str = "") -> list[SessionAction]:
-        """Send nothing more, and wait for commits of what was sent."""
+        """Send nothing more, and wait until the client commits the events that it received."""
         if not self._is_streaming:
             return []
         self._enter_state_after(SessionFact.CLOSED, end)
