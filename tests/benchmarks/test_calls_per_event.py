@@ -16,6 +16,7 @@ from nakadi.model.event_type import Position
 from nakadi.model.events import EventSlice, Record, StoredEvent
 from nakadi.model.subscription import EventTypePartition, PartitionAssignment
 from nakadi.ports.clock import SystemClock
+from nakadi.publishing.publisher import BatchSender
 from nakadi.streaming.chunks import EventChunk
 from nakadi.streaming.formats import batch_line
 from nakadi.streaming.session import LowLevelSession, StreamLimits
@@ -111,7 +112,9 @@ def test_a_batch_takes_no_call_and_little_memory_for_each_event():
     house.log.append = append
 
     def run_to_append(body):
-        task = house.publisher.publishing_task(orders.name, body, UNAUTHENTICATED, "the-flow")
+        task = house.publisher.publishing_task(
+            orders.name, body, BatchSender(subject=UNAUTHENTICATED, flow_id="the-flow")
+        )
         task.send(None)
         return task
 

@@ -9,6 +9,7 @@ from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 
 from tests.support.api import a_business_definition, create_event_type, problem
+from tests.support.publishing import metadata
 from tests.support.subscriptions import create_subscription
 
 BATCH = "application/cloudevents-batch+json"
@@ -100,6 +101,19 @@ def test_every_reader_gets_attributes_and_trace_context(api, event_type):
     assert event["metadata"]["span_ctx"] == TRACE
     assert event["metadata"]["cloudevent"]["id"] == "A-0"
     assert event["metadata"]["event_type"] == event_type
+
+
+def test_events_without_a_trace_get_that_of_their_request(api, event_type):
+    """Each of a batch of events in Nakadi's form, and a CloudEvent; what an event says itself counts. (E7, E10)"""
+    own = {"span_ctx": {"traceparent": "own"}}
+    events = [{"metadata": metadata(eid=str(uuid4())) | more} for more in ({}, own, {"flow_id": "f"})]
+    path = f"/event-types/{event_type}/events"
+    api.post(path, json=events, headers=TRACE).raise_for_status()
+    publish(api, event_type, batch_of(CloudEvent({"source": "/a", "type": "b"}, {})), **TRACE)
+
+    lines = api.get(f"{path}?batch_limit=4&stream_limit=4", headers=BEGIN).text.splitlines()
+    stored = [event["metadata"]["span_ctx"] for line in lines for event in json.loads(line)["events"]]
+    assert stored == [TRACE, own["span_ctx"], TRACE, TRACE]
 
 
 def test_an_event_in_nakadis_form_is_a_cloud_event(api, event_type):

@@ -24,7 +24,7 @@ from nakadi.ports.deduplication import DeduplicatingLog, EventIds
 from nakadi.ports.event_log import EventLog
 from nakadi.publishing.batch import BatchLimits, BatchOutcome, BatchStatus
 from nakadi.publishing.claimed_append import LogDeduplication
-from nakadi.publishing.publisher import Publisher, ValidatorCache
+from nakadi.publishing.publisher import BatchSender, Publisher, ValidatorCache
 from nakadi.publishing.system_events import KpiCollector, name_hasher
 from tests.support.builders import a_schema, an_event_type
 from tests.support.clock import HandMovedClock
@@ -140,10 +140,15 @@ class House:
     def publish(
         self, event_type: EventType, body: Any, subject: Subject = UNAUTHENTICATED, **more: Any
     ) -> BatchOutcome:
-        return self.publisher.publish(event_type.name, as_body(body), subject, "the-flow", **more)
+        sender = BatchSender(subject=subject, flow_id="the-flow", **more)
+        return run_blocking(self.publisher.publishing_task(event_type.name, as_body(body), sender))
 
     def delete(self, event_type: EventType, body: Any, subject: Subject = UNAUTHENTICATED) -> BatchOutcome:
-        return run_blocking(self.publisher.deletion_task(event_type.name, as_body(body), subject, "the-flow"))
+        return run_blocking(
+            self.publisher.deletion_task(
+                event_type.name, as_body(body), BatchSender(subject=subject, flow_id="the-flow")
+            )
+        )
 
     def records(self, event_type: EventType, partition: int = 0) -> list[Record]:
         found = self.log.read(event_type.timeline.topic, partition, 0)

@@ -2,8 +2,9 @@ import json
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
-from nakadi.model.event_type import EnrichmentStrategy, Version
+from nakadi.model.event_type import Category, EnrichmentStrategy, Version
 from nakadi.publishing.batch import BatchRejected, PublishingStep
 from nakadi.publishing.enrichment import BatchOrigin, timestamp_text
 from nakadi.publishing.records import RecordMaker, Stamps
@@ -19,11 +20,11 @@ ORIGIN = BatchOrigin(
 )
 
 
-def enrich(*events, partitions=None, strategies=(EnrichmentStrategy.METADATA,)):
-    event_type = an_event_type(name="order.created", partitions=12, enrichment_strategies=strategies)
+def enrich(*events, partitions=None, strategies=(EnrichmentStrategy.METADATA,), origin=ORIGIN, **fields):
+    event_type = an_event_type(name="order.created", partitions=12, enrichment_strategies=strategies, **fields)
     batch = read_batch(json.dumps(events).encode())
     partitions = partitions or [0] * len(events)
-    stamps = Stamps(event_type, ORIGIN) if strategies else None
+    stamps = Stamps(event_type, origin) if strategies else None
     records = RecordMaker(partitions=partitions, stamps=stamps).make_records(batch)
     return [json.loads(each.value) for partition in dict.fromkeys(partitions) for each in records[partition]]
 
@@ -58,6 +59,19 @@ def test_a_partition_that_was_sent_is_overwritten():
     """What the client said of the partition gives way to what was chosen; nothing is refused for it. (P100, P102)"""
     [event] = enrich({"metadata": metadata(partition="7")}, partitions=[3])
     assert event["metadata"]["partition"] == "3"
+
+
+@pytest.mark.parametrize("category", [Category.BUSINESS, Category.UNDEFINED])
+def test_the_trace_of_the_request_is_that_of_events_without_one(category):
+    """An event that says anything of its own keeps it, whatever the others of the batch say. (E10)"""
+    trace = {"traceparent": "t", "tracestate": "s"}
+    own = [{}, {"span_ctx": {}}, {"span_ctx": {"traceparent": "own"}}, {"flow_id": "mine"}, {"partition": "7"}]
+    sent = [{"metadata": metadata(**each), "span_ctx": {"a": "b"}} for each in own]
+
+    events = enrich(*sent, origin=replace(ORIGIN, trace_context=trace), category=category)
+    assert [each["metadata"]["span_ctx"] for each in events] == [trace, {}, {"traceparent": "own"}, trace, trace]
+    assert all(each["span_ctx"] == {"a": "b"} for each in events)
+    assert not any("span_ctx" in each["metadata"] for each in enrich({"metadata": metadata()}, category=category))
 
 
 def test_only_where_it_is_asked_for():

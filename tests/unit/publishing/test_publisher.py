@@ -10,6 +10,7 @@ from nakadi.model.events import Record
 from nakadi.model.outcomes import Malformed, NotFound, NotPermitted, TryLater, Unavailable
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
 from nakadi.publishing.batch import BatchOutcome, BatchStatus
+from nakadi.publishing.publisher import BatchSender
 from tests.support.builders import a_schema, a_timeline, an_event_type
 from tests.support.publishing import ANN, EID, a_business_type, metadata, steps, the_failure
 
@@ -404,6 +405,6 @@ def test_what_follows_a_refused_append_leaves_the_event_loop(house):
     """To say what became of each event, the whole batch may have to be parsed again."""
     event_type = house.add(an_event_type())
     house.log.refusing = {0: "timed out"}
-    task = house.publisher.publishing_task(event_type.name, b'[{"a":1}]', ANN, "the-flow")
+    task = house.publisher.publishing_task(event_type.name, b'[{"a":1}]', BatchSender(subject=ANN, flow_id="the-flow"))
     assert task.send(None) is LEAVE_LOOP
     task.close()

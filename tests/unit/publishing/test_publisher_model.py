@@ -153,7 +153,7 @@ class World:
         with monkeypatch.context() as patch:
             patch.setattr(validation, "_find_problem", lambda *said: one_by_one.append(1) or find_problem(*said))
             try:
-                outcome = self.house.publisher.publish(self.event_type.name, body, subject, "the-flow", directed_to)
+                outcome = self.house.publish(self.event_type, body, subject, directed_to=directed_to)
             except Malformed as refusal:
                 return ModelOutcome("malformed" if refusal.detail.startswith(MALFORMED) else "?"), not one_by_one
         items = [(i.publishing_status.value, i.step.value, i.detail, i.eid, i.partition) for i in outcome.items]

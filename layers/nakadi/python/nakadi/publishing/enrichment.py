@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
+from nakadi.model.cloud_events import TRACE_MEMBER
 from nakadi.model.event_type import Category, EventType, PartitionStrategy, Version
 from nakadi.model.outcomes import Malformed
 from nakadi.publishing.batch import (
@@ -190,17 +191,22 @@ class BatchOrigin(Struct, frozen=True, kw_only=True):
     flow_id: str
     received_at: datetime
     schema_version: Version
+    trace_context: Mapping[str, str] = {}
 
 
-def metadata_stamp(event_type: EventType, origin: BatchOrigin) -> dict[str, str]:
+MetadataStamp = dict[str, str | Mapping[str, str]]
+
+
+def metadata_stamp(event_type: EventType, origin: BatchOrigin) -> MetadataStamp:
     """What is added to the metadata of all events alike."""
-    return {
+    stamp: MetadataStamp = {
         "published_by": origin.published_by,
         "received_at": timestamp_text(origin.received_at),
         "event_type": event_type.name,
         "version": str(origin.schema_version),
         "flow_id": origin.flow_id,
     }
+    return stamp | {TRACE_MEMBER: origin.trace_context} if origin.trace_context else stamp
 
 
 WRITTEN_BY_BROKER = ("event_type", "flow_id", "published_by", "received_at", "version")

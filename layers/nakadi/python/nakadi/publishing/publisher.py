@@ -95,12 +95,16 @@ TIMELINE_POLL_INTERVAL_SECONDS = 0.05
 
 
 class BatchSender(Struct, frozen=True, kw_only=True):
-    """Who sent a batch and may have disconnected since, and the subscription that it is meant for, if it is one."""
+    """Who sent a batch and may have disconnected since, and the subscription that it is meant for, if it is one.
+
+    `trace_context` is that of the request; events that have none of their own get it.
+    """
 
     subject: Subject
     flow_id: str
     directed_to: str | None = None
-    is_client_gone: Callable[[], bool]
+    is_client_gone: Callable[[], bool] = client_never_gone
+    trace_context: Mapping[str, str] = {}
 
 
 class RequestBody(Struct, kw_only=True):
@@ -151,38 +155,19 @@ class Publisher(Struct, frozen=True, kw_only=True):
     draw_random_number: DrawRandomNumber = random.random
     hash_orders: HashOrders = field(default_factory=dict)
 
-    def publish(
-        self,
-        event_type: str,
-        body: bytes,
-        subject: Subject,
-        flow_id: str,
-        directed_to: str | None = None,
-        is_client_gone: Callable[[], bool] = client_never_gone,
-    ) -> BatchOutcome:
+    def publish(self, event_type: str, body: bytes, subject: Subject, flow_id: str) -> BatchOutcome:
         """Store the events of a body; raises `Malformed`, `NotFound` or another outcome if it cannot be processed."""
-        return run_blocking(self.publishing_task(event_type, body, subject, flow_id, directed_to, is_client_gone))
+        return run_blocking(self.publishing_task(event_type, body, BatchSender(subject=subject, flow_id=flow_id)))
 
-    async def deletion_task(
-        self,
-        event_type: str,
-        body: bytes,
-        subject: Subject,
-        flow_id: str,
-        is_client_gone: Callable[[], bool] = client_never_gone,
-    ) -> BatchOutcome:
+    async def deletion_task(self, event_type: str, body: bytes, sender: BatchSender) -> BatchOutcome:
         """Store a tombstone for each event of a body."""
-        prepare, count = self._make_tombstones, self._count_deleted_events
-        return await self.publishing_task(event_type, body, subject, flow_id, None, is_client_gone, prepare, count)
+        return await self.publishing_task(event_type, body, sender, self._make_tombstones, self._count_deleted_events)
 
     async def publishing_task(
         self,
         name: str,
         body: bytes,
-        subject: Subject,
-        flow_id: str,
-        directed_to: str | None = None,
-        is_client_gone: Callable[[], bool] = client_never_gone,
+        sender: BatchSender,
         prepare: PrepareRecords | None = None,
         count: CountEvents | None = None,
     ) -> BatchOutcome:
@@ -197,12 +182,11 @@ class Publisher(Struct, frozen=True, kw_only=True):
         batch is stored for it: the topic of a deleted event type is gone, and permission is asked again for the event
         type that is read then.
         """
-        sender = BatchSender(subject=subject, flow_id=flow_id, directed_to=directed_to, is_client_gone=is_client_gone)
         sent = RequestBody(
             body=body,
             at_once=is_parsed_at_once(body),
             limits=self.limits,
-            enter_long_work=partial(self.long_work_queue.wait_for_turn, is_client_gone),
+            enter_long_work=partial(self.long_work_queue.wait_for_turn, sender.is_client_gone),
         )
         prepare, count = prepare or self._make_records, count or self.metrics.stored
         try:
@@ -348,6 +332,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
             flow_id=sender.flow_id,
             received_at=self.clock.now(),
             schema_version=event_type.schema.version,
+            trace_context=sender.trace_context,
         )
         return Stamps(event_type, origin)
 

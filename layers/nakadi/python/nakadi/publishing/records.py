@@ -13,18 +13,21 @@ from itertools import chain, repeat
 import msgspec
 import orjson
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from nakadi.model.authorization import Attribute
+from nakadi.model.cloud_events import TRACE_MEMBER
 from nakadi.model.event_type import Category, EventType
 from nakadi.model.events import Record, RecordLines
 from nakadi.publishing.batch import ARRAY_DECODER, Batch, BatchPiece, BatchRejected, PublishingStep, Row
-from nakadi.publishing.enrichment import BatchOrigin, metadata_stamp
+from nakadi.publishing.enrichment import BatchOrigin, MetadataStamp, metadata_stamp
 from nakadi.schemas.strict_json import JSON_STRING_PATTERN
 
 _METADATA_MEMBER_PREFIX = b'"metadata":{'
 # The letters of that name are these, if they are escaped.
 _ESCAPED_LETTER_PREFIXES = (b"\\u006", b"\\u007")
 _SAID_PATHS = (("metadata", "event_type"), ("metadata", "flow_id"), ("metadata", "partition"))
+_TRACE_PATH = ("metadata", TRACE_MEMBER)
 
 _ENCODER = msgspec.json.Encoder()
 _OBJECT_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -115,6 +118,7 @@ class _Said(Struct, frozen=True):
     flow_id: bool
     partition: str | None
     is_overruled: bool
+    trace_context: bool = False
 
 
 class Stamps:
@@ -149,14 +153,18 @@ class Stamps:
     def _parse_own_metadata(self, piece: BatchPiece) -> Sequence[_Said]:
         """What each event says; once, if all of them say the same."""
         rows = list(piece.rows_at(_SAID_PATHS))
+        if TRACE_MEMBER in self._stamp:
+            have_trace = [value is not UNSET for (value,) in piece.rows_at((_TRACE_PATH,))]
+            return [replace(self._read_row(row), trace_context=has) for row, has in zip(rows, have_trace, strict=True)]
         if self._has_free_metadata:
-            return [_Said(event_type=False, flow_id=bool(row[1]), partition=None, is_overruled=True) for row in rows]
-        found = {row: self._parse_row(row) for row in set(rows)}
+            return [self._read_row(row) for row in rows]
+        found = {row: self._read_row(row) for row in set(rows)}
         return list(found.values()) if len(found) == 1 else [found[row] for row in rows]
 
-    @staticmethod
-    def _parse_row(row: Row) -> _Said:
+    def _read_row(self, row: Row) -> _Said:
         event_type, flow_id, partition = row
+        if self._has_free_metadata:
+            return _Said(event_type=False, flow_id=bool(flow_id), partition=None, is_overruled=True)
         return _Said(
             event_type=event_type is not UNSET,
             flow_id=bool(flow_id),
@@ -170,6 +178,8 @@ class Stamps:
             del added["event_type"]
         if said.flow_id:
             del added["flow_id"]
+        if said.trace_context:
+            del added[TRACE_MEMBER]
         if said.partition == added["partition"]:
             del added["partition"]
         if said.is_overruled or said.partition not in (None, str(partition)):
@@ -198,7 +208,7 @@ def _put_at_beginning(event: bytes, beginning: bytes) -> bytes:
     return event[: start + 1] + beginning + event[start + 1 :]
 
 
-def _overrule(event: bytes, added: Mapping[str, str]) -> bytes:
+def _overrule(event: bytes, added: MetadataStamp) -> bytes:
     """The event with metadata that are written anew."""
     start, end = member_bounds(event, "metadata")
     sent = orjson.loads(event[start:end])

@@ -17,20 +17,22 @@ from nakadi.http.message import JSON_MEDIA_TYPE, AnswerTask, Parameter, Request,
 from nakadi.http.parameters import Header, HeaderFamily
 from nakadi.http.problem import UnsupportedMediaType
 from nakadi.http.router import Lane, Route
+from nakadi.http.trace_context import trace_context
 from nakadi.http.views import View
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Fault, Invalid, Malformed, Outcome
 from nakadi.publishing.batch import BatchOutcome, BatchStatus, ItemResult
 from nakadi.publishing.cloud_events import CloudEventReader, Publication
 from nakadi.publishing.memory import SHORT_BODY_BYTES, estimate_batch_memory
-from nakadi.publishing.publisher import Publisher
+from nakadi.publishing.publisher import BatchSender, Publisher
 from nakadi.publishing.system_events import KpiCollector
 
 AVRO_MEDIA_TYPE = "application/avro-binary"
 
 CONTENT_TYPE, CONSUMER_TAG = Header("content-type"), Header("x-consumer-tag")
 CLOUD_EVENT_ATTRIBUTES = HeaderFamily(HEADER_PREFIX)
-PUBLISHING_HEADERS = (CONTENT_TYPE, CONSUMER_TAG, CLOUD_EVENT_ATTRIBUTES)
+TRACE_PARENT, TRACE_STATE = Header("traceparent"), Header("tracestate")
+PUBLISHING_HEADERS = (CONTENT_TYPE, CONSUMER_TAG, CLOUD_EVENT_ATTRIBUTES, TRACE_PARENT, TRACE_STATE)
 
 
 def routes(publisher: Publisher, permissions: Permissions, kpi_collector: KpiCollector) -> list[Route]:
@@ -72,9 +74,14 @@ class _PublishingHandlers(Struct, frozen=True):
             self._admit_batch(request)
             name, began = request.path_parameters["name"], time.perf_counter()
             sent = Publication(request.body) if mode is None else self._read_cloud_events(request, mode)
-            outcome = await self.publisher.publishing_task(
-                name, sent.body, request.subject, request.flow_id, tag, request.is_client_gone
+            sender = BatchSender(
+                subject=request.subject,
+                flow_id=request.flow_id,
+                directed_to=tag,
+                is_client_gone=request.is_client_gone,
+                trace_context=trace_context(TRACE_PARENT.read(request), TRACE_STATE.read(request)),
             )
+            outcome = await self.publisher.publishing_task(name, sent.body, sender)
         except Exception as error:
             self._count_refused_batch(error)
             raise
@@ -86,9 +93,10 @@ class _PublishingHandlers(Struct, frozen=True):
             self._require_body(request)
             self._admit_batch(request)
             name, began = request.path_parameters["name"], time.perf_counter()
-            outcome = await self.publisher.deletion_task(
-                name, request.body, request.subject, request.flow_id, request.is_client_gone
+            sender = BatchSender(
+                subject=request.subject, flow_id=request.flow_id, is_client_gone=request.is_client_gone
             )
+            outcome = await self.publisher.deletion_task(name, request.body, sender)
         except Exception as error:
             self._count_refused_batch(error)
             raise
