@@ -43,6 +43,7 @@ test("a sink is added, and its secret shown once", async (page) => {
   await dialog.getByLabel("URL").fill("http://10.0.0.1/hook");
   await dialog.getByRole("button", { name: "Add" }).click();
   await dialog.getByRole("alert").getByText(/url/).waitFor();
+  assert.equal(await dialog.getByLabel("URL").inputValue(), "http://10.0.0.1/hook");
   await dialog.getByLabel("URL").fill(sink.url);
   await dialog.getByLabel("Headers").fill("Authorization: Bearer 4711");
   await picture(page, "sink-edit");
@@ -59,6 +60,29 @@ test("a sink is added, and its secret shown once", async (page) => {
   assert.deepEqual(sink.taken, [1, 2]);
   await page.getByRole("button", { name: "Send a test" }).click();
   await page.getByText("The sink answered 204").waitFor();
+});
+
+test("a sink may be a queue, and keeps its filter when it is edited", async (page) => {
+  const id = await subscription("sink.queue");
+  const queue = "arn:aws:sqs:eu-central-1:123456789012:orders.fifo";
+  page.expectErrors(/404/);
+  await open(page, `#/subscriptions/${id}?tab=sink`);
+  await page.getByRole("button", { name: "Add a sink…" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByLabel("Deliver to").selectOption("A queue in Amazon SQS");
+  await accessible(page);
+  await dialog.getByRole("textbox", { name: "Queue" }).fill(queue);
+  await dialog.getByRole("textbox", { name: "Filter" }).fill("n > 1");
+  await dialog.getByRole("button", { name: "Add" }).click();
+  await page.getByText(queue, { exact: true }).waitFor();
+  await page.getByRole("button", { name: "Edit…" }).click();
+  assert.equal(await dialog.getByRole("textbox", { name: "Queue" }).inputValue(), queue);
+  await dialog.getByLabel("Events in a batch").fill("7");
+  await dialog.getByRole("button", { name: "Save" }).click();
+  await page.getByText("up to 7 events", { exact: false }).waitFor();
+  const stored = await call("GET", `/subscriptions/${id}/sink`);
+  assert.deepEqual([stored.type, stored.queue, stored.filter, stored.batch_limit], ["sqs", queue, "n > 1", 7]);
+  assert.equal(await page.getByRole("button", { name: "Rotate the secret…" }).count(), 0);
 });
 
 test("a failing delivery is shown with its answer, and tried again or skipped", async (page) => {

@@ -6,9 +6,11 @@ import { Dialog } from "../../components/confirm";
 import { Labelled } from "../../components/fields";
 import { ProblemNotice } from "../../components/notices";
 import type { Sink } from "./sink";
+import { SINK_TYPES, type SinkType, targetOf } from "./sink-types";
 
 type Draft = Schemas["SinkDraft"];
 
+/** Fields have their values from the beginning only: what was typed stays when the broker refuses it. */
 export function EditSink({ subscription, sink, onStored, onClose }: {
   subscription: string;
   /** The one that is there. */
@@ -18,6 +20,8 @@ export function EditSink({ subscription, sink, onStored, onClose }: {
 }) {
   const [problem, setProblem] = useState<Problem>();
   const [busy, setBusy] = useState(false);
+  const [type, setType] = useState<SinkType>(sink?.type ?? "http");
+  const { label, hint: targetHint, example } = SINK_TYPES[type];
   const hidden = Object.keys(sink?.headers ?? {});
 
   async function store(form: FormData) {
@@ -34,35 +38,47 @@ export function EditSink({ subscription, sink, onStored, onClose }: {
 
   const number = (name: string, text: string, value: number, hint: string) => (
     <Labelled text={text} hint={hint}>
-      <input type="number" name={name} required value={value} />
+      <input type="number" name={name} required defaultValue={value} />
     </Labelled>
   );
   return (
     <Dialog title={sink ? "Edit the sink" : "Add a sink"} onClose={onClose}>
       <form onSubmit={(event) => (event.preventDefault(), void store(new FormData(event.currentTarget)))}>
-        <Labelled text="URL" hint="Each batch is posted there.">
-          <input type="url" name="url" required spellcheck={false} autocomplete="off" value={sink?.url ?? ""} placeholder="https://shop.example.org/hooks/orders" />
-        </Labelled>
-        <Labelled text="Format">
-          <select name="format" value={sink?.format ?? "nakadi"}>
-            <option value="nakadi">Batches as in a stream</option>
-            <option value="cloudevents">CloudEvents</option>
+        <Labelled text="Deliver to">
+          <select name="type" value={type} onChange={(event) => setType(event.currentTarget.value as SinkType)}>
+            {Object.entries(SINK_TYPES).map(([each, { title }]) => <option key={each} value={each}>{title}</option>)}
           </select>
+        </Labelled>
+        <Labelled text={label} hint={targetHint}>
+          <input key={type} name="target" required spellcheck={false} autocomplete="off" defaultValue={sink?.type === type ? targetOf(sink) : ""} placeholder={example} />
+        </Labelled>
+        {type !== "event-type" && (
+          <Labelled text="Format">
+            <select name="format">
+              <option value="nakadi">{type === "http" || type === "lambda" ? "Batches as in a stream" : "The event as it is"}</option>
+              <option value="cloudevents" selected={sink?.format === "cloudevents"}>CloudEvents</option>
+            </select>
+          </Labelled>
+        )}
+        <Labelled text="Filter" hint="Only events that meet this condition are delivered, such as data.total > 100. Empty: all events.">
+          <input name="filter" spellcheck={false} autocomplete="off" defaultValue={sink?.filter ?? ""} />
         </Labelled>
         {number("batch_limit", "Events in a batch, at most", sink?.batch_limit ?? 100, "1 to 1,000. The broker does not wait for a full batch.")}
         {number("timeout_seconds", "Timeout in seconds", sink?.timeout_seconds ?? 30, "1 to 60")}
         {number("max_in_flight", "Deliveries at once", sink?.max_in_flight ?? 1, "1 to 100")}
         <Labelled text="Order" hint="Deliveries at once are of different partitions, or of different keys.">
-          <select name="parallel" value={sink?.parallel ?? "partition"}>
+          <select name="parallel">
             <option value="partition">Of each partition</option>
-            <option value="key">Of each key</option>
+            <option value="key" selected={sink?.parallel === "key"}>Of each key</option>
           </select>
         </Labelled>
-        <Labelled text="Headers" hint={hidden.length
-          ? `One a line, such as Authorization: Bearer 4711. Their values are not shown: name them again, or they are removed (${hidden.join(", ")}).`
-          : "One a line, such as Authorization: Bearer 4711"}>
-          <textarea name="headers" rows={2} spellcheck={false} autocomplete="off" />
-        </Labelled>
+        {type === "http" && (
+          <Labelled text="Headers" hint={hidden.length
+            ? `One a line, such as Authorization: Bearer 4711. Their values are not shown: name them again, or they are removed (${hidden.join(", ")}).`
+            : "One a line, such as Authorization: Bearer 4711"}>
+            <textarea name="headers" rows={2} spellcheck={false} autocomplete="off" />
+          </Labelled>
+        )}
         {problem && <ProblemNotice problem={problem} />}
         <div class="actions">
           <button type="button" class="quiet" onClick={onClose}>Cancel</button>
@@ -75,15 +91,17 @@ export function EditSink({ subscription, sink, onStored, onClose }: {
 
 function draftFrom(form: FormData): Draft {
   const text = (name: string) => String(form.get(name) ?? "").trim();
+  const type = text("type") as SinkType;
   return {
-    type: "http",
-    url: text("url"),
-    format: text("format") as NonNullable<Draft["format"]>,
+    type,
+    [SINK_TYPES[type].member]: text("target"),
+    format: (text("format") || "nakadi") as NonNullable<Draft["format"]>,
+    ...(text("filter") ? { filter: text("filter") } : {}),
     batch_limit: Number(text("batch_limit")),
     timeout_seconds: Number(text("timeout_seconds")),
     max_in_flight: Number(text("max_in_flight")),
     parallel: text("parallel") as NonNullable<Draft["parallel"]>,
-    headers: headersFrom(text("headers")),
+    ...(type === "http" ? { headers: headersFrom(text("headers")) } : {}),
   };
 }
 

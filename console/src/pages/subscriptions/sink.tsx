@@ -12,6 +12,7 @@ import { count, duration, moment, plural } from "../../format";
 import { href } from "../../router";
 import { EditSink } from "./edit-sink";
 import { nameOf } from "./list";
+import { SINK_TYPES, targetOf } from "./sink-types";
 import "./subscriptions.css";
 
 export type Sink = Schemas["Sink"];
@@ -108,7 +109,7 @@ function Delivering({ subscription, sink, again, reload, edit, show }: Actions &
           ? <button type="button" onClick={() => void resume("The sink is active")}>Resume</button>
           : <button type="button" class="quiet" onClick={() => void pause()}>Pause</button>}
         <button type="button" class="quiet" onClick={edit}>Edit…</button>
-        <button type="button" class="quiet" onClick={() => setAsking("rotate")}>Rotate the secret…</button>
+        {sink.type === "http" && <button type="button" class="quiet" onClick={() => setAsking("rotate")}>Rotate the secret…</button>}
         <button type="button" class="danger" onClick={() => setAsking("remove")}>Remove…</button>
       </div>
       {failure && sink.state === "active" && (
@@ -118,9 +119,10 @@ function Delivering({ subscription, sink, again, reload, edit, show }: Actions &
       <section class="card" aria-label="The sink">
         <Facts facts={[
           ["State", <State sink={sink} />],
-          ["URL", <code>{sink.url}</code>],
+          [SINK_TYPES[sink.type].label, <code>{targetOf(sink)}</code>],
           ["Format", sink.format === "cloudevents" ? "CloudEvents" : "batches as in a stream"],
           ["Headers", Object.keys(sink.headers).join(", ")],
+          ["Filter", sink.filter && <code>{sink.filter}</code>],
           ["Batches", `up to ${plural(sink.batch_limit, "event")}, ${sink.max_in_flight} at once`],
           ["Order", sink.parallel === "key" ? "of each key" : "of each partition"],
           ["Timeout", plural(sink.timeout_seconds, "second")],
