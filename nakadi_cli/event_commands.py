@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -36,6 +36,7 @@ _BATCH = 100
     "nakadi publish order.placed orders.ndjson --keep-going --refused refused.ndjson",
     """echo '{"metadata": {"partition_compaction_key": "4711"}}' | nakadi publish order.state --tombstones""",
     "nakadi publish order.placed orders.ndjson --for 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11",
+    "nakadi publish order.placed cloud-events.ndjson --cloudevents",
 )
 @click.argument("event_type")
 @click.argument("file", default="-")
@@ -49,7 +50,13 @@ _BATCH = 100
 )
 @click.option("--keep-going", is_flag=True, help="Leave out events that the broker rejects, and publish the others.")
 @click.option("--refused", "refused_file", help="A file for unpublished events, so that you can send them again.")
-@click.option("--tombstones", is_flag=True, help="Delete events by their compaction keys, instead of publishing.")
+@click.option(
+    "--tombstones",
+    "form",
+    flag_value="tombstones",
+    help="Delete events by their compaction keys, instead of publishing.",
+)
+@click.option("--cloudevents", "form", flag_value="cloudevents", help="Each input is a CloudEvent 1.0.")
 @click.option("--for", "only_for", help="The id of the only subscription that may see the events.")
 def publish(
     event_type: str,
@@ -58,7 +65,7 @@ def publish(
     retries: int,
     keep_going: bool,
     refused_file: str | None,
-    tombstones: bool,
+    form: Literal["tombstones", "cloudevents"] | None,
     only_for: str | None,
 ) -> None:
     """Publish the events in FILE, or from standard input: one on each line, or a JSON array.
@@ -75,7 +82,7 @@ def publish(
     """
     from nakadi_cli.publishing import MOST_BYTES, Publisher
 
-    if tombstones and only_for:
+    if form == "tombstones" and only_for:
         raise BadInput("Every subscription sees tombstones: --tombstones and --for exclude each other.")
     failure: Failed | None = None
     with open_input(file) as stream, keep_refused(refused_file, file) as keep, _progress() as after_each, attentive():
@@ -86,7 +93,7 @@ def publish(
             retries=retries,
             keep_going=keep_going,
             keep=keep,
-            tombstones=tombstones,
+            form=form,
             only_for=only_for,
         )
         waiting = batches(read_events(stream, file), batch_size, MOST_BYTES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from nakadi_cli.api import failure_of
 from nakadi_cli.failures import Failed, Refused
@@ -56,7 +56,7 @@ class Publisher:
         retries: int,
         keep_going: bool,
         keep: Callable[[Iterable[Event]], None] = lambda _events: None,
-        tombstones: bool = False,
+        form: Literal["tombstones", "cloudevents"] | None = None,
         only_for: str | None = None,
     ) -> None:
         limits = Limits(
@@ -73,8 +73,9 @@ class Publisher:
             connection,
             event_type,
             metadata=None,
-            tombstones=tombstones,
+            tombstones=form == "tombstones",
             only_for=only_for,
+            cloud_events=form == "cloudevents",
             on_failure="continue" if keep_going else "stop",
             limits=limits,
             stop_on_signals=False,

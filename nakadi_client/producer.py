@@ -58,11 +58,14 @@ class Producer(Generic[Event]):
         tombstones: bool = False,
         only_for: str | None = None,
         on_failure: OnFailure = "continue",
+        cloud_events: bool = False,
         limits: Limits = Limits(),  # noqa: B008  # it is frozen
         on_delivery: Callable[[Delivery], None] | None = None,
         stop_on_signals: bool = True,
     ) -> None:
-        self._publishing = Publishing(event_type, key, ordered, metadata, compression, tombstones, only_for, on_failure)
+        self._publishing = Publishing(
+            event_type, key, ordered, metadata, compression, tombstones, only_for, on_failure, cloud_events
+        )
         self._request = self._publishing.requests()
         self._on_delivery = on_delivery
         # First what may refuse its arguments, then what is open until it is closed.

@@ -15,6 +15,8 @@ from nakadi_client.producer_core import Batch, ProducerCore
 
 OnFailure = Literal["continue", "stop"]
 
+CLOUD_EVENTS = "application/cloudevents-batch+json"
+
 # A small body is not worth the work.
 _LEAST_TO_COMPRESS = 1_000
 
@@ -32,6 +34,7 @@ class Publishing(msgspec.Struct, frozen=True):
     on_failure   What follows when an event cannot be delivered: "continue" with the others, or "stop" the producer, so
                  that no event passes one that failed. The others are then reported as `NotDelivered`, and `send` raises
                  `Closed`.
+    cloud_events Events are CloudEvents 1.0, as the JSON of their structured mode. Their attributes become the metadata.
     """
 
     event_type: str
@@ -42,6 +45,7 @@ class Publishing(msgspec.Struct, frozen=True):
     tombstones: bool = False
     only_for: str | None = None
     on_failure: OnFailure = "continue"
+    cloud_events: bool = False
 
     def delivery_of(self, event: Any, key: object, eid: str | None = None) -> Delivery:
         """Write an event, and choose its key."""
@@ -49,14 +53,14 @@ class Publishing(msgspec.Struct, frozen=True):
             key = Lane.NONE
         elif key is None and self.key is not None:
             key = self.key(event)
-        body, found = encode(event, self.metadata)
+        body, found = encode(event, None if self.cloud_events else self.metadata)
         return Delivery(body, eid=found or eid, key=key)
 
     def requests(self) -> Callable[[Batch], Request]:
         """Return the function that makes requests of batches."""
         compress = compressor(self.compression)
         where = path("event-types", self.event_type, "deleted-events" if self.tombstones else "events")
-        plain = {"Content-Type": "application/json"}
+        plain = {"Content-Type": CLOUD_EVENTS if self.cloud_events else "application/json"}
         if self.only_for:
             plain["X-CONSUMER-TAG"] = f"CONSUMER_SUBSCRIPTION_ID={self.only_for}"
         packed = plain | {"Content-Encoding": self.compression or ""}

@@ -75,6 +75,19 @@ def test_an_array_is_published(run, orders, tmp_path):
     assert read_stored_events(run, orders) == list(range(5))
 
 
+def test_cloud_events_are_published(run, orders):
+    """Each input is a CloudEvent; one without an id is refused, with the reason."""
+    event = {"specversion": "1.0", "id": "A-1", "source": "/shop", "type": "placed", "data": {"n": 7}}
+    done = run("publish", orders, "--cloudevents", stdin=json.dumps(event))
+    del event["id"]
+    refused = run("publish", orders, "--cloudevents", stdin=json.dumps(event))
+
+    assert done.code == 0
+    assert read_stored_events(run, orders) == [7]
+    assert "has no `id`" in refused.err
+    assert refused.code != 0
+
+
 def test_a_refused_event_ends_publishing(run, orders):
     """With an event that does not fit, its batch is not stored and nothing after it; earlier batches are."""
     text = lines(0, 1) + '{"n": "three"}\n' + lines(3, 4)

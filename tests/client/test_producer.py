@@ -74,6 +74,19 @@ def test_a_model_and_bytes_are_published(nakadi):
     assert third["metadata"]["eid"].startswith("2222")
 
 
+def test_cloud_events_are_published(nakadi):
+    """The broker makes their attributes the metadata; nothing is added before."""
+    nakadi.create_event_type("sent")
+    event = {"specversion": "1.0", "id": "A-1", "source": "/shop", "type": "placed", "data": {"n": 1}}
+    with Producer(nakadi.url, "sent", cloud_events=True) as producer:
+        deliveries = producer.send_all([event, {**event, "id": "A-2"}])
+
+    stored = nakadi.events("sent")
+    assert numbers(stored) == [1, 1]
+    assert [each["metadata"]["cloudevent"]["id"] for each in stored] == ["A-1", "A-2"]
+    assert {each.result().attempts for each in deliveries} == {1}
+
+
 def test_a_producer_that_stops_takes_nothing_behind_what_failed(nakadi):
     """With `on_failure="stop"`, a refused event ends the producer; what was stored before stays."""
     nakadi.create_event_type("sent", schema={"type": "json_schema", "schema": STRICT})
