@@ -9,14 +9,17 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime, timedelta
+from functools import partial
 
 import pytest
 
 from nakadi.common.waiting import run_blocking
-from nakadi.engines.sqlite import eids
+from nakadi.engines.sqlite import eid_index, eids
+from nakadi.engines.sqlite.eid_index import EidIndex
 from nakadi.engines.sqlite.eids import EidMemory
 from nakadi.engines.sqlite.event_log import SqliteLog
-from nakadi.model.events import Duplicate, EventPlace, StoredExcept
+from nakadi.engines.sqlite.old_eids import add_old_eids
+from nakadi.model.events import Duplicate, EventPlace, StoredExcept, microseconds_since_epoch
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.deduplication import EventIds
 from tests.support import everything
@@ -187,10 +190,117 @@ class Model:
         return found
 
 
+@pytest.fixture
+def crowded(monkeypatch):
+    """Memory has room for a hundred ids, and makes some when it has sixty."""
+    monkeypatch.setattr(eid_index, "MIN_SLOTS", 64)
+    monkeypatch.setattr(eids, "EidIndex", partial(EidIndex, max_slots=256))
+
+
+def old_eids(path) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute("SELECT count(*) FROM old_eids").fetchone()[0]
+
+
+@pytest.mark.usefixtures("crowded")
+def test_ids_that_memory_has_no_room_for_are_indexed_in_the_file(path, clock):
+    """However many ids there are, memory has few of them, none is looked up in every row, and each is known."""
+    with closing(SqliteLog(path, clock)) as log:
+        log.create_topic("t", 1)
+        index = log._writer._eids._index
+        for start in range(0, 1000, 5):
+            assert once(log, *range(start, start + 5)) == {}
+            assert not index._runs_without_table
+            assert sum(len(table.slots) for table in index._tables) <= 256
+        assert old_eids(path) > 900
+        assert once(log, 0, 500, 999, 1000) == {0: at(0), 1: at(500), 2: at(999)}
+    with closing(SqliteLog(path, clock)) as log:
+        assert once(log, 3, 503, 996, 1001) == {0: at(3), 1: at(503), 2: at(996)}
+        assert sum(table.key_count for table in log._writer._eids._index._tables) < 100
+
+
+@pytest.mark.usefixtures("crowded")
+def test_new_ids_take_one_statement_beside_indexed_ones(path, clock, monkeypatch):
+    """A commit of new ids asks the index in the file, and is one statement all the same."""
+    with closing(SqliteLog(path, clock)) as log:
+        log.create_topic("t", 1)
+        for number in range(200):
+            once(log, number)
+        assert old_eids(path)
+        with monkeypatch.context() as watched:
+            watched.setattr(EidMemory, "remember", unwanted_transaction)
+            assert once(log, *range(200, 210)) == {}
+            with pytest.raises(AssertionError):
+                once(log, 210, 1)
+
+
+@pytest.mark.usefixtures("crowded")
+def test_the_index_in_the_file_goes_with_its_rows(path, clock, monkeypatch):
+    """Housekeeping removes what is indexed of the rows that it removes, in bounded steps."""
+    monkeypatch.setattr(eids, "MAX_OLD_EIDS_PRUNED_AT_ONCE", 7)
+    with closing(SqliteLog(path, clock)) as log:
+        log.create_topic("t", 1)
+        for number in range(0, 300, 4):
+            once(log, *range(number, number + 4))
+        before = old_eids(path)
+        clock.move(WINDOW.total_seconds())
+        with log._writer._file.write_transaction() as connection:
+            assert eids.prune_expired_eids(connection, microseconds_since_epoch(clock.now()))
+        assert before - old_eids(path) == 8
+        log._cleaner.prune_eids()
+        assert (old_eids(path), rows(path)) == (0, 1)
+        assert once(log, 5, 150) == {}
+
+
+@pytest.mark.usefixtures("crowded")
+def test_an_index_that_cannot_be_written_costs_nothing_but_time(path, clock, monkeypatch):
+    """Appends succeed, ids are known, and the next commit tries again."""
+    with closing(SqliteLog(path, clock)) as log:
+        log.create_topic("t", 1)
+        with monkeypatch.context() as failing:
+            failing.setattr("nakadi.engines.sqlite.eids.add_old_eids", failing_insert)
+            for number in range(200):
+                assert once(log, number) == {}
+            assert once(log, 3, 150, 200) == {0: at(3), 1: at(150)}
+        for number in range(201, 500):
+            assert once(log, number) == {}
+        assert not log._writer._eids._index._runs_without_table
+        assert once(log, 3, 150, 200) == {0: at(3), 1: at(150), 2: at(200)}
+
+
+def test_the_newest_of_an_id_counts_when_another_process_has_indexed_an_older_one(path, clock):
+    """Memory has a run with both rows of an id; the index in the file has only the older row."""
+    with closing(SqliteLog(path, clock)) as log:
+        log.create_topic("t", 1)
+        once(log, 1)
+        once(log, 2)
+        clock.move(WINDOW.total_seconds())
+        once(log, 3)
+        assert once(log, 2) == {}
+        with closing(sqlite3.connect(path)) as another, another:
+            add_old_eids(another, [(1, [(1).to_bytes(16)]), (2, [(2).to_bytes(16)])])
+        assert once(log, 2, 1) == {0: at(3)}
+
+
+def test_no_row_is_long(path, clock, monkeypatch):
+    """The ids of a large commit are in several rows: steps that index or remove a row stay short."""
+    monkeypatch.setattr(eids, "MAX_EIDS_OF_ROW", 30)
+    with closing(SqliteLog(path, clock)) as log:
+        log.create_topic("t", 1)
+        assert once(log, *range(100)) == {}
+        assert rows(path) == 4
+        assert once(log, 0, *range(100, 200)) == {0: at(0)}
+        assert rows(path) == 8
+        assert once(log, 29, 30, 99, 100, 199) == {0: at(29), 1: at(30), 2: at(99), 3: at(100), 4: at(199)}
+
+
+@pytest.mark.parametrize("memory", ["roomy", "crowded"])
 @pytest.mark.parametrize("seed", range(everything.choose_count(4, 12)))
-def test_any_history_stores_each_id_once(path, clock, seed, monkeypatch):
+def test_any_history_stores_each_id_once(path, clock, seed, memory, monkeypatch, request):
     """Two processes, restarts, failures, housekeeping and time: what is stored is what a simple model says."""
     print(f"seed {seed}")
+    if memory == "crowded":
+        request.getfixturevalue("crowded")
     drawn, model = random.Random(seed), Model()
     window = timedelta(seconds=drawn.choice([30, 300]))
     logs = [SqliteLog(path, clock) for _ in range(2)]

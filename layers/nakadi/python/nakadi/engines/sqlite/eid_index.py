@@ -19,9 +19,13 @@ MIN_SLOTS = 1 << 22
 """Slots of the first table, which is enough for 1.6 million ids: each further table costs each lookup."""
 
 MAX_SLOTS = 1 << 24
-"""Slots of all tables, of four bytes each. The ids beyond them are looked up in each of their runs."""
+"""Slots of all tables, of four bytes each. The ids beyond them are looked up in each of their runs, which takes long:
+their owner indexes and forgets the oldest runs before that."""
 
 MAX_LOAD_PERCENT = 40
+CROWDED_LOAD_PERCENT = 24
+"""Of the slots of all tables. The first tables can go before the last one is full."""
+
 MAX_RUNS_PER_TABLE = 4095
 
 _FINGERPRINT_BITS = 20
@@ -36,6 +40,10 @@ class _RunTable:
         self.runs: list[int] = []
         self.slots = array("I", bytes(4 * slot_count))
         self._left = slot_count * MAX_LOAD_PERCENT // 100
+
+    @property
+    def key_count(self) -> int:
+        return len(self.slots) * MAX_LOAD_PERCENT // 100 - self._left
 
     def has_room_for(self, key_count: int) -> bool:
         return key_count <= self._left and len(self.runs) < MAX_RUNS_PER_TABLE
@@ -91,6 +99,12 @@ class EidIndex:
         self._max_slots = max_slots
         self._tables: list[_RunTable] = []
         self._runs_without_table: list[int] = []
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the oldest runs should go soon."""
+        keys = sum(table.key_count for table in self._tables)
+        return bool(self._runs_without_table) or 100 * keys > self._max_slots * CROWDED_LOAD_PERCENT
 
     def add_to_run(self, run: int, keys: Collection[bytes]) -> None:
         """Take in keys of a run, which is the last one or newer than all others."""

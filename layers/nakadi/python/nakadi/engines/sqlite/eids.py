@@ -2,7 +2,8 @@
 
 The transaction that stores events adds a row with their ids at the end of a table, and no row is changed until its
 window has passed: an index by id would have a page of the file written for each event. In memory are a few bytes of
-each id (`eid_index`), which say among which rows it may be. What they say is checked in these rows.
+each id (`eid_index`), which say among which rows it may be. What they say is checked in these rows. When there are too
+many for that, the oldest rows are indexed in the file after all (`old_eids`), and memory forgets them.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from nakadi.engines.common.duplicates import PlacesByPartition
 from nakadi.engines.sqlite.eid_index import EidIndex
+from nakadi.engines.sqlite.old_eids import add_old_eids, find_old_eids, last_row_with_old_eids, remove_old_eids
 from nakadi.model.events import MICROSECOND, EventPlace, indices_within_partitions
 from nakadi.ports.deduplication import EventIds
 
@@ -23,7 +25,17 @@ SCOPE_BYTES = 16
 EID_BYTES = 16
 
 MAX_EIDS_OF_RUN = 1_024
-"""A run of rows has so many ids, with those that come in the same append. It is looked through for an id in it."""
+"""A run of rows has so many ids, with those of its last row. It is looked through for an id in it."""
+
+MAX_EIDS_OF_ROW = 1_024
+"""Indexing a row, and removing one that is indexed, is one step, for which appends wait."""
+
+EIDS_INDEXED_PER_NEW_ONE = 2
+"""While memory is crowded. With one or fewer, it would never be less crowded."""
+
+MAX_EIDS_INDEXED_AT_ONCE = 5_000
+MAX_EIDS_LEFT_TO_INDEX = 50_000
+"""Beyond that, appends wait: otherwise fast publishers could fill memory faster than old ids are indexed."""
 
 ROWS_LOADED_AT_ONCE = 100
 """Other appends wait while so many rows are read."""
@@ -31,6 +43,7 @@ ROWS_LOADED_AT_ONCE = 100
 ALL_ROWS = -1
 
 MAX_ROWS_PRUNED_AT_ONCE = 300
+MAX_OLD_EIDS_PRUNED_AT_ONCE = 2_000
 
 EID_COLUMNS = "scope, stored_at, expires_at, timeline, count, body"
 """A body has the ids, then the partition of each in four bytes, then the offset of each in eight."""
@@ -56,8 +69,19 @@ EidRowValues = tuple[int, bytes, int, int, int, int, bytes]
 
 
 class _StoredEid(Struct, frozen=True):
+    row: int
     stored_at: int
     place: EventPlace
+
+
+class IndexedRows(Struct, frozen=True):
+    """Rows that were added to the index in the file: the last one, and how many ids they have."""
+
+    last: int
+    eid_count: int
+
+
+NO_ROWS_INDEXED = IndexedRows(0, 0)
 
 
 class EidMemory:
@@ -71,6 +95,8 @@ class EidMemory:
         self._connection: sqlite3.Connection | None = None
         self._version = 0
         self._last_row = 0
+        self._last_row_in_file_index = 0
+        self._left_to_index = 0
         self._index = EidIndex()
         # The first and the last row of each run, by the first, which is its number. The last run is open: it takes in
         # further rows, until it has ids enough.
@@ -103,7 +129,12 @@ class EidMemory:
         self._connection, self._version = connection, version
 
     def _read_rows(self, connection: sqlite3.Connection, limit: int) -> int:
-        """Read rows behind the last one that was read; how many there were."""
+        """Read rows behind the last one that was read or indexed; how many there were."""
+        last_indexed = last_row_with_old_eids(connection)
+        if self._last_row < last_indexed:
+            self.forget_all()
+            self._last_row, self._open_run = last_indexed, last_indexed + 1
+        self._last_row_in_file_index = last_indexed
         number = 0
         for row, count, body in connection.execute(
             "SELECT id, count, body FROM eids WHERE id > ? ORDER BY id LIMIT ?", (self._last_row, limit)
@@ -117,14 +148,52 @@ class EidMemory:
         """What takes in the ids of a commit that has only new ones; None unless the ids are known at this version."""
         if connection is not self._connection or version != self._version:
             return None
-        return NewEids(self, self._last_row, now)
+        return NewEids(self, connection, self._last_row, now)
 
-    def take_in_new(self, eids: Sequence[bytes]) -> bool:
+    def take_in_new(self, connection: sqlite3.Connection, eids: Sequence[bytes]) -> bool:
         """Take in ids that are stored next, if they are new for certain, and each is there once; whether they are.
 
         Ids that are taken in and not stored after all are looked for among rows in vain.
         """
-        return self._index.add_new(self._open_run, eids)
+        return not any(self._find_old(connection, eids)) and self._index.add_new(self._open_run, eids)
+
+    @property
+    def has_to_make_room(self) -> bool:
+        """Whether ids came, and there are so many that older ones should go."""
+        return self._left_to_index > 0 and self._index.is_crowded
+
+    @property
+    def is_far_behind(self) -> bool:
+        return self._left_to_index > MAX_EIDS_LEFT_TO_INDEX and self._index.is_crowded
+
+    def index_oldest_rows(self, connection: sqlite3.Connection) -> IndexedRows:
+        """Index rows in the file that only memory knows: in a transaction. `forget_indexed_rows` has to follow it."""
+        rows: list[tuple[int, Sequence[bytes]]] = []
+        indexed = 0
+        for row, count, body in connection.execute(
+            "SELECT id, count, body FROM eids WHERE id > ? AND id < ? ORDER BY id",
+            (last_row_with_old_eids(connection), self._open_run),
+        ):
+            rows.append((row, _eids_of_body(body, count)))
+            indexed += count
+            if indexed >= min(self._left_to_index, MAX_EIDS_INDEXED_AT_ONCE):
+                break
+        return IndexedRows(add_old_eids(connection, rows), indexed) if rows else NO_ROWS_INDEXED
+
+    def forget_indexed_rows(self, rows: IndexedRows) -> None:
+        if rows is NO_ROWS_INDEXED:
+            self.stop_making_room()
+        else:
+            self._last_row_in_file_index = rows.last
+            self._left_to_index -= rows.eid_count
+            self._forget_runs_before(rows.last + 1)
+
+    def stop_making_room(self) -> None:
+        """Leave memory as crowded as it is, until further ids come."""
+        self._left_to_index = 0
+
+    def _find_old(self, connection: sqlite3.Connection, eids: Sequence[bytes]) -> Iterable[tuple[bytes, int]]:
+        return find_old_eids(connection, eids) if self._last_row_in_file_index else ()
 
     def note_stored(self, connection: sqlite3.Connection, new: NewEids) -> None:
         """Go on behind the rows of a commit."""
@@ -145,14 +214,14 @@ class EidMemory:
         if len(new) < len(ids.eids):
             eids, partitions = [eids[index] for index in new], [partitions[index] for index in new]
         offsets = _next_offsets_of(partitions, next_offsets)
-        if eids:
+        for some in _NewRow([*eids], [*partitions], [*offsets]).split():
             row = connection.execute(
                 f"INSERT INTO eids ({EID_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",  # noqa: S608  # the columns above
-                (scope, now, now + window, ids.timeline, len(eids), _body_of(eids, partitions, offsets)),
+                (scope, now, now + window, ids.timeline, len(some.eids), some.body()),
             ).lastrowid
             assert row is not None
-            self._index.add_to_run(self._open_run, eids)
-            self._note_row(connection, row, len(eids))
+            self._index.add_to_run(self._open_run, some.eids)
+            self._note_row(connection, row, len(some.eids))
         if len(new) == len(ids.eids):
             return {}
         places = {eid: each.place for eid, each in known.items()}
@@ -165,16 +234,18 @@ class EidMemory:
     def _note_row(self, connection: sqlite3.Connection, row: int, count: int) -> None:
         """Go on behind a row whose ids the index has in the open run."""
         self._last_row = row
+        self._left_to_index += EIDS_INDEXED_PER_NEW_ONE * count
         self._eids_in_open_run += count
         if self._eids_in_open_run >= MAX_EIDS_OF_RUN:
             self._last_row_of_run[self._open_run] = row
             self._open_run, self._eids_in_open_run = row + 1, 0
-            self._forget_pruned_rows(connection)
+            oldest = oldest_eid_row(connection)
+            first_needed = row + 1 if oldest is None else oldest[0]
+            self._forget_runs_before(max(first_needed, self._last_row_in_file_index + 1))
 
-    def _forget_pruned_rows(self, connection: sqlite3.Connection) -> None:
-        """Forget the ids of rows that are gone; those of a run go together."""
-        oldest = oldest_eid_row(connection)
-        gone = [run for run, last in self._last_row_of_run.items() if oldest is None or last < oldest[0]]
+    def _forget_runs_before(self, row: int) -> None:
+        """Forget the ids of rows that are gone, or indexed in the file; those of a run go together."""
+        gone = [run for run, last in self._last_row_of_run.items() if last < row]
         if gone:
             for run in gone:
                 del self._last_row_of_run[run]
@@ -189,18 +260,23 @@ class EidMemory:
             for run in runs:
                 # A run that is gone has no rows. What the index says may be wrong as well, or be of another scope.
                 wanted.setdefault((run, self._last_row_of_run.get(run, self._last_row)), set()).add(eid)
+        for eid, row in self._find_old(connection, eids):
+            wanted.setdefault((row, row), set()).add(eid)
         found: dict[bytes, _StoredEid] = {}
-        # Later rows have later ids.
+        # Later rows have later ids. A row that another process has indexed may be in a run as well.
         for rows in sorted(wanted):
-            found.update(_find_in_rows(connection, scope, rows, wanted[rows]))
+            for eid, each in _find_in_rows(connection, scope, rows, wanted[rows]):
+                if eid not in found or found[eid].row <= each.row:
+                    found[eid] = each
         return {eid: each for eid, each in found.items() if each.stored_at > moment}
 
 
 class NewEids:
     """The ids of a commit, all of them new: they need no look into the file, so the commit may be one statement."""
 
-    def __init__(self, memory: EidMemory, last_row: int, now: int) -> None:
+    def __init__(self, memory: EidMemory, connection: sqlite3.Connection, last_row: int, now: int) -> None:
         self._memory = memory
+        self._connection = connection
         self._last_row = last_row
         self._now = now
         # In the same row are those with the same scope, timeline and window.
@@ -208,9 +284,10 @@ class NewEids:
 
     def add(self, ids: EventIds, next_offsets: dict[int, int]) -> bool:
         """Take in the ids of an append, and move offsets on; False if one of them may be known, or is not stored."""
-        if not next_offsets.keys() >= {*ids.partitions} or not self._memory.take_in_new(ids.eids):
+        if not next_offsets.keys() >= {*ids.partitions} or not self._memory.take_in_new(self._connection, ids.eids):
             return False
-        row = self._rows.setdefault((_digest_of(ids.scope), ids.timeline, ids.window // MICROSECOND), _NewRow())
+        common = _digest_of(ids.scope), ids.timeline, ids.window // MICROSECOND
+        row = self._rows.setdefault(common, _NewRow([], [], []))
         row.eids += ids.eids
         row.partitions += ids.partitions
         row.offsets += _next_offsets_of(ids.partitions, next_offsets)
@@ -219,35 +296,41 @@ class NewEids:
     def rows(self) -> list[EidRowValues]:
         return [
             (number, scope, self._now, self._now + window, timeline, len(row.eids), row.body())
-            for number, ((scope, timeline, window), row) in enumerate(self._rows.items(), self._last_row + 1)
+            for number, ((scope, timeline, window), row) in enumerate(self._split_rows(), self._last_row + 1)
         ]
 
     def counts_by_row(self) -> Iterable[tuple[int, int]]:
-        return enumerate((len(row.eids) for row in self._rows.values()), self._last_row + 1)
+        return enumerate((len(row.eids) for _, row in self._split_rows()), self._last_row + 1)
+
+    def _split_rows(self) -> Iterable[tuple[tuple[bytes, int, int], _NewRow]]:
+        return ((common, row) for common, rows in self._rows.items() for row in rows.split())
 
 
 class _NewRow(Struct):
-    eids: list[bytes] = field(default_factory=list)
-    partitions: list[int] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
+    eids: list[bytes]
+    partitions: list[int]
+    offsets: list[int]
+
+    def split(self) -> Iterable[_NewRow]:
+        """Rows that are not too long."""
+        for start in range(0, len(self.eids), MAX_EIDS_OF_ROW):
+            part = slice(start, start + MAX_EIDS_OF_ROW)
+            yield _NewRow(self.eids[part], self.partitions[part], self.offsets[part])
 
     def body(self) -> bytes:
-        return _body_of(self.eids, self.partitions, self.offsets)
+        places = array("I", self.partitions).tobytes() + array("Q", self.offsets).tobytes()
+        return b"".join((*self.eids, places))
 
 
 def _digest_of(scope: str) -> bytes:
     return blake2b(scope.encode(), digest_size=SCOPE_BYTES).digest()
 
 
-def _body_of(eids: Sequence[bytes], partitions: Sequence[int], offsets: Sequence[int]) -> bytes:
-    return b"".join((*eids, array("I", partitions).tobytes(), array("Q", offsets).tobytes()))
-
-
 def _find_in_rows(
     connection: sqlite3.Connection, scope: bytes, rows: RowRange, eids: Collection[bytes]
 ) -> Iterable[tuple[bytes, _StoredEid]]:
-    for stored_at, timeline, count, body in connection.execute(
-        "SELECT stored_at, timeline, count, body FROM eids WHERE id BETWEEN ? AND ? AND scope = ? ORDER BY id",
+    for row, stored_at, timeline, count, body in connection.execute(
+        "SELECT id, stored_at, timeline, count, body FROM eids WHERE id BETWEEN ? AND ? AND scope = ? ORDER BY id",
         (*rows, scope),
     ):
         for index, eid in enumerate(_eids_of_body(body, count)):
@@ -255,7 +338,7 @@ def _find_in_rows(
                 partitions, offsets = array("I"), array("Q")
                 partitions.frombytes(body[EID_BYTES * count : (EID_BYTES + 4) * count])
                 offsets.frombytes(body[(EID_BYTES + 4) * count :])
-                yield eid, _StoredEid(stored_at, EventPlace(timeline, partitions[index], offsets[index]))
+                yield eid, _StoredEid(row, stored_at, EventPlace(timeline, partitions[index], offsets[index]))
 
 
 def _eids_of_body(body: bytes, count: int) -> list[bytes]:
@@ -309,10 +392,21 @@ def prune_expired_eids(connection: sqlite3.Connection, now: int) -> bool:
     Any process may do this at any time: what others remember of a row that is gone, they look up in vain. The last row
     stays, so that its number is not given to another row, which others would then not read.
     """
-    removed = connection.execute(
-        "DELETE FROM eids WHERE id IN (SELECT id FROM eids WHERE id < coalesce("
+    last_indexed = last_row_with_old_eids(connection)
+    expired = connection.execute(
+        "SELECT id, count, CASE WHEN id <= ? THEN body END FROM eids WHERE id < coalesce("
         "(SELECT id FROM eids WHERE expires_at > ? ORDER BY id LIMIT 1), (SELECT max(id) FROM eids))"
-        " ORDER BY id LIMIT ?)",
-        (now, MAX_ROWS_PRUNED_AT_ONCE),
+        " ORDER BY id LIMIT ?",
+        (last_indexed, now, MAX_ROWS_PRUNED_AT_ONCE),
     )
-    return removed.rowcount == MAX_ROWS_PRUNED_AT_ONCE
+    removed = indexed = 0
+    last = 0
+    for row, count, body in expired.fetchall():
+        if body is not None:
+            remove_old_eids(connection, row, _eids_of_body(body, count))
+            indexed += count
+        last, removed = row, removed + 1
+        if indexed >= MAX_OLD_EIDS_PRUNED_AT_ONCE:
+            break
+    connection.execute("DELETE FROM eids WHERE id <= ?", (last,))
+    return removed == MAX_ROWS_PRUNED_AT_ONCE or indexed >= MAX_OLD_EIDS_PRUNED_AT_ONCE

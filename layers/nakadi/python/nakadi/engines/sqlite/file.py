@@ -21,7 +21,7 @@ SqlValue = str | int | float | bytes | None
 
 SCHEME = "sqlite:///"
 APPLICATION_ID = 0x4E4B4449  # "NKDI"
-FILE_VERSION = 5
+FILE_VERSION = 6
 
 WRITE_TIMEOUT_SECONDS = 5.0
 """How many seconds a writer waits for its turn before it gives up."""
@@ -101,6 +101,11 @@ TABLES_ADDED_BY_VERSION = {
             subscription TEXT NOT NULL, event_type TEXT NOT NULL, partition TEXT NOT NULL, ranges TEXT NOT NULL,
             PRIMARY KEY (subscription, event_type, partition)) WITHOUT ROWID""",
     ),
+    # The rows of those ids of events that memory has no room for.
+    6: (
+        "CREATE TABLE old_eids (eid BLOB NOT NULL, row INTEGER NOT NULL, PRIMARY KEY (eid, row)) WITHOUT ROWID",
+        "CREATE TABLE old_eid_rows (last INTEGER NOT NULL)",
+    ),
 }
 """What a version has and the one before it had not."""
 
@@ -108,6 +113,7 @@ TABLE_NAMES = (
     *("documents", "topics", "logs", "frames", "assignments", "offsets", "leases", "coordination_news"),
     *("log_index", "log_index_topics", "log_index_heads", "log_index_segments"),
     *("log_index_claims", "log_index_progress", "parked", "eids", "eid_claims", "done_ahead"),
+    *("old_eids", "old_eid_rows"),
 )
 
 CONNECTION_PRAGMAS = (

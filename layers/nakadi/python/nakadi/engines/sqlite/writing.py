@@ -239,6 +239,8 @@ class LogWriter:
                 self._ends.forget_all()
             if not self._has_read_eids:
                 self._read_some_eids()
+            if self._eids.has_to_make_room:
+                self._make_room_for_eids()
             # Not kept while nothing comes: a large batch would stay in memory until the next one.
             del turns, appends, steps
 
@@ -249,7 +251,7 @@ class LogWriter:
                 # Looked at only when nothing waits: what was accepted before the end is still written.
                 if self._closing:
                     return None
-                if not self._has_read_eids:
+                if not self._has_read_eids or self._eids.has_to_make_room:
                     break
                 self._changed.wait()
             appends: list[_PendingAppend] = []
@@ -275,6 +277,19 @@ class LogWriter:
                 self._has_read_eids = True
                 self._appends.extend(self._appends_with_ids)
                 self._appends_with_ids.clear()
+
+    def _make_room_for_eids(self) -> None:
+        """Index some older ids in the file, so that memory can forget them."""
+        try:
+            while True:
+                with self._file.write_transaction() as connection:
+                    indexed = self._eids.index_oldest_rows(connection)
+                self._eids.forget_indexed_rows(indexed)
+                if not self._eids.is_far_behind:
+                    return
+        except Exception:
+            log.warning("Older ids of events could not be indexed", exc_info=True)
+            self._eids.stop_making_room()
 
     def _commit_appends(self, appends: Sequence[_PendingAppend]) -> None:
         began = time.perf_counter()
@@ -396,7 +411,7 @@ def _collect_new_eids(
 ) -> NewEids | None:
     """The ids of these appends; None unless all of them are new."""
     if not any(append.ids for append in appends):
-        return NewEids(eids, 0, now)
+        return NewEids(eids, connection, 0, now)
     new = eids.begin_new(connection, version, now)
     next_offsets = {partition: ends[partition].next_offset for append in appends for partition in append.partitions}
     for append in appends:
