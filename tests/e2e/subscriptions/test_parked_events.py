@@ -94,6 +94,22 @@ def test_a_parked_event_can_be_looked_at(api, parked_subscription):
     assert (found["event"]["event"], found["key"], found["failed_commits"]) == ("a1", "a", 2)
 
 
+def test_parked_events_are_whole(api, running, consumer):
+    """A projection holds for streams only, and for a parked event when it is sent again. (D12)"""
+    name = create_event_type(api, a_keyed_definition())["name"]
+    subscription = create_subscription(
+        api, name, read_from="begin", annotations=PARKING, reads=["key"], projection=True
+    )
+    publish_events(api, name, "a1", "b1")
+    give_up_on_the_next(running.services, api, subscription)
+    stream = consumer(subscription, batch_flush_timeout=1)
+    assert stream.consumed(1) == [{"key": "b"}]
+    until(lambda: parked_ids(api, subscription))
+    [parked_id] = parked_ids(api, subscription)
+    path = f"/subscriptions/{subscription['id']}/parked-events/{parked_id}"
+    assert api.get(path).json()["event"] == {"key": "a", "event": "a1"}
+
+
 @pytest.mark.parametrize("parked_id", ["nonsense", "order:0:001-0001-000000000000000012", "a:b:001-0001--1"])
 def test_what_is_not_parked_is_not_found(api, parked_id):
     """What is not parked can neither be read nor skipped nor redriven. (S336)"""

@@ -196,3 +196,18 @@ def test_changes_are_about_what_was_declared(old, new):
         assert all(path == each.path for each in changes)
         if not changes:
             assert unknown_paths(new, [path]) == ()
+
+
+def test_steps_are_shared():
+    """When none are left, what was not compared may have changed. (D6)"""
+    old, steps = an_object(a=TEXT, b=TEXT), [4]
+    changes = [each.kind for path in ("a", "b") for each in find_read_changes(old, old, [path], steps)]
+    assert ReadChangeKind.UNKNOWN in changes
+
+
+def test_large_schemas_are_compared():
+    """A schema with thousands of members, of which hundreds are read, is within the steps. (D6)"""
+    large = an_object(a=an_object(**{f"m{n}": TEXT for n in range(5_000)}), **{f"n{n}": INTEGER for n in range(5_000)})
+    paths = [f"n{n}" for n in range(199)]
+    assert find_read_changes(large, large, ["a", *paths]) == ()
+    assert unknown_paths(large, paths) == ()

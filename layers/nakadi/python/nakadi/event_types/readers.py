@@ -38,6 +38,9 @@ MEMBER_READ_RULE = "MEMBER_READ"
 MAX_NAMED_SUBSCRIPTIONS = 20
 """How many the text of a Problem names; its `readers` have all of them."""
 
+MAX_STEPS_OF_REVIEW = 2_000_000
+"""For all readers together: seconds. Those for whom none are left count as affected, for they may be."""
+
 Force = frozenset[str]
 """The ids of subscriptions from which something may be taken."""
 
@@ -155,7 +158,8 @@ def _affected_readers(readers: Sequence[Reader], old: EventType, new: EventType)
     if not paths:
         return ()
     before, after = effective_schema_of(old), effective_schema_of(new)
-    changes = {path: find_read_changes(before, after, [path]) for path in paths}
+    steps = [MAX_STEPS_OF_REVIEW]
+    changes = {path: find_read_changes(before, after, [path], steps) for path in paths}
     found = (
         AffectedReader(each, tuple(change for path in each.reads or () for change in changes[path])) for each in readers
     )

@@ -13,8 +13,15 @@ if TYPE_CHECKING:
 View = dict[str, Any]
 
 
+MAX_SHOWN_CHANGES = 1_000
+"""Of all readers together; each has one at least."""
+
+
 def affected_readers_view(readers: Sequence[AffectedReader]) -> list[View]:
-    return [{**_reader_view(each.reader), "changes": list(map(read_change_view, each.changes))} for each in readers]
+    shown = max(1, MAX_SHOWN_CHANGES // max(1, len(readers)))
+    return [
+        {**_reader_view(each.reader), "changes": list(map(read_change_view, each.changes[:shown]))} for each in readers
+    ]
 
 
 def event_type_readers_view(found: EventTypeReaders) -> View:

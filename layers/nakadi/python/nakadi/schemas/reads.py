@@ -17,11 +17,11 @@ from msgspec import Struct
 from nakadi.model.outcomes import Invalid
 from nakadi.model.reads import ReadChange, ReadChangeKind
 from nakadi.schemas.changes import ChangeKind, SchemaChange
-from nakadi.schemas.document import RawSchema, SchemaDocument, count_schema_values
+from nakadi.schemas.document import COMBINATOR_KEYWORDS, RawSchema, SchemaDocument
 from nakadi.schemas.formats import Pattern, compile_pattern
 from nakadi.schemas.places import values_of_change
 from nakadi.schemas.read_paths import ReadPath, parse_read_path, read_path_text
-from nakadi.schemas.values import StepsExhausted, canonical_text, spend_steps
+from nakadi.schemas.values import RemainingSteps, StepsExhausted, canonical_text, spend_steps
 
 # Definitions that refer to each other unfold into more schemas than can be looked at.
 MAX_STEPS = 300_000
@@ -63,8 +63,9 @@ _Shape = Mapping[str, Any] | bool | _All | _Any
 
 def unknown_paths(effective_schema: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
     """The paths that lead to nothing in a schema. Raises `Invalid` if that cannot be told."""
+    search = MemberSearch(effective_schema, [MAX_STEPS])
     try:
-        return tuple(each for each in paths if not MemberSearch(effective_schema).declares(parse_read_path(each)))
+        return tuple(each for each in paths if not search.declares(parse_read_path(each)))
     except StepsExhausted as error:
         raise Invalid(TOO_ENTANGLED_MESSAGE) from error
 
@@ -72,7 +73,7 @@ def unknown_paths(effective_schema: Mapping[str, Any], paths: Sequence[str]) -> 
 def declared_members(effective_schema: Mapping[str, Any]) -> tuple[ReadPath, ...]:
     """The innermost members that a schema declares, the first `MAX_LISTED_MEMBERS` of them."""
     found: list[ReadPath] = []
-    search = MemberSearch(effective_schema)
+    search = MemberSearch(effective_schema, [MAX_STEPS])
     try:
         for path in search.innermost_members():
             found.append(path)
@@ -83,30 +84,33 @@ def declared_members(effective_schema: Mapping[str, Any]) -> tuple[ReadPath, ...
     return tuple(found)
 
 
-def find_read_changes(old: Mapping[str, Any], new: Mapping[str, Any], paths: Sequence[str]) -> tuple[ReadChange, ...]:
+def find_read_changes(
+    old: Mapping[str, Any], new: Mapping[str, Any], paths: Sequence[str], steps: RemainingSteps | None = None
+) -> tuple[ReadChange, ...]:
     """What a change of a schema does to what is read, at most `MAX_CHANGES` things.
 
-    Paths that the old schema does not have are not affected.
+    Paths that the old schema does not have are not affected. `steps` are spent; paths for which none are left may have
+    changed.
     """
-    return tuple(islice((change for path in paths for change in _changes_at(old, new, path)), MAX_CHANGES))
+    steps = [MAX_STEPS] if steps is None else steps
+    comparison = _Comparison(MemberSearch(old, steps), MemberSearch(new, steps))
+    return tuple(islice((change for path in paths for change in _changes_at(comparison, path)), MAX_CHANGES))
 
 
-def _changes_at(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> Iterator[ReadChange]:
-    # Each path has the whole number of steps, so that one cannot use up those of others.
-    comparison = _Comparison(MemberSearch(old), MemberSearch(new))
+def _changes_at(comparison: _Comparison, path: str) -> Iterator[ReadChange]:
     try:
         yield from comparison.changes(path)
     except StepsExhausted:
         # Not a refusal of its own: whoever declares such a path could keep the schema as it is.
-        yield _change(path, path, ReadChangeKind.UNKNOWN, "is described in too entangled a way to be compared")
+        yield _change(path, path, ReadChangeKind.UNKNOWN, "may have changed: it takes too long to compare it")
 
 
 class MemberSearch:
     """Finds the members that a schema describes. Raises `StepsExhausted` for one that expands too far."""
 
-    def __init__(self, effective_schema: Mapping[str, Any]) -> None:
+    def __init__(self, effective_schema: Mapping[str, Any], steps: RemainingSteps) -> None:
         self._document = SchemaDocument.from_root(effective_schema)
-        self._steps = [MAX_STEPS]
+        self._steps = steps
         self._patterns: dict[str, Pattern] = {}
 
     @property
@@ -191,6 +195,7 @@ class MemberSearch:
         if isinstance(shape, bool):
             return []
         listed = [*shape.get("properties", ())]
+        spend_steps(self._steps, len(listed))
         listed += [_MEMBER_OF_ANY_NAME] * isinstance(shape.get("additionalProperties"), Mapping)
         listed += [name for each in _items(shape) for name in self.names(each, depth + 1)]
         return list(dict.fromkeys(listed))
@@ -225,7 +230,7 @@ class MemberSearch:
         """What a schema consists of, if it refers to others; else itself."""
         if depth > MAX_DEPTH:
             raise StepsExhausted
-        spend_steps(self._steps, count_schema_values(schema))
+        spend_steps(self._steps, _steps_to_look_at(schema))
         resolved = self._resolved(schema)
         if resolved is not schema:
             return resolved
@@ -255,6 +260,16 @@ class MemberSearch:
             target = self._document.find_target(reference)
             schema = True if target is None else target
         raise StepsExhausted
+
+
+_KEYWORDS_LOOKED_THROUGH = (*COMBINATOR_KEYWORDS, "dependencies", "patternProperties", "enum", "required")
+
+
+def _steps_to_look_at(schema: Mapping[str, Any] | bool) -> int:
+    """What it takes to look at a schema. Its properties are found by their names, and cost nothing."""
+    if isinstance(schema, bool):
+        return 1
+    return 1 + sum(len(schema.get(keyword, ())) for keyword in _KEYWORDS_LOOKED_THROUGH)
 
 
 def _items(schema: Mapping[str, Any]) -> Iterator[_Shape]:
