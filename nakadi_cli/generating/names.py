@@ -21,9 +21,9 @@ _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
 # Names of types that generated source uses in any language, so that records have the same names in all of them.
 TYPE_NAMES_IN_USE = frozenset(
     """
-    Any Array BaseModel BigDecimal Boolean Class ConfigDict Double Enum Field Integer Iterable JsonElement
-    JsonIgnoreProperties JsonInclude JsonProperty Int List Literal Long Map Model Nothing Number Object OffsetDateTime
-    Override Record SerialName Serializable String Struct System TypeAlias Unit UnsetType
+    Any Array BaseModel BigDecimal Boolean Class ConfigDict Double Enum False Field Integer Iterable JsonElement
+    JsonIgnoreProperties JsonInclude JsonProperty Int List Literal Long Map Model None Nothing Number Object
+    OffsetDateTime Override Record SerialName Serializable String Struct System True TypeAlias Unit UNSET UnsetType
     """.split()  # noqa: SIM905  # a table reads better than thirty words in quotes
 )
 

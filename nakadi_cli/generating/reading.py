@@ -12,8 +12,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from nakadi.model.event_type import Category
-from nakadi.schemas.document import SchemaDocument
+from nakadi.model.event_type import Category, CleanupPolicy
+from nakadi.schemas.document import SchemaDocument, metadata_schema
 from nakadi_cli.failures import BadInput
 from nakadi_cli.generating.declarations import (
     Choice,
@@ -41,18 +41,22 @@ _MOST_CHOICES = 200
 _LONGEST_CHOICE = 200
 _LONGEST_MEMBER_NAME = 1_000
 
-_METADATA_FIELDS = (
-    ("eid", True, "The event's own id, which the producer assigns."),
-    ("occurred_at", True, "When the event happened, according to the producer."),
-    ("event_type", False, "The event type."),
-    ("partition", False, "The partition."),
-    ("partition_compaction_key", False, "The key for compaction."),
-    ("received_at", False, "When the broker received the event."),
-    ("version", False, "The version of the schema against which the broker validated the event."),
-    ("published_by", False, "The publisher."),
-    ("flow_id", False, "The flow id of the publishing request."),
-)
-_MOMENTS = frozenset({"occurred_at", "received_at"})
+_ADDED_BY_BROKER = {
+    "received_at": {"type": "string", "format": "date-time"},
+    "version": {"type": "string"},
+    "published_by": {"type": "string"},
+}
+_DESCRIPTIONS = {
+    "eid": "The event's own id, which the producer assigns.",
+    "occurred_at": "When the event happened, according to the producer.",
+    "flow_id": "The flow id of the publishing request.",
+    "span_ctx": "The producer's trace context.",
+    "parent_eids": "The events that caused this one.",
+    "partition_compaction_key": "The key for compaction.",
+    "received_at": "When the broker received the event.",
+    "version": "The version of the schema against which the broker validated the event.",
+    "published_by": "The publisher.",
+}
 
 _SCALARS = {
     "string": Scalar.TEXT,
@@ -73,20 +77,26 @@ def read_declarations(event_types: Sequence[EventTypeSchema], *, reserved: Seque
     for event_type, name in zip(event_types, roots, strict=True):
         declared += _Reader(event_type, names, name).read()
     if any(each.category is not Category.UNDEFINED for each in event_types):
-        declared.append(_metadata())
+        declared += _Reader(EventTypeSchema(METADATA, _metadata_schema()), names, METADATA).read()
     return Declarations(tuple(each.label for each in event_types), tuple(declared))
 
 
-def _metadata() -> Record:
-    fields = [
-        Field(name, Scalar.MOMENT if name in _MOMENTS else Scalar.TEXT, is_required, description)
-        for name, is_required, description in _METADATA_FIELDS
-    ]
-    fields += [
-        Field("span_ctx", MapOf(Scalar.TEXT), False, "The producer's trace context."),
-        Field("parent_eids", ListOf(Scalar.TEXT), False, "The events that caused this one."),
-    ]
-    return Record(METADATA, tuple(fields), "What the producer and the broker say about an event.")
+def _metadata_schema() -> dict[str, Any]:
+    """What consumers read: the metadata of any event type, and what the broker adds."""
+    known = metadata_schema("", CleanupPolicy.COMPACT)
+    members = {
+        **known["properties"],
+        "occurred_at": {"type": "string", "format": "date-time"},
+        "event_type": {"type": "string"},
+        **_ADDED_BY_BROKER,
+    }
+    described = {name: {**each, "description": _DESCRIPTIONS.get(name, "")} for name, each in members.items()}
+    return {
+        "type": "object",
+        "description": "What the producer and the broker say about an event.",
+        "properties": described,
+        "required": ["eid", "occurred_at"],
+    }
 
 
 class _Parts(Struct, frozen=True):
