@@ -40,7 +40,7 @@ def test_events_are_published_without_what_the_broker_wrote():
 @pytest.mark.parametrize(
     ("outcome", "answer"),
     [
-        (BatchOutcome(BatchStatus.STORED, stored_count=2), Answer(None, verdict=Verdict.DELIVERED)),
+        (BatchOutcome(BatchStatus.STORED, stored_count=2), Answer(200, verdict=Verdict.DELIVERED)),
         (BatchOutcome(BatchStatus.REJECTED, (ABORTED, FAILED)), Answer(None, "no room", verdict=Verdict.FAILED)),
         (
             BatchOutcome(BatchStatus.NOT_ALL_STORED, (SUBMITTED, FAILED, SUBMITTED)),

@@ -10,6 +10,7 @@ import pytest
 
 from infra.laptop.kinesis_local import free_port
 from nakadi.delivery.answers import Answer, Verdict
+from nakadi.delivery.aws_calls import CallFailed
 from nakadi.delivery.aws_clients import AwsClients
 from nakadi.delivery.lambda_sender import LambdaSender, answer_of_failed_events, failed_identifiers
 from nakadi.delivery.targets import TargetRules
@@ -117,6 +118,22 @@ def test_a_function_that_is_not_reached_does_not_count(monkeypatch):
     with closing(AwsClients()) as clients:
         answer = asyncio.run(deliver(clients))
     assert (answer.status, answer.verdict) == (None, Verdict.LATER)
+
+
+def test_credentials_are_looked_for_until_there_are_some(monkeypatch, tmp_path):
+    """Until then, events wait: nothing has to be restarted. (X15, X41)"""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ROLE_ARN"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with closing(AwsClients()) as clients:
+        with pytest.raises(CallFailed, match="credentials"):
+            clients.call("sqs", "eu-central-1", 1, lambda _: None)
+        (tmp_path / "AWS_SHARED_CREDENTIALS_FILE").write_text(
+            "[default]\naws_access_key_id = nobody\naws_secret_access_key = nothing\n"
+        )
+        assert clients.call("sqs", "eu-central-1", 1, lambda client: client.meta.region_name) == "eu-central-1"
 
 
 def test_a_function_that_the_settings_do_not_allow_is_not_invoked():

@@ -17,6 +17,7 @@ from botocore.exceptions import (
     ConnectTimeoutError,
     EndpointConnectionError,
     HTTPClientError,
+    NoCredentialsError,
 )
 
 from nakadi.delivery.aws_calls import CallFailed
@@ -63,6 +64,10 @@ class AwsClients:
         key = (service, region, read_timeout)
         with self._opening:
             if key not in self._clients:
+                session = new_session()
+                if session.get_credentials() is None:
+                    # A client that is made without them would never look for them again.
+                    raise NoCredentialsError
                 config = Config(
                     connect_timeout=CONNECT_TIMEOUT_SECONDS,
                     read_timeout=read_timeout,
@@ -70,7 +75,7 @@ class AwsClients:
                     max_pool_connections=MAX_CONNECTIONS,
                     tcp_keepalive=True,
                 )
-                self._clients[key] = new_session().create_client(service, config=config, region_name=region)
+                self._clients[key] = session.create_client(service, config=config, region_name=region)
             return self._clients[key]
 
 

@@ -66,7 +66,7 @@ def _event_to_publish(value: bytes) -> bytes:
 
 def answer_of_publishing(outcome: BatchOutcome) -> Answer:
     if outcome.status is BatchStatus.STORED:
-        return Answer(None, verdict=Verdict.DELIVERED)
+        return Answer(200, verdict=Verdict.DELIVERED)
     failed = next((each for each in outcome.items if each.publishing_status is PublishingStatus.FAILED), None)
     text = "" if failed is None else failed.detail[:MAX_ANSWER_CHARACTERS]
     if outcome.status is BatchStatus.REJECTED:
