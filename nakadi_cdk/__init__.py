@@ -7,8 +7,22 @@ broker = NakadiBroker(stack, "Broker", context=context)
 NakadiAnalytics(stack, "Analytics", broker=broker)
 """
 
-from nakadi_cdk.broker import NakadiAnalytics, NakadiBroker, NakadiData
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from nakadi_cdk.context import BadContext, Context
-from nakadi_cdk.network import Network
+
+if TYPE_CHECKING:
+    from nakadi_cdk.broker import NakadiAnalytics, NakadiBroker, NakadiData
+    from nakadi_cdk.network import Network
 
 __all__ = ["BadContext", "Context", "NakadiAnalytics", "NakadiBroker", "NakadiData", "Network"]
+
+_MODULES = {"NakadiAnalytics": "broker", "NakadiBroker": "broker", "NakadiData": "broker", "Network": "network"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a construct when it is used: the CDK starts node, which settings and permissions need not wait for."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from typing import Any
-
-from constructs import Node
+from typing import TYPE_CHECKING, Any
 
 from nakadi.app.settings import Settings
 from nakadi.model.outcomes import BadSetting
+
+if TYPE_CHECKING:
+    from constructs import Node  # it would start node
 
 
 class BadContext(Exception):

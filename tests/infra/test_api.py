@@ -7,10 +7,12 @@ import pytest
 
 from nakadi.app.authentication import PUBLIC_PATH_PATTERN
 from nakadi.openapi import document, gateway_document, operations
-from nakadi_cdk.api import ANY_METHOD, UnservedOperation, find_backends
 from nakadi_cdk.gateway_responses import GATEWAY_MESSAGE
-from nakadi_cdk.pages import PAGES
+from tests.support.lazy_modules import LazyModule
 from tests.support.templates import text
+
+cdk_api = LazyModule("nakadi_cdk.api")
+pages = LazyModule("nakadi_cdk.pages")
 
 PUBLISHING = "/event-types/{name}/events"
 
@@ -35,9 +37,9 @@ def test_it_is_made_of_our_description(paths):
 
     assert set(paths) == {*described, "/", "/{proxy+}", "/health/{proxy+}", "/health/streams"}
     for path, item in described.items():
-        streamed = "get" in item and find_backends()[item["get"]["operationId"]] == "streaming"
-        page = ["head", "options"] if path in PAGES.values() else []
-        assert set(paths[path]) == {*item, ANY_METHOD, *(["head"] if streamed else page)}
+        streamed = "get" in item and cdk_api.find_backends()[item["get"]["operationId"]] == "streaming"
+        page = ["head", "options"] if path in pages.PAGES.values() else []
+        assert set(paths[path]) == {*item, cdk_api.ANY_METHOD, *(["head"] if streamed else page)}
         assert {method: paths[path][method]["operationId"] for method in item} == {
             method: each["operationId"] for method, each in item.items()
         }
@@ -46,7 +48,7 @@ def test_it_is_made_of_our_description(paths):
 @pytest.mark.parametrize("operation", operations().values(), ids=lambda operation: operation.id)
 def test_an_operation_is_answered_by_who_serves_it(serving, paths, operation):
     """An operation leads to the function that has its route, or to the streams."""
-    found, backend = integration(paths, operation), find_backends()[operation.id]
+    found, backend = integration(paths, operation), cdk_api.find_backends()[operation.id]
     if backend == "streaming":
         assert found["type"] == "http_proxy"
     elif backend == "gateway":
@@ -60,7 +62,7 @@ def test_an_operation_is_answered_by_who_serves_it(serving, paths, operation):
 
 def test_streams_go_through_to_the_service(serving, paths):
     """Streams are passed on as they come, as long as a gateway allows, to the load balancer inside the network."""
-    streams = [each for each in operations().values() if find_backends()[each.id] == "streaming"]
+    streams = [each for each in operations().values() if cdk_api.find_backends()[each.id] == "streaming"]
 
     assert {each.id for each in streams} >= {"stream_events", "stream_subscription_events"}
     for each in streams:
@@ -91,7 +93,9 @@ def test_what_is_not_described_is_answered_all_the_same(paths):
     """Unknown paths, and methods that a path does not have, are Problems of the broker's own."""
     for path, item in paths.items():
         public = PUBLIC_PATH_PATTERN.fullmatch(path) and path != "/ready"
-        assert item[ANY_METHOD]["x-amazon-apigateway-integration"]["type"] == ("mock" if public else "aws_proxy"), path
+        assert item[cdk_api.ANY_METHOD]["x-amazon-apigateway-integration"]["type"] == (
+            "mock" if public else "aws_proxy"
+        ), path
 
 
 def test_public_pages_take_no_function(paths):
@@ -147,7 +151,7 @@ def test_everything_but_the_public_needs_a_token(api):
     for path, item in api["Body"]["paths"].items():
         for each in item.values():
             assert each["security"] == ([] if PUBLIC_PATH_PATTERN.fullmatch(path) else [{"token": []}]), path
-    public = {path for path, item in api["Body"]["paths"].items() if not item[ANY_METHOD]["security"]}
+    public = {path for path, item in api["Body"]["paths"].items() if not item[cdk_api.ANY_METHOD]["security"]}
     assert public == {"/health", "/health/{proxy+}", "/ready", "/docs", "/openapi.json", "/health/streams"}
     scheme = api["Body"]["components"]["securitySchemes"]["token"]
     assert scheme["x-amazon-apigateway-authorizer"]["authorizerResultTtlInSeconds"] == 60
@@ -183,8 +187,8 @@ def test_an_operation_that_no_one_serves_is_noticed():
     """A description that runs ahead of the routes is not deployed."""
     from nakadi_cdk.api import _find_backend  # noqa: PLC0415  # a look inside
 
-    with pytest.raises(UnservedOperation, match="fly_away"):
-        _find_backend("fly_away", find_backends())
+    with pytest.raises(cdk_api.UnservedOperation, match="fly_away"):
+        _find_backend("fly_away", cdk_api.find_backends())
 
 
 @pytest.fixture(scope="session")

@@ -2,14 +2,16 @@
 
 import json
 
-import aws_cdk as cdk
 import pytest
 
 from infra.laptop.api import ANY, INTEGRATION, Api, GatewayRequest
 from infra.laptop.templates import Template
-from nakadi_cdk.console import Console, ConsoleSource
 from nakadi_cdk.context import BadContext
 from tests.infra.conftest import CONSOLE_PAGE, CONSOLE_SCRIPT
+from tests.support.lazy_modules import LazyModule
+
+cdk = LazyModule("aws_cdk")
+console = LazyModule("nakadi_cdk.console")
 
 ADDRESS = "https://id.example"
 
@@ -143,8 +145,8 @@ def test_the_output_leads_to_the_page(large):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (lambda folder: ConsoleSource(folder / "none", {}), "`make console` builds it"),
-        (lambda folder: ConsoleSource(folder, {"client": "me"}), "NAKADI_CONSOLE_SIGN_IN cannot be used"),
+        (lambda folder: console.ConsoleSource(folder / "none", {}), "`make console` builds it"),
+        (lambda folder: console.ConsoleSource(folder, {"client": "me"}), "NAKADI_CONSOLE_SIGN_IN cannot be used"),
     ],
 )
 def test_what_is_missing_stops_the_deployment(tmp_path, source, message):
@@ -152,4 +154,4 @@ def test_what_is_missing_stops_the_deployment(tmp_path, source, message):
     (tmp_path / "index.html").write_text(CONSOLE_PAGE)
     stack = cdk.Stack(cdk.App(analytics_reporting=False), "serving")
     with pytest.raises(BadContext, match=message):
-        Console(stack, "Console", source=source(tmp_path), path_prefix="")
+        console.Console(stack, "Console", source=source(tmp_path), path_prefix="")

@@ -3,31 +3,32 @@
 import json
 from datetime import UTC, datetime
 
-import aws_cdk as cdk
 import pytest
-from aws_cdk import aws_logs as logs
-from aws_cdk.assertions import Template
 
-from infra.stack import DataStack
 from nakadi.engines.kinesis import fan_out, opening
 from nakadi.engines.kinesis.fan_out import FanOut, StreamConsumerApi
 from nakadi_cdk.context import Context
-from nakadi_cdk.data import Data
-from nakadi_cdk.functions import reserve_concurrency
 from nakadi_cdk.needs import NEEDS
-from nakadi_cdk.network import ENDPOINTS, existing_network
-from nakadi_cdk.permissions import PERMISSIONS
-from nakadi_cdk.streaming import ServiceSize, Streaming
 from nakadi_jobs import compaction
 from nakadi_jobs.session import catalog_settings_for
 from tests.infra.conftest import CONTEXT, LARGE, NOT_LOOKED_AT
 from tests.support.kinesis_local import CREDENTIALS
 from tests.support.kinesis_pushed import start_pushing_kinesis
+from tests.support.lazy_modules import LazyModule
 from tests.support.templates import REGION, Deployment, as_list, text
+
+cdk = LazyModule("aws_cdk")
+assertions = LazyModule("aws_cdk.assertions")
+logs = LazyModule("aws_cdk.aws_logs")
+stacks = LazyModule("infra.stack")
+data_constructs = LazyModule("nakadi_cdk.data")
+functions = LazyModule("nakadi_cdk.functions")
+network = LazyModule("nakadi_cdk.network")
+permissions = LazyModule("nakadi_cdk.permissions")
+streaming_constructs = LazyModule("nakadi_cdk.streaming")
 
 ECR = "123456789012.dkr.ecr.eu-central-1.amazonaws.com/nakadi/streaming"
 CONSUMERS = "arn:aws:kinesis:eu-central-1:123456789012:stream/nakadi-test*/consumer/nakadi-test-*"
-SIZE = ServiceSize(cpu=256, memory=512, min_tasks=2, max_tasks=4, streams_per_task=500)
 
 
 @pytest.fixture
@@ -41,8 +42,10 @@ def all_of(template, kind):
 
 def test_streams_can_grow_by_themselves(app):
     """On-demand streams have no number of shards."""
-    stack = DataStack(app, "data", context=Context(stream_mode="on-demand", dedicated_streams="orders=4"))
-    streams = [each["Properties"] for each in all_of(Template.from_stack(stack).to_json(), "AWS::Kinesis::Stream")]
+    stack = stacks.DataStack(app, "data", context=Context(stream_mode="on-demand", dedicated_streams="orders=4"))
+    streams = [
+        each["Properties"] for each in all_of(assertions.Template.from_stack(stack).to_json(), "AWS::Kinesis::Stream")
+    ]
 
     assert sorted(each["Name"] for each in streams) == ["nakadi-dev", "nakadi-dev-orders"]
     assert [each["StreamModeDetails"] for each in streams] == [{"StreamMode": "ON_DEMAND"}] * 2
@@ -51,8 +54,8 @@ def test_streams_can_grow_by_themselves(app):
 
 def test_a_trial_can_be_removed_without_a_trace(app):
     """Who says so gets tables, streams and buckets that go with their stack, and a stack that can be deleted."""
-    stack = DataStack(app, "data", context=Context(keep_data=False))
-    template = Template.from_stack(stack).to_json()
+    stack = stacks.DataStack(app, "data", context=Context(keep_data=False))
+    template = assertions.Template.from_stack(stack).to_json()
     kept = [
         each
         for kind in ("AWS::DynamoDB::Table", "AWS::Kinesis::Stream", "AWS::S3::Bucket")
@@ -66,7 +69,7 @@ def test_a_trial_can_be_removed_without_a_trace(app):
 
 def streaming(app, image="", **options):
     stack = cdk.Stack(app, "serving")
-    data = Data(
+    data = data_constructs.Data(
         stack,
         "Data",
         prefix="nakadi-dev",
@@ -74,18 +77,18 @@ def streaming(app, image="", **options):
         shards={"nakadi-dev": 1},
         stream_retention=cdk.Duration.hours(24),
     )
-    Streaming(
+    streaming_constructs.Streaming(
         stack,
         "Streaming",
         data=data,
         environment={},
         path_prefix="/api",
-        size=SIZE,
+        size=streaming_constructs.ServiceSize(cpu=256, memory=512, min_tasks=2, max_tasks=4, streams_per_task=500),
         log_retention=logs.RetentionDays.ONE_DAY,
         image=image,
         **{name: choose(stack) if callable(choose) else choose for name, choose in options.items()},
     )
-    return Template.from_stack(stack).to_json()
+    return assertions.Template.from_stack(stack).to_json()
 
 
 def image_of(template):
@@ -127,7 +130,7 @@ def test_an_image_can_be_of_another_registry(app):
 )
 def test_publishing_cannot_take_every_function(concurrency, shards, kept):
     """Of what the account may run at once, the authorizer and the indexer have their part, and all others some."""
-    assert reserve_concurrency(concurrency, shards) == kept
+    assert functions.reserve_concurrency(concurrency, shards) == kept
     assert not concurrency or sum(kept.values()) <= concurrency - 50
 
 
@@ -136,7 +139,7 @@ SUBNETS = {"subnet-1": "eu-central-1a", "subnet-2": "eu-central-1b"}
 
 def test_streams_can_be_served_in_a_network_that_exists(app):
     """Nothing of a network is made, and tasks, balancer and link are in its private subnets without an address."""
-    template = streaming(app, network=lambda stack: existing_network(stack, "vpc-0a1b", SUBNETS))
+    template = streaming(app, network=lambda stack: network.existing_network(stack, "vpc-0a1b", SUBNETS))
     [service] = all_of(template, "AWS::ECS::Service")
     [balancer] = all_of(template, "AWS::ElasticLoadBalancingV2::LoadBalancer")
     [link] = all_of(template, "AWS::ApiGatewayV2::VpcLink")
@@ -165,7 +168,9 @@ def test_streams_can_be_served_without_a_way_to_the_internet(app):
         "s3",
     ]
     ways_in = [each["Properties"] for each in all_of(template, "AWS::EC2::SecurityGroupIngress")]
-    assert sum(each["FromPort"] == 443 and "SourceSecurityGroupId" in each for each in ways_in) == len(ENDPOINTS)
+    assert sum(each["FromPort"] == 443 and "SourceSecurityGroupId" in each for each in ways_in) == len(
+        network.ENDPOINTS
+    )
 
 
 @pytest.mark.parametrize("private", [False, True])
@@ -411,7 +416,7 @@ def test_what_people_stored_can_be_encrypted_with_a_key_of_theirs(chosen):
                 assert ways == [f"{service}.eu-central-1.amazonaws.com" for service in ("dynamodb", "kinesis", "s3")]
     assert all(touches == bool(keyed) for touches, keyed in uses.values()), uses
     # The authorizer touches nothing, and the job that follows the log is only made where it is chosen.
-    assert sum(keyed for _, keyed in uses.values()) >= len(set(PERMISSIONS) - {"authorizer", "follow"})
+    assert sum(keyed for _, keyed in uses.values()) >= len(set(permissions.PERMISSIONS) - {"authorizer", "follow"})
 
 
 def test_new_versions_of_functions_are_tried_first(large, serving):

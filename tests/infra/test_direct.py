@@ -9,10 +9,12 @@ import pytest
 from nakadi.app.broker import open_broker
 from nakadi.app.routes import DIRECT_AREAS, STREAMING_AREAS, make_routes
 from nakadi.app.settings import Settings
-from nakadi_cdk.direct import PATHS
-from nakadi_cdk.permissions import PERMISSIONS
 from tests.infra.conftest import LARGE
+from tests.support.lazy_modules import LazyModule
 from tests.support.templates import text
+
+direct = LazyModule("nakadi_cdk.direct")
+permissions = LazyModule("nakadi_cdk.permissions")
 
 BALANCER = "AWS::ElasticLoadBalancingV2::LoadBalancer"
 LISTENER = "AWS::ElasticLoadBalancingV2::Listener"
@@ -59,7 +61,7 @@ def test_only_events_and_commits_are_let_through(large, public):
         *("fixed-response", "404"),
         404,
     )
-    assert condition["PathPatternConfig"]["Values"] == list(PATHS)
+    assert condition["PathPatternConfig"]["Values"] == list(direct.PATHS)
     assert action["Type"] == "forward"
 
 
@@ -67,7 +69,7 @@ def test_what_is_let_through_is_served():
     """Publishing, streams and commits are reached by those paths, of what tasks serve; settings and types are not."""
     with closing(open_broker(Settings())) as broker:
         routes = make_routes(broker, *STREAMING_AREAS, *DIRECT_AREAS, "monitoring")
-    reached = {route.operation for route in routes if any(fnmatchcase(route.template, path) for path in PATHS)}
+    reached = {route.operation for route in routes if any(fnmatchcase(route.template, path) for path in direct.PATHS)}
 
     assert reached >= {
         *("publish_events", "stream_events", "stream_subscription_events"),
@@ -108,9 +110,9 @@ def test_tasks_serve_it_and_check_tokens_themselves(large):
 
 def test_tasks_may_do_what_functions_may_that_serve_the_same():
     """Publishing and subscriptions ask nothing of AWS that the role of the tasks has not."""
-    task = PERMISSIONS["streaming"]
+    task = permissions.PERMISSIONS["streaming"]
     for function in ("publish", "subscriptions"):
-        role = PERMISSIONS[function]
+        role = permissions.PERMISSIONS[function]
         assert all(set(actions) <= set(task.tables[table]) for table, actions in role.tables.items())
         assert set(role.stream) <= set(task.stream)
         assert set(role.archive) <= set(task.archive)

@@ -9,10 +9,12 @@ from nakadi.app import routes
 from nakadi.app.broker import open_broker
 from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
-from nakadi_cdk.functions import NAMESPACE_VARIABLE
 from nakadi_cdk.needs import NEEDS
 from nakadi_cdk.settings import DIRECT_SETTINGS, STREAMING_SETTINGS
+from tests.support.lazy_modules import LazyModule
 from tests.support.templates import text
+
+functions = LazyModule("nakadi_cdk.functions")
 
 
 def test_there_is_a_function_for_each_folder(serving):
@@ -25,7 +27,7 @@ def test_a_function_gets_what_it_reads(serving, name):
     """Its environment has a variable for every setting that it reads, with a value that it understands."""
     environment = serving.environment(name)
 
-    assert set(environment) == {*NEEDS[name].variables, NAMESPACE_VARIABLE}
+    assert set(environment) == {*NEEDS[name].variables, functions.NAMESPACE_VARIABLE}
     Settings.from_env(environment)
 
 

@@ -3,22 +3,25 @@
 import json
 from datetime import timedelta
 
-import aws_cdk as cdk
 import pytest
-from aws_cdk.assertions import Template
 
 from infra.cost.load import Deployment as Counted
 from infra.cost.standing import standing
-from infra.stack import DataStack
 from nakadi.app.settings import Settings
 from nakadi_cdk.context import Context
-from nakadi_cdk.functions import NAMESPACE_VARIABLE
 from nakadi_cdk.needs import NEEDS, find_needs
 from tests.infra.conftest import NOT_LOOKED_AT
 from tests.infra.test_context import MSK
 from tests.infra.test_observability import ALARMS, OF_A_STREAM, OF_BROKERS
+from tests.support.lazy_modules import LazyModule
 from tests.support.msk import MANAGE, READ, REMOVE, WRITE
 from tests.support.templates import REGION, as_list, text
+
+cdk = LazyModule("aws_cdk")
+assertions = LazyModule("aws_cdk.assertions")
+review = LazyModule("infra.review")
+stacks = LazyModule("infra.stack")
+functions = LazyModule("nakadi_cdk.functions")
 
 OUTSIDE = {"authorizer"}
 """What needs no events."""
@@ -57,10 +60,7 @@ def test_no_reason_is_left_over(msk):
     [report] = [each for each in written["pluginReports"] if each["pluginName"] == "AwsSolutions"]
     used = {each["reason"] for each in report["suppressedViolations"]}
 
-    from infra.review import MSK as OF_DATA  # noqa: PLC0415  # it starts node
-    from infra.review import TOPICS  # noqa: PLC0415  # as above
-
-    assert {each.reason for each in (*OF_DATA, *TOPICS)} <= used
+    assert {each.reason for each in (*review.MSK, *review.TOPICS)} <= used
 
 
 def test_there_is_no_stream(msk):
@@ -117,7 +117,7 @@ def test_a_function_gets_what_it_reads(msk, name):
     environment = msk.serving.environment(name)
     settings = Settings.from_env(environment)
 
-    assert set(environment) == {*find_needs(name, on_kafka=True).variables, NAMESPACE_VARIABLE}
+    assert set(environment) == {*find_needs(name, on_kafka=True).variables, functions.NAMESPACE_VARIABLE}
     if name not in OUTSIDE:
         assert settings.event_log.startswith("kafka://")
         assert settings.event_log.endswith(f"?iam={REGION}&prefix=nakadi-test.")
@@ -177,8 +177,10 @@ def test_alarms_are_those_of_a_log_without_streams(msk):
 
 
 def data_stack(**choices):
-    stack = DataStack(cdk.App(analytics_reporting=False), "data", context=Context(storage="msk", **ZONES, **choices))
-    return Template.from_stack(stack)
+    stack = stacks.DataStack(
+        cdk.App(analytics_reporting=False), "data", context=Context(storage="msk", **ZONES, **choices)
+    )
+    return assertions.Template.from_stack(stack)
 
 
 @pytest.mark.parametrize(("kind", "instance"), [("express", "express.m7g.large"), ("provisioned", "kafka.m7g.large")])

@@ -6,8 +6,10 @@ import pytest
 
 from nakadi.app.settings import Settings
 from nakadi_cdk.settings import LONGEST_SILENCE_SECONDS, LONGEST_STREAM_SECONDS
-from nakadi_cdk.streaming import ECR_IMAGE
+from tests.support.lazy_modules import LazyModule
 from tests.support.templates import as_list, text
+
+streaming = LazyModule("nakadi_cdk.streaming")
 
 # What the gateway allows a streamed response: so long in all, and so long without a byte.
 GATEWAY_SECONDS, GATEWAY_SILENCE_SECONDS = 900, 300
@@ -154,7 +156,7 @@ def test_it_reports_its_streams_under_the_name_that_is_looked_at(serving, option
 )
 def test_an_image_of_ecr_is_known_by_its_name(image, tag):
     """Tasks get leave to fetch an image of a repository in ECR, by tag or by digest."""
-    found = ECR_IMAGE.fullmatch(image)
+    found = streaming.ECR_IMAGE.fullmatch(image)
 
     assert (found["account"], found["region"], found["tag"]) == ("123456789012", "eu-central-1", tag)
 

@@ -28,8 +28,7 @@ OWN_ADDRESS = os.environ.get("KAFKA", "")
 
 ALL = OTHERS_WANTED or bool(OWN_ADDRESS)
 
-MISSING = "" if OWN_ADDRESS else kafka_local.missing_requirement()
-"""What it is that Kafka cannot be started without."""
+missing_requirement = cache(kafka_local.missing_requirement)
 
 NOT_IN_EVERY_RUN = pytest.mark.skipif(not ALL, reason="`make test-engines` runs all that is tested on Kafka")
 
@@ -70,9 +69,11 @@ def url() -> str:
 
 def servers() -> str:
     """The test is skipped where there is no Kafka, unless it was asked for."""
-    if MISSING and not ALL:
-        pytest.skip(f"no Kafka: {MISSING}")
-    return OWN_ADDRESS or _start_server()
+    if OWN_ADDRESS:
+        return OWN_ADDRESS
+    if (missing := missing_requirement()) and not ALL:
+        pytest.skip(f"no Kafka: {missing}")
+    return _start_server()
 
 
 @cache

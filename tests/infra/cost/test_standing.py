@@ -5,8 +5,10 @@ import pytest
 from infra.cost.load import Deployment as Counted
 from infra.cost.standing import standing
 from nakadi_cdk.context import Context
-from nakadi_cdk.network import ENDPOINTS
 from tests.infra.conftest import CONTEXT
+from tests.support.lazy_modules import LazyModule
+
+network = LazyModule("nakadi_cdk.network")
 
 ZONES = 2
 
@@ -62,7 +64,7 @@ def test_a_private_network_is_counted_with_its_endpoints():
     """Tasks have no addresses there, and reach AWS by an endpoint for each service and zone."""
     counted = standing(Counted(private_network=True))
 
-    assert (counted.addresses, counted.endpoints) == (0, ZONES * len(ENDPOINTS))
+    assert (counted.addresses, counted.endpoints) == (0, ZONES * len(network.ENDPOINTS))
 
 
 def test_metrics_of_methods_are_reported_only_when_asked_for(serving):
