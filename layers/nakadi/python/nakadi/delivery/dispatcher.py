@@ -17,10 +17,9 @@ from typing import TypeVar
 from uuid import uuid4
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from nakadi.delivery.answers import Answer
-from nakadi.delivery.courier import Courier, CourierParts
+from nakadi.delivery.courier import Courier, CourierParts, ReportDigest
 from nakadi.delivery.senders import Attempt, Sender
 from nakadi.delivery.sinks import SinkRepository
 from nakadi.model.outcomes import TryLater
@@ -73,7 +72,7 @@ class Dispatcher:
         self._report_interval_seconds = report_interval_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._couriers: dict[str, tuple[Courier, asyncio.Task[None]]] = {}
-        self._reported: dict[str, DeliveryReport] = {}
+        self._reported: dict[str, ReportDigest] = {}
         self._process_id = ""
         self._senders: dict[SinkType, Sender] = {}
 
@@ -193,29 +192,24 @@ class Dispatcher:
     # Reporting
 
     async def _write_reports(self, known: Collection[str]) -> None:
-        due = {}
+        due: dict[str, DeliveryReport] = {}
+        digests: dict[str, ReportDigest] = {}
         for name, (courier, task) in self._couriers.items():
             if name not in known:
                 continue  # it is gone, and its report with it
-            report, before = courier.report(self._process_id), self._reported.get(name)
-            if before is None or task.done() or self._is_worth_reporting(before, report):
-                due[name] = report
+            digest, before = courier.digest(), self._reported.get(name)
+            if before is None or task.done() or self._is_worth_reporting(before, digest):
+                due[name] = courier.report(self._process_id)
+                digests[name] = digest
         names = list(due)
         for start in range(0, len(names), MAX_REPORTS_PER_WRITE):
             part = [(name, due[name]) for name in names[start : start + MAX_REPORTS_PER_WRITE]]
             await self._run_in_thread(self._repository.write_reports, part)
-        self._reported = {name: each for name, each in {**self._reported, **due}.items() if name in self._couriers}
+        self._reported = {name: each for name, each in {**self._reported, **digests}.items() if name in self._couriers}
 
-    def _is_worth_reporting(self, before: DeliveryReport, report: DeliveryReport) -> bool:
+    def _is_worth_reporting(self, before: ReportDigest, digest: ReportDigest) -> bool:
         """At once whether it works or not has changed, and after a while for anything else."""
-        if before.problem != report.problem or (before.last_success_at is None) != (report.last_success_at is None):
+        if before.condition != digest.condition:
             return True
-        if _is_failing(before) != _is_failing(report):
-            return True
-        changed = replace(report, updated_at=before.updated_at) != before
-        return changed and (report.updated_at - before.updated_at).total_seconds() >= self._report_interval_seconds
-
-
-def _is_failing(report: DeliveryReport) -> bool:
-    failure, success = report.last_failure, report.last_success_at
-    return failure is not None and (success is None or failure.at > success)
+        waited = (digest.at - before.at).total_seconds()
+        return before.figures != digest.figures and waited >= self._report_interval_seconds
