@@ -294,6 +294,27 @@ def test_owners_find_what_changed(api, switched_on):
     assert "changed_reads" not in shown(api, subscription)
 
 
+def test_who_declares_again_has_seen_what_changed(api):
+    """Only a declaration clears what changed, also one of the same members. (D10)"""
+    event_type = create_event_type(api, schema=ORDER, compatibility_mode="none")
+    subscription = create_subscription(api, event_type["name"], reads=["customer.id"])
+    assert submit(api, event_type, FRACTIONAL_ID).status_code == 200
+    assert change(api, subscription, labels={"a": "b"}).status_code == 204
+    assert [each["change"] for each in shown(api, subscription)["changed_reads"]] == ["retyped"]
+    assert change(api, subscription, reads=["customer.id"]).status_code == 204
+    assert "changed_reads" not in shown(api, subscription)
+
+
+def test_force_lifts_the_mode_for_data_change_events(api):
+    """Their paths begin with the envelope, and those of the schema do not. (D7)"""
+    event_type = create_event_type(
+        api, a_definition(category="data", enrichment_strategies=["metadata_enrichment"], schema=ORDER)
+    )
+    subscription = create_subscription(api, event_type["name"], reads=["data.order_number"])
+    assert submit(api, event_type, without("order_number")).status_code == 422
+    assert submit(api, event_type, without("order_number"), force=subscription["id"]).status_code == 200
+
+
 # The projection
 
 

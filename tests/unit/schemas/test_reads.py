@@ -91,6 +91,7 @@ def before(**a):
         (before(), before(type=["object", "null"]), "a.b", "a", "retyped"),
         (before(), before(required=[]), "a.b", "a.b", "optional"),
         (before(), before() | {"required": []}, "a.b", "a", "optional"),
+        (an_object(["a"], a=TEXT), an_object(a=TEXT) | {"anyOf": [{"required": ["a"]}, {}]}, "a", "a", "optional"),
         (an_object(a={"enum": [1, 2]}), an_object(a={"enum": [1, "x"]}), "a", "a", "retyped"),
         (an_object(a=INTEGER), an_object(a={"anyOf": [INTEGER, TEXT]}), "a", "a", "retyped"),
         (an_object(a={"type": "array", "items": TEXT}), an_object(a={"type": "array"}), "a", "a", "retyped"),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from msgspec import Struct
@@ -132,7 +133,7 @@ class SchemaReaders(Struct, frozen=True):
         )
 
 
-class _Review(Struct, frozen=True):
+class _Review(Struct, frozen=True, dict=True):
     """Who would miss something after a change from `old` to `new`. `unnamed` are those of them that the request does
     not name; `unasked` are those that declare nothing, and that it does not name either.
     """
@@ -145,12 +146,22 @@ class _Review(Struct, frozen=True):
 
     def is_forced(self, change: SchemaChange) -> bool:
         """Whether the mode does not count, because everybody who may read the changed members is named."""
-        if self.old is None or self.new is None or not self.affected or self.unnamed or self.unasked:
+        if self.old is None or not self.affected or self.unnamed or self.unasked:
             return False
-        lost = lost_members(change, parse_strict(self.old.schema.text), parse_strict(self.new.schema.text))
         around = ("data",) if self.old.category is Category.DATA else ()
-        missed = {each.member for reader in self.affected for each in reader.changes}
-        return bool(lost) and all(read_path_text((*around, *path)) in missed for path in lost)
+        lost = lost_members(change, *self._schemas)
+        return bool(lost) and all(read_path_text((*around, *path)) in self._missed_members for path in lost)
+
+    @cached_property
+    def _schemas(self) -> tuple[Any, Any]:
+        """As they were submitted, before and after the change."""
+        assert self.old is not None
+        assert self.new is not None
+        return parse_strict(self.old.schema.text), parse_strict(self.new.schema.text)
+
+    @cached_property
+    def _missed_members(self) -> frozenset[str]:
+        return frozenset(each.member for reader in self.affected for each in reader.changes)
 
 
 def _affected_readers(readers: Sequence[Reader], old: EventType, new: EventType) -> tuple[AffectedReader, ...]:
