@@ -39,8 +39,9 @@ MEMBER_READ_RULE = "MEMBER_READ"
 MAX_NAMED_SUBSCRIPTIONS = 20
 """How many the text of a Problem names; its `readers` have all of them."""
 
-MAX_STEPS_OF_REVIEW = 2_000_000
-"""For all readers together: seconds. Those for whom none are left count as affected, for they may be."""
+MAX_STEPS_OF_REVIEW = 200_000
+"""For all readers together; they take up to two seconds. Readers for whom none are left count as affected: they may be.
+"""
 
 Force = frozenset[str]
 """The ids of subscriptions from which something may be taken."""
