@@ -107,13 +107,14 @@ def test_a_type_that_changed_is_contested():
 
 
 def test_the_metadata_of_a_business_event():
-    """Metadata has the columns that publishers may fill, and those that the broker stamps."""
+    """Metadata has the columns that publishers may fill, and those that the broker stamps. (E7)"""
     columns = derive_columns(an_event_type(category=Category.BUSINESS), [{"properties": {"a": {"type": "string"}}}])
 
     metadata = next(field.kind for field in columns.fields if field.name == "metadata")
     names = {field.name for field in metadata.fields}
 
     assert {"eid", "occurred_at", "partition_compaction_key", "published_by", "received_at", "version"} <= names
+    assert {field.name for field in metadata.fields if field.kind == Texts()} == {"span_ctx", "cloudevent"}
     assert [field.name for field in columns.fields if field.name != "metadata"] == ["a"]
 
 

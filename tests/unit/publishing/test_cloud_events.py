@@ -1,13 +1,18 @@
 """CloudEvents become the events of a batch."""
 
 import json
+from base64 import b64decode
 from datetime import UTC, datetime
+from uuid import UUID
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
 
-from nakadi.model.outcomes import Invalid, Malformed, TooLarge
+from nakadi.model.outcomes import Invalid, Malformed, Outcome, TooLarge
 from nakadi.publishing.batch import BatchLimits
 from nakadi.publishing.cloud_events import MAX_ATTRIBUTE_CHARACTERS, MAX_ATTRIBUTES, CloudEventReader, Publication
+from tests.support.everything import choose_count
 
 EID = "105a76d8-db49-4144-ace7-e683e8f4ba46"
 NOW = datetime(2026, 11, 21, 12, 0, 0, 42_000, tzinfo=UTC)
@@ -156,6 +161,44 @@ def test_long_batches_are_read_as_well():
     sent = read(*events)
     assert sent.ids == [str(number) for number in range(3000)]
     assert [each["metadata"]["cloudevent"]["id"] for each in json.loads(sent.body)] == sent.ids
+
+
+# Any input
+
+NAMES = some.sampled_from(
+    ["specversion", "id", "source", "type", "time", "subject", "data", "data_base64", "traceparent", "partition", "a"]
+)
+TEXTS = (
+    some.sampled_from(["1.0", EID, "/shop", "2026-11-21T12:00:00Z", "e30=", "metadata", "ä\u2028", ""]) | some.text()
+)
+VALUES = some.recursive(
+    some.none() | some.booleans() | some.integers() | some.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: (
+        some.lists(inner, max_size=3)
+        | some.dictionaries(some.sampled_from(["metadata", "span_ctx", "eid", "n"]) | TEXTS, inner, max_size=3)
+    ),
+)
+
+
+@settings(max_examples=choose_count(60, 3000), deadline=None)
+@given(
+    events=some.lists(some.dictionaries(NAMES | TEXTS, VALUES, max_size=5), max_size=3),
+    is_compacted=some.booleans(),
+    complete=some.booleans(),
+)
+def test_whatever_comes_makes_a_batch_or_an_outcome(events, is_compacted, complete):
+    """A batch has an event for each CloudEvent, and every other member of its data. (E2, E9)"""
+    sent = [a_cloud_event() | event if complete else event for event in events]
+    try:
+        publication = read(*sent, is_compacted=is_compacted)
+    except Outcome:
+        return
+    made = json.loads(publication.body)
+    assert len(made) == len(publication.ids) == len(sent)
+    for event, cloud_event in zip(made, sent, strict=True):
+        data = cloud_event.get("data") or json.loads(b64decode(cloud_event.get("data_base64") or "e30="))
+        assert {**event, "metadata": None} == {**data, "metadata": None}
+        assert UUID(event["metadata"]["eid"])
 
 
 # Bad input
