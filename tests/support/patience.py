@@ -19,9 +19,12 @@ PATIENCE = 60.0
 def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
     """Wait until something is so; for what happens elsewhere without a notification."""
     end = time.monotonic() + seconds
+    used = time.thread_time()
     while not condition():
         assert time.monotonic() < end, "it is still not so"
-        time.sleep(0.005)
+        # A look that is much work is not repeated at once: it would take the processor from what is waited for.
+        time.sleep(max(0.005, 3 * (time.thread_time() - used)))
+        used = time.thread_time()
 
 
 async def wait_on_loop(condition: Callable[[], object]) -> None:
