@@ -123,6 +123,13 @@ def test_what_is_in_no_schema_is_refused(api, event_type, declared, line):
     assert answer.json()["items"] == []
 
 
+def test_many_unknown_paths_are_refused_at_once(api):
+    """Only some of them are named, and nearest members are looked for among short ones. (D3)"""
+    event_type = create_event_type(api, schema={"properties": {f"{n}" + "m" * 90: {} for n in range(300)}})
+    declared = [f"{n}" + "x" * 90 for n in range(199)] + ["m" * 1000]
+    assert len(violations(api.post("/subscriptions", json=a_request(event_type["name"], reads=declared)))) == 10
+
+
 def test_a_path_is_in_the_schema_of_one_of_the_event_types(api, event_type):
     """Each event type may have its own members, and all have metadata. (D3)"""
     other = create_event_type(api, a_business_definition(schema={"properties": {"reason": {"type": "string"}}}))

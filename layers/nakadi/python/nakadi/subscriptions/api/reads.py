@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
+from itertools import islice
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
@@ -17,6 +18,11 @@ from nakadi.model.reads import ReadChange, Reader
 from nakadi.model.subscription import Subscription, SubscriptionDraft
 from nakadi.schemas.read_paths import read_path_text
 from nakadi.schemas.reads import find_read_changes, unknown_paths
+
+MAX_NAMED_PATHS = 10
+"""How many paths that are in no schema a Problem names."""
+
+MAX_COMPARED_CHARACTERS, MAX_COMPARED_MEMBERS = 100, 1_000
 
 NO_READS_MESSAGE = "needs `reads`, which say what is to be sent"
 
@@ -55,18 +61,23 @@ def _check_declared(paths: Sequence[str], event_types: Sequence[EventType]) -> N
         if missing:
             missing &= set(unknown_paths(schema_that_readers_see(event_type), sorted(missing)))
     if missing:
-        known = [read_path_text(path) for each in event_types for path in members_of(each)]
-        raise Violations(
-            tuple(
-                Violation(f"reads[{index}]", f"`{path}` is in no schema of the event types{_nearest(path, known)}")
-                for index, path in enumerate(paths)
-                if path in missing
-            )
+        known = _known_members(event_types)
+        violations = (
+            Violation(f"reads[{index}]", f"`{path}` is in no schema of the event types{_nearest(path, known)}")
+            for index, path in enumerate(paths)
+            if path in missing
         )
+        raise Violations(tuple(islice(violations, MAX_NAMED_PATHS)))
+
+
+def _known_members(event_types: Sequence[EventType]) -> list[str]:
+    """The members that a misspelled path may mean; to compare long texts would take too long."""
+    members = (read_path_text(path) for each in event_types for path in members_of(each))
+    return list(islice((each for each in members if len(each) <= MAX_COMPARED_CHARACTERS), MAX_COMPARED_MEMBERS))
 
 
 def _nearest(path: str, known: Sequence[str]) -> str:
-    found = get_close_matches(path, known, n=1)
+    found = get_close_matches(path, known, n=1) if len(path) <= MAX_COMPARED_CHARACTERS else ()
     return f"; the nearest is `{found[0]}`" if found else ""
 
 
