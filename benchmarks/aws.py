@@ -36,7 +36,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.aws_service import Service, services
+from benchmarks.aws_service import AwsMeter, services
 from tests.support.tokens import Issuer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -138,7 +138,9 @@ def medians(rows: list[list[list[float]]]) -> dict[str, float]:
 # Imports
 
 
-def imports(service: Service, environment: Mapping[str, str], issuer: Issuer, runs: int, python: str) -> dict[str, Any]:
+def imports(
+    service: AwsMeter, environment: Mapping[str, str], issuer: Issuer, runs: int, python: str
+) -> dict[str, Any]:
     programs = {name: program_of(name, service.url, issuer) for name in (FLOOR, *EVENTS)}
     calls: dict[str, dict[str, int]] = {}
     for name, program in programs.items():
@@ -179,7 +181,7 @@ def import_line(name: str, figures: Mapping[str, Any], floor: Mapping[str, Any])
 # Publishing
 
 
-def publish(service: Service, environment: Mapping[str, str], folder: Path, times: int) -> dict[str, Any]:
+def publish(service: AwsMeter, environment: Mapping[str, str], folder: Path, times: int) -> dict[str, Any]:
     bodies = folder / "bodies.json"
     bodies.write_text(json.dumps([an_event() for _ in range(max(BATCHES))]))
     program = PUBLISHING.format(
@@ -208,7 +210,7 @@ def publish(service: Service, environment: Mapping[str, str], folder: Path, time
     return figures
 
 
-def per_request(service: Service, requests: int, printed: str) -> dict[str, float]:
+def per_request(service: AwsMeter, requests: int, printed: str) -> dict[str, float]:
     table_calls = {name: count for name, count in service.calls.items() if name not in {"PutRecords", "ListShards"}}
     return {
         "requests": requests,
@@ -242,7 +244,7 @@ def random_uuid() -> str:
 # Streams
 
 
-def streams(service: Service, environment: Mapping[str, str], seconds: float) -> dict[str, Any]:
+def streams(service: AwsMeter, environment: Mapping[str, str], seconds: float) -> dict[str, Any]:
     subscriptions = prepare_subscriptions(environment, max(STREAMS))
     figures: dict[str, Any] = {}
     for kind, path in (("low-level", low_level), ("subscription", subscription_targets(subscriptions))):
@@ -254,7 +256,7 @@ def streams(service: Service, environment: Mapping[str, str], seconds: float) ->
     return figures
 
 
-def watch_idle_streams(service: Service, kind: str, count: int, seconds: float) -> dict[str, float]:
+def watch_idle_streams(service: AwsMeter, kind: str, count: int, seconds: float) -> dict[str, float]:
     """Count the calls of idle streams, after a pause in which all of them have started."""
     time.sleep(5)
     service.forget()
@@ -404,7 +406,7 @@ def main() -> None:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
 
 
-def environment_of(folder: Path, service: Service, issuer: Issuer) -> dict[str, str]:
+def environment_of(folder: Path, service: AwsMeter, issuer: Issuer) -> dict[str, str]:
     tokens = {f"NAKADI_{name.upper()}": value for name, value in issuer.settings.items() if name.startswith("auth_")}
     return {
         "PATH": os.environ["PATH"],

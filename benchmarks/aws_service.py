@@ -22,7 +22,7 @@ SCOPE = re.compile(r"Credential=[^/]+/[0-9]+/[^/]+/([^/]+)/")
 READ_UNIT, WRITE_UNIT = 4096, 1024
 
 
-class Service:
+class AwsMeter:
     """Counts `calls` by operation; `reads` and `writes` are DynamoDB's capacity units."""
 
     def __init__(self, url: str, stream: str) -> None:
@@ -60,7 +60,7 @@ class Service:
 
 
 @contextmanager
-def services() -> Iterator[Service]:
+def services() -> Iterator[AwsMeter]:
     class Answering(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -94,7 +94,7 @@ def services() -> Iterator[Service]:
         stream = create_stream(session().create_client("kinesis", REGION), shards=1)
         constraint = {"LocationConstraint": REGION}
         session().create_client("s3", REGION).create_bucket(Bucket=BUCKET, CreateBucketConfiguration=constraint)
-        service = Service(f"http://127.0.0.1:{server.server_address[1]}", stream)
+        service = AwsMeter(f"http://127.0.0.1:{server.server_address[1]}", stream)
         Thread(target=server.serve_forever, daemon=True).start()
         try:
             yield service
@@ -106,9 +106,9 @@ def read_units(operation: str, asked: Mapping[str, Any], answered: Mapping[str, 
     """Strongly consistent reads count one unit, others half; a missing item counts one."""
     match operation:
         case "GetItem":
-            return _units(size_of(answered.get("Item", {})), READ_UNIT) * _consistent(asked)
+            return _units(size_of(answered.get("Item", {})), READ_UNIT) * _read_unit_factor(asked)
         case "Query":
-            return _units(sum(map(size_of, answered.get("Items", ()))), READ_UNIT) * _consistent(asked)
+            return _units(sum(map(size_of, answered.get("Items", ()))), READ_UNIT) * _read_unit_factor(asked)
         case "BatchGetItem":
             found = [size_of(item) for items in answered.get("Responses", {}).values() for item in items]
             keys = sum(len(table["Keys"]) for table in asked["RequestItems"].values())
@@ -143,5 +143,5 @@ def _units(size: int, unit: int) -> int:
     return max(1, -(-size // unit))
 
 
-def _consistent(asked: Mapping[str, Any]) -> float:
+def _read_unit_factor(asked: Mapping[str, Any]) -> float:
     return 1.0 if asked.get("ConsistentRead") else 0.5

@@ -30,7 +30,7 @@ PACKAGE = Path(__file__).parents[1] / "layers/nakadi/python/nakadi"
 REPEATS = 9
 
 
-class Counted(NamedTuple):
+class CallCounts(NamedTuple):
     calls: int
     functions: int
     files: int
@@ -59,7 +59,7 @@ class CallCounter:
         if self._threads is None or threading.get_ident() in self._threads:
             self._calls.append((threading.current_thread().name, frame.f_code))
 
-    def count(self, walk: Callable[[], object], *, everywhere: bool = False) -> Counted:
+    def count(self, walk: Callable[[], object], *, everywhere: bool = False) -> CallCounts:
         """Count the calls of a walk, in this thread or everywhere."""
         self._calls = []
         self._threads = None if everywhere else frozenset({threading.get_ident()})
@@ -68,7 +68,7 @@ class CallCounter:
         finally:
             self._threads = frozenset()
         functions = {code for _, code in self._calls}
-        return Counted(len(self._calls), len(functions), len({each.co_filename for each in functions}), self._calls)
+        return CallCounts(len(self._calls), len(functions), len({each.co_filename for each in functions}), self._calls)
 
     def close(self) -> None:
         threading.setprofile(None)
@@ -83,7 +83,7 @@ EVENT_TYPE = {
 }
 
 
-def count_walks() -> dict[str, Counted]:
+def count_walks() -> dict[str, CallCounts]:
     """Publish an event, publish one and wait until a subscription's stream has it, and commit its cursor.
 
     Publications and commits are also counted over HTTP.
@@ -176,7 +176,7 @@ class CountedStream:
         send_over(connection, head, content)
 
 
-def _consuming_walks(counter: CallCounter, broker: CountedBroker) -> dict[str, Counted]:
+def _consuming_walks(counter: CallCounter, broker: CountedBroker) -> dict[str, CallCounts]:
     from nakadi.local.serving import ServerThread  # noqa: PLC0415
 
     with ServerThread(broker.application) as serving, closing(CountedStream(broker, serving.url)) as stream:
@@ -200,7 +200,7 @@ def _consuming_walks(counter: CallCounter, broker: CountedBroker) -> dict[str, C
     }
 
 
-def _publishing_over_http(counter: CallCounter, broker: CountedBroker) -> Counted:
+def _publishing_over_http(counter: CallCounter, broker: CountedBroker) -> CallCounts:
     from nakadi.local.serving import ServerThread  # noqa: PLC0415
 
     with (
@@ -215,13 +215,13 @@ def _publishing_over_http(counter: CallCounter, broker: CountedBroker) -> Counte
         )
 
 
-def _figures_of(counted: Counted) -> tuple[int, int, int]:
+def _figures_of(counted: CallCounts) -> tuple[int, int, int]:
     return counted[:3]
 
 
-def count_least(prepare: Callable[[], None], count: Callable[[], Counted], number: int = 3 * REPEATS) -> Counted:
+def count_least(prepare: Callable[[], None], count: Callable[[], CallCounts], number: int = 3 * REPEATS) -> CallCounts:
     """Return the least of many counts."""
-    counts: list[Counted] = []
+    counts: list[CallCounts] = []
     for _ in range(number):
         prepare()
         counts.append(count())

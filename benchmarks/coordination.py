@@ -122,13 +122,13 @@ def metered_aws() -> Iterator[tuple[Aws, Meter]]:
 def commits(meter: Meter) -> Iterator[tuple[str, float, float]]:
     coordination = DynamoDbCoordination(TableAddress("bench", REGION))
     for partitions in (1, 8):
-        places = begun(coordination, f"slow {partitions}", partitions)
+        places = begin_session(coordination, f"slow {partitions}", partitions)
         meter.clear()
         for number in range(20):
             moment = BEGUN + timedelta(seconds=number)
             run_blocking(coordination.commit(f"slow {partitions}", STREAM, dict.fromkeys(places, at(number)), moment))
         yield f"commit of {partitions} partition{'s' * (partitions > 1)}, one a second", *per(meter, 20)
-    places = begun(coordination, "fast", 1)
+    places = begin_session(coordination, "fast", 1)
     meter.clear()
     for number in range(200):
         run_blocking(
@@ -143,12 +143,12 @@ def commits(meter: Meter) -> Iterator[tuple[str, float, float]]:
     yield "commit of what is committed already", *per(meter, 20)
     for partitions in (8, 99):
         meter.clear()
-        begun(coordination, f"taken {partitions}", partitions)
+        begin_session(coordination, f"taken {partitions}", partitions)
         yield f"a stream takes {partitions} partitions", *per(meter, 1)
     coordination.close()
 
 
-def begun(coordination: DynamoDbCoordination, subscription: str, partitions: int) -> list[EventTypePartition]:
+def begin_session(coordination: DynamoDbCoordination, subscription: str, partitions: int) -> list[EventTypePartition]:
     places = [EventTypePartition(EVENT_TYPE, str(each)) for each in range(partitions)]
     session = Session(id=STREAM, process_id=STREAM, started_at=BEGUN, commit_timeout=60)
     new = Assignment(

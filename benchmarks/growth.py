@@ -168,7 +168,7 @@ def costs_now(folder: Path, log: SqliteLog, events: list[Record], began: float) 
         / 100,
         "read 100 somewhere, per event": typical(lambda i: log.read(TOPIC, 0, starts[i], limit=100), 300) / 100,
         "read 500 somewhere, per event": typical(lambda i: log.read(TOPIC, 0, starts[i], limit=500), 300) / 500,
-        "find a moment": typical(lambda index: log.offset_at(TOPIC, 0, moments[index]), 300),
+        "find a moment": typical(lambda index: log.first_offset_since(TOPIC, 0, moments[index]), 300),
         "tell the bounds": typical(lambda _: log.bounds(TOPIC, [0]), 300),
     }
 

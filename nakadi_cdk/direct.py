@@ -6,20 +6,25 @@ Everything else stays with the API.
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
+import orjson
 from aws_cdk import aws_certificatemanager as acm
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_elasticloadbalancingv2 as elb
 from aws_cdk import aws_wafv2 as wafv2
 from constructs import Construct
 
+from nakadi.http.problem import plain_problem_members
 from nakadi_cdk.api import Domain
-from nakadi_cdk.gateway_responses import wrong_host_answer
 from nakadi_cdk.streaming import IDLE_TIMEOUT, PORT, Streaming
 
 HTTPS_PORT = 443
 
 # The balancer's patterns are coarse; the service decides what a path really means.
 PATHS = ("/event-types/*/events", "/subscriptions/*/events", "/subscriptions/*/cursors", "/subscriptions/*/streams/*")
+
+UNSERVED_PATH_DETAIL = "Only events and commits are served at this host: everything else is at the address of the API"
 
 
 class Direct(Construct):
@@ -51,7 +56,7 @@ class Direct(Construct):
             drop_invalid_header_fields=True,
         )
         self.target_group = streaming.create_target_group(self)
-        status, content_type, body = wrong_host_answer()
+        status, content_type, body = unserved_path_answer()
         listener = self.load_balancer.add_listener(
             "Listener",
             port=HTTPS_PORT,
@@ -73,3 +78,9 @@ class Direct(Construct):
             wafv2.CfnWebACLAssociation(
                 self, "Firewall", resource_arn=self.load_balancer.load_balancer_arn, web_acl_arn=web_acl_arn
             )
+
+
+def unserved_path_answer() -> tuple[int, str, str]:
+    """The load balancer's answer to paths that it does not serve: status, media type and body."""
+    body = orjson.dumps(plain_problem_members(HTTPStatus.NOT_FOUND, UNSERVED_PATH_DETAIL)).decode()
+    return HTTPStatus.NOT_FOUND.value, "application/json", body

@@ -51,8 +51,6 @@ ASLEEP_DETAIL = (
 )
 ASLEEP_RETRY_AFTER = "600"
 
-WRONG_HOST_DETAIL = "Only events and commits are served at this host: everything else is at the address of the API"
-
 RETRYABLE_STATUSES = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
 
 # API Gateway selects a mock's template by the request's content type, even without a body.
@@ -94,12 +92,6 @@ def asleep_integration() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     }
     described = {name: {"schema": {"type": "string"}} for name in headers}
     return integration, {str(status.value): {"description": "Asleep", "headers": described}}
-
-
-def wrong_host_answer() -> tuple[int, str, str]:
-    """The direct load balancer's answer to paths that it does not serve: status, media type and body."""
-    status = HTTPStatus.NOT_FOUND
-    return status.value, "application/json", orjson.dumps(plain_problem_members(status, WRONG_HOST_DETAIL)).decode()
 
 
 def _token_responses() -> Iterator[tuple[str, Mapping[str, Any]]]:

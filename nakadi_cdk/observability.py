@@ -64,7 +64,7 @@ class Observability(Construct):
         self._api = api
         self._failed_batches = functions.failed_batches
         self.topic = _create_topic(self, options.alarm_email)
-        self.alarms = [*self._event_alarms(), *self._api_alarms(), *self._subscription_alarms()]
+        self.alarms = [*self._event_alarms(), *self._function_and_api_alarms(), *self._subscription_alarms()]
         if streaming:
             self.alarms += self._streaming_alarms(streaming)
         if direct:
@@ -216,7 +216,7 @@ class Observability(Construct):
             periods=10,
         )
 
-    def _api_alarms(self) -> Iterator[cloudwatch.Alarm]:
+    def _function_and_api_alarms(self) -> Iterator[cloudwatch.Alarm]:
         # If a client waits for an answer, throttling is a 5xx response, which the next alarm covers.
         background = [each for name, each in self._functions.items() if not NEEDS[name].areas and name != "authorizer"]
         throttles = [each.metric_throttles(period=MINUTE) for each in background]

@@ -172,7 +172,7 @@ def list_refused(dsn: str, table: str) -> None:
 def retry_refused(row_id: int, dsn: str, table: str) -> None:
     """Put the refused row ROW_ID back in its place: the relay publishes it again."""
     with _open_outbox(dsn, table) as outbox:
-        _require_row(outbox.retry(row_id), row_id)
+        _fail_unless_refused(outbox.retry(row_id), row_id)
     note(f"Row {row_id} waits to be published.")
 
 
@@ -182,7 +182,7 @@ def retry_refused(row_id: int, dsn: str, table: str) -> None:
 def skip_refused(row_id: int, dsn: str, table: str) -> None:
     """Delete the refused row ROW_ID. Later rows with its key are published."""
     with _open_outbox(dsn, table) as outbox:
-        _require_row(outbox.skip(row_id), row_id)
+        _fail_unless_refused(outbox.skip(row_id), row_id)
     note(f"Row {row_id} is skipped.")
 
 
@@ -191,7 +191,7 @@ def _require_dsn(dsn: str) -> None:
         raise BadInput(f"Which database? Name it with --dsn or {DSN_VARIABLE}.")
 
 
-def _require_row(found: bool, row_id: int) -> None:
+def _fail_unless_refused(found: bool, row_id: int) -> None:
     if not found:
         raise NotFound(f"No row {row_id} was refused.")
 

@@ -125,7 +125,7 @@ class Consumer(Generic[Event]):
             while (batch := self._next()) is not None:
                 yield batch
                 if not self._commits_by_hand:
-                    self._handled(batch)
+                    self._finish_batch(batch)
         finally:
             self._finish()
 
@@ -247,12 +247,12 @@ class Consumer(Generic[Event]):
                 if step.error:
                     raise step.error
                 return None
-            step.when_done(self._handled)
+            step.when_done(self._finish_batch)
             for poison in step.poison:
                 self._treat(poison, step)
             if step.events:
                 return step
-            self._handled(step)
+            self._finish_batch(step)
 
     def _announce(self, step: Rebalance | Trouble) -> None:
         if isinstance(step, Trouble):
@@ -261,9 +261,9 @@ class Consumer(Generic[Event]):
         elif self._on_rebalance:
             self._on_rebalance(step)
 
-    def _handled(self, batch: Batch[Any]) -> None:
+    def _finish_batch(self, batch: Batch[Any]) -> None:
         with self._lock:
-            self._core.handled(batch, time.monotonic())
+            self._core.finish_batch(batch, time.monotonic())
             self._todo.notify_all()
 
     def _handle(self, handle: Callable[[Event], object], event: Event, batch: Batch[Event], attempts: int) -> None:
@@ -314,7 +314,7 @@ class Consumer(Generic[Event]):
                 continue
             error = self._read_stream(step.options)
             with self._lock:
-                self._core.closed(time.monotonic(), error)
+                self._core.handle_closed_stream(time.monotonic(), error)
                 self._socket = None
                 self._work.notify_all()
                 self._todo.notify_all()
@@ -332,21 +332,21 @@ class Consumer(Generic[Event]):
         try:
             with self._api.stream(self._requests.open(options), self._requests.silence) as response:
                 if isinstance(response, Answer):
-                    self._refused(response)
+                    self._handle_refusal(response)
                     return None
                 self._begin_stream(response)
                 is_open = True
                 splitter = LineSplitter()
                 for chunk in response.iter_bytes():
                     if lines := splitter.feed(chunk):
-                        self._received(lines)
-                self._received(splitter.end())
+                        self._hand_lines_to_core(lines)
+                self._hand_lines_to_core(splitter.end())
         except NakadiError as error:
             return error
         except Exception as error:  # noqa: BLE001  # an application's source of tokens may raise anything
             found = no_answer(self._connection, error)
             if not is_open:
-                self._refused(found)
+                self._handle_refusal(found)
             return found
         return None
 
@@ -356,20 +356,20 @@ class Consumer(Generic[Event]):
             if self._core.is_stopping:
                 raise Closed("The consumer was stopped.")
             self._socket = stream.get_extra_info("socket") if stream else None
-            self._core.opened(response.headers["X-Nakadi-StreamId"], time.monotonic())
+            self._core.handle_opened_stream(response.headers["X-Nakadi-StreamId"], time.monotonic())
             self._todo.notify_all()
 
-    def _refused(self, answer: Answer | NoAnswer) -> None:
+    def _handle_refusal(self, answer: Answer | NoAnswer) -> None:
         LOGGER.info("No stream of subscription %s: %s", self._requests.subscription, _reason_in(answer))
         with self._lock:
-            self._core.refused(answer, time.monotonic())
+            self._core.handle_refusal(answer, time.monotonic())
             self._work.notify_all()
 
-    def _received(self, lines: list[bytes]) -> None:
+    def _hand_lines_to_core(self, lines: list[bytes]) -> None:
         with self._lock:
             now = time.monotonic()
             for line in lines:
-                self._core.received(line, now)
+                self._core.handle_line(line, now)
             self._work.notify()
 
     # The committer's thread -------------------------------------------------------------------------------------------

@@ -2,9 +2,11 @@
 
 Three parties ask it what to do next, each in a loop of its own, and tell it what came of that:
 
-* who reads the stream: `connection_step`, then `opened`, `received`, `closed` or `refused`
-* who commits: `commit_step`, then `committed`, `extended`, `looked` or `left`
-* who works on events: `work_step`, then `handled`
+* who reads the stream: `connection_step`, then `handle_opened_stream`, `handle_line`, `handle_closed_stream`
+  or `handle_refusal`
+* who commits: `commit_step`, then `handle_commit_answer`, `handle_extend_answer`, `handle_committed_offsets` or
+  `handle_leave_answer`
+* who works on events: `work_step`, then `finish_batch`
 
 It is not safe for threads: drivers lock it. `now` is a clock that only goes forward.
 """
@@ -298,13 +300,13 @@ class ConsumerCore:
         self.state = State.OPENING
         return Open(self._options_of_next())
 
-    def counted(self, events: int) -> None:
+    def handle_uncommitted_count(self, events: int) -> None:
         """So many events are not committed. A stream also ends while another one has the partitions with the rest."""
         self._has_to_count = False
         if not events:
             self.stop()
 
-    def opened(self, stream_id: str, now: float) -> None:
+    def handle_opened_stream(self, stream_id: str, now: float) -> None:
         """The broker began a stream."""
         self.state = State.OPEN
         self._current = self._sessions[stream_id] = _Session(stream_id)
@@ -312,7 +314,7 @@ class ConsumerCore:
         self._refusals = 0
         self._line_at = now
 
-    def received(self, line: bytes, now: float) -> None:
+    def handle_line(self, line: bytes, now: float) -> None:
         """A line came. Raises `NakadiError` if it is none of a stream: the stream is to be closed then."""
         session = self._current
         assert session is not None, "a line came without a stream"
@@ -350,7 +352,7 @@ class ConsumerCore:
         session.positions[place] = cursor.offset
         self._look_for_lost(session, now)
 
-    def closed(self, now: float, error: NakadiError | None = None) -> None:
+    def handle_closed_stream(self, now: float, error: NakadiError | None = None) -> None:
         """The stream ended, or its connection broke. What was not handed out comes again with the next one."""
         session, self._current = self._current, None
         if session is None:
@@ -369,7 +371,7 @@ class ConsumerCore:
             # Streams of many consumers end together when a broker does.
             self._pause(error, now)
 
-    def refused(self, answer: Answer | NoAnswer, now: float) -> None:
+    def handle_refusal(self, answer: Answer | NoAnswer, now: float) -> None:
         """No stream was opened, or events could not be counted."""
         self.state = State.CLOSED
         if isinstance(answer, NoAnswer):
@@ -412,7 +414,7 @@ class ConsumerCore:
         self._hand_since = now
         return batch
 
-    def handled(self, batch: Batch[Any], now: float) -> None:
+    def finish_batch(self, batch: Batch[Any], now: float) -> None:
         """A batch is worked through, and may be committed. The second time for a batch changes nothing."""
         session = self._sessions.get(batch.stream_id)
         if session is None:
@@ -469,7 +471,7 @@ class ConsumerCore:
         latest = now + self.options.commit_timeout * _GLANCE_PART if self._sessions else inf
         return Wait(None if next_at == latest == inf else min(next_at, latest))
 
-    def committed(self, answer: Answer | NoAnswer, now: float) -> None:
+    def handle_commit_answer(self, answer: Answer | NoAnswer, now: float) -> None:
         """What came of a commit. A stream that the broker does not know any more takes no others."""
         commit, self._request = self._request, None
         assert isinstance(commit, Commit)
@@ -500,7 +502,7 @@ class ConsumerCore:
         asked = answer.retry_after if isinstance(answer, Answer) else None
         self._commit_again_at = now + self._pauses.after(self._commit_failures, self._draw, asked)
 
-    def extended(self, answer: Answer | NoAnswer, now: float) -> None:
+    def handle_extend_answer(self, answer: Answer | NoAnswer, now: float) -> None:
         """What came of a sign of life. Brokers that do not know it get commits of what is done instead."""
         extend, self._request = self._request, None
         assert isinstance(extend, Extend)
@@ -513,7 +515,7 @@ class ConsumerCore:
         elif session is not None:
             session.clock_since = now
 
-    def looked(self, committed: Mapping[Place, str]) -> None:
+    def handle_committed_offsets(self, committed: Mapping[Place, str]) -> None:
         """Offsets that are committed: batches in hand begin behind them."""
         look, self._request = self._request, None
         assert isinstance(look, Look)
@@ -522,7 +524,7 @@ class ConsumerCore:
             # "" is no offset, and keeps this from being asked again.
             batch.before = batch.before or committed.get(batch.cursor.place, "")
 
-    def left(self, answer: Answer | NoAnswer) -> None:
+    def handle_leave_answer(self, answer: Answer | NoAnswer) -> None:
         """What came of leaving. Without an answer, the broker gives the partitions back by itself, later."""
         leave, self._request = self._request, None
         assert isinstance(leave, Leave)

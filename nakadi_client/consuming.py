@@ -93,9 +93,9 @@ def lag_of(answer: Answer) -> Mapping[Place, int]:
 def tell_count(core: ConsumerCore, answer: Answer | NoAnswer, now: float) -> None:
     """Tell the core how many events are not committed."""
     if isinstance(answer, NoAnswer) or answer.status != 200:
-        core.refused(answer, now)
+        core.handle_refusal(answer, now)
     else:
-        core.counted(sum(lag_of(answer).values()))
+        core.handle_uncommitted_count(sum(lag_of(answer).values()))
 
 
 def committed_offsets(answer: Answer | NoAnswer) -> Mapping[Place, str]:
@@ -108,13 +108,13 @@ def committed_offsets(answer: Answer | NoAnswer) -> Mapping[Place, str]:
 def tell(core: ConsumerCore, action: Action, answer: Answer | NoAnswer, now: float) -> None:
     """Tell the core what came of an action."""
     if isinstance(action, Commit):
-        core.committed(answer, now)
+        core.handle_commit_answer(answer, now)
     elif isinstance(action, Extend):
-        core.extended(answer, now)
+        core.handle_extend_answer(answer, now)
     elif isinstance(action, Look):
-        core.looked(committed_offsets(answer))
+        core.handle_committed_offsets(committed_offsets(answer))
     else:
-        core.left(answer)
+        core.handle_leave_answer(answer)
 
 
 def poison_of(event: Any, error: Exception) -> PoisonEvent:

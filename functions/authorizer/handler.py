@@ -14,7 +14,7 @@ from nakadi.auth.tokens import TokenVerifier
 from nakadi.ports.clock import SystemClock
 
 
-def opened(counts: FunctionMetrics) -> HandleInvocation:
+def make_handler(counts: FunctionMetrics) -> HandleInvocation:
     asked: TokenVerifier = make_token_verifier(read_settings(os.environ), SystemClock())
 
     def decide(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
@@ -30,4 +30,4 @@ def opened(counts: FunctionMetrics) -> HandleInvocation:
     return decide
 
 
-handler = LambdaFunction("authorizer", opened)
+handler = LambdaFunction("authorizer", make_handler)

@@ -16,19 +16,19 @@ from nakadi.app.settings import read_settings
 from nakadi.common.chores import failed_chore_counts, run_and_log_failure
 
 # Seconds; the gateway itself waits for less.
-PATIENCE = 60.0
+PING_TIMEOUT_SECONDS = 60.0
 
 # Even a late round misses no commit to a table. Seeing a commit twice does not change the maximum.
 TWO_ROUNDS = timedelta(minutes=10)
 
 
-def ask(url: str) -> None:
+def ping(url: str) -> None:
     """Keep the link from the gateway to the streaming service active. Any answer does so, and no answer is an error."""
     with suppress(HTTPError):
-        urlopen(url, timeout=PATIENCE).close()  # noqa: S310  # the address of our own API, which the deployment tells
+        urlopen(url, timeout=PING_TIMEOUT_SECONDS).close()  # noqa: S310  # the address of our own API, which the deployment tells
 
 
-def keep_tables(broker: BrokerServices) -> tuple[float, float]:
+def start_table_job_if_due(broker: BrokerServices) -> tuple[float, float]:
     """Start the job that updates tables if events wait for it. Returns two numbers of seconds: how long the oldest
     waiting event has waited, and how long the oldest event had waited of those that came into tables since the last
     round.
@@ -50,19 +50,19 @@ def start(job: str) -> None:
         glue.start_job_run(JobName=job)
 
 
-def opened(counts: FunctionMetrics) -> HandleInvocation:
+def make_handler(counts: FunctionMetrics) -> HandleInvocation:
     @cache
-    def opened_broker() -> BrokerServices:
+    def get_broker() -> BrokerServices:
         return open_broker(read_settings(os.environ))
 
     def run(event: object, _context: object) -> None:
         if isinstance(event, dict) and "ask" in event:
-            ask(str(event["ask"]))
+            ping(str(event["ask"]))
             return
-        broker = opened_broker()
+        broker = get_broker()
         before = sum(failed_chore_counts().values())
         lag = broker.run_housekeeping()
-        table_lag, table_latency = keep_tables(broker)
+        table_lag, table_latency = start_table_job_if_due(broker)
         # AWS charges for each metric that is sent, so nothing is sent if there is nothing to report.
         for name, count in (
             ("FailedChores", sum(failed_chore_counts().values()) - before),
@@ -80,4 +80,4 @@ def opened(counts: FunctionMetrics) -> HandleInvocation:
 
 
 load_engines_on_aws()
-handler = LambdaFunction("housekeeping", opened)
+handler = LambdaFunction("housekeeping", make_handler)

@@ -10,8 +10,8 @@ from nakadi.app.functions import FunctionMetrics, HandleInvocation, LambdaFuncti
 from nakadi.app.settings import read_settings
 
 
-def opened(_counts: FunctionMetrics) -> HandleInvocation:
+def make_handler(_counts: FunctionMetrics) -> HandleInvocation:
     return log_indexer.make_indexing_handler(read_settings(os.environ))
 
 
-handler = LambdaFunction("log_indexer", opened)
+handler = LambdaFunction("log_indexer", make_handler)

@@ -60,8 +60,11 @@ class Progress(Struct, frozen=True):
     def read(cls, text: str) -> Progress:
         known = orjson.loads(text)
         return cls(
-            {_parse_place(name): offset for name, offset in known["next"].items()},
-            {_parse_place(name): tuple((first, end) for first, end in found) for name, found in known["gaps"].items()},
+            {_parse_topic_partition(name): offset for name, offset in known["next"].items()},
+            {
+                _parse_topic_partition(name): tuple((first, end) for first, end in found)
+                for name, found in known["gaps"].items()
+            },
             frozenset(known.get("damaged", ())),
         )
 
@@ -253,6 +256,6 @@ def _subtract(ranges: Iterable[tuple[int, int]], first: int, end: int) -> Iterat
             yield max(end, start), stop
 
 
-def _parse_place(name: str) -> TopicPartition:
+def _parse_topic_partition(name: str) -> TopicPartition:
     topic, _, partition = name.rpartition("/")
     return topic, int(partition)

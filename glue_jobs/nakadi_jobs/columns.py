@@ -102,7 +102,7 @@ def derive_columns(
     for schema in schemas:
         effective = _effective_schema(event_type, schema)
         columns = merge_columns(columns, _derive_from_version(event_type, effective))
-        closed = closed and _is_closed(effective, SchemaDocument.from_root(effective))
+        closed = closed and _columns_hold_all_of(effective, SchemaDocument.from_root(effective))
     shallow = Struct(tuple(replace(field, kind=_limit_depth(field.kind, MAX_LEVELS)) for field in columns.fields))
     columns = shallow if existing is None else _keep_existing_types(shallow, existing)
     kept = _limit_fields(columns, existing or Struct(()))
@@ -318,11 +318,11 @@ def _derive_from_version(event_type: EventType, effective: Mapping[str, Any]) ->
     return Struct(tuple(map(_add_broker_metadata, fields)) if event_type.category is not Category.UNDEFINED else fields)
 
 
-def _is_closed(schema: Any, document: SchemaDocument, within: tuple[str, ...] = ()) -> bool:
+def _columns_hold_all_of(schema: Any, document: SchemaDocument, within: tuple[str, ...] = ()) -> bool:
     """Whether columns hold everything that this schema allows: no unnamed members, no nulls, no alternative types."""
     match schema:
         case {"$ref": str(reference)}:
-            return reference not in within and _is_closed(
+            return reference not in within and _columns_hold_all_of(
                 document.find_target(reference), document, (*within, reference)
             )
         case {"allOf": _} | {"anyOf": _} | {"oneOf": _} | {"patternProperties": _}:
@@ -330,7 +330,7 @@ def _is_closed(schema: Any, document: SchemaDocument, within: tuple[str, ...] = 
         case {"type": "object"}:
             return _is_closed_object(schema, document, within)
         case {"type": "array", "items": Mapping() as items}:
-            return _is_closed(items, document, within)
+            return _columns_hold_all_of(items, document, within)
         case {"type": str(name)}:
             return name in SCALAR_KINDS
     return False
@@ -344,7 +344,9 @@ def _is_closed_object(schema: Mapping[str, Any], document: SchemaDocument, withi
         others is False
         and len({name.lower() for name in properties}) == len(properties)
         and all(
-            NAME.fullmatch(name) and not name.lower().startswith(RESERVED_PREFIX) and _is_closed(each, document, within)
+            NAME.fullmatch(name)
+            and not name.lower().startswith(RESERVED_PREFIX)
+            and _columns_hold_all_of(each, document, within)
             for name, each in properties.items()
         )
     )

@@ -21,7 +21,7 @@ FieldIds = Mapping[str, int]
 FileContents = Sequence[bytes]
 """The rows of files."""
 
-ChangeContents = Callable[[FieldIds, FileContents], Mapping[str, bytes]]
+RewriteRows = Callable[[FieldIds, FileContents], Mapping[str, bytes]]
 """Returns the rows that replace those of the given files, each under the path of its partition:
 `window_start_day=2026-11-20`."""
 
@@ -111,7 +111,7 @@ def read_contents(java: Any, jvm: Any, times: TimeRange) -> FileContents:
     return [_read(java, task) for task in _tasks(java, jvm, times)]
 
 
-def prepare_rewrite(java: Any, jvm: Any, times: TimeRange, changed: ChangeContents) -> Rewrite:
+def prepare_rewrite(java: Any, jvm: Any, times: TimeRange, changed: RewriteRows) -> Rewrite:
     """Write new files to replace those with rows of a time. The commit fails if others have changed such rows
     meanwhile.
 

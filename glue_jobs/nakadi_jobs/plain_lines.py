@@ -50,10 +50,10 @@ _MOMENT = (
     r"^[12][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?(Z|[-+](0[0-9]|1[0-7]):[0-5][0-9])$"
 )
 
-_ICEBERG = {"string": "string", "bigint": "long", "int": "int", "double": "double", "boolean": "boolean"}
+_ICEBERG_TYPES = {"string": "string", "bigint": "long", "int": "int", "double": "double", "boolean": "boolean"}
 _ICEBERG_TIME = "timestamptz"
 
-_ARROW: Mapping[str, pa.DataType] = {
+_ARROW_TYPES: Mapping[str, pa.DataType] = {
     "string": pa.string(),
     "long": pa.int64(),
     "int": pa.int32(),
@@ -221,8 +221,8 @@ def _reading_type(kind: Kind) -> pa.DataType | None:
             return pa.string()
         case Scalar(name) if name.startswith("decimal"):
             return pa.float64()
-        case Scalar(name) if name in _ICEBERG:
-            return _ARROW[_ICEBERG[name]]
+        case Scalar(name) if name in _ICEBERG_TYPES:
+            return _ARROW_TYPES[_ICEBERG_TYPES[name]]
     return None
 
 
@@ -235,8 +235,8 @@ def _arrow_field(named: Mapping[str, Any], described: Mapping[str, Any], key: st
 def _arrow_type(kind: Any) -> pa.DataType:
     """The Arrow type of a type in Iceberg's JSON."""
     match kind:
-        case str() if kind in _ARROW:
-            return _ARROW[kind]
+        case str() if kind in _ARROW_TYPES:
+            return _ARROW_TYPES[kind]
         case str() if kind.startswith("decimal("):
             precision, scale = kind.removeprefix("decimal(").rstrip(")").split(",")
             return pa.decimal128(int(precision), int(scale))
@@ -270,7 +270,7 @@ def _check_same(kind: Kind, existing: Any) -> None:
             return
         case Scalar("timestamp"), str() if existing == _ICEBERG_TIME:
             return
-        case Scalar(name), str() if _ICEBERG.get(name) == existing or name == existing.replace(" ", ""):
+        case Scalar(name), str() if _ICEBERG_TYPES.get(name) == existing or name == existing.replace(" ", ""):
             return
     if _reading_type(kind) is not None:
         raise NotPlain(f"a column that is {existing}")

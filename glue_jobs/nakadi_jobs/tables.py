@@ -20,12 +20,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from nakadi_jobs.columns import Struct
 from nakadi_jobs.data_files import (
-    ChangeContents,
     FileContents,
     FileForm,
     FilePlan,
     HasDeletedRows,
     NewFile,
+    RewriteRows,
     TimeRange,
     UnsupportedForm,
     append,
@@ -226,7 +226,7 @@ class Table(msgspec.Struct, frozen=True):
             if not change.published and java.refs().containsKey(change.branch):
                 java.manageSnapshots().removeBranch(change.branch).commit()
 
-    def rewrite(self, times: TimeRange, changed: ChangeContents) -> None:
+    def rewrite(self, times: TimeRange, changed: RewriteRows) -> None:
         """Replace the files with rows of a time. Raises `ChangedMeanwhile`.
 
         It is one commit without a branch and without a Spark job, for tables with few rows.

@@ -46,7 +46,7 @@ class GatewayRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Authorizer:
+class AuthorizerConfig:
     """The function that authorizes tokens, and how long the gateway caches its answer.
 
     The gateway itself refuses a token that does not match `form`, a regular expression.
@@ -81,7 +81,7 @@ class Operation:
 
     resource: str
     method: str
-    authorizer: Authorizer | None
+    authorizer: AuthorizerConfig | None
     function: str = ""
     fixed: MockResponse | StoredResponse | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -266,7 +266,7 @@ class Api:
                 return StoredResponse(body=self._objects[key].read_bytes(), answer=integration["responses"]["200"])
         return None
 
-    def _authorizer(self, security: Sequence[Mapping[str, Any]]) -> Authorizer | None:
+    def _authorizer(self, security: Sequence[Mapping[str, Any]]) -> AuthorizerConfig | None:
         if not security:
             return None
         [name] = security[0]
@@ -276,7 +276,7 @@ class Api:
         assert function, "an authorizer is a function"
         seconds = definition.get("authorizerResultTtlInSeconds", 300)
         form = definition.get("identityValidationExpression", "")
-        return Authorizer(function=function[1], header=scheme["name"].lower(), seconds=seconds, form=form)
+        return AuthorizerConfig(function=function[1], header=scheme["name"].lower(), seconds=seconds, form=form)
 
 
 # The gateway's front end refuses these before it knows the API.

@@ -20,7 +20,7 @@ import httpx
 
 from infra.laptop.api import (
     Api,
-    Authorizer,
+    AuthorizerConfig,
     GatewayRequest,
     GatewayResponse,
     Match,
@@ -165,7 +165,9 @@ class Gateway:
 
     # Authorization
 
-    async def _authorize(self, authorizer: Authorizer | None, request: GatewayRequest) -> Mapping[str, Any] | None:
+    async def _authorize(
+        self, authorizer: AuthorizerConfig | None, request: GatewayRequest
+    ) -> Mapping[str, Any] | None:
         if authorizer is None or not self._authorizes:
             return None
         token = request.header(authorizer.header)
@@ -177,7 +179,9 @@ class Gateway:
         context = {name: _context_value(value) for name, value in decision.get("context", {}).items()}
         return {"principalId": decision["principalId"], "integrationLatency": 0, **context}
 
-    async def _ask_authorizer(self, authorizer: Authorizer, token: str, request: GatewayRequest) -> Mapping[str, Any]:
+    async def _ask_authorizer(
+        self, authorizer: AuthorizerConfig, token: str, request: GatewayRequest
+    ) -> Mapping[str, Any]:
         event = {"type": "TOKEN", "methodArn": self._api.method_arn(request), "authorizationToken": token}
         try:
             decision: Mapping[str, Any] = await self._invoke_in_thread(self._functions[authorizer.function], event)

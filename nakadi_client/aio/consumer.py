@@ -108,7 +108,7 @@ class Consumer(Generic[Event]):
             while (batch := await self._next()) is not None:
                 yield batch
                 if not self._commits_by_hand:
-                    self._handled(batch)
+                    self._finish_batch(batch)
         finally:
             await self._finish()
 
@@ -187,12 +187,12 @@ class Consumer(Generic[Event]):
                     raise step.error
                 return None
             else:
-                step.when_done(self._handled)
+                step.when_done(self._finish_batch)
                 for poison in step.poison:
                     await self._treat(poison, step)
                 if step.events:
                     return step
-                self._handled(step)
+                self._finish_batch(step)
 
     async def _announce(self, step: Rebalance | Trouble) -> None:
         if isinstance(step, Trouble):
@@ -201,8 +201,8 @@ class Consumer(Generic[Event]):
         elif self._on_rebalance and (told := self._on_rebalance(step)) is not None:
             await told
 
-    def _handled(self, batch: Batch[Any]) -> None:
-        self._core.handled(batch, time.monotonic())
+    def _finish_batch(self, batch: Batch[Any]) -> None:
+        self._core.finish_batch(batch, time.monotonic())
         self._todo.tell()
 
     async def _handle(
@@ -289,7 +289,7 @@ class Consumer(Generic[Event]):
                 error = await self._read_stream(step.options)
             finally:
                 self._socket = None
-                self._core.closed(time.monotonic(), error)
+                self._core.handle_closed_stream(time.monotonic(), error)
                 self._tell()
 
     async def _read_stream(self, options: StreamOptions) -> NakadiError | None:
@@ -298,39 +298,39 @@ class Consumer(Generic[Event]):
         try:
             async with self._api.stream(self._requests.open(options), self._requests.silence) as response:
                 if isinstance(response, Answer):
-                    self._refused(response)
+                    self._handle_refusal(response)
                     return None
                 if self._core.is_stopping:
                     return Closed("The consumer was stopped.")
                 stream = response.extensions.get("network_stream")
                 self._socket = stream.get_extra_info("socket") if stream else None
-                self._core.opened(response.headers["X-Nakadi-StreamId"], time.monotonic())
+                self._core.handle_opened_stream(response.headers["X-Nakadi-StreamId"], time.monotonic())
                 is_open = True
                 self._todo.tell()
                 splitter = LineSplitter()
                 async for chunk in response.aiter_bytes():
                     if lines := splitter.feed(chunk):
-                        self._received(lines)
-                self._received(splitter.end())
+                        self._hand_lines_to_core(lines)
+                self._hand_lines_to_core(splitter.end())
         except NakadiError as error:
             return error
         except Exception as error:  # noqa: BLE001  # an application's source of tokens may raise anything
             found = no_answer(self._connection, error)
             if not is_open:
-                self._refused(found)
+                self._handle_refusal(found)
             return found
         return None
 
-    def _received(self, lines: list[bytes]) -> None:
+    def _hand_lines_to_core(self, lines: list[bytes]) -> None:
         now = time.monotonic()
         for line in lines:
-            self._core.received(line, now)
+            self._core.handle_line(line, now)
         self._work.tell()
 
-    def _refused(self, answer: Answer | NoAnswer) -> None:
+    def _handle_refusal(self, answer: Answer | NoAnswer) -> None:
         told = answer if isinstance(answer, NoAnswer) else answer.refusal()
         LOGGER.info("No stream of subscription %s: %s", self._requests.subscription, told)
-        self._core.refused(answer, time.monotonic())
+        self._core.handle_refusal(answer, time.monotonic())
         self._tell()
 
     # The committer's task ---------------------------------------------------------------------------------------------

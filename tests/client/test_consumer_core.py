@@ -83,18 +83,18 @@ class World:
     def connection(self):
         if self.connected:
             if self.random.random() < 0.1:
-                self.core.closed(self.now, self.random.choice([None, NoAnswer("cut")]))
+                self.core.handle_closed_stream(self.now, self.random.choice([None, NoAnswer("cut")]))
                 self.connected = None
             elif self.core.lost_stream():
-                self.core.closed(self.now, NoAnswer("broken by the committer"))
+                self.core.handle_closed_stream(self.now, NoAnswer("broken by the committer"))
                 self.connected = None
             return
         if not isinstance(self.core.connection_step(self.now), Open):
             return
         if self.live and self.random.random() < 0.8:
-            self.core.refused(Answer(409), self.now)
+            self.core.handle_refusal(Answer(409), self.now)
         elif self.random.random() < 0.2:
-            self.core.refused(self.random.choice([NoAnswer("down"), Answer(503)]), self.now)
+            self.core.handle_refusal(self.random.choice([NoAnswer("down"), Answer(503)]), self.now)
         else:
             # Whatever the one before had not committed is sent again.
             self.live.clear()
@@ -102,7 +102,7 @@ class World:
             self.connected = f"s{self.streams}"
             self.live.add(self.connected)
             self.sent = dict(self.committed)
-            self.core.opened(self.connected, self.now)
+            self.core.handle_opened_stream(self.connected, self.now)
 
     def lines(self):
         if not self.connected:
@@ -111,10 +111,10 @@ class World:
         numbers = [n for n in self.log[partition] if n > self.sent[partition]][: self.random.randint(1, 5)]
         text = line(partition, numbers) if numbers else keep_alive(partition, self.sent[partition])
         try:
-            self.core.received(text, self.now)
+            self.core.handle_line(text, self.now)
         except NakadiError:
             assert self.core.lost_stream() == self.connected
-            self.core.closed(self.now, NoAnswer("lost"))
+            self.core.handle_closed_stream(self.now, NoAnswer("lost"))
             self.connected = None
             return
         if numbers:
@@ -135,7 +135,7 @@ class World:
         for event in batch.events:
             self.handled[batch.partition].add(event["n"])
             self.times[batch.partition, event["n"]] += 1
-        self.core.handled(batch, self.now)
+        self.core.finish_batch(batch, self.now)
         self.in_hand = None
 
     def commits(self):
@@ -150,20 +150,22 @@ class World:
     def answer(self, action):
         lost = self.random.random() < 0.15
         if isinstance(action, Look):
-            self.core.looked({("t", partition): offset(number) for partition, number in self.committed.items()})
+            self.core.handle_committed_offsets(
+                {("t", partition): offset(number) for partition, number in self.committed.items()}
+            )
         elif isinstance(action, Extend):
             known = Answer(200) if action.stream_id in self.live else ENDED
-            self.core.extended(NoAnswer("lost") if lost else known if self.extends else NO_ROUTE, self.now)
+            self.core.handle_extend_answer(NoAnswer("lost") if lost else known if self.extends else NO_ROUTE, self.now)
         elif isinstance(action, Leave):
             self.live.discard(action.stream_id)
-            self.core.left(NoAnswer("lost") if lost else Answer(204) if self.extends else NO_ROUTE)
+            self.core.handle_leave_answer(NoAnswer("lost") if lost else Answer(204) if self.extends else NO_ROUTE)
         elif self.random.random() < 0.1:
-            self.core.committed(self.random.choice([NoAnswer("lost"), Answer(503)]), self.now)
+            self.core.handle_commit_answer(self.random.choice([NoAnswer("lost"), Answer(503)]), self.now)
         elif action.stream_id not in self.live:
-            self.core.committed(Answer(422, b'{"detail":"Session with stream id s not found"}'), self.now)
+            self.core.handle_commit_answer(Answer(422, b'{"detail":"Session with stream id s not found"}'), self.now)
         else:
             self.store(action)
-            self.core.committed(NoAnswer("lost") if lost else Answer(204), self.now)
+            self.core.handle_commit_answer(NoAnswer("lost") if lost else Answer(204), self.now)
 
     def store(self, commit):
         for cursor in commit.cursors:
@@ -201,10 +203,10 @@ def test_no_order_of_facts_commits_what_was_not_handled_or_stops_for_ever(seed, 
     assert all(set(numbers) == world.handled[partition] for partition, numbers in world.log.items())
 
 
-def opened(policy=EACH_BATCH, *, limit=None, follow=True, **options):
+def open_core(policy=EACH_BATCH, *, limit=None, follow=True, **options):
     core = ConsumerCore(StreamOptions(**options), policy, lambda: 0.0, limit=limit, follow=follow)
     assert isinstance(core.connection_step(0.0), Open)
-    core.opened("s", 0.0)
+    core.handle_opened_stream("s", 0.0)
     return core
 
 
@@ -222,102 +224,102 @@ def trouble_of(core, now=0.0):
 
 def test_a_batch_is_committed_when_it_is_done():
     """Nothing is committed before, and the commit names the place and the stream."""
-    core = opened()
-    core.received(line("0", [0, 1]), 0.0)
+    core = open_core()
+    core.handle_line(line("0", [0, 1]), 0.0)
     batch = next_batch(core)
     assert isinstance(core.commit_step(0.0), Wait)
-    core.handled(batch, 1.0)
+    core.finish_batch(batch, 1.0)
     assert core.commit_step(1.0) == Commit("s", (batch.cursor,))
     assert core.commit_step(1.0) == Wait()
-    core.committed(Answer(204), 1.0)
+    core.handle_commit_answer(Answer(204), 1.0)
     assert isinstance(core.commit_step(1.0), Wait)
     assert core.health(1.0).commits == 1
 
 
 def test_batches_that_are_done_together_share_a_commit():
     """Right after a commit, the next one takes all that was done meanwhile; of a partition the last cursor."""
-    core = opened()
+    core = open_core()
     for numbers in ([0], [1], [2]):
-        core.received(line("0", numbers), 0.0)
-    core.handled(next_batch(core), 0.0)
+        core.handle_line(line("0", numbers), 0.0)
+    core.finish_batch(next_batch(core), 0.0)
     assert isinstance(core.commit_step(0.0), Commit)
-    core.committed(Answer(204), 0.01)
-    core.handled(next_batch(core), 0.01)
+    core.handle_commit_answer(Answer(204), 0.01)
+    core.finish_batch(next_batch(core), 0.01)
     assert core.commit_step(0.01) == Wait(pytest.approx(0.06))
     last = next_batch(core)
-    core.handled(last, 0.02)
+    core.finish_batch(last, 0.02)
     assert core.commit_step(0.07) == Commit("s", (last.cursor,))
 
 
 def test_a_commit_that_got_no_answer_is_made_again():
     """It is repeated after a pause, with what was done since."""
-    core = opened()
-    core.received(line("0", [0]), 0.0)
-    core.received(line("1", [0]), 0.0)
+    core = open_core()
+    core.handle_line(line("0", [0]), 0.0)
+    core.handle_line(line("1", [0]), 0.0)
     first = next_batch(core)
-    core.handled(first, 0.0)
+    core.finish_batch(first, 0.0)
     core.commit_step(0.1)
     second = next_batch(core)
-    core.committed(NoAnswer("lost"), 0.1)
-    core.handled(second, 0.1)
+    core.handle_commit_answer(NoAnswer("lost"), 0.1)
+    core.finish_batch(second, 0.1)
     assert core.commit_step(0.1) == Wait(pytest.approx(0.15))
     assert set(core.commit_step(0.2).cursors) == {first.cursor, second.cursor}
 
 
 def test_a_commit_that_is_made_again_goes_as_far_as_work_has_come():
     """Of a partition the later cursor is committed, not the one that got no answer."""
-    core = opened()
-    core.received(line("0", [0]), 0.0)
-    core.received(line("0", [1]), 0.0)
-    core.handled(next_batch(core), 0.0)
+    core = open_core()
+    core.handle_line(line("0", [0]), 0.0)
+    core.handle_line(line("0", [1]), 0.0)
+    core.finish_batch(next_batch(core), 0.0)
     core.commit_step(0.1)
     second = next_batch(core)
-    core.handled(second, 0.1)
-    core.committed(NoAnswer("lost"), 0.1)
+    core.finish_batch(second, 0.1)
+    core.handle_commit_answer(NoAnswer("lost"), 0.1)
     assert core.commit_step(0.2) == Commit("s", (second.cursor,))
 
 
 def test_a_stream_that_takes_no_commits_is_dropped():
     """After 422 nothing more of the stream is handed out, and its connection is to be closed."""
-    core = opened()
-    core.received(line("0", [0]), 0.0)
-    core.received(line("0", [1]), 0.0)
-    core.handled(next_batch(core), 0.0)
+    core = open_core()
+    core.handle_line(line("0", [0]), 0.0)
+    core.handle_line(line("0", [1]), 0.0)
+    core.finish_batch(next_batch(core), 0.0)
     core.commit_step(1.0)
-    core.committed(Answer(422, b"{}"), 1.0)
+    core.handle_commit_answer(Answer(422, b"{}"), 1.0)
     assert core.lost_stream() == "s"
     assert isinstance(next_batch(core), Wait)
     with pytest.raises(NakadiError):
-        core.received(line("0", [2]), 1.0)
+        core.handle_line(line("0", [2]), 1.0)
     assert core.health(1.0).commits_lost == 1
 
 
 def test_work_that_takes_long_is_told_to_the_broker():
     """In time before the commit timeout the stream is extended, again and again."""
-    core = opened(commit_timeout=10)
-    core.received(line("0", [0]), 0.0)
+    core = open_core(commit_timeout=10)
+    core.handle_line(line("0", [0]), 0.0)
     next_batch(core)
     assert isinstance(core.commit_step(3.9), Wait)
     assert core.commit_step(4.0) == Extend("s")
-    core.extended(Answer(200), 4.1)
+    core.handle_extend_answer(Answer(200), 4.1)
     assert isinstance(core.commit_step(8.0), Wait)
     assert core.commit_step(8.1) == Extend("s")
 
 
 def test_a_broker_that_cannot_be_told_gets_commits_of_what_is_done():
     """Where streams cannot be extended, a part of the batch is committed; never more than the loop is done with."""
-    core = opened(commit_timeout=10)
-    core.received(line("0", [3, 5, 9]), 0.0)
+    core = open_core(commit_timeout=10)
+    core.handle_line(line("0", [3, 5, 9]), 0.0)
     batch = next_batch(core)
     loop = iter(batch)
     next(loop)
     assert core.commit_step(4.0) == Extend("s")
-    core.extended(NO_ROUTE, 4.0)
+    core.handle_extend_answer(NO_ROUTE, 4.0)
     # Nothing is done yet, and nothing can be committed.
     assert isinstance(core.commit_step(4.0), Wait)
     next(loop)
     assert core.commit_step(4.3) == Look("s")
-    core.looked({("t", "0"): offset(1)})
+    core.handle_committed_offsets({("t", "0"): offset(1)})
     commit = core.commit_step(4.3)
     assert commit.is_progress
     # Of the events 3, 5 and 9 one is done. Behind 1 nothing can stand before 2.
@@ -326,84 +328,84 @@ def test_a_broker_that_cannot_be_told_gets_commits_of_what_is_done():
 
 def test_a_stream_that_broke_off_takes_commits_and_is_left():
     """What was in hand when the connection broke is committed on the old stream, which is left then."""
-    core = opened()
-    core.received(line("0", [0]), 0.0)
-    core.received(line("0", [1]), 0.0)
+    core = open_core()
+    core.handle_line(line("0", [0]), 0.0)
+    core.handle_line(line("0", [1]), 0.0)
     batch = next_batch(core)
-    core.closed(1.0, NoAnswer("cut"))
+    core.handle_closed_stream(1.0, NoAnswer("cut"))
     assert next_batch(core) == Wait()
     assert core.connection_step(2.0) == Open(core.options)
-    core.handled(batch, 2.0)
+    core.finish_batch(batch, 2.0)
     assert core.commit_step(2.0) == Commit("s", (batch.cursor,))
-    core.committed(Answer(204), 2.0)
+    core.handle_commit_answer(Answer(204), 2.0)
     assert core.commit_step(2.0) == Leave("s")
-    core.left(Answer(204))
+    core.handle_leave_answer(Answer(204))
     assert core.commit_step(2.0) == Wait()
 
 
 def test_a_stop_lets_the_batch_in_hand_be_finished_committed_and_the_stream_left():
     """At the end nothing more is handed out, and the last commit comes before leaving."""
-    core = opened(CommitPolicy(seconds=100))
-    core.received(line("0", [0]), 0.0)
-    core.received(line("0", [1]), 0.0)
+    core = open_core(CommitPolicy(seconds=100))
+    core.handle_line(line("0", [0]), 0.0)
+    core.handle_line(line("0", [1]), 0.0)
     batch = next_batch(core)
     core.stop()
     assert isinstance(core.commit_step(0.0), Wait)
-    core.handled(batch, 0.0)
+    core.finish_batch(batch, 0.0)
     assert next_batch(core) == End()
     assert core.commit_step(0.0) == Commit("s", (batch.cursor,))
-    core.committed(Answer(204), 0.0)
+    core.handle_commit_answer(Answer(204), 0.0)
     assert core.commit_step(0.0) == Leave("s")
-    core.left(Answer(204))
+    core.handle_leave_answer(Answer(204))
     assert core.lost_stream() == "s"
-    core.closed(0.0)
+    core.handle_closed_stream(0.0)
     assert core.connection_step(0.0) == End()
     assert core.commit_step(0.0) == End()
 
 
 def test_a_batch_that_nobody_works_on_any_more_is_not_waited_for():
     """After a loop that was left, the stream is left at once, and its batch is not committed."""
-    core = opened()
-    core.received(line("0", [0]), 0.0)
+    core = open_core()
+    core.handle_line(line("0", [0]), 0.0)
     batch = next_batch(core)
     core.let_go()
     core.stop()
     assert core.commit_step(0.0) == Leave("s")
-    core.handled(batch, 0.0)
-    core.left(Answer(204))
+    core.finish_batch(batch, 0.0)
+    core.handle_leave_answer(Answer(204))
     assert isinstance(core.commit_step(0.0), Wait)
 
 
 def test_a_commit_by_hand_waits_for_done():
     """By hand, the order of marks does not matter: the latest batch of a partition counts."""
-    core = opened(BY_HAND)
-    core.received(line("0", [0]), 0.0)
-    core.received(line("0", [1]), 0.0)
+    core = open_core(BY_HAND)
+    core.handle_line(line("0", [0]), 0.0)
+    core.handle_line(line("0", [1]), 0.0)
     first, second = next_batch(core), next_batch(core)
-    core.handled(second, 0.0)
-    core.handled(first, 0.0)
+    core.finish_batch(second, 0.0)
+    core.finish_batch(first, 0.0)
     assert core.commit_step(1.0) == Commit("s", (second.cursor,))
 
 
 def test_a_window_that_is_full_of_handled_events_is_committed():
     """A number of events that is greater than the window does not stop the stream."""
-    core = opened(CommitPolicy(events=1_000), max_uncommitted_events=4)
-    core.received(line("0", [0, 1]), 0.0)
-    core.handled(next_batch(core), 0.0)
+    core = open_core(CommitPolicy(events=1_000), max_uncommitted_events=4)
+    core.handle_line(line("0", [0, 1]), 0.0)
+    core.finish_batch(next_batch(core), 0.0)
     assert isinstance(core.commit_step(0.0), Commit)
 
 
 def test_partitions_that_come_and_go_are_told():
     """A partition is gained with its first line, and lost with its stream, or when it is silent while others speak."""
-    core = opened(batch_flush_timeout=1)
-    core.received(keep_alive("0", -1), 0.0)
-    core.received(keep_alive("1", -1), 0.0)
+    core = open_core(batch_flush_timeout=1)
+    core.handle_line(keep_alive("0", -1), 0.0)
+    core.handle_line(keep_alive("1", -1), 0.0)
     told = [core.work_step(0.0), core.work_step(0.0)]
     assert [each.gained for each in told] == [{("t", "0")}, {("t", "1")}]
-    core.received(keep_alive("0", -1), 9.0)
+    core.handle_line(keep_alive("0", -1), 9.0)
     step = core.work_step(9.0)
     assert (step.lost, step.assigned) == ({("t", "1")}, {("t", "0")})
-    core.closed(10.0)
+    core.handle_closed_stream(10.0)
     assert core.work_step(10.0).lost == {("t", "0")}
 
 
@@ -414,7 +416,7 @@ def test_a_stream_that_cannot_be_opened_is_tried_again(answer, pause):
     """Pauses depend on why it was refused."""
     core = ConsumerCore(StreamOptions(), EACH_BATCH, lambda: 0.0)
     core.connection_step(0.0)
-    core.refused(answer, 0.0)
+    core.handle_refusal(answer, 0.0)
     assert core.connection_step(0.0) == Wait(pause)
     assert core.connection_step(pause) == Open(core.options)
 
@@ -424,7 +426,7 @@ def test_what_will_never_be_opened_ends_the_consumer():
     core = ConsumerCore(StreamOptions(), EACH_BATCH, lambda: 0.0)
     for now in (0.0, 10.0, 20.0):
         core.connection_step(now)
-        core.refused(Answer(403, b'{"detail":"denied"}'), now)
+        core.handle_refusal(Answer(403, b'{"detail":"denied"}'), now)
     step = core.work_step(20.0)
     assert isinstance(step, End)
     assert isinstance(step.error, Refused)
@@ -432,47 +434,47 @@ def test_what_will_never_be_opened_ends_the_consumer():
 
 def test_a_problem_in_the_stream_ends_it():
     """A line without a cursor is no batch."""
-    core = opened()
+    core = open_core()
     with pytest.raises(NakadiError, match="went wrong"):
-        core.received(b'{"detail":"went wrong"}', 0.0)
+        core.handle_line(b'{"detail":"went wrong"}', 0.0)
     with pytest.raises(NakadiError, match="no line"):
-        core.received(b"<html>", 0.0)
+        core.handle_line(b"<html>", 0.0)
 
 
 def test_a_consumer_with_a_limit_asks_for_no_more_and_ends():
     """Each stream brings what is missing at the limit; with the last event, nothing more is opened or handed out."""
     core = ConsumerCore(StreamOptions(stream_limit=4), EACH_BATCH, lambda: 0.0, limit=5)
     assert core.connection_step(0.0).options.stream_limit == 4
-    core.opened("s", 0.0)
-    core.received(line("0", [0, 1, 2]), 0.0)
-    core.handled(next_batch(core), 0.0)
-    core.closed(0.0)
+    core.handle_opened_stream("s", 0.0)
+    core.handle_line(line("0", [0, 1, 2]), 0.0)
+    core.finish_batch(next_batch(core), 0.0)
+    core.handle_closed_stream(0.0)
     assert isinstance(core.commit_step(0.0), Commit)
-    core.committed(Answer(204), 0.0)
+    core.handle_commit_answer(Answer(204), 0.0)
     assert core.health(0.0).events_committed == 3
 
     assert core.connection_step(10.0).options.stream_limit == 2
-    core.opened("t", 10.0)
-    core.received(line("0", [3, 4]), 10.0)
+    core.handle_opened_stream("t", 10.0)
+    core.handle_line(line("0", [3, 4]), 10.0)
     assert len(next_batch(core)) == 2
     assert isinstance(next_batch(core), End)
-    core.closed(10.0)
+    core.handle_closed_stream(10.0)
     assert isinstance(core.connection_step(20.0), Wait)
 
 
 def test_a_consumer_that_does_not_follow_ends_when_nothing_waits():
     """After each stream it asks how many events are left, and reads on while there are any."""
-    core = opened(follow=False)
-    core.closed(0.0)
+    core = open_core(follow=False)
+    core.handle_closed_stream(0.0)
     assert isinstance(core.connection_step(0.0), Count)
-    core.refused(NoAnswer("down"), 0.0)
+    core.handle_refusal(NoAnswer("down"), 0.0)
     assert isinstance(core.connection_step(0.0), Wait)
     assert isinstance(core.connection_step(1.0), Count)
-    core.counted(3)
+    core.handle_uncommitted_count(3)
     assert core.connection_step(1.0).options.stream_keep_alive_limit == 1
-    core.opened("t", 1.0)
-    core.closed(2.0)
-    core.counted(0)
+    core.handle_opened_stream("t", 1.0)
+    core.handle_closed_stream(2.0)
+    core.handle_uncommitted_count(0)
     assert isinstance(core.connection_step(2.0), End)
     assert next_batch(core) == End()
 
@@ -488,16 +490,16 @@ def test_a_consumer_that_does_not_follow_ends_when_nothing_waits():
 def test_patience_ends_when_nothing_else_has_come_for_its_time(answer, patience):
     """Each failure is told; the consumer raises the last one when they have gone on for too long, and not before."""
     core = ConsumerCore(StreamOptions(), EACH_BATCH, lambda: 0.0, patience=patience)
-    core.refused(answer, 0.0)
+    core.handle_refusal(answer, 0.0)
     assert trouble_of(core).failures == 1
-    core.refused(answer, 29.0)
+    core.handle_refusal(answer, 29.0)
     assert trouble_of(core).failures == 2
-    core.opened("s", 30.0)
-    core.received(keep_alive("0", 1), 30.0)
-    core.closed(30.0)
-    core.refused(answer, 30.0)
+    core.handle_opened_stream("s", 30.0)
+    core.handle_line(keep_alive("0", 1), 30.0)
+    core.handle_closed_stream(30.0)
+    core.handle_refusal(answer, 30.0)
     assert trouble_of(core).failures == 1
-    core.refused(answer, 60.0)
+    core.handle_refusal(answer, 60.0)
     assert isinstance(end := next_batch(core), End)
     assert end.error is answer or end.error.status == answer.status
 
@@ -506,34 +508,34 @@ def test_a_stream_that_breaks_at_a_stop_is_no_failure():
     """Who stops a consumer breaks its connection: the loop ends without an error, whatever the patience."""
     core = ConsumerCore(StreamOptions(), EACH_BATCH, lambda: 0.0, patience=Patience(without_answer=0))
     core.connection_step(0.0)
-    core.opened("s", 0.0)
+    core.handle_opened_stream("s", 0.0)
     core.stop()
-    core.closed(0.0, NoAnswer("broken"))
+    core.handle_closed_stream(0.0, NoAnswer("broken"))
     assert next_batch(core) == End()
 
 
 def test_a_commit_that_is_lost_is_told():
     """Applications can say that events come again, and why."""
-    core = opened()
-    core.received(line("0", [0]), 0.0)
-    core.handled(next_batch(core), 0.0)
+    core = open_core()
+    core.handle_line(line("0", [0]), 0.0)
+    core.finish_batch(next_batch(core), 0.0)
     core.commit_step(1.0)
-    core.committed(Answer(422, b'{"detail":"too late"}'), 1.0)
+    core.handle_commit_answer(Answer(422, b'{"detail":"too late"}'), 1.0)
     told = str(trouble_of(core).error)
     assert told == "Batches were not committed, so their events come again: too late (422)"
 
 
 def test_after_an_abort_nothing_is_committed():
     """What was handled and what is in hand come again; the connection is to be closed."""
-    core = opened()
-    core.received(line("0", [0]), 0.0)
-    core.received(line("1", [0]), 0.0)
-    core.handled(next_batch(core), 0.0)
+    core = open_core()
+    core.handle_line(line("0", [0]), 0.0)
+    core.handle_line(line("1", [0]), 0.0)
+    core.finish_batch(next_batch(core), 0.0)
     in_hand = next_batch(core)
     core.abort()
-    core.handled(in_hand, 1.0)
+    core.finish_batch(in_hand, 1.0)
     assert core.lost_stream() == "s"
     assert isinstance(core.commit_step(1.0), Wait)
-    core.closed(1.0, NoAnswer("broken"))
+    core.handle_closed_stream(1.0, NoAnswer("broken"))
     assert isinstance(core.commit_step(1.0), End)
     assert next_batch(core) == End()

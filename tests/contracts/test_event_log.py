@@ -256,7 +256,7 @@ class TestBounds:
                 log.log.bounds(*place)
 
 
-class TestOffsetAt:
+class TestFirstOffsetSince:
     def test_finds_the_first_event_stored_at_or_after_a_moment(self, log: LogUnderTest):
         """A moment leads to the first event stored at or after it, or to the place of the next one."""
         topic = log.a_topic()
@@ -265,9 +265,9 @@ class TestOffsetAt:
             log.store(topic, *names)
             log.an_hour_passes()
         moments = [began - HOUR, began, began + HOUR / 2, began + HOUR, began + 1.5 * HOUR, began + 2 * HOUR]
-        assert [log.log.offset_at(topic, 0, moment) for moment in moments] == [0, 0, 2, 2, 3, 3]
-        assert log.log.offset_at(topic, 0, began + 2 * HOUR + timedelta(microseconds=1)) == 6
-        assert log.log.offset_at(topic, 0, began + 9 * HOUR) == 6
+        assert [log.log.first_offset_since(topic, 0, moment) for moment in moments] == [0, 0, 2, 2, 3, 3]
+        assert log.log.first_offset_since(topic, 0, began + 2 * HOUR + timedelta(microseconds=1)) == 6
+        assert log.log.first_offset_since(topic, 0, began + 9 * HOUR) == 6
 
     def test_agrees_with_reading_in_a_long_partition(self, log: LogUnderTest):
         """In a partition of many appends each moment leads to the event that reading finds."""
@@ -282,17 +282,17 @@ class TestOffsetAt:
         for hours in range(101):
             moment = began + hours * HOUR
             expected = next((event.offset for event in events if event.stored_at >= moment), len(events))
-            assert log.log.offset_at(topic, 0, moment) == expected
+            assert log.log.first_offset_since(topic, 0, moment) == expected
 
     def test_of_an_empty_partition_is_the_next_offset(self, log: LogUnderTest):
         """Without events every moment leads to the place of the next one."""
-        assert log.log.offset_at(log.a_topic(), 0, log.now()) == 0
+        assert log.log.first_offset_since(log.a_topic(), 0, log.now()) == 0
 
     def test_of_an_unknown_place_is_refused(self, log: LogUnderTest):
         """A topic that was never created is unknown, and so is a partition it does not have."""
         for place in (("nowhere", 0), (log.a_topic(), 1)):
             with pytest.raises(UnknownTopic):
-                log.log.offset_at(*place, log.now())
+                log.log.first_offset_since(*place, log.now())
 
 
 class TestTopics:
@@ -494,7 +494,7 @@ def calls_needing_a_topic(log: LogUnderTest, topic: str):
         "append": lambda: run_blocking(log.log.append(topic, {0: [a_record("a")]})),
         "read": lambda: log.log.read(topic, 0, 0, wait=1),
         "bounds": lambda: log.log.bounds(topic, [0]),
-        "offset_at": lambda: log.log.offset_at(topic, 0, now),
+        "first_offset_since": lambda: log.log.first_offset_since(topic, 0, now),
         "trim": lambda: log.log.trim(topic, 0, now),
         "compact": lambda: log.log.compact(topic, 0, stored_before=now, tombstones_before=now),
     }

@@ -32,7 +32,7 @@ class TestTrim:
         log.log.trim(topic, 0, log.now())
         assert log.log.bounds(topic, [0]) == {0: OffsetBounds(2, 2)}
         assert log.found(topic, 2) == ([], 2)
-        assert log.log.offset_at(topic, 0, log.now()) == 2
+        assert log.log.first_offset_since(topic, 0, log.now()) == 2
         log.store(topic, "c")
         assert log.events(topic) == [(2, "c")]
 
@@ -161,7 +161,7 @@ class TestCompact:
             log.an_hour_passes()
         compact_all(log, topic)
         assert log.events(topic) == [(1, "b0"), (5, "b2"), (9, "b4"), (10, "a5"), (11, "b5")]
-        assert log.log.offset_at(topic, 0, began + HOUR) == 5
+        assert log.log.first_offset_since(topic, 0, began + HOUR) == 5
         log.log.trim(topic, 0, began + HOUR)
         assert log.log.bounds(topic, [0]) == {0: OffsetBounds(5, 12)}
         assert log.events(topic) == [(5, "b2"), (9, "b4"), (10, "a5"), (11, "b5")]

@@ -94,7 +94,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(topic=topics, partition=partitions, back=hours)
     def find_a_moment(self, topic, partition, back):
-        self.both(lambda log: log.offset_at(topic, partition, self.moment(back)))
+        self.both(lambda log: log.first_offset_since(topic, partition, self.moment(back)))
 
     @rule(topic=topics)
     def grow(self, topic):

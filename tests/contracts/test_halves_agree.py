@@ -160,7 +160,7 @@ class Walk:
     def find_a_moment(self) -> None:
         topic, partition = self.place()
         moment = self.moment()
-        found = self.both(lambda log: log.offset_at(topic, partition, moment))
+        found = self.both(lambda log: log.first_offset_since(topic, partition, moment))
         self.seen["found"] += isinstance(found, int) and not self.is_hot(topic, partition, found)
 
     def trim(self) -> None:

@@ -203,7 +203,7 @@ class TestTwoProcesses:
         for attempt in (
             lambda: run_blocking(log.append("t", {0: [a_record("a")]})),
             lambda: log.bounds("t", [0]),
-            lambda: log.offset_at("t", 0, SystemClock().now()),
+            lambda: log.first_offset_since("t", 0, SystemClock().now()),
             lambda: log.read("t", 0, 1),
         ):
             with pytest.raises(UnknownTopic):
@@ -222,7 +222,7 @@ class TestTwoProcesses:
 
             monkeypatch.setattr(log._cluster, "read_partition_bounds", end_after_another_append)
 
-            assert log.offset_at("t", 0, before) == 1
+            assert log.first_offset_since("t", 0, before) == 1
 
     def test_learn_of_events_that_are_removed_while_they_read(self, log, another, monkeypatch):
         """A read whose events another process removes at that moment says so: an archive may have them."""

@@ -95,7 +95,7 @@ def test_a_question_that_a_client_cannot_ask_is_its_last_one(log):
     for ask in (
         lambda: log.bounds("t", [0])[0],
         lambda: OffsetBounds(*log._cluster.read_partition_bounds("t", 0)),
-        lambda: OffsetBounds(log.offset_at("t", 0, SystemClock().now().replace(year=2020)), 1),
+        lambda: OffsetBounds(log.first_offset_since("t", 0, SystemClock().now().replace(year=2020)), 1),
     ):
         unconnected = new_admin_client(nowhere), new_consumer(nowhere)
         log._cluster._admin, log._cluster._offset_consumer = unconnected

@@ -122,7 +122,7 @@ def topic(secured_server):
 
 def reads(log, topic):
     assert log.bounds(topic, [0])[0].next_offset == 1
-    assert log.offset_at(topic, 0, SystemClock().now() + AN_AGE) == 1
+    assert log.first_offset_since(topic, 0, SystemClock().now() + AN_AGE) == 1
     assert len(log.read(topic, 0, 0).events) == 1
     assert not log.read(topic, 0, 1).events
 

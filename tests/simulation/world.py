@@ -77,7 +77,7 @@ class World:
         usual = {
             self._publish: 8,
             self._open: 5,
-            self._look: 14,
+            self._let_a_process_read_news: 14,
             self._turn: 26,
             self._call: 14,
             self._commit: 10,
@@ -284,7 +284,7 @@ class World:
             self.streams[session_id] = stream
         self._note(f"{process.name} opened {session_id} {[each.partition for each in requested]}: {self._describe()}")
 
-    def _look(self) -> None:
+    def _let_a_process_read_news(self) -> None:
         process = self._some_process()
         if process is not None and process.is_to_look:
             self._doing(f"{process.name} looks", process.look)

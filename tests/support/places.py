@@ -47,7 +47,7 @@ class KnownLogs:
             raise UnknownTopic(topic)
         return {number: self.topics[topic][number] for number in partitions}
 
-    def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
+    def first_offset_since(self, topic: str, partition: int, moment: datetime) -> int:
         bounds = self.topics[topic][partition]
         stored = (self.first_stored[topic] + timedelta(minutes=number) for number in range(bounds.next_offset))
         return next((n for n, at in enumerate(stored) if n >= bounds.oldest and at >= moment), bounds.next_offset)

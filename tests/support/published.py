@@ -45,7 +45,7 @@ from tests.support.shapes import Shape, Shapes
 from tests.support.table_readers import assert_read_alike
 from tests.support.tiers import ARCHIVE_MANUALLY, TierParts
 
-KEYS = ("k1", "k2", "k3", "k,4", '"5')
+EVENT_KEYS = ("k1", "k2", "k3", "k,4", '"5')
 WRITERS = ("w1", "w2", "w3", "w4")
 """Who wrote an event: by this some are erased."""
 
@@ -225,7 +225,7 @@ class TableComparison:
         events = [self._event(shape.value()) for _ in range(6)]
         self._send(api, "events", [event.text or "" for event in events])
         self._published += events
-        if self._category == "business" and (keys := self._drawn.sample(KEYS, self._drawn.randrange(3))):
+        if self._category == "business" and (keys := self._drawn.sample(EVENT_KEYS, self._drawn.randrange(3))):
             self._send(api, "deleted-events", [f"{{{self._metadata(key)[0]}}}" for key in keys])
             self._published += [Published(None, key, deletes=True) for key in keys]
 
@@ -256,7 +256,7 @@ class TableComparison:
         assert answer.status_code == 200, (texts, answer.text)
 
     def _event(self, payload: str) -> Published:
-        key, writer = self._drawn.choice(KEYS), self._drawn.choice(WRITERS)
+        key, writer = self._drawn.choice(EVENT_KEYS), self._drawn.choice(WRITERS)
         separator = "" if payload == "{}" else ","
         if self._category == "undefined":
             return Published(f'{{"who":"{writer}"{separator}{payload[1:]}', writer=writer)

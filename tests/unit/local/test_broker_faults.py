@@ -42,7 +42,7 @@ def test_without_orders_it_is_the_log_behind_it(log):
     """Nothing goes wrong by itself."""
     assert append(log, "a", "b") == {0: Stored(), 1: Stored()}
     assert (values(log, 0), values(log, 1)) == (["a"], ["b"])
-    assert log.offset_at("orders", 0, HandMovedClock().now()) == 0
+    assert log.first_offset_since("orders", 0, HandMovedClock().now()) == 0
     log.trim("orders", 0, HandMovedClock().now())
     log.compact("orders", 0, stored_before=HandMovedClock().now(), tombstones_before=HandMovedClock().now())
     log.add_partitions("orders", 3)

@@ -112,8 +112,8 @@ class TestSeam:
         tiered.log.archive()
         tiered.store_hours(4)
         for hours in range(14):
-            assert tiered.log.offset_at("t", 0, began + hours * HOUR) == min(hours, 12)
-        assert tiered.log.offset_at("t", 0, began + HOUR / 2) == 1
+            assert tiered.log.first_offset_since("t", 0, began + hours * HOUR) == min(hours, 12)
+        assert tiered.log.first_offset_since("t", 0, began + HOUR / 2) == 1
 
     def test_has_nothing_in_front_of_a_gap(self, tiered: TieredLogFixture):
         """After a time without an archive, in which the hot half removed events, the log begins behind them."""
@@ -257,7 +257,7 @@ class TestDamage:
         with pytest.raises(Unavailable, match="Offsets 0 to 3 of t/0"):
             tiered.log.read("t", 0, 0)
         with pytest.raises(Unavailable, match="Offsets 0 to 3 of t/0"):
-            tiered.log.offset_at("t", 0, tiered.clock.now() - 7 * HOUR)
+            tiered.log.first_offset_since("t", 0, tiered.clock.now() - 7 * HOUR)
 
     def test_of_the_archive_as_a_whole_is_waited_for(self, tiered: TieredLogFixture):
         """While the archive is out of reach the hot half is read as ever, and nothing old is said not to exist."""

@@ -207,7 +207,7 @@ class TestReading:
         for attempt in (
             lambda: impatient.bounds("t", [0]),
             lambda: impatient.read("t", 0, 0),
-            lambda: impatient.offset_at("t", 0, faulty_kinesis.clock.now()),
+            lambda: impatient.first_offset_since("t", 0, faulty_kinesis.clock.now()),
         ):
             with pytest.raises(Unavailable):
                 attempt()

@@ -131,7 +131,7 @@ def test_bounds_have_whatever_was_acknowledged_before_they_were_asked_for(faulty
     assert calls() <= 1
 
     publish(log, range(3, 5))
-    assert reader.offset_at("t", 0, faulty_kinesis.clock.now() + timedelta(seconds=1)) == 10
+    assert reader.first_offset_since("t", 0, faulty_kinesis.clock.now() + timedelta(seconds=1)) == 10
 
 
 def test_the_tip_is_shared(faulty_kinesis: FaultyKinesis, log):
@@ -241,8 +241,10 @@ def test_moments_are_found_in_the_index_and_behind_it(faulty_kinesis: FaultyKine
             faulty_kinesis.index_all()
     reader = faulty_kinesis.a_log(FORGETFUL)
     for minutes in range(21):
-        assert reader.offset_at("t", 0, began + timedelta(minutes=minutes)) == 2 * minutes
-        assert reader.offset_at("t", 0, began + timedelta(minutes=minutes, seconds=1)) == min(2 * minutes + 2, 40)
+        assert reader.first_offset_since("t", 0, began + timedelta(minutes=minutes)) == 2 * minutes
+        assert reader.first_offset_since("t", 0, began + timedelta(minutes=minutes, seconds=1)) == min(
+            2 * minutes + 2, 40
+        )
 
 
 def test_trimming_is_seen_by_others(faulty_kinesis: FaultyKinesis, log):

@@ -453,7 +453,7 @@ def test_a_moment_is_found_while_its_event_is_trimmed(log, clock, monkeypatch):
     for value in ("a", "b"):
         run_blocking(log.append("t", {0: [a_record(value)]}))
         clock.move(3600)
-    look = event_log.offset_at
+    look = event_log.first_offset_since
 
     def look_just_before_it_is_trimmed(*wanted):
         frame = look(*wanted)
@@ -461,9 +461,9 @@ def test_a_moment_is_found_while_its_event_is_trimmed(log, clock, monkeypatch):
             log._cleaner.trim("t", 0, 1)
         return frame
 
-    monkeypatch.setattr(event_log, "offset_at", look_just_before_it_is_trimmed)
+    monkeypatch.setattr(event_log, "first_offset_since", look_just_before_it_is_trimmed)
 
-    assert log.offset_at("t", 0, began) == 1
+    assert log.first_offset_since("t", 0, began) == 1
 
 
 def test_nothing_is_left_open(path, clock, recwarn):

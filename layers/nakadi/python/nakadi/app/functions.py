@@ -127,7 +127,7 @@ def make_http_function(name: str, *areas: str, collects_kpis: bool = True) -> La
         module = import_module(f"nakadi.http.routes.{area}")
         compile_body_schemas(*getattr(module, "BODY_SCHEMAS_TO_COMPILE", ()))
 
-    def opened(counts: FunctionMetrics) -> HandleInvocation:
+    def make_handler(counts: FunctionMetrics) -> HandleInvocation:
         broker = open_broker(read_settings(os.environ))
         broker.write_kpis_only_when_asked(partial(counts.count, "FiguresDropped"))
         application = make_application(broker, *areas, report_answer=counts.count_answer, collects_kpis=collects_kpis)
@@ -141,4 +141,4 @@ def make_http_function(name: str, *areas: str, collects_kpis: bool = True) -> La
 
         return answer
 
-    return LambdaFunction(name, opened, areas)
+    return LambdaFunction(name, make_handler, areas)

@@ -189,7 +189,7 @@ class PartitionSnapshot(Struct):
         for timeline in timelines_with_partition(self._event_type, partition):
             with event_log_errors_as_unavailable():
                 log = self._logs.for_storage(timeline.storage_id)
-                position = Position(timeline.order, log.offset_at(timeline.topic, partition, time) - 1)
+                position = Position(timeline.order, log.first_offset_since(timeline.topic, partition, time) - 1)
             end = last_offset_if_closed(timeline, partition)
             if end is None or position.offset < end:
                 return position

@@ -282,8 +282,8 @@ class FaultyLog:
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
         return self._log_unless_stopped().bounds(topic, partitions)
 
-    def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
-        return self._log_unless_stopped().offset_at(topic, partition, moment)
+    def first_offset_since(self, topic: str, partition: int, moment: datetime) -> int:
+        return self._log_unless_stopped().first_offset_since(topic, partition, moment)
 
     def trim(self, topic: str, partition: int, stored_before: datetime) -> None:
         self._log_unless_stopped().trim(topic, partition, stored_before)

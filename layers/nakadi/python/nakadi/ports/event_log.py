@@ -71,7 +71,7 @@ class EventLog(Protocol):
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
         """Where the partitions begin and end."""
 
-    def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
+    def first_offset_since(self, topic: str, partition: int, moment: datetime) -> int:
         """The offset of the first event stored at or after `moment`; the next offset when there is none."""
 
     def trim(self, topic: str, partition: int, stored_before: datetime) -> None:

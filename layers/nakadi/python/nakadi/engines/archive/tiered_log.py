@@ -126,8 +126,8 @@ class TieredLog:
             for number, each in hot.items()
         }
 
-    def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
-        found = self._hot.offset_at(topic, partition, moment)
+    def first_offset_since(self, topic: str, partition: int, moment: datetime) -> int:
+        found = self._hot.first_offset_since(topic, partition, moment)
         hot = self._hot.bounds(topic, [partition])[partition]
         known = self._index.topic(topic)
         if known is None:
@@ -144,7 +144,7 @@ class TieredLog:
     # Looking after it
 
     def trim(self, topic: str, partition: int, stored_before: datetime) -> None:
-        offset = self.offset_at(topic, partition, stored_before)
+        offset = self.first_offset_since(topic, partition, stored_before)
         self._hot.trim(topic, partition, stored_before)
         # The archive second: an archiver makes the topic known before it reads events, so one that is not known by now
         # can only read what was kept. The other way round, it could archive in between what is trimmed here.
@@ -154,7 +154,7 @@ class TieredLog:
 
     def compact(self, topic: str, partition: int, *, stored_before: datetime, tombstones_before: datetime) -> None:
         bounds = self.bounds(topic, [partition])[partition]
-        end = self.offset_at(topic, partition, stored_before)
+        end = self.first_offset_since(topic, partition, stored_before)
         self._compaction.run(
             topic, partition, bounds, end, stored_before=stored_before, tombstones_before=tombstones_before
         )

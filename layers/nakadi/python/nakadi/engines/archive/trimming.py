@@ -14,7 +14,7 @@ def trim_all_archived(hot: EventLog, index: LogIndex, topic: str, partition: int
     state = index.index_heads([(topic, partition)])[topic, partition].state
     behind = datetime_from_microseconds(state.latest_stored_at + 1)
     # Of the events of one moment, some may not be archived. Later events are stored later, also those that come now.
-    if hot.offset_at(topic, partition, behind) <= state.next_offset:
+    if hot.first_offset_since(topic, partition, behind) <= state.next_offset:
         hot.trim(topic, partition, behind)
     else:
         trim_hot_log(hot, index, topic, partition)
@@ -31,6 +31,6 @@ def trim_hot_log(
         index.index_heads([(topic, partition)])[topic, partition].state.latest_stored_at
     )
     limit = latest if stored_before is None else min(stored_before, latest)
-    if hot.offset_at(topic, partition, limit) > hot.bounds(topic, [partition])[partition].oldest:
+    if hot.first_offset_since(topic, partition, limit) > hot.bounds(topic, [partition])[partition].oldest:
         hot.trim(topic, partition, limit)
     return limit < latest

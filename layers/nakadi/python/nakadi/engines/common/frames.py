@@ -38,7 +38,7 @@ MAX_DECOMPRESSED_BYTES = 1 << 30
 
 ALL_RECORDS = slice(None)
 ENDLESS_NONES = repeat(None)
-PLAIN_RECORD_FIELDS = (None, None, None)
+NO_KEY_OWNER_SUBSCRIPTION = (None, None, None)
 """No key, no owner, no subscription."""
 
 
@@ -118,7 +118,9 @@ def records_size_bytes(records: Sequence[Record]) -> int:
 
 
 def _metadata_json(records: Sequence[Record | None]) -> bytes:
-    if all(record is not None and record[0] is not None and record[1:] == PLAIN_RECORD_FIELDS for record in records):
+    if all(
+        record is not None and record[0] is not None and record[1:] == NO_KEY_OWNER_SUBSCRIPTION for record in records
+    ):
         return b""
     columns = {
         "gone": [index for index, record in enumerate(records) if record is None],

@@ -249,13 +249,13 @@ class Cluster:
         lowest, highest = 0, LATEST_SEARCHED_TIME_MS
         while lowest < highest:
             middle = (lowest + highest + 1) // 2
-            if self.offset_at(topic, partition, EPOCH + timedelta(milliseconds=middle)) < beyond:
+            if self.first_offset_since(topic, partition, EPOCH + timedelta(milliseconds=middle)) < beyond:
                 lowest = middle
             else:
                 highest = middle - 1
         return lowest
 
-    def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
+    def first_offset_since(self, topic: str, partition: int, moment: datetime) -> int:
         wanted = KafkaPartition(self.kafka_name(topic), partition, max(to_milliseconds(moment), 0))
 
         def ask() -> int:

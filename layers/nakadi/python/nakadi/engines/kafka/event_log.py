@@ -236,10 +236,10 @@ class KafkaLog:
         cluster.check_partitions(topic, partitions)
         return {number: OffsetBounds(*found) for number, found in cluster.bounds(topic, partitions).items()}
 
-    def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
+    def first_offset_since(self, topic: str, partition: int, moment: datetime) -> int:
         cluster = self._cluster_unless_closed()
         cluster.check_partitions(topic, [partition])
-        return cluster.offset_at(topic, partition, moment)
+        return cluster.first_offset_since(topic, partition, moment)
 
     def add_change_listener(self, on_change: Callable[[str, int], None]) -> Callable[[], None]:
         self._cluster_unless_closed()
@@ -250,7 +250,7 @@ class KafkaLog:
     def trim(self, topic: str, partition: int, stored_before: datetime) -> None:
         cluster = self._cluster_unless_closed()
         cluster.check_partitions(topic, [partition])
-        oldest = cluster.offset_at(topic, partition, stored_before)
+        oldest = cluster.first_offset_since(topic, partition, stored_before)
         if oldest > cluster.read_partition_bounds(topic, partition)[0]:
             cluster.delete_records(topic, partition, oldest)
             self._tail.drop_window_before((topic, partition), oldest)

@@ -48,7 +48,7 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
 
     def compact(self, topic: str, partition: int, stored_before: int, tombstones_before: int) -> None:
         oldest = self.topic_cache.get_with_partition(topic, partition).oldest.get(partition, 0)
-        end = self.reader.offset_at(topic, partition, stored_before)
+        end = self.reader.first_offset_since(topic, partition, stored_before)
         if end <= oldest:
             return
         if self.archive is None:

@@ -272,9 +272,9 @@ class KinesisLog:
         now = time.monotonic()
         return {number: self._reader.bounds(topic, number, now) for number in partitions}
 
-    def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
+    def first_offset_since(self, topic: str, partition: int, moment: datetime) -> int:
         self._refuse_if_closed()
-        return self._reader.offset_at(topic, partition, microseconds_since_epoch(moment))
+        return self._reader.first_offset_since(topic, partition, microseconds_since_epoch(moment))
 
     def add_change_listener(self, on_change: Callable[[str, int], None]) -> Callable[[], None]:
         self._watcher.add_watcher()
@@ -294,7 +294,7 @@ class KinesisLog:
 
     def trim(self, topic: str, partition: int, stored_before: datetime) -> None:
         self._refuse_if_closed()
-        oldest = self._reader.offset_at(topic, partition, microseconds_since_epoch(stored_before))
+        oldest = self._reader.first_offset_since(topic, partition, microseconds_since_epoch(stored_before))
         if oldest > self._topics.get(topic).topic.oldest.get(partition, 0):
             gone = self._index.drop_segments_before(topic, partition, oldest)
             self._topics.forget_topic(topic)

@@ -178,7 +178,7 @@ class StreamReader:
             offset = piece.next_offset
         return EventSlice((), offset)
 
-    def offset_at(self, topic: str, partition: int, stored_at: int) -> int:
+    def first_offset_since(self, topic: str, partition: int, stored_at: int) -> int:
         found = self._topics.get_with_partition(topic, partition)
         state = self.partition_state(topic, partition, time.monotonic())
         offset = found.oldest.get(partition, 0)

@@ -63,8 +63,8 @@ class RestartingReader:
     def read_now(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> EventSlice:
         return self._call_with_restart(lambda reader: reader.read_now(topic, partition, start, limit, max_bytes))
 
-    def offset_at(self, topic: str, partition: int, stored_at: int) -> int:
-        return self._call_with_restart(lambda reader: reader.offset_at(topic, partition, stored_at))
+    def first_offset_since(self, topic: str, partition: int, stored_at: int) -> int:
+        return self._call_with_restart(lambda reader: reader.first_offset_since(topic, partition, stored_at))
 
     def _call_with_restart(self, call: Callable[[StreamReader], T]) -> T:
         reader = self._reader

@@ -69,12 +69,12 @@ class _PartitionEvents(Struct):
         following = found[-1].offset + 1 if found else self.next_offset
         return EventSlice(tuple(found), following, following == self.next_offset)
 
-    def offset_at(self, moment: datetime) -> int:
+    def first_offset_since(self, moment: datetime) -> int:
         index = len(self.events_stored_before(moment))
         return self.events[index].offset if index < len(self.events) else self.next_offset
 
     def trim(self, stored_before: datetime) -> None:
-        self.oldest_offset = max(self.oldest_offset, self.offset_at(stored_before))
+        self.oldest_offset = max(self.oldest_offset, self.first_offset_since(stored_before))
         del self.events[: len(self.events_stored_before(stored_before))]
 
     def compact(self, stored_before: datetime, tombstones_before: datetime) -> None:
@@ -184,9 +184,9 @@ class MemoryLog:
                 for number, partition in found.items()
             }
 
-    def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
+    def first_offset_since(self, topic: str, partition: int, moment: datetime) -> int:
         with self._lock:
-            return self._require_partition(topic, partition).offset_at(moment)
+            return self._require_partition(topic, partition).first_offset_since(moment)
 
     def trim(self, topic: str, partition: int, stored_before: datetime) -> None:
         with self._lock:

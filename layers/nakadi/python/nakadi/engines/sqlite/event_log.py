@@ -33,8 +33,8 @@ from nakadi.engines.sqlite.file import WRITE_TIMEOUT_SECONDS, SqliteFile
 from nakadi.engines.sqlite.reading import (
     ROW_HEAD_FORMAT,
     FrameRow,
+    first_offset_since,
     keys_and_tombstones_of_row,
-    offset_at,
     read_bounds,
     read_end_and_rows,
     read_slice,
@@ -143,10 +143,10 @@ class SqliteLog:
         with self._file.read_connection() as connection:
             return read_bounds(connection, topic, partitions)
 
-    def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
+    def first_offset_since(self, topic: str, partition: int, moment: datetime) -> int:
         while True:
             with self._file.read_connection() as connection:
-                frame = offset_at(connection, topic, partition, moment)
+                frame = first_offset_since(connection, topic, partition, moment)
                 try:
                     found = read_slice(connection, topic, partition, frame, limit=1, max_bytes=1)
                 except OffsetUnavailable:
@@ -154,11 +154,11 @@ class SqliteLog:
             return found.events[0].offset if found.events else found.next_offset
 
     def trim(self, topic: str, partition: int, stored_before: datetime) -> None:
-        self._cleaner.trim(topic, partition, self.offset_at(topic, partition, stored_before))
+        self._cleaner.trim(topic, partition, self.first_offset_since(topic, partition, stored_before))
 
     def compact(self, topic: str, partition: int, *, stored_before: datetime, tombstones_before: datetime) -> None:
         with self._file.read_connection() as connection:
-            end = offset_at(connection, topic, partition, stored_before)
+            end = first_offset_since(connection, topic, partition, stored_before)
         PartitionCompaction(self._file, self._cleaner, topic, partition).run(
             end, microseconds_since_epoch(tombstones_before)
         )

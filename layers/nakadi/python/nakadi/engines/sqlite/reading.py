@@ -208,7 +208,7 @@ def read_bounds(connection: sqlite3.Connection, topic: str, partitions: Sequence
     return {number: bounds[number] for number in partitions}
 
 
-def offset_at(connection: sqlite3.Connection, topic: str, partition: int, moment: datetime) -> int:
+def first_offset_since(connection: sqlite3.Connection, topic: str, partition: int, moment: datetime) -> int:
     wanted = {"topic": topic, "partition": partition, "moment": microseconds_since_epoch(moment)}
     found = connection.execute(SEARCH_OFFSET_AT_TIME, wanted).fetchone()
     if found is None:
