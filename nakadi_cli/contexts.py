@@ -103,7 +103,7 @@ def save_contexts(file: Path, contexts: Contexts) -> None:
 
 
 def connection(*, context: str | None, url: str | None, environ: Mapping[str, str] = os.environ) -> Connection:
-    """Decide which broker is meant.
+    """Decide which broker to use.
 
     An option goes before the environment, and the environment before the current context. The token of a context goes
     to the URL of that context alone: a URL from elsewhere comes with `NAKADI_TOKEN` or without a token.

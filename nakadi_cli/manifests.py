@@ -37,7 +37,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Which processes of a clin file are meant: those of an environment, or those with certain ids."""
+    """Which processes of a clin file to select: those of an environment, or those with certain ids."""
 
     target: str | None = None
     ids: Sequence[str] = ()

@@ -180,7 +180,7 @@ class Consumer(Generic[Event]):
         self._withdraw()
 
     def _wait_until_running(self, most: int, timeout: float) -> None:
-        """Wait until so many threads are left, or somebody calls `abort`."""
+        """Wait until at most this number of threads runs, or somebody calls `abort`."""
         with self._lock:
             self._todo.wait_for(lambda: self._aborted or self._running <= most, timeout)
 

@@ -301,13 +301,16 @@ class ConsumerCore:
         return Open(self._options_of_next())
 
     def handle_uncommitted_count(self, events: int) -> None:
-        """So many events are not committed. A stream also ends while another one has the partitions with the rest."""
+        """Take the number of events that are not committed.
+
+        A stream also ends while another one has the partitions with the rest.
+        """
         self._has_to_count = False
         if not events:
             self.stop()
 
     def handle_opened_stream(self, stream_id: str, now: float) -> None:
-        """The broker began a stream."""
+        """Take the id of a stream that the broker has opened."""
         self.state = State.OPEN
         self._current = self._sessions[stream_id] = _Session(stream_id)
         self._streams += 1
@@ -315,7 +318,7 @@ class ConsumerCore:
         self._line_at = now
 
     def handle_line(self, line: bytes, now: float) -> None:
-        """A line came. Raises `NakadiError` if it is none of a stream: the stream is to be closed then."""
+        """Take a line of the stream. Raises `NakadiError` if it is not one; the caller then closes the stream."""
         session = self._current
         assert session is not None, "a line came without a stream"
         if session.stream_id not in self._sessions:
@@ -372,7 +375,7 @@ class ConsumerCore:
             self._pause(error, now)
 
     def handle_refusal(self, answer: Answer | NoAnswer, now: float) -> None:
-        """No stream was opened, or events could not be counted."""
+        """Take the answer of a broker that opened no stream, or counted no events."""
         self.state = State.CLOSED
         if isinstance(answer, NoAnswer):
             self._pause(answer, now)
@@ -415,7 +418,10 @@ class ConsumerCore:
         return batch
 
     def finish_batch(self, batch: Batch[Any], now: float) -> None:
-        """A batch is worked through, and may be committed. The second time for a batch changes nothing."""
+        """Note that the application has finished a batch, which may now be committed.
+
+        A second call for a batch changes nothing.
+        """
         session = self._sessions.get(batch.stream_id)
         if session is None:
             self._hand_since = None
@@ -472,7 +478,7 @@ class ConsumerCore:
         return Wait(None if next_at == latest == inf else min(next_at, latest))
 
     def handle_commit_answer(self, answer: Answer | NoAnswer, now: float) -> None:
-        """What came of a commit. A stream that the broker does not know any more takes no others."""
+        """Take the answer to a commit. If the broker no longer knows a stream, no further commits are sent for it."""
         commit, self._request = self._request, None
         assert isinstance(commit, Commit)
         session = self._sessions.get(commit.stream_id)
@@ -503,7 +509,10 @@ class ConsumerCore:
         self._commit_again_at = now + self._pauses.after(self._commit_failures, self._draw, asked)
 
     def handle_extend_answer(self, answer: Answer | NoAnswer, now: float) -> None:
-        """What came of a sign of life. Brokers that do not know it get commits of what is done instead."""
+        """Take the answer to `Extend`.
+
+        Brokers that do not know this request get commits of finished batches instead.
+        """
         extend, self._request = self._request, None
         assert isinstance(extend, Extend)
         session = self._sessions.get(extend.stream_id)
@@ -516,7 +525,7 @@ class ConsumerCore:
             session.clock_since = now
 
     def handle_committed_offsets(self, committed: Mapping[Place, str]) -> None:
-        """Offsets that are committed: batches in hand begin behind them."""
+        """Take the committed offsets: batches in hand begin behind them."""
         look, self._request = self._request, None
         assert isinstance(look, Look)
         session = self._sessions.get(look.stream_id)
@@ -525,7 +534,7 @@ class ConsumerCore:
             batch.before = batch.before or committed.get(batch.cursor.place, "")
 
     def handle_leave_answer(self, answer: Answer | NoAnswer) -> None:
-        """What came of leaving. Without an answer, the broker gives the partitions back by itself, later."""
+        """Take the answer to `Leave`. If none came, the broker releases the partitions by itself, later."""
         leave, self._request = self._request, None
         assert isinstance(leave, Leave)
         if isinstance(answer, Answer) and answer.status in (404, 405, 501):

@@ -18,7 +18,7 @@ import msgspec
 
 from nakadi_client.errors import NakadiError
 
-# A token is fetched again when this part of its life is over, so that none expires on its way.
+# A token is fetched again after this part of its lifetime, so that none expires on its way.
 _PART_OF_LIFE = 0.8
 _SECONDS_WITHOUT_EXPIRY = 60.0
 

@@ -29,7 +29,7 @@ from nakadi_relay.schema import OutboxNames
 
 log = logging.getLogger("nakadi_relay")
 
-# The slot delivers whole transactions, so many changes and the rest of the last transaction at a time.
+# The slot delivers whole transactions: at a time, this number of changes and the rest of the last transaction.
 MAX_CHANGES = 5_000
 POLL_SECONDS = 0.5
 

@@ -32,11 +32,11 @@ from nakadi_relay.verdicts import Verdict, judge
 
 log = logging.getLogger("nakadi_relay")
 
-# Each round costs two requests and a transaction. Smaller ones are over sooner, so less is sent again after a crash.
+# Each round costs two requests and a transaction. Smaller rounds end sooner, so less is sent again after a crash.
 MAX_ROWS = 2_000
 MAX_BATCH_BYTES = 2 * 1024 * 1024
 SLOTS_A_ROUND = 16
-# Rounds with rows of several event types publish so many of these at the same time.
+# A round with rows of several event types publishes up to this number of types at the same time.
 MAX_REQUESTS_A_WORKER = 4
 # An insert wakes the relay; this finds rows whose notification was lost with a connection.
 POLL_SECONDS = 5.0

@@ -153,7 +153,7 @@ def follow(work: JobContext) -> None:
             try:
                 had_news = bool(follower.round())
             except Unavailable as reason:
-                # A store that does not answer for a moment is no reason to start a Spark anew.
+                # A store that does not answer for a moment is no reason to start Spark again.
                 work.report.info("log index", f"looking for news failed, and is repeated: {reason}")
             else:
                 if work.options.until_idle:

@@ -46,7 +46,7 @@ COLUMNS = (
     ("event_type_id", "string", "its id, which is new when a name is used again"),
     ("window_start", "timestamp", "when the window began"),
     ("window_minutes", "int", "how long windows are"),
-    ("measured_minutes", "double", "how much of this one was over"),
+    ("measured_minutes", "double", "how much of this window had passed"),
     ("events", "bigint", "events in the window"),
     ("bytes", "bigint", "their bytes, metadata included"),
     ("size_mean", "double", "bytes of an event on average"),

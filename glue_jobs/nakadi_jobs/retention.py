@@ -217,7 +217,7 @@ def _merge(work: JobContext) -> None:
         try:
             found = merger.merge_group(piece)
         except PartitionBusy:
-            continue  # another process writes this partition anew; the next run tries again
+            continue  # another process rewrites this partition; the next run tries again
         except (UnreadableSegment, Unavailable) as problem:
             work.report.complain("archive", f"not everything could be merged: {problem}")
             continue

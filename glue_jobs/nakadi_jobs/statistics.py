@@ -102,7 +102,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def measure(work: JobContext) -> None:
     """Measure every event type, store the results, and print them."""
     since, until, length = period(work.options, work.clock.now())
-    # Spark need not think about these plans anew after each of their stages: what is counted soon is little.
+    # Spark need not plan again after each stage, because little data is left after the first counts.
     work.spark.conf.set("spark.sql.adaptive.enabled", "false")
     work.spark.conf.set("spark.sql.shuffle.partitions", str(work.spark.sparkContext.defaultParallelism))
     consumers = count_consumers(work)

@@ -120,7 +120,7 @@ class AuditedResources(Struct, frozen=True, kw_only=True):
         return subscription_view(subscription) | changed_reads_view(changed)
 
     def _subscriptions_with_reads(self, event_type: str) -> Mapping[str, views.View]:
-        """Those that a change of the event type's schema may affect, by their ids."""
+        """The subscriptions that a change of the event type's schema may affect, by their ids."""
         found = self.get_subscriptions().of_event_type(event_type)
         return {each.id: self._subscription_view(each) for each in found if each.reads}
 

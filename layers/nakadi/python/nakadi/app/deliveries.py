@@ -61,7 +61,7 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
 
     @cached_property
     def safe(self) -> SinkSafe | None:
-        """None if there is no key for secrets: such a broker has no sinks."""
+        """The safe for secrets of sinks. Without a key for secrets it is None, and the broker has no sinks."""
         box = open_secret_box(self.core.settings.registry, self.core.settings.sink_key)
         return None if box is None else SinkSafe(box)
 

@@ -283,7 +283,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def store_urls(self) -> tuple[str, ...]:
-        """Where the broker stores what it stores; the archive is elsewhere."""
+        """The addresses of all stores, without the archive."""
         return (self.registry, self.event_log, self.coordination, self.log_index)
 
     @property

@@ -108,7 +108,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 class ShutdownDeadline:
-    """Within the block, the process ends so many seconds after `begin_countdown` at the latest.
+    """Within the block, the process ends at most this number of seconds after `begin_countdown`.
 
     A thread that waits for a store, a lock or another process cannot be ended, and the interpreter would wait for it.
     Ending without it loses nothing: whatever was answered for is stored, and nothing is answered any more.

@@ -103,7 +103,7 @@ def make_reset_requests(settings: Settings, services: SubscriptionServices) -> R
 
 
 def make_subscribed_event_types(core: BrokerCore, services: SubscriptionServices) -> SubscribedEventTypes:
-    """What event types have to know of subscriptions."""
+    """The services that event types need to know about subscriptions."""
     return SubscribedEventTypes(
         subscription_repository=services.subscriptions,
         features=core.features,
@@ -117,7 +117,7 @@ def make_subscribed_event_types(core: BrokerCore, services: SubscriptionServices
 
 
 class SubscriptionRequests(Struct, frozen=True, kw_only=True):
-    """What requests need."""
+    """The services that requests need."""
 
     reset_requests: ResetRequests
     creation: SubscriptionCreation

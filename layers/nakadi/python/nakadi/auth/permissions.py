@@ -1,4 +1,4 @@
-"""Who may do what: decided by a resource's lists, the administrators, and the blacklist."""
+"""Decides who may do what, by a resource's lists, the administrators, and the blacklist."""
 
 from __future__ import annotations
 

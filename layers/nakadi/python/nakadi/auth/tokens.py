@@ -20,7 +20,7 @@ NOT_AUTHENTICATED_MESSAGE = "Full authentication is required to access this reso
 # A token is a few kilobytes at most; nothing longer is worth a signature check.
 MAX_TOKEN_LENGTH = 16_384
 
-# Tokens that are not verified anew for each request. One takes some two kilobytes.
+# The number of tokens that are not verified again for each request. Each takes about two kilobytes.
 MAX_CACHED_TOKENS = 1000
 
 # In seconds, thirty million years: numbers beyond are no times, and neither is what is no number at all (NaN).

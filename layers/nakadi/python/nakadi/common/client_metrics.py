@@ -1,4 +1,4 @@
-"""What each client does: the times of its requests by path, and the bytes that its streams have sent.
+"""Metrics of each client: the times of its requests by path, and the bytes that its streams have sent.
 
 Monitoring reads these figures from places of their own, `/request-metrics` and `/stream-metrics`. Clients choose the
 names, so only the most recent ones are kept: a client that asks for ever new paths does not displace those in use.

@@ -1,4 +1,4 @@
-"""What a sink answers, and what that means for the batch that it was sent."""
+"""The answers of sinks, and their meaning for the batch that was sent."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ RESERVED_HEADERS = frozenset(
         *("host", "content-length", "content-type", "content-encoding", "accept-encoding", "user-agent", "cookie"),
     }
 )
-"""Those that belong to a single connection, and those that the broker sets itself."""
+"""Headers that belong to a single connection, and headers that the broker sets itself."""
 
 RESERVED_HEADER_PREFIX = "webhook-"
 

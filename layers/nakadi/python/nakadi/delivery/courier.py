@@ -68,7 +68,7 @@ MAX_BATCHES_AT_HAND, MIN_BATCHES_AT_HAND = 8, 2
 ENOUGH_EVENTS_AT_HAND = 800
 MIN_EVENTS_AT_HAND = 32
 
-# A key that the sink fails at holds up the others only behind so many events.
+# A key that the sink fails at holds up the others only behind this number of events.
 EVENTS_AT_HAND_BY_KEY = 1000
 
 MIN_REOPENING_SECONDS = 0.2
@@ -290,7 +290,7 @@ class AttemptRecord(Struct, frozen=True):
 
 
 class DeliveryTally:
-    """What was delivered to a sink."""
+    """Counts the deliveries to one sink."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -416,7 +416,7 @@ class Delivery:
         return self._shutting_down
 
     def record_sent_batch(self, event_type: str, events: int, size: int, newest: datetime) -> None:
-        """It is not sent yet: `_end_attempt` records what is delivered."""
+        """Record nothing: the batch is not sent yet, and `_end_attempt` records deliveries."""
 
     def report(self) -> None:
         """As above."""

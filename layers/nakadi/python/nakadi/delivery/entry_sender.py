@@ -1,7 +1,7 @@
 """Sends the events of a batch to a service that takes a few in a request: SQS, SNS or EventBridge.
 
 The SDK blocks, so it is called in threads. No timeout cuts a thread off: entries that arrive later than the next ones
-would be out of order. A request is waited for, and none is begun when the time of the attempt is over.
+would be out of order. A request is waited for, and none begins after the attempt's time has ended.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class EntrySender:
         return answer_of_entries(len(entries), accepted, {})
 
     def _send(self, target: Target, request: Sequence[Entry]) -> Mapping[int, EntryFailure]:
-        """What the service has not taken in."""
+        """Send a request, and return the entries that the service has not accepted, with reasons."""
         try:
             return self._get_calls().call(
                 self._service.name,

@@ -13,13 +13,13 @@ from nakadi.delivery.targets import Target
 from nakadi.model.sink import SinkType
 
 LIMITS = RequestLimits(entries=10, bytes=256 * 1024)
-"""Some services take more by now. A larger event is sent by itself, so that they decide."""
+"""Some services now accept more. A larger event goes in its own request, so that the service decides."""
 
 SOURCE = "nakadi"
 """The source of an event in EventBridge. Its detail type is the event type."""
 MAX_DETAIL_TYPE_CHARACTERS = 128
 TIME_BYTES = 14
-"""What EventBridge counts for the time of an event."""
+"""The bytes that EventBridge counts for the time of an event."""
 REFUSED_CODES = frozenset({"InvalidArgument", "MalformedDetail", "ValidationException"})
 """With all other codes, EventBridge is busy, or the bus is missing or forbidden."""
 
@@ -60,7 +60,7 @@ class SnsService:
 
 
 class EventBridgeService:
-    """It keeps no order."""
+    """An event bus of EventBridge, which does not keep the order of events."""
 
     name = "events"
 

@@ -11,17 +11,17 @@ from nakadi.common.states import Transitions
 
 
 class LaneState(Enum):
-    """What becomes of one batch; at most one attempt at a time is under way."""
+    """The state of one batch; at most one attempt at a time is in progress."""
 
     READY = "ready"
-    """It waits for its turn."""
+    """The batch waits for its turn."""
     SENDING = "sending"
     WAITING = "waiting"
-    """An attempt failed, and the next has its time."""
+    """An attempt failed, and the next one is not due yet."""
     BLOCKED = "blocked"
-    """The event was found that the sink fails at; the subscription's policy says what becomes of it."""
+    """The lane has found the event that the sink fails at; the subscription's policy decides what happens to it."""
     ENDED = "ended"
-    """What was not delivered is back in the queue."""
+    """Undelivered events are back in the queue."""
 
 
 class LaneFact(Enum):
@@ -35,18 +35,18 @@ class LaneFact(Enum):
 
 
 class DeliveryState(Enum):
-    """How the deliveries of one stream of a sink go."""
+    """The state of the deliveries of one stream of a sink."""
 
     DELIVERING = "delivering"
     SETTLING = "settling"
-    """No attempt begins any more; those under way end, and what they delivered is committed."""
+    """No further attempt begins; those in progress end, and the events that they delivered are committed."""
     SETTLED = "settled"
 
 
 class DeliveryFact(Enum):
     STOPPED = "stopped"
     FINISHED = "finished"
-    """Nothing is under way any more."""
+    """No attempt or commit is in progress any longer."""
 
 
 def _lane_table() -> Transitions[LaneState, LaneFact]:

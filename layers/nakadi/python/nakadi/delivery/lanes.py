@@ -197,7 +197,7 @@ class Lane:
         self._enter_state_after(LaneFact.DUE)
 
     def take_surplus(self) -> Runs:
-        """What need not stay in the lane: everything behind an event that is alone."""
+        """Take the events that need not stay in the lane: all behind an event that is tried alone."""
         if not self.is_alone and self.state is not LaneState.ENDED:
             return ()
         surplus, self.rest = self.rest, ()
@@ -247,7 +247,7 @@ class PartitionDeliveries:
         return lane
 
     def complete(self, delivered: Runs) -> None:
-        """These are delivered, and are to be committed."""
+        """Record that these events are delivered, and need a commit."""
         self.queue.complete(delivered)
         self._is_uncommitted = True
         self.commit_due_at = self._last_commit_at + MAX_COMMIT_WAIT_SECONDS
@@ -263,7 +263,7 @@ class PartitionDeliveries:
         self.queue.release((*delivered, *surplus), but=kept)
 
     def take_commit(self, now: float, *, at_once: bool) -> CommitDelivered | None:
-        """What is to be committed now, if there is something, and its time has come."""
+        """The commit that is due now, if there is one."""
         if not self._is_uncommitted or self.is_committing:
             return None
         if self._goes_on and not at_once and now < self.commit_due_at:
@@ -460,5 +460,7 @@ def _is_part(lane: Lane, answer: Answer, verdict: Verdict) -> bool:
 
 
 def pause_seconds(tries: int, share: float) -> float:
-    """The pause after so many failed tries: full jitter, so that senders who failed together do not return together."""
+    """The pause after this number of failed tries, with full jitter: senders who failed together do not return
+    together.
+    """
     return share * min(MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS * 2.0 ** min(tries, 16))

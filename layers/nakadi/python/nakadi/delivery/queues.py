@@ -33,23 +33,23 @@ class DeliveryQueue(Protocol):
         """The next events that may go together, `limit` at most; they are in the order of their positions."""
 
     def give_back(self, runs: Runs) -> None:
-        """These were taken, and go later. What follows them stays blocked."""
+        """Put back taken events, which go later. The events that must follow them stay blocked."""
 
     def complete(self, runs: Runs) -> None:
-        """These were taken, and are delivered. What follows them stays blocked."""
+        """Record that taken events are delivered. The events that must follow them stay blocked."""
 
     def release(self, runs: Runs, but: Runs = ()) -> None:
-        """What follows these is not blocked any more, unless it also follows the events of `but`."""
+        """Unblock the events that must follow these, unless they must also follow the events of `but`."""
 
     def is_next(self, position: Position) -> bool:
         """Whether everything before a position is delivered."""
 
     @property
     def reached(self) -> Position:
-        """Up to where everything is delivered; to be asked for after `complete`."""
+        """The position up to which everything is delivered; valid after `complete`."""
 
     def done_ahead(self) -> tuple[OffsetRange, ...]:
-        """What is delivered behind that."""
+        """The events behind `reached` that are delivered already."""
 
 
 class InOrderQueue:

@@ -27,7 +27,7 @@ ARN_PATTERNS: Mapping[SinkType, re.Pattern[str]] = {
         (SinkType.EVENTBRIDGE, "events", r"event-bus/(?P<name>[\w./-]{1,256})"),
     )
 }
-"""What the ARN of a target of each type looks like; the other types have no ARNs."""
+"""The pattern of a target's ARN for each type; the other types have no ARNs."""
 
 QUEUE_URL_PATTERN = re.compile(
     r"https://sqs\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?P<china>\.cn)?/(?P<account>\d{12})/(?P<name>[\w.-]+)",
@@ -58,7 +58,7 @@ def canonical_target(sink_type: str | None, text: str) -> str:
 
 
 def parse_target(sink_type: SinkType, arn: str) -> Target | None:
-    """None if it is no ARN of this type."""
+    """The target that an ARN names; None if it is not an ARN of this type."""
     found = ARN_PATTERNS[sink_type].fullmatch(arn)
     return None if found is None else Target(arn, found["region"], found["account"], found["name"])
 
@@ -73,7 +73,7 @@ class TargetRules(Struct, frozen=True):
 
 
 def find_target(sink: Sink, rules: TargetRules) -> Target | None:
-    """Where a sink's events go; None if the settings no longer allow it."""
+    """The target of a sink's events; None if the settings no longer allow it."""
     return parse_target(sink.type, sink.target) if rules.allows(sink.target) else None
 
 

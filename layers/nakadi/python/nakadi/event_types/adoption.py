@@ -141,7 +141,7 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
     def _closed_timeline(
         self, event_type: EventType, log: EventLog, timeline: Timeline, last_offsets: Sequence[int]
     ) -> Timeline:
-        """A closed timeline. The other broker may have deleted the topic when its retention time was over."""
+        """A closed timeline. The other broker may have deleted the topic when its retention time ended."""
         kept_until = timeline.created_at + timedelta(milliseconds=event_type.retention_time)
         closed = timeline_after(
             timeline,

@@ -29,7 +29,7 @@ class TimelineFact(Enum):
     SWITCHED = "the one before is closed"
     ENDED = "its topic is sealed"
     LOST = "events were lost behind it"
-    EXPIRED = "its retention time is over"
+    EXPIRED = "its retention time has ended"
     MISSED = "its topic is gone"
 
 

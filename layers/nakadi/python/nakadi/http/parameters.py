@@ -127,5 +127,5 @@ def parse_integer(text: str) -> int | None:
 
 
 def fits_bits(number: int, bits: int) -> bool:
-    """Whether a signed integer of so many bits can hold the number."""
+    """Whether a signed integer of this number of bits can hold the number."""
     return -(1 << (bits - 1)) <= number < 1 << (bits - 1)

@@ -116,7 +116,7 @@ def make_and_log_problem(error: Exception, during: str) -> Response:
 
 
 def token_problem(error: outcomes.NotAuthenticated | outcomes.NotPermitted) -> Response:
-    """What the token layer answers; clients know it by its own type and as plain JSON."""
+    """The token layer's answer, which clients know by its own type and as plain JSON."""
     status = HTTPStatus.UNAUTHORIZED if isinstance(error, outcomes.NotAuthenticated) else HTTPStatus.FORBIDDEN
     body = _typed_problem_members(status, error.detail, problem_type=f"https://httpstatus.es/{status.value}")
     headers = {"www-authenticate": "Bearer"} if status is HTTPStatus.UNAUTHORIZED else {}
@@ -158,7 +158,7 @@ def _typed_problem_members(status: HTTPStatus, detail: str, problem_type: str) -
 
 
 def _explanations(error: Exception) -> dict[str, Any]:
-    """What a Problem about a change of a schema has beside its detail."""
+    """The further members of a Problem about a change of a schema."""
     if not isinstance(error, outcomes.IncompatibleSchema):
         return {}
     reasons = [{"rule": each.rule, "path": each.path, "explanation": each.explanation} for each in error.reasons]

@@ -30,7 +30,7 @@ class RequestKpiRecorder:
         self._figures = figures
 
     def __call__(self, request: Request, answer: Answer, began: float) -> Answer:
-        # A reader of figures makes requests, and would never come to their end if each of these were a figure again.
+        # A reader of figures makes requests, and would never finish if each of these were a figure again.
         is_about_them = is_request_about_kpis.get() or request.path_parameters.get("name") in self._figures.event_types
         if is_about_them or request.path.startswith(UNCOUNTED_PATHS):
             return answer

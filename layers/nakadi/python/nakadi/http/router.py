@@ -148,7 +148,7 @@ class Router:
         return _allowed_methods(found[0])
 
     def _find_node(self, raw_path: str) -> tuple[_RouteNode, tuple[str, ...]] | None:
-        """What a path leads to. Most requests ask for what others have asked for before, and each asks twice."""
+        """The routes of a path, cached: most paths were requested before, and each request looks twice."""
         return self._cached_search(raw_path) if len(raw_path) <= MAX_CACHED_PATH_LENGTH else self._search_node(raw_path)
 
     def _search_node(self, raw_path: str) -> tuple[_RouteNode, tuple[str, ...]] | None:

@@ -44,7 +44,7 @@ def subscription_view(subscription: Subscription, status: StatsByEventType | Non
 
 
 def changed_reads_view(changed: Sequence[ChangedRead]) -> View:
-    """What became of that which the subscription reads, if there is anything to say."""
+    """The changes in the members that the subscription reads, if there are any."""
     listed = [
         {"event_type": each.event_type, "version": each.version, **read_change_view(each.change)} for each in changed
     ]
@@ -72,7 +72,7 @@ def committed_cursors_view(committed: Sequence[tuple[EventTypePartition, Positio
 
 
 def cursor_results_view(items: Sequence[Mapping[str, str]], results: Sequence[CommitResult]) -> View:
-    """What became of each cursor, which is repeated as it was sent."""
+    """The result of each cursor, beside the cursor as the client sent it."""
     names = ("partition", "offset", "event_type", "cursor_token")
     return {
         "items": [

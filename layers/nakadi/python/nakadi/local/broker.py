@@ -113,7 +113,7 @@ class Faults:
     def repeat(
         self, events: int = 1, *, event_type: str | None = None, partition: str | None = None, times: int = 1
     ) -> None:
-        """Let the next reads that find events begin with so many earlier ones, which were delivered before."""
+        """Let the next reads that find events begin with this number of earlier ones, which were delivered before."""
         self._add_order(_FaultOrder(_FaultKind.REPEAT, event_type, partition, times, repeated_events=events))
 
     def fail_deliveries(

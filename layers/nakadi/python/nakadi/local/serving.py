@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 # For what is closed when the clients are gone.
 SERVER_CLOSE_TIMEOUT_SECONDS = 10.0
-# From the signal: for clients to take their answers, and for streams to come to their end.
+# From the signal: for clients to take their answers, and for streams to finish.
 DRAIN_TIMEOUT_SECONDS = 7.0
 
 
@@ -129,7 +129,7 @@ class Housekeeper:
     def __init__(
         self, run_chores: Callable[[], object], *, stop: Callable[[], None] = lambda: None, every_seconds: float = 60.0
     ) -> None:
-        """`stop` has chores that are under way come to their end soon."""
+        """`stop` makes chores in progress finish soon."""
         self._run_chores = run_chores
         self._stop = stop
         self._every_seconds = every_seconds

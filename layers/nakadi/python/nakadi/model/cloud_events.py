@@ -25,6 +25,9 @@ TRACE_ATTRIBUTES = ("traceparent", "tracestate")
 PARTITION_KEY_ATTRIBUTE = "partitionkey"
 
 POSITION_ATTRIBUTES = ("offset", "eventtype", "cursortoken")
-"""Where a CloudEvent was read, beside its `partition`. Published again, it is elsewhere."""
+"""Attributes for the place where a CloudEvent was read, beside its `partition`.
+
+A republished event has another place.
+"""
 
 is_attribute_name = re.compile(r"[a-z0-9]{1,100}", re.ASCII).fullmatch

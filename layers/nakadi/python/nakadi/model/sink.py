@@ -47,9 +47,9 @@ class Parallel(StrEnum):
     """Which deliveries may be under way at the same time."""
 
     PARTITION = "partition"
-    """Those of different partitions."""
+    """Deliveries of different partitions."""
     KEY = "key"
-    """Those of different keys, too."""
+    """Deliveries of different partitions or of different keys."""
 
 
 DEFAULT_BATCH_LIMIT = 100
@@ -113,7 +113,7 @@ class Sink(Struct, frozen=True, kw_only=True):
 
     @property
     def target_by_member(self) -> Mapping[str, str]:
-        """Where to, under the name that its type has for it."""
+        """The address, under the member name that the sink's type has for it."""
         return {target_member(self.type): self.target}
 
 

@@ -52,7 +52,7 @@ def operations() -> Mapping[str, ApiOperation]:
 
 
 def resolve_reference(node: Node) -> Node:
-    """What a reference stands for; anything else stands for itself."""
+    """The target of a reference; anything else stands for itself."""
     while "$ref" in node:
         target: Any = document()
         for step in node["$ref"].removeprefix("#/").split("/"):

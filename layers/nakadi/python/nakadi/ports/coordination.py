@@ -130,7 +130,7 @@ class Coordination(Protocol):
         after: tuple[EventTypePartition, Position] | None = None,
         limit: int = 1000,
     ) -> Sequence[ParkedEventInfo]:
-        """The parked events, or those of a partition, behind this position: the first so many.
+        """The first parked events behind this position, of the subscription or of one partition, at most `limit`.
 
         They are in the order of event types, partitions (both as texts) and positions.
         """

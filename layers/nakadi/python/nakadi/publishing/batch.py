@@ -174,7 +174,7 @@ class LongBatch:
 
     @property
     def events(self) -> Sequence[Event]:
-        # Made anew each time: two that hold each other would keep the body in memory until garbage is collected.
+        # Made again each time: two that hold each other would keep the body in memory until garbage is collected.
         return _EventsOfLongBatch(self)
 
     def __len__(self) -> int:

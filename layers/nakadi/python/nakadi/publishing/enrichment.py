@@ -36,7 +36,7 @@ KEYS_TOO_LONG_MESSAGE = (
 )
 
 _STEPS_TO_WRITE_CHARACTER = 5
-# Keys of so many characters are hashed before their work is counted.
+# The work for keys is counted each time that this number of their characters is hashed.
 _STEPS_SPENT_AT_ONCE = 1_000
 
 NO_PARTITION_MESSAGE = "Failed to resolve partition. Failed to get partition from event metadata"
@@ -210,7 +210,7 @@ def metadata_stamp(event_type: EventType, origin: BatchOrigin) -> MetadataStamp:
 
 
 WRITTEN_BY_BROKER = ("event_type", "flow_id", "published_by", "received_at", "version")
-"""What the broker adds to the metadata. An event that is published again loses it, and gets it anew."""
+"""What the broker adds to the metadata. An event that is published again loses it, and gets new values."""
 
 
 def timestamp_text(moment: datetime) -> str:

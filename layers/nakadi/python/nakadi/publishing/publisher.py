@@ -1,8 +1,8 @@
 """Publishing: check owners, validate, choose partitions, enrich, append.
 
 Each step works on the whole batch, and the first that finds an event at fault gives the batch up. Up to the last step
-nothing is stored and nothing is changed, so that a batch can simply begin anew when its event type has moved to another
-timeline.
+nothing is stored and nothing is changed, so that a batch can simply start again when its event type has moved to
+another timeline.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ TIMELINE_POLL_INTERVAL_SECONDS = 0.05
 
 
 class BatchSender(Struct, frozen=True, kw_only=True):
-    """Who sent a batch and may have disconnected since, and the subscription that it is meant for, if it is one.
+    """Who sent a batch and may have disconnected since, and the subscription to which the client directs it, if there
+    is one.
 
     `trace_context` is that of the request; events that have none of their own get it.
     """
@@ -134,7 +135,7 @@ PrepareRecords = Callable[[EventType, RequestBody, BatchSender], PartitionedReco
 """Makes the records of a batch, and chooses the partition of each. Raises `BatchRejected`."""
 
 CountEvents = Callable[[str, int, int], None]
-"""Counts events of an event type that were stored, in a body of so many bytes."""
+"""Counts events of an event type that were stored, in a body of this number of bytes."""
 
 
 class Publisher(Struct, frozen=True, kw_only=True):
@@ -173,7 +174,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
     ) -> BatchOutcome:
         """Store the events of a body, as `publish` does.
 
-        Nothing is changed before the first append, so it may be begun anew until then.
+        Nothing changes before the first append, so the batch may start again until then.
 
         Prepare and append until the event type's timeline is open, or for as long as a batch may be kept waiting.
 

@@ -209,7 +209,7 @@ def _put_at_beginning(event: bytes, beginning: bytes) -> bytes:
 
 
 def _overrule(event: bytes, added: MetadataStamp) -> bytes:
-    """The event with metadata that are written anew."""
+    """The event with rewritten metadata."""
     start, end = member_bounds(event, "metadata")
     sent = orjson.loads(event[start:end])
     kept = {name: value for name, value in sent.items() if name not in added}

@@ -84,10 +84,10 @@ class _ViolationExplainer:
             self._level -= 1
 
     def _collect_violations(self, violations: Iterator[SchemaViolation], pointer: str) -> tuple[SchemaViolation, ...]:
-        """What is found before the steps run out is worth telling."""
+        """Collect the violations that are found before the steps run out."""
         found = []
         try:
-            # Deep inside, and under long names, a pointer is long, and is written anew for each place.
+            # Deep inside, and under long names, a pointer is long, and is written again for each place.
             spend_steps(self._steps, _STEP_COST_OF_SCHEMA + len(pointer) // 100)
             for violation in islice(violations, MAX_VIOLATION_LINES + 1):
                 found.append(violation)  # noqa: PERF402  # what is found stays found when the next raises

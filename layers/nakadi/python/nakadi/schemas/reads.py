@@ -177,7 +177,7 @@ class MemberSearch:
         return _own_types(shape)
 
     def item_shapes(self, shape: _Shape, depth: int = 0) -> tuple[_Shape, ...]:
-        """What describes the items of a list."""
+        """The schemas that describe the items of a list."""
         if isinstance(shape, _All | _Any):
             return tuple(found for each in shape.parts for found in self.item_shapes(each, depth + 1))
         unfolded = self._unfold(shape, depth)

@@ -175,7 +175,9 @@ class MsgspecTypes:
 
 
 def _separable_keywords(names: Sequence[str], schema: Mapping[str, Any]) -> AbstractSet[str]:
-    """Those that say something of a value of these types whatever else is said of it: they can be checked alone."""
+    """The keywords that can be checked alone, because no other keyword changes what they say about values of these
+    types.
+    """
     if names == ["object"]:
         return _SEPARABLE_KEYWORDS_FOR_OBJECTS | _keywords_about_further_members(schema)
     if "string" in names and "enum" not in schema:
@@ -185,7 +187,7 @@ def _separable_keywords(names: Sequence[str], schema: Mapping[str, Any]) -> Abst
 
 
 def _keywords_about_further_members(schema: Mapping[str, Any]) -> AbstractSet[str]:
-    """Those that have a say in members that are not named, beside some that are; only together do they say it."""
+    """The keywords about unnamed members of a schema that also names some. They have a meaning only together."""
     if not (schema.get("properties") or schema.get("required")):
         return frozenset()
     is_said = "patternProperties" in schema or isinstance(schema.get("additionalProperties"), dict)

@@ -301,7 +301,7 @@ def estimate_parsed_memory(text: JsonText) -> int:
 
 
 def parsed_memory_exceeds(text: JsonText, max_bytes: int) -> bool:
-    """Whether the values of the text take more than so many bytes. Symbols in strings are no values."""
+    """Whether the values of the text take more than this number of bytes. Symbols in strings are not values."""
     return estimate_parsed_memory(text) > max_bytes and estimate_parsed_memory(_without_strings(text)) > max_bytes
 
 

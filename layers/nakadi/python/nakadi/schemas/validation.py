@@ -191,7 +191,7 @@ class _CodeGenerator:
             yield "\n".join(self._function_sources[start : start + _FUNCTIONS_PER_COMPILATION])
 
     def _write_functions(self) -> None:
-        """Those that are written may refer to others, which are still to be written."""
+        """Write every function. A function may call others, which are then written as well."""
         while self._functions_to_write:
             name, schema = self._functions_to_write.pop()
             lines = SourceLines()
@@ -275,7 +275,7 @@ class _CodeGenerator:
     def _write_for_type(
         self, type_name: str, write: Callable[[Schema, SourceLines], int], schema: Schema, lines: SourceLines
     ) -> int:
-        """What is said about objects is said about nothing else, and likewise for arrays."""
+        """Write checks that hold only for values of this type: keywords for objects say nothing about other values."""
         if schema.get("type") == type_name:
             return write(schema, lines)
         with lines.indented_block(f"if {TYPE_TEST_CODE[type_name].format('value')}:"):

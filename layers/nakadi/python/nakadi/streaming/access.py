@@ -65,7 +65,7 @@ class ReadAccess:
         return event_type
 
     def access_change_for(self, subject: Subject, known: EventType) -> AccessChange:
-        """What has changed for a subject that reads an event type, since that was as it is `known`."""
+        """How access has changed for a subject since the event type was as `known`; None if it has not."""
         try:
             self._permissions.require_consumer(subject, [known.name])
         except NotPermitted:
@@ -82,7 +82,7 @@ class ReadAccess:
         return current
 
     def event_type_change(self, known: EventType) -> AccessChange:
-        """What has changed in an event type that is read whatever its subject may read."""
+        """The newer version of an event type, for a reader whose access is not checked; None if there is none."""
         current = self._current_event_type(known)
         return current if current is not None and current.revision > known.revision else None
 

@@ -61,7 +61,7 @@ class EventChunk:
 
     @cached_property
     def values(self) -> list[bytes]:
-        """What events are made of; of those that not every reader gets perhaps None."""
+        """The values of the events; perhaps None for events that not every reader gets."""
         return list(map(attrgetter("value"), self.records))
 
     def run_from_offset(self, offset: int) -> EventRun:
@@ -81,7 +81,7 @@ class EventChunk:
         return self.lazy.size_between(first, last)
 
     def cached_bytes(self, first: int, last: int, serialise: Callable[[], bytes]) -> bytes:
-        """What `serialise` makes of these events, which is always the same."""
+        """The result of `serialise` for these events, cached because it never changes."""
         known = self._cached.get((first, last))
         if known is None:
             known = serialise()
@@ -139,14 +139,14 @@ class EventRun:
                 yield part
 
     def parts_by_kind(self, kind_of: Callable[[Record], EventKind]) -> Iterator[tuple[EventKind, EventRun]]:
-        """It cut where the kind of its events changes."""
+        """Cut the run where the kind of its events changes."""
         indices = range(self.first, self.last)
         for kind, group in groupby(indices, key=lambda index: kind_of(self.chunk.records[index])):
             same = list(group)
             yield kind, EventRun(self.chunk, same[0], same[-1] + 1)
 
     def parts_by_position(self, kind_of: Callable[[Position], EventKind]) -> Iterator[tuple[EventKind, EventRun]]:
-        """It cut where the kind of its events' positions changes."""
+        """Cut the run where the kind of its events' positions changes."""
         for kind, group in groupby(range(self.count), key=lambda index: kind_of(self.position_at(index))):
             same = list(group)
             yield kind, EventRun(self.chunk, self.first + same[0], self.first + same[-1] + 1)
@@ -192,7 +192,7 @@ def escape_line_separators(text: bytes) -> bytes:
 
     Many client libraries also split lines at these characters (`iter_lines` of httpx and requests, all that use
     `str.splitlines`), and would tear an object apart. JSON allows them only inside strings, where an escape may stand
-    in their place. Almost all text has none, and most is plain ASCII, which is found out much faster than by searching.
+    in their place. Almost all text has none, and most is plain ASCII, which a check finds much faster than a search.
     """
     if text.isascii():
         return text

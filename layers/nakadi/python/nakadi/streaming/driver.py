@@ -125,7 +125,7 @@ class DeadlineTimer:
 
 
 class StreamSession(Protocol):
-    """What a driver, and the monitor of access, need of a session of either kind."""
+    """The methods that a driver and the access monitor need of a session of either kind."""
 
     @property
     def end(self) -> Any:

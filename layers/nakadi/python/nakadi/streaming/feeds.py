@@ -105,7 +105,7 @@ class PartitionFeed:
         self._followers.discard(follower)
         self._waiting.discard(follower)
         if not self._followers:
-            # A read that is under way in a thread comes to its end, and is dropped.
+            # A read in progress in a thread finishes, and its result is dropped.
             self._reader.close()
             self._forget()
 

@@ -19,7 +19,7 @@ class StreamFormat(Protocol):
     content_type: str
 
     def stream_opening(self) -> bytes:
-        """What is sent before everything else."""
+        """The bytes that a stream begins with."""
 
     def encode_batch(self, batch: SendEvents) -> bytes: ...
 

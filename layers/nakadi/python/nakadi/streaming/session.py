@@ -179,7 +179,7 @@ MAX_SECONDS_BETWEEN_LINES = 25.0
 
 
 class StreamEnd(Enum):
-    """Why a stream came to its end."""
+    """Why a stream ended."""
 
     LIMIT = auto()
     TIMEOUT = auto()
@@ -209,7 +209,7 @@ class PartitionBuffer:
         self.size += run.size
 
     def take_runs(self, *last: EventRun) -> tuple[EventRun, ...]:
-        """What waits, and these behind it."""
+        """Take the waiting runs, followed by these."""
         taken = (*self.runs, *last)
         self.position = taken[-1].end
         if self.runs:
@@ -320,7 +320,7 @@ class LowLevelSession:
             yield self._batch(heaviest, now)
 
     def _batch_or_keep_alive(self, partition: str, now: float) -> Iterator[StreamAction]:
-        """What a partition sends when its time has come. The next time counts from then, however late we are."""
+        """The actions of a partition that is due. The next time counts from the due time, however late the call is."""
         buffer = self._buffers[partition]
         due = self._flush_deadline(buffer)
         flushed_at = due if now < due + self._limits.flush_seconds else now
@@ -347,7 +347,7 @@ class LowLevelSession:
         return SendStreamKeepAlive(partition, buffer.position)
 
     def _send_rest_and_end(self, end: StreamEnd, now: float) -> list[StreamAction]:
-        """Everything that waits is sent, and then it is over."""
+        """Send everything that waits, and then end the stream."""
         self.end = end
         return [self._batch(partition, now) for partition, buffer in self._buffers.items() if buffer.count]
 

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 PAUSE_RATIO = 3.0
-"""For each second of work so many of pause: at most a quarter of a processor."""
+"""Seconds of pause for each second of work: at most a quarter of a processor."""
 
 HOT_TRIM_INTERVAL_SECONDS = 60.0
 SCAN_INTERVAL_SECONDS = 3600.0

@@ -144,7 +144,7 @@ class Evacuation(Struct, frozen=True):
         """Whether nobody is about to refer to what was dead in an object when it was listed.
 
         A young object may belong to a process that has still to refer to it. An indexer adds a segment only at the end
-        of what is indexed of a partition, so what lies before that end is dead for good. Who writes events anew has
+        of what is indexed of a partition, so what lies before that end is dead for good. Who rewrites events has
         the claim to their partition until the segment is replaced: once somebody else can have it, that is over.
         """
         if stored.written_at < now - SETTLED_AGE:
@@ -170,7 +170,7 @@ class Evacuation(Struct, frozen=True):
     def move_out(self, key: str, members: Sequence[LiveMember], patience_seconds: float = 0.0) -> None:
         """Move the living members of an object to a new one. To be done with the claim.
 
-        Raises `PartitionBusy` while another process writes one of the partitions anew, for longer than there is
+        Raises `PartitionBusy` while another process rewrites one of the partitions, for longer than there is
         patience; what was moved until then stays moved. Raises `ArchiveObjectGone` and `BadArchive` for an object that
         cannot be read.
         """

@@ -24,7 +24,7 @@ class BadArchive(Exception):
 
 
 def new_compressor() -> Any:
-    """What compresses a member, without name and time, so that the same events make the same bytes."""
+    """A compressor for a member, without name and time, so that the same events make the same bytes."""
     return library.compressobj(COMPRESSION_LEVEL, library.DEFLATED, GZIP_WINDOW_BITS)
 
 

@@ -22,12 +22,12 @@ from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.log_index import LogIndex
 
 CLAIM_DURATION_SECONDS = 600.0
-"""Seconds. Of two who write a partition anew at once, the second one has nothing to do."""
+"""Seconds. If two processes rewrite a partition at once, the second one has nothing to do."""
 
 CLAIM_POLL_SECONDS = 0.5
 
 MIN_SEGMENTS_TO_MERGE = 16
-"""So many small neighbours are worth writing anew."""
+"""This number of small neighbours is worth rewriting."""
 
 MAX_GROUP_EVENTS = 20_000
 MAX_GROUP_BYTES = 1_000_000
@@ -57,7 +57,7 @@ class SegmentGroup(NamedTuple):
 
 @contextmanager
 def claim_partition(index: LogIndex, topic: str, partition: int) -> Iterator[Callable[[], None]]:
-    """Be the only one who writes a partition anew. What is yielded makes sure, for some more time, that one still is.
+    """Be the only one who rewrites a partition. What is yielded makes sure, for some more time, that one still is.
 
     Raises `PartitionBusy`, then or later.
     """

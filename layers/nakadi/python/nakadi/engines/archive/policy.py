@@ -1,4 +1,4 @@
-"""What an archive is told: when events move, how long they stay, and which topics there are."""
+"""The policy of an archive: when events move, how long they stay, and which topics there are."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class ArchivePolicy(Struct, frozen=True, kw_only=True):
     `unreferenced_grace`: how long archive objects without references stay: longer than it takes from writing one to the
     index entry.
 
-    `new_share_to_compact`: the cold part of a compacted partition is written anew when what came since is such a part
-    of it. `another_process_archives`: another process archives what is appended here.
+    `new_share_to_compact`: the cold part of a compacted partition is rewritten when the events since then are such a
+    part of it. `another_process_archives`: another process archives what is appended here.
     """
 
     archive_after: float = 60.0
@@ -41,7 +41,7 @@ class TopicCatalog(Protocol):
 
 
 class EmptyTopicCatalog:
-    """Nothing is known of topics but what is seen of them."""
+    """A catalog for an archive that knows only the topics that it sees."""
 
     def topics(self) -> Iterable[tuple[str, int]]:
         return ()

@@ -45,7 +45,7 @@ def count_events_from(segment: IndexSegment, start: int) -> int:
 def first_segment_offset_since(
     index: LogIndex, topic: str, partition: int, start: int, end: int, stored_at: int
 ) -> int:
-    """Where the first segment begins that holds an event stored then or later; `end` when none does."""
+    """The first offset of the first segment with an event stored then or later; `end` if there is none."""
     low, high = start, end
     while low < high:
         segment = index.segment_at_or_before(topic, partition, (low + high) // 2)

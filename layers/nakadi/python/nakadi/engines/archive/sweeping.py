@@ -21,7 +21,7 @@ KEYS_PER_REMOVAL = 500
 
 
 class SweepResult(Struct, frozen=True):
-    """What a sweep found that was older than the grace time, and what it removed."""
+    """How many objects older than the grace time a sweep found and removed."""
 
     old_object_count: int = 0
     removed_count: int = 0

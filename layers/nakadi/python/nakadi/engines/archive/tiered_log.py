@@ -188,7 +188,7 @@ class TieredLog:
     def _read_hot(
         self, topic: str, partition: int, start: int, limit: int, max_bytes: int, wait: float
     ) -> EventSlice | None:
-        """What the hot half has; what the archive has, if the hot half has removed it; else None."""
+        """The answer of the hot half, or of the archive if the hot half has removed the event; else None."""
         try:
             return self._hot.read(topic, partition, start, limit=limit, max_bytes=max_bytes, wait=wait)
         except OffsetUnavailable:

@@ -55,7 +55,7 @@ def partitions_consumed_again(new: Assignment, positions: PositionsByPartition) 
 
 
 def commit_result(offset: CommittedOffset | None, session: str, position: Position) -> CommitResult:
-    """What becomes of a commit where this is stored."""
+    """The result of a commit, given the stored offset."""
     if offset is None or offset.owner != session:
         return CommitResult.NOT_OWNED
     return CommitResult.COMMITTED if position > offset.position else CommitResult.OUTDATED
@@ -64,7 +64,7 @@ def commit_result(offset: CommittedOffset | None, session: str, position: Positi
 def commit_report(
     session: str, positions: PositionsByPartition, results: Mapping[EventTypePartition, CommitResult]
 ) -> OffsetsCommitted | None:
-    """What listeners get to know of a commit; None if it moved nothing."""
+    """The change that listeners learn of a commit; None if it moved nothing."""
     moved = [item for item in positions.items() if results[item[0]] is CommitResult.COMMITTED]
     return OffsetsCommitted(session, tuple(moved)) if moved else None
 
@@ -101,7 +101,7 @@ def partition_to_park_in(events: Sequence[ParkedEvent]) -> EventTypePartition:
 
 
 def parking_result(offset: CommittedOffset | None, session: str, commit_to: Position | None) -> CommitResult:
-    """What becomes of events to be parked where this is stored."""
+    """The result of parking events, given the stored offset."""
     if commit_to is None and offset is not None and offset.owner == session:
         return CommitResult.COMMITTED
     return commit_result(offset, session, commit_to if commit_to is not None else FIRST_COMMIT_POSITION)

@@ -15,7 +15,7 @@ from botocore.session import Session
 
 
 def new_session() -> Session:
-    """One for each client: making clients of one session at the same time is not safe."""
+    """Make a session for one client, because creating clients from one session at the same time is not safe."""
     session = Session(event_hooks=copy(_builtin_hooks()), include_builtin_handlers=False)
     session.register_component("data_loader", _botocore_loader(session.get_config_variable("data_path")))
     return session
@@ -23,7 +23,7 @@ def new_session() -> Session:
 
 @cache
 def _builtin_hooks() -> HierarchicalEmitter:
-    """What botocore registers for every session alike, one by one."""
+    """The hooks that botocore otherwise registers one by one, equal for every session."""
     hooks = HierarchicalEmitter()
     Session(event_hooks=hooks)
     return hooks

@@ -44,7 +44,7 @@ class PartitionListeners:
     def wait_for_events(
         self, topic: str, partition: int, read_now: Callable[[], EventSlice], wait: float
     ) -> EventSlice:
-        """What `read_now` finds, once it finds something or so many seconds have passed."""
+        """What `read_now` finds, once it finds something or this number of seconds has passed."""
         found = read_now()
         if found.events or wait <= 0:
             return found
@@ -165,7 +165,7 @@ class ChangePoller(ABC):
     def close(self) -> None:
         with self._lock:
             self._closed.set()
-        # A thread that rests has to see that it is over.
+        # A resting thread must see that the end has come.
         self._wanted.set()
         if self._thread is not None:
             self._thread.join()

@@ -177,7 +177,9 @@ def _split_frame(frame: bytes) -> tuple[int, bytes, bytes]:
 
 
 class _ZstdPerThread(threading.local):
-    """Those of a thread, since two must not use one at the same time: making one takes as long as a frame does."""
+    """The compressor and decompressor of a thread: two threads must not share them, and making one takes as long as a
+    frame.
+    """
 
     @cached_property
     def compressor(self) -> zstandard.ZstdCompressor:

@@ -31,7 +31,7 @@ _LENGTH = struct.Struct(">H")
 
 
 class KmsSecretBox:
-    """Nothing is called before the first secret."""
+    """Encrypts secrets with a key of AWS KMS, which it first calls for the first secret."""
 
     def __init__(self, key_arn: str) -> None:
         self._key_arn = key_arn

@@ -1,7 +1,7 @@
 """Signing in to Amazon MSK with IAM.
 
 A token is the URL of a request to connect, signed with the credentials of the process, and never sent as a request.
-The library asks for one before it connects, and for the next one when four fifths of its time are over.
+The library asks for a token before it connects, and for the next one after four fifths of its lifetime.
 """
 
 from __future__ import annotations

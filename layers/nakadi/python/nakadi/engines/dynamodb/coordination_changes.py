@@ -105,7 +105,10 @@ class TableChangePoller(ChangePoller):
         self._is_failing = False
 
     def report_change(self, subscription: str, change: SubscriptionChange) -> None:
-        """Write an item that tells other processes. Without it, they find out at their next look without a report."""
+        """Write an item that tells other processes.
+
+        Without it, they learn of the change at their next look without a report.
+        """
         now = time.time()
         item = self._items(
             CHANGES_KEY,
@@ -121,7 +124,7 @@ class TableChangePoller(ChangePoller):
             _log.warning("Reporting a change of subscription %s to other processes failed", subscription, exc_info=True)
 
     def _skip_past_changes(self) -> None:
-        # Makes no call. A thread that rests begins anew by itself: the feed is asked by one thread at a time.
+        # Makes no call. A resting thread starts again by itself: one thread at a time asks the feed.
         if self._thread is None:
             self._change_reader.skip_to_now()
 

@@ -54,7 +54,7 @@ class DynamoDbEidClaims:
         self._call_in_threads([partial(self._remove_one, each) for each in claims])
 
     def close(self) -> None:
-        # What was begun comes to its end first.
+        # Calls in progress finish first.
         self._table.refuse_calls()
         self._threads.shutdown()
         self._table.close()

@@ -264,7 +264,7 @@ class TailReader:
         self._size += window.size_bytes
 
     def _drop_failed_window(self, partition: TopicPartition, error: Any) -> None:
-        """Give a partition up that cannot be followed any more; its readers find out why, and start again."""
+        """Give up a partition that can no longer be followed; its readers learn why, and start again."""
         if partition in self._windows and not error.retriable():
             _log.warning("Following %s/%s in Kafka ended: %s", *partition, error.str())
             self._drop_window(partition)
@@ -310,7 +310,7 @@ class CatchUpReader:
         return next((end for end in ends if start < end), None)
 
     def discard_reader_positions(self, topic: str, number: int | None = None) -> None:
-        """Have readers of the topic, or of one partition of it, begin anew: events were removed."""
+        """Make readers of the topic, or of one of its partitions, start again: events were removed."""
         with self._lock:
             for each in self._idle:
                 if each.partition is not None and each.partition[0] == topic and number in (None, each.partition[1]):

@@ -94,7 +94,7 @@ class GrowingPauses:
         self._pause = min(2 * self._pause, self._longest)
 
     def retry(self, call: Callable[[], Any]) -> Any:
-        """Call a function that can be repeated safely, until it works or the time is over."""
+        """Call a function that can be repeated safely, until it succeeds or the time ends."""
         while True:
             try:
                 return call()

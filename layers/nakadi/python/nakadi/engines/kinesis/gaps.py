@@ -1,11 +1,11 @@
 """Maintenance of topics: compaction, and what becomes of them when a shard forgot events before they were indexed.
 
-Compaction writes the archive of a partition anew without what newer events replaced. The stream itself never changes.
-From then on readers take what is compacted from the archive alone.
+Compaction rewrites the archive of a partition without the events that newer ones replaced. The stream itself never
+changes. From then on readers take what is compacted from the archive alone.
 
 A gap is where events were forgotten too early. Nothing tells the numbers of the events behind a gap, and readers may
 have shown some of them. So no number of the topic is given again: each partition ends where it is indexed, and another
-topic continues it, whose numbers begin anew. It counts the same records, under the same keys, so publishers need not
+topic continues it, whose numbers start again. It counts the same records, under the same keys, so publishers need not
 hear of it, and what the stream still has is kept.
 
 Every step can be repeated. In this order a crash, an indexer that is still at work, or a reader cannot harm:

@@ -40,7 +40,7 @@ NO_REMEMBERED_STATE: tuple[float, IndexingState | None] = (float("-inf"), None)
 
 
 class ScanCache(Struct):
-    """Where scans ended, so that the next one goes on there."""
+    """The places where scans ended, so that the next scan continues there."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _states: OrderedDict[TopicPartition, tuple[float, IndexingState]] = field(default_factory=OrderedDict)
@@ -75,7 +75,9 @@ class Scanner:
     def read_frames(
         self, key: str, start: NumberingStart, offset: int, end_offset: int, max_bytes: int
     ) -> Sequence[Frame]:
-        """Frames from the one with `offset` on, up to `end_offset` or about so many bytes; at least one with events."""
+        """Frames from the one with `offset` on, up to `end_offset` or about this number of bytes; at least one with
+        events.
+        """
         near = self._remembered.state_at(key, offset)
         start = NumberingStart(near) if near else start
         found: list[Frame] = []

@@ -21,7 +21,10 @@ class Shard(Struct, frozen=True):
 
 
 class ShardTree:
-    """What one listing of the shards says. Shards that the stream has forgotten are older than all it lists."""
+    """The shards of one listing, and their parents.
+
+    Shards that the stream has forgotten are older than all listed ones.
+    """
 
     def __init__(self, shards: Iterable[Shard]) -> None:
         self._shards: Mapping[str, Shard] = {shard.id: shard for shard in shards}
@@ -38,11 +41,11 @@ class ShardTree:
         return [each.id for each in sorted(covering, key=lambda each: self._depths[each.id])]
 
     def listed_parents(self, shard: str) -> list[str]:
-        """Those that are still listed."""
+        """The parents of a shard that are still listed."""
         return [parent for parent in self._shards[shard].parent_ids if parent in self._shards]
 
     def all_parents(self, shard: str) -> tuple[str, ...]:
-        """Those it came from, whether or not they are still listed."""
+        """The parents of a shard, whether or not they are still listed."""
         return self._shards[shard].parent_ids if shard in self._shards else ()
 
     def first_hash_key(self, shard: str) -> int:
@@ -52,7 +55,7 @@ class ShardTree:
         return [each.id for each in self._shards.values() if shard in each.parent_ids]
 
     def leaves(self) -> list[str]:
-        """Those without children: at any moment they share all hash keys among them."""
+        """The shards without children: at any moment, they share all hash keys among them."""
         parents = {parent for shard in self._shards.values() for parent in shard.parent_ids}
         return [shard for shard in self._shards if shard not in parents]
 

@@ -36,7 +36,7 @@ REFUSED_AS_FAILED = Refused("internal error")
 
 
 class _SendQueue(Struct):
-    """What is left to be sent to one partition, in its order."""
+    """The records still to be sent to one partition, in order."""
 
     records: list[OutgoingRecord]
     outcome: RecordPosition | Refused | None = None

@@ -63,7 +63,7 @@ class ShardTail:
         return self.cursor.ended
 
     def begin_after_parents(self, parents: list[ShardTail]) -> None:
-        """Those that this shard came from are read to their ends."""
+        """Begin once the parents of this shard are read to their ends."""
         with self._lock:
             if self.parents:
                 moments = [parent.cursor.complete_at for parent in parents]
@@ -145,7 +145,7 @@ class ShardTail:
 
 
 class LastWrittenRecords:
-    """What this process stored itself, of every shard the last record: no answer of this process may be older."""
+    """The last record of each shard that this process stored: no answer of this process may be older."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -213,7 +213,7 @@ class ShardTails:
         try:
             tail.read_until(enough, self._last_written.last_sequence(shard), self._receive_records, patience)
         except GapFound:
-            # Once the gap is closed, the shard is begun anew behind it.
+            # Once the gap is closed, reading of the shard starts again behind it.
             with self._lock:
                 self._tails.pop(shard, None)
             raise

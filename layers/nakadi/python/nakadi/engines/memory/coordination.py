@@ -45,7 +45,7 @@ class _SubscriptionState(Struct):
 
 
 class MemoryCoordination:
-    """Nothing of it survives the process.
+    """Coordination in memory, which ends with the process.
 
     The lock is what a transaction is elsewhere: what was read under it is true until it is released. Listeners are
     called without it, since they may ask for the new state at once. So two changes may be reported in the other order

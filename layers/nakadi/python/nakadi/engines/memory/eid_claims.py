@@ -10,7 +10,7 @@ from nakadi.ports.eid_claims import EidClaim
 
 
 class MemoryEidClaims:
-    """Nothing of it survives the process."""
+    """Claims in memory, which end with the process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -103,7 +103,7 @@ class _MemoryTopic(Struct):
 
 
 class MemoryLog:
-    """Nothing of it survives the process."""
+    """An event log in memory, which ends with the process."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

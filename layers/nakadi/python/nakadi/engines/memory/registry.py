@@ -52,7 +52,7 @@ class _DocumentsOfKind(Struct):
 
 
 class MemoryRegistry:
-    """Nothing of it survives the process.
+    """A registry in memory, which ends with the process.
 
     Each call holds the lock from its first look to its last change, which is what a transaction is elsewhere. Entries
     are bytes, which never change: so they are read into documents without it, and no caller holds up another by that.

@@ -333,7 +333,7 @@ class SqliteCoordination:
         return callable_once(end_both)
 
     def close(self) -> None:
-        # The queue first: it is emptied while the file is still open. A thread that reads meanwhile comes to its end,
+        # The queue first: it is emptied while the file is still open. A thread that reads meanwhile finishes,
         # for its connection is closed when it gives it back.
         self._changing.close()
         self._changes.close()

@@ -240,7 +240,7 @@ class SqliteFile:
 
 
 def begin_write_transaction(connection: sqlite3.Connection, timeout_seconds: float) -> None:
-    """Begin a transaction that may write, after waiting for the turn for so many seconds at most."""
+    """Begin a transaction that may write. Waits at most this number of seconds for its turn."""
     _execute_in_turn(connection, "BEGIN IMMEDIATE", (), timeout_seconds)
 
 

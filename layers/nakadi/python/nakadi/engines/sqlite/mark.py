@@ -243,7 +243,7 @@ def _read_valid_frame_count(index: BinaryIO) -> int:
 
 
 def _count_transaction_ends_behind(frames: BinaryIO, valid: int) -> int:
-    """How many frames behind the valid ones end a transaction, of those written since the log began anew."""
+    """How many frames behind the valid ones end a transaction, of those written since the log began again."""
     page_size, salts = struct.unpack(">8xI4x8s", frames.read(24))
     length, size = 24 + page_size, frames.seek(0, os.SEEK_END)
     ends = 0

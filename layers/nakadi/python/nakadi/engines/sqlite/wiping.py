@@ -249,7 +249,7 @@ def _some_rows(
 
 
 def _first_repeated_row(rows: Sequence[tuple[int, ...]], local_bytes: int) -> int:
-    """The number of the row that the next step begins with, so that it repeats so many bytes of pages."""
+    """The number of the row that the next step begins with, so that it repeats about this number of bytes of pages."""
     repeated = 0
     for place in range(len(rows) - 1, len(rows) // 2, -1):
         repeated += min(_size_bytes(rows[place]), MIN_LOCAL_BYTES)

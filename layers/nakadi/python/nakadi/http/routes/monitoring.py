@@ -1,4 +1,4 @@
-"""What monitoring asks: health, readiness, version, and metrics."""
+"""The operations for monitoring: health, readiness, version, and metrics."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class _MonitoringHandlers(Struct, dict=True, frozen=True):
     version: str
 
     def answer_health(self, _: Request) -> Response:
-        """That the process is alive. Whatever it depends on, it is no better for being started again."""
+        """Answer that the process is alive. A restart would not mend the services that it depends on."""
         return Response(200, {"content-type": "text/plain"}, b"OK")
 
     def answer_readiness(self, _: Request) -> Response:
@@ -88,6 +88,6 @@ class _MonitoringHandlers(Struct, dict=True, frozen=True):
         return make_prometheus_renderer(self.read_metrics)
 
     def answer_version(self, _: Request) -> Response:
-        """What is running, in the place where the revision used to stand."""
+        """Answer the running version, in the member that used to have the revision."""
         source = {"author": "", "revision": self.version, "status": "", "url": ""}
         return json_response({"scm_source": source})

@@ -82,7 +82,10 @@ def stream_media_type(accept: str | None) -> str:
 
 
 def _requested_start_cursors(request: Request, server_sent: bool) -> str | None:
-    """Where to begin. A browser that reconnects sends where it was, beside the headers of its first request."""
+    """The cursors to begin at.
+
+    A browser that reconnects sends its last place, beside the headers of its first request.
+    """
     resumed = LAST_EVENT_ID.read(request) if server_sent else None
     return resumed or CURSORS.read(request)
 

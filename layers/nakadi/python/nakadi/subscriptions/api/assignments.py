@@ -104,7 +104,7 @@ RESET_TIMED_OUT_MESSAGE = "Timeout resetting cursors"
 
 
 def with_session(assignment: Assignment, session: Session, subscription: str, now: datetime) -> Assignment:
-    """With one more session, and the partitions shared anew; raises `Conflict` if there is no room for it."""
+    """With one more session, and the partitions shared again; raises `Conflict` if there is no room for it."""
     if session.requested_partitions:
         _check_partitions_unclaimed(assignment.sessions, session.requested_partitions)
     else:
@@ -118,7 +118,7 @@ def with_session(assignment: Assignment, session: Session, subscription: str, no
 
 
 def without_sessions(assignment: Assignment, session_ids: Collection[str]) -> Assignment:
-    """Without these sessions. What they had goes to whom it was promised to, or is shared anew."""
+    """Without these sessions. Their partitions go to the sessions to which they were promised, or are shared again."""
     staying = tuple(each for each in assignment.sessions if each.id not in session_ids)
     released = tuple(_entry_without_sessions(entry, session_ids) for entry in assignment.entries)
     shared = _with_changed_entries(released, changes_to_rebalance(staying, released))
@@ -240,7 +240,7 @@ def _with_changed_entries(
 def _limited_to_one_write(
     old: Iterable[PartitionAssignment], new: Iterable[PartitionAssignment]
 ) -> tuple[PartitionAssignment, ...]:
-    """The new entries, but the old ones once so many owners have changed as one write may change."""
+    """The new entries, but the old ones once as many owners have changed as one write may change."""
     room, kept = MAX_PARTITIONS_PER_WRITE, []
     for before, after in zip(old, new, strict=True):
         room -= before.owner != after.owner

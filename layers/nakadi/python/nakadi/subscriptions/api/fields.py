@@ -92,7 +92,9 @@ class UnprocessablePolicy(StrEnum):
 
 
 class RetryPolicy(Struct, frozen=True):
-    """After so many streams that ended without a commit the event is looked for, and after as many dealt with."""
+    """After this number of streams that ended without a commit, the broker looks for the event; after as many more, it
+    deals with it.
+    """
 
     kind: UnprocessablePolicy
     max_failed_streams: int

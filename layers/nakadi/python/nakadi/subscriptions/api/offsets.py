@@ -224,7 +224,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
             try:
                 return self.coordination.replace_assignment(subscription_id, old, new, self.clock.now())
             except AssignmentChanged:
-                # The store wrote nothing, because another process was faster: decided anew on what that one wrote.
+                # The store wrote nothing, because another process was faster: decide again on what that one wrote.
                 continue
         raise TryLater(SUBSCRIPTION_BUSY_MESSAGE)
 
@@ -241,7 +241,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
     def _carry_out_redrive(self, subscription_id: str, found: Assignment, reset: Reset, task: Redrive) -> Assignment:
         """Parked events are removed on the way, and not in the same write as the assignment. Another
         process that did the same a moment later could remove what a stream has parked since. So one alone does it; if
-        that one dies, the reset is given up when its time is over."""
+        that one dies, the reset is given up when its time ends."""
         now = self.clock.now()
         if reset.is_claimed:
             if assignments.is_being_reset(found, now):
@@ -374,7 +374,7 @@ class ResetRequests(Struct, frozen=True, kw_only=True):
 
     def _abandon_or_leave_running(self, standing: Mapping[str, Assignment]) -> None:
         """A request that waits as long as streams may take gives up what stands then. One that may not wait so long
-        leaves it to others, unless the time of the reset is over."""
+        leaves it to others, unless the reset's time has ended."""
         now = self.execution.clock.now()
         goes_on = False
         for subscription_id, found in standing.items():

@@ -70,7 +70,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
             try:
                 return self._create_or_find(draft, subject), True
             except ChangedMeanwhile:
-                # An event type was changed, or is gone: both are found out by looking again.
+                # An event type was changed, or is gone: another look shows which.
                 self._require_event_types_exist(draft)
         raise TryLater(CREATION_SWITCHED_OFF_MESSAGE)
 

@@ -46,7 +46,8 @@ AGE_LOOKUP_TIMEOUT_SECONDS = 10.0
 class PartitionStats(Struct, frozen=True, kw_only=True):
     """A partition: `stream_id` and `assignment_type` are of the live session that reads it.
 
-    `unconsumed_events` is None before the first stream, `lag_seconds` if not asked for or if it could not be found out.
+    `unconsumed_events` is None before the first stream; `lag_seconds` is None if the caller did not ask for it, or the
+    log did not tell it.
     """
 
     partition: str

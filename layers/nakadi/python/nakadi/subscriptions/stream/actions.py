@@ -223,7 +223,7 @@ class DepartureRecord(Struct, frozen=True):
     """What is left to do when a session ends: what its partitions have failed at by now, and what its client never got
     to see.
 
-    `has_timed_out` says that the client's time to commit was over.
+    `has_timed_out` says that the client's time to commit had ended.
     """
 
     failure_counts: tuple[FailureCountChange, ...] = ()
@@ -247,7 +247,7 @@ SessionAction = SessionLine | SessionCall | ClosePartition
 
 
 class SessionEnd(Enum):
-    """Why a stream came to its end, with the words of the log."""
+    """Why a stream ended, in the words of the log."""
 
     LIMIT = "stream_limit events were sent"
     TIMEOUT = "its stream_timeout passed"

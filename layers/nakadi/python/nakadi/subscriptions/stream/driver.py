@@ -327,7 +327,7 @@ class SubscriptionDriver(StreamDriver):
 
     def _handle_start_found(self, opening: OpenPartition, start: PartitionStart, now: float) -> Sequence[SessionAction]:
         if not self._session.expects_opening(opening):
-            # The partition was closed, or opened anew, while the start was looked for.
+            # The partition was closed or opened again during the search for the start.
             return []
         # The event type may have changed since the start was found: no source was open that could have been updated.
         newest = self._known.keep_newest(start.event_type)
@@ -353,7 +353,7 @@ class SubscriptionDriver(StreamDriver):
     # Waiting
 
     async def _wait_unless_session_ends(self, work: Awaitable[None]) -> bool:
-        """Wait for this while the session goes on; False if the session came to its end before.
+        """Wait for this while the session continues; False if the session ended first.
 
         Nothing is written meanwhile, so that no line overtakes another. The timer is set to the session's deadline.
         """

@@ -52,7 +52,7 @@ class LeaseKeeper:
         self._lock = threading.Lock()
         self._leases = assignments.LeaseWatch(coordination, clock)
         self._lease = ProcessLease("", 0.0)
-        # Sessions that are over, but could not be removed yet.
+        # Sessions that have ended, but could not be removed yet.
         self._unremoved: set[tuple[str, str]] = set()
 
     def ensure_lease(self) -> ProcessLease:
@@ -88,7 +88,7 @@ class LeaseKeeper:
     # Sessions that could not be removed
 
     def remove_session_later(self, subscription_id: str, session_id: str) -> None:
-        """A session is over, but may still be in the assignment: remove it later."""
+        """A session has ended, but may still be in the assignment: remove it later."""
         self._unremoved.add((subscription_id, session_id))
 
     @property
@@ -96,7 +96,7 @@ class LeaseKeeper:
         return bool(self._unremoved)
 
     def retry_session_removals(self, members_of: Callable[[str], SubscriptionSessions]) -> None:
-        """Try again to remove the sessions that are over."""
+        """Try again to remove the sessions that have ended."""
         # A copy: streams that end in other threads add to it.
         for subscription, session in tuple(self._unremoved):
             if run_and_log_failure(

@@ -98,7 +98,7 @@ class SubscriptionSessions(Struct, frozen=True):
                 return after
 
     def remove(self, sessions: Collection[str]) -> int:
-        """Remove sessions that are over; how many of them were still there."""
+        """Remove sessions that have ended, and return how many of them were still there."""
         there: set[str] = set()
 
         def without(assignment: Assignment) -> Assignment:
@@ -155,7 +155,7 @@ class SubscriptionSessions(Struct, frozen=True):
         self._write_until_unchanged(recorded)
 
     def end_replay(self, session_id: str, partition: EventTypePartition, replay: Replay) -> None:
-        """Record that a replay is over, if the partition is still the session's."""
+        """Record that a replay has ended, if the partition is still the session's."""
 
         def ended(assignment: Assignment) -> Assignment:
             entry = assignment.entry(partition)
@@ -182,13 +182,13 @@ class SubscriptionSessions(Struct, frozen=True):
 
     def _execute_reset(self, assignment: Assignment) -> None:
         """A failure does no harm: the session has left, or may join; the reset is tried again by the next session, or
-        given up when its time is over."""
+        given up when its time ends."""
         if assignment.reset is not None and not assignment.sessions:
             run_and_log_failure("reset", self.subscription_id, partial(self.execute_reset, self.subscription_id))
 
     def _write_until_unchanged(self, decide: ChangeAssignment) -> Assignment:
         for attempt in range(SESSION_CHANGE_ATTEMPTS):
-            # Read and decided anew each time: what was true of the assignment before may not be any more.
+            # Read and decide again each time: what was true of the assignment before may have changed.
             old = self.assignment()
             new = decide(old)
             if new == old:

@@ -142,7 +142,7 @@ class PartitionProgress:
 
     @property
     def replay_awaits_commit(self) -> bool:
-        """Whether nothing but a commit is missing until a replay is over."""
+        """Whether a replay needs only a commit to end."""
         return self.replay is not None and self.settled_position() >= self.replay.last_position > self.committed
 
     @property
@@ -176,7 +176,7 @@ class PartitionProgress:
         self.count = self.size = 0
 
     def remove_from_totals(self) -> None:
-        """The session does not read the partition any more, or reads it anew."""
+        """The session no longer reads the partition, or starts to read it again."""
         self.totals.buffered_bytes -= self.size
         self.totals.uncommitted -= self.uncommitted
         self.size = self.uncommitted = 0

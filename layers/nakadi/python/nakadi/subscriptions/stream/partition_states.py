@@ -78,9 +78,9 @@ def _table() -> Transitions[PartitionState, PartitionFact]:
         **{(state.HANDING_OVER, each): (state.HANDING_OVER,) for each in (fact.WANTED, fact.UNWANTED)},
         (state.HANDING_OVER, fact.HANDED_OVER): (state.RELEASED,),
         (state.HANDING_OVER, fact.STILL_OURS): (*AT_WORK, state.DRAINING),
-        # What was under way when somebody came to wait comes to its end.
+        # What was in progress when somebody came to wait finishes.
         **{(each, other): (each,) for each in going for other in going_on},
-        # The offset was set back during the hand-over, so that the partition began anew.
+        # The offset was set back during the hand-over, so the partition started again.
         **{(each, fact.HANDED_OVER): (state.RELEASED,) for each in (*AT_WORK, state.DRAINING)},
         **{(each, fact.STILL_OURS): (each,) for each in (*AT_WORK, state.DRAINING)},
     }

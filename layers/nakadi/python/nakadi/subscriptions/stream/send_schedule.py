@@ -23,7 +23,7 @@ MAX_BUFFERED_BYTES = 50_000_000
 class SendSchedule:
     """Says what is due for each partition at a moment, within the limits of the stream.
 
-    `partitions` and `totals` belong to the session. `commit_by` is when the client's time is over to commit
+    `partitions` and `totals` belong to the session. `commit_by` is when the client's time ends to commit
     what is outstanding.
     """
 

@@ -373,7 +373,7 @@ class SubscriptionSession:
     # Time
 
     def _timeout_actions(self, now: float) -> list[SessionAction]:
-        """What follows if one of the stream's timeouts is over."""
+        """The actions that follow if one of the stream's timeouts has passed."""
         if self._stop is not None:
             return self._begin_closing(self._stop, now, "Consumption is blocked")
         if not self._is_streaming:
@@ -490,5 +490,5 @@ def _failures_at_the_end(partition: PartitionProgress, graceful: bool) -> Failur
 
 
 def _wants_replay_commit(partition: PartitionProgress) -> bool:
-    """Whether a replay is over but for a commit that has not been asked for yet."""
+    """Whether a replay needs only a commit to end, and nobody has asked for that commit yet."""
     return partition.replay_awaits_commit and not partition.replay_commit_requested

@@ -19,7 +19,7 @@ class SessionState(Enum):
 
 class SessionFact(Enum):
     CLOSED = "one of its limits was reached"
-    SETTLED = "all is committed, or the time is over"
+    SETTLED = "all is committed, or the time has ended"
     LEFT = "its client does not want to commit"
     CUT = "it may not, or cannot, go on"
 

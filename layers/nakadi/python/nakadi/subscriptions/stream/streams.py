@@ -364,7 +364,7 @@ class SubscriptionStreams:
                     "Renewing the lease failed, tried again in %s s", LEASE_RENEWAL_INTERVAL_SECONDS, exc_info=True
                 )
             now = self._clock.monotonic()
-            # A session whose lease is over has to end: other processes may have given its partitions away.
+            # A session whose lease has expired must end: other processes may have given its partitions away.
             for driver, joined in tuple(self._drivers.items()):
                 if not joined.lease.is_valid(now):
                     # Any fact makes a session look at its lease; this one does nothing else that is not due.
