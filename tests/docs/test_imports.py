@@ -1,11 +1,13 @@
 """How the modules of the package import each other."""
 
+import ast
 import re
 from pathlib import Path
 
 from tests.support.imports import circles, imports_by_module, imports_inside_functions
 
-PAGE = (Path(__file__).parents[2] / "docs/architecture.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/architecture.md").read_text()
 TABLE = PAGE[PAGE.index("## What is loaded late") :].partition("\n## ")[0]
 
 
@@ -27,3 +29,20 @@ def test_what_is_imported_inside_functions_is_in_the_table():
         for imported in re.findall(r"`([\w.]+)`", imports)
     }
     assert imports_inside_functions() == allowed
+
+
+def test_tests_import_the_cdk_when_they_run():
+    """Each process of a run imports every module of tests, and the CDK starts node: `LazyModule` leaves that to the one
+    that runs the tests of the CDK."""
+    starts_node = {"aws_cdk", "constructs", "cdk_nag", "infra.app", "infra.review", "infra.stack"}
+    for path in (ROOT / "nakadi_cdk").glob("*.py"):
+        if re.search(r"^(from|import) (aws_cdk|constructs)\b", path.read_text("utf-8"), re.MULTILINE):
+            starts_node.add(f"nakadi_cdk.{path.stem}")
+    assert "nakadi_cdk.broker" in starts_node
+    assert "nakadi_cdk.context" not in starts_node
+    for path in (ROOT / "tests").rglob("*.py"):
+        text = path.read_text("utf-8")
+        for node in ast.parse(text).body if any(each in text for each in starts_node) else ():
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                module = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
+                assert module not in starts_node, f"{path.relative_to(ROOT)}:{node.lineno}"
