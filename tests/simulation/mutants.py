@@ -58,6 +58,13 @@ MUTANTS = (
         "(state.HANDING_OVER, fact.WANTED): (state.DRAINING,), (state.HANDING_OVER, fact.UNWANTED): AT_WORK,",
     ),
     Mutant(
+        "progress",
+        "a partition that was handed over may not come back while somebody waits for it",
+        "subscriptions/stream/partition_states.py",
+        "for each in (*AT_WORK, state.DRAINING, state.RELEASED)},",
+        "for each in (*AT_WORK, state.DRAINING)},",
+    ),
+    Mutant(
         "I2",
         "a rebalance takes partitions from live owners",
         "subscriptions/api/assignments.py",

@@ -109,11 +109,17 @@ class SessionHarness:
         self._take(self.session.handle_events(a_place(partition), run, self.now))
 
     def wait(self, seconds: float) -> None:
-        """Time passes, and the session is woken whenever it wanted to be."""
+        """Time passes, and the session is woken whenever it wanted to be.
+
+        A session that wants to be woken for the same deadline again would spin in a broker, and for ever here.
+        """
         until = self.now + seconds
         while not self.session.end and (deadline := self.session.next_tick_at()) <= until:
             self.now = max(self.now, deadline)
             self.tick()
+            assert self.session.end or self.session.next_tick_at() > self.now, (
+                f"The tick at {deadline} changes nothing."
+            )
         self.now = until
 
     def tick(self) -> None:

@@ -126,6 +126,21 @@ def test_what_was_read_before_a_hand_over_is_not_believed():
     assert table.session.wants_events(a_place(0))
 
 
+def test_a_partition_that_someone_waits_for_again_after_its_hand_over():
+    """A partition that was handed over, came back, and is wanted again by then is handed over again, and nothing of it
+    is sent. (S242, S312, S315)"""
+    table = SessionHarness(0)
+    table.change(entry(0, f"{ME}>other"))
+    hand_over = HandOverPartitions(frozenset({a_place(0)}))
+    assert table.take_calls() == [hand_over]
+    table.tell(table.session.end_hand_over([a_place(0)], table.assignment.revision + 2, table.now))
+    table.change(entry(0, "other"))
+    assert table.take_calls() == []
+    table.change(entry(0, f"{ME}>other"))
+    assert not table.session.wants_events(a_place(0))
+    assert table.take_calls() == [hand_over]
+
+
 def test_a_new_partition_is_read_from_its_offset():
     """A partition that was taken over is read from the offset that is stored after it became ours. (S244, S315)"""
     table = SessionHarness(0, entries=[entry(1, "other")], opening=False)
