@@ -78,6 +78,9 @@ SUBSCRIPTION = {
     "authorization": AUTHORIZATION,
     "annotations": {"a": None},
     "labels": {"b": "1"},
+    "reads": ["customer.id"],
+    "projection": True,
+    "declared_versions": {"e": "1.2.3"},
     "created_at": NOON,
     "updated_at": LATER,
 }

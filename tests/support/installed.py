@@ -42,7 +42,9 @@ PROMISES = {
 NEEDS_AWS = (
     "nakadi.app.functions",
     "nakadi.app.log_indexer",
+    "nakadi.delivery.aws_clients",
     "nakadi.engines.common.aws_sessions",
+    "nakadi.engines.common.kms_box",
     "nakadi.engines.common.msk_tokens",
     "nakadi.engines.dynamodb",
     "nakadi.engines.kinesis",
