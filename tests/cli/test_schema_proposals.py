@@ -99,6 +99,14 @@ def test_large_samples_take_bounded_memory():
     assert all(map(compile_validator(schema).accepts, events))
 
 
+def test_places_that_are_merged_may_be_known_in_part():
+    """A member of a map's value that came too late to be counted has no type in the proposal."""
+    crowd = {str(each): {f"m{number}": 1 for number in range(900)} for each in range(30)}
+    events = [{"map": {"1": {"x": "text"}, "2": {}}}, {"crowd": crowd}, {"map": {"2": {"x": 5}}}]
+
+    assert all(map(compile_validator(inferred(*events)).accepts, events))
+
+
 def test_categories_are_recognized(run, tmp_path):
     """Metadata and the envelope of a data event are not the owner's: what is proposed can be registered."""
     metadata = {"eid": "105a76d8-db49-4144-ace7-e683e8f4ba46", "occurred_at": "2026-11-21T12:00:00Z"}
