@@ -54,7 +54,7 @@ def be_signalled(is_over, *numbers, only=""):
 
 
 def test_events_are_written_and_committed(run, subscription):
-    """Each event is a line, what was written is committed, and `-n` ends after so many."""
+    """Each event is a line, written events are committed, and `-n` ends after this number of them."""
     assert [event["n"] for event in run("consume", subscription, "-n", "7", "--batch-size", "3").lines] == [*range(7)]
     assert waiting(run, subscription) == 13
     assert [event["n"] for event in run("consume", subscription, "--no-follow").lines] == [*range(7, 20)]

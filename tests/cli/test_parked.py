@@ -55,6 +55,6 @@ def test_parked_events_are_sent_again(run, parking, everything):
 
 
 def test_redriving_nothing_is_a_mistake(run, parking):
-    """Either events are named or all are meant."""
+    """A command names events or selects all."""
     assert run("parked", "redrive", parking["id"]).code == 2
     assert run("parked", "redrive", parking["id"], "a:0:1", "--all").code == 2

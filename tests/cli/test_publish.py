@@ -266,7 +266,7 @@ def test_events_are_sent_as_they_are_written():
 
 
 def test_batches_stay_within_their_limits():
-    """A batch has so many events and bytes at most, and a big event is alone."""
+    """A batch has a limited number of events and bytes, and a big event is alone."""
     events = [Event(number, b"x" * size) for number, size in enumerate([1, 1, 1, 50, 4, 4, 4])]
 
     found = [[len(event.text) for event in batch] for batch in batches(events, 2, 10)]

@@ -48,7 +48,7 @@ def test_nothing_is_there_behind_the_end(run, numbers):
 
 
 def test_events_are_chosen_by_a_condition(run, numbers):
-    """`--where` passes over what does not fit, and `-n` ends after so many that do."""
+    """`--where` skips events that do not match, and `-n` ends after this number of matching ones."""
     found = run("tail", numbers, "--from", "begin", "--no-follow", "--where", "n >= 10 and n < 13").lines
 
     assert sorted(event["n"] for event in found) == [10, 11, 12]

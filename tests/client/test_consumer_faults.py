@@ -21,7 +21,7 @@ EVENT_TYPE = {"partition_strategy": "hash", "partition_key_fields": ["key"]}
 
 
 class Gateway:
-    """What stands before a broker, and answers so many of the next requests with 503."""
+    """A proxy before a broker that answers this number of the next requests with 503."""
 
     def __init__(self, url):
         self.url, self.refusals = url, 0

@@ -192,7 +192,7 @@ def test_a_batch_waits_for_its_linger_or_its_size():
 
 
 def test_a_flush_waits_for_no_linger_and_for_nothing_later():
-    """A flush is over when what was there before it is settled."""
+    """A flush ends when all events that were added before it are settled."""
     core, _ = core_with(1, linger=1_000.0)
     flushed = core.flush()
     core.add(Delivery(b"{}", key="later"), 0.0)

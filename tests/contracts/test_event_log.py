@@ -220,7 +220,7 @@ class TestRead:
             log.log.read(topic, 0, start)
 
     def test_waits_for_the_first_event(self, log: LogUnderTest):
-        """A read that waits answers as soon as something is stored, long before its time is over."""
+        """A waiting read answers as soon as an event is stored, long before its time ends."""
         topic = log.a_topic()
         with ThreadPoolExecutor(1) as reader:
             reading = reader.submit(log.log.read, topic, 0, 0, wait=10 * PATIENCE)
@@ -228,7 +228,7 @@ class TestRead:
             assert [event.offset for event in reading.result(PATIENCE).events] == [0]
 
     def test_waits_no_longer_than_asked(self, log: LogUnderTest):
-        """A read that waits in vain answers an empty slice when its time is over."""
+        """A read that waits in vain answers an empty slice when its time ends."""
         topic = log.a_topic(partitions=2)
         begun = time.monotonic()
         with ThreadPoolExecutor(1) as reader:

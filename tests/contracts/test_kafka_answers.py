@@ -82,7 +82,7 @@ def nothing_waits(log):
 
 @pytest.mark.parametrize("spoiled", [*NOT_STORED.values(), *STORED.values()], ids=[*NOT_STORED, *STORED])
 def test_publishers_do_not_see_an_error_that_passes(proxy, spoiled, record_property):
-    """The library sends a request again, and Kafka finds out what it has stored already: all is acknowledged, once."""
+    """The library sends a request again, and Kafka recognizes what it has stored already: all is acknowledged, once."""
     with a_log(proxy, timeout=60) as log, Load(log, record_property) as load:
         with proxy.spoiling(Fault(PRODUCE, times=3, **spoiled)) as fault:
             until(lambda: fault.seen == fault.times)
@@ -144,7 +144,7 @@ def test_readers_go_on_after_an_error(proxy, spoiled, record_property):
 
 
 def test_readers_go_on_after_slow_answers_about_ends(proxy, record_property):
-    """A reader that cannot find out where the partition ends fails in time, and goes on where it was."""
+    """A reader that does not learn where the partition ends fails in time, and continues where it was."""
     with a_log(proxy, timeout=2) as log, Load(log, record_property) as load:
         with proxy.spoiling(Fault(LIST_OFFSETS, reaches_server=True, held_back=True)):
             failed = load.failed_reads

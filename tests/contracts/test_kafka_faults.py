@@ -87,7 +87,7 @@ class TestOneServer:
             assert log.bounds("t", [0])[0].next_offset == 1 + stored
 
     def test_that_is_paused_keeps_no_append_for_long(self, tmp_path):
-        """What waits behind others is refused when its own time is over, and is never sent."""
+        """An append that waits behind others is refused when its own time expires, and is never sent."""
         with (
             kafka.a_server(tmp_path) as server,
             open_log([server], timeout=6) as log,

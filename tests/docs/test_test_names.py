@@ -67,7 +67,7 @@ def test_unit_tests_are_named_after_modules():
     ],
 )
 def test_the_longest_name_counts_and_the_room_too(tmp_path, name, module):
-    """A test in another room, or with a part of a module's name, is found out."""
+    """The check reports a test in another room, or with a part of a module's name."""
     for path in (
         "schemas/limits.py",
         "schemas/limits_of_paths.py",

@@ -71,7 +71,7 @@ def deployed(request, tmp_path, monkeypatch):
 
 
 def wait_until_archived(deployed, topic, partitions, count):
-    """Wait until so many events are in the archive."""
+    """Wait until this number of events is in the archive."""
     places = [(topic, number) for number in range(partitions)]
     with closing(open_log_index(deployed.index)) as index:
         until(lambda: sum(head.state.next_offset for head in index.index_heads(places).values()) >= count)

@@ -80,7 +80,7 @@ def install(folder: Path, python: str, wheel: Path, extra: str, *, lowest: bool)
 
 
 def faults_of(python: Path, extra: str) -> Iterator[str]:
-    """What is wrong with an install."""
+    """The faults of an install."""
     yield from install_probes.failed_imports(python, extra)
     if (offset := install_probes.newest_offset(python)) != "0":
         yield f"Broker(): {offset}"

@@ -30,7 +30,7 @@ def running(relay):
 
 
 def test_rows_are_published_in_order_and_deleted(relay, write, waiting, event_type, stored):
-    """What an application wrote is in the log, and no longer in the outbox."""
+    """The rows of an application are in the log, and no longer in the outbox."""
     name = event_type()
     write(name, [{"n": number} for number in range(1200)], key="A")
 
@@ -258,7 +258,7 @@ def test_an_outbox_may_be_in_a_schema(server, broker, event_type):
 
 @pytest.mark.parametrize("name", ["", "a;b", 'a"', "a.b.c", "1a", "a b", "x" * 60])
 def test_other_names_are_refused(name):
-    """What cannot be the name of an outbox never gets into a statement."""
+    """A text that cannot be the name of an outbox never gets into a statement."""
     with pytest.raises(ValueError, match="cannot be the name"):
         OutboxNames(name)
 

@@ -13,7 +13,7 @@ from services.streaming.doorway import Doorway, open_streams_metric, tell
 
 @pytest.mark.parametrize("target", ["/api/health/streams", "/health/streams", "/api/health"])
 def test_the_gateway_can_ask_whether_it_is_well(target):
-    """What keeps the gateway's link awake is answered as the load balancer is."""
+    """The request that keeps the gateway's link active gets the same answer as the load balancer."""
     asked = []
 
     class Notes:

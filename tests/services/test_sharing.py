@@ -36,7 +36,7 @@ def file_settings(folder):
 
 
 class Delivered:
-    """What consumers were sent, and what they committed; each of them looks whether it may be so."""
+    """The events that consumers got, and their commits; each consumer checks that both are permitted."""
 
     def __init__(self):
         self._lock = threading.Lock()

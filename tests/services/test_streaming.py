@@ -38,7 +38,7 @@ def kept(tmp_path):
 
 @pytest.fixture
 def broker(kept):
-    """What the functions are on AWS: who registers event types and publishes."""
+    """A broker in the place of the functions on AWS, which registers event types and publishes."""
     with Broker(**kept) as broker:
         assert http.post(f"{broker.url}/event-types", json=EVENT_TYPE).status_code == 201
         yield broker
@@ -184,7 +184,7 @@ def test_tokens_are_checked_here_too(kept, tmp_path):
 
 
 def test_events_and_commits_can_come_directly(kept, broker, tmp_path):
-    """Where it is asked to, it takes events in and commits too, from those who have a token for it."""
+    """If configured to, the service also accepts events and commits, from clients with a token for them."""
     kept = {**kept, "coordination": kept["registry"]}
     issuer = Issuer(tmp_path)
     asked = {"auth": "jwt", "auth_jwks": str(issuer.path), "auth_issuer": ISSUER, "auth_audience": AUDIENCE}

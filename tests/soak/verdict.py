@@ -42,7 +42,7 @@ class Verdict:
 
 
 def entries(diary: Path) -> Iterator[Entry]:
-    """What a consumer has written down; a line may have been cut off with its life."""
+    """The lines that a consumer has written; its death may have cut off the last one."""
     lines = diary.read_bytes().splitlines(keepends=True)
     return (json.loads(line) for line in lines if line.endswith(b"\n"))
 

@@ -100,7 +100,7 @@ class AttackedBroker:
 def start_attacked_broker(
     *arguments: str, address_limit: int = ADDRESS_LIMIT, **environment: str
 ) -> Iterator[AttackedBroker]:
-    """Start a broker in memory that may not ask for more address space than so many bytes, and end it afterwards.
+    """Start a broker in memory that may have at most this number of bytes of address space, and end it afterwards.
 
     `arguments` are further ones of the program, and `environment` is added to its own: `NAKADI_AUTH="jwt"`.
     """

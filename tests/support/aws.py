@@ -91,7 +91,7 @@ def aws() -> Iterator[Aws]:
 
 @cache
 def _session() -> Session:
-    """One for all, for it reads long descriptions of every service anew."""
+    """The same session for all tests, because each new one reads long descriptions of every service."""
     return Session()
 
 
@@ -140,7 +140,7 @@ def unreadable_answer_after_effect(request: AWSPreparedRequest, effect: Effect) 
 
 
 def small_page_fault(limit: int) -> Fault:
-    """The service answers a query with so many items at most, and where the next page begins."""
+    """The service answers a query with at most this number of items, and the beginning of the next page."""
 
     def answered(request: AWSPreparedRequest, effect: Effect) -> AWSResponse | None:
         request.body = json.dumps({**json.loads(request.body), "Limit": limit}).encode()

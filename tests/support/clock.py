@@ -16,7 +16,7 @@ class HandMovedClock:
         return self._passed
 
     def sleep(self, seconds: float) -> None:
-        """Nobody waits: the time is over."""
+        """Waiting returns at once, as if the time had passed."""
         self.move(seconds)
 
     def move(self, seconds: float) -> None:

@@ -104,7 +104,7 @@ class SessionHarness:
         self.look()
 
     def arrive(self, events: EventRun | int, start: int = 0, partition: int = 0) -> None:
-        """Events of a partition are read: so many from an offset on, or these."""
+        """Pass events of a partition to the session: this number from an offset on, or these."""
         run = some_events(events, start) if isinstance(events, int) else events
         self._take(self.session.handle_events(a_place(partition), run, self.now))
 

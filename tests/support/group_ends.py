@@ -12,7 +12,7 @@ _fixtures: list[tuple[pytest.FixtureDef[object], pytest.FixtureRequest]] = []
 
 
 def end_with_group(end: Callable[[], object]) -> None:
-    """Call `end` when the group of tests is over that is running now, or when the process ends."""
+    """Call `end` when the current group of tests ends, or when the process ends."""
     _endings.append(end)
 
 

@@ -189,7 +189,7 @@ class JobResult:
 
 @cache
 def open_reading_session(tables: str) -> SparkSession:
-    """A session to look at tables with. Another one for each look would have to learn everything anew."""
+    """A session to look at tables with. A new one for each look would have to learn everything again."""
     return open_spark("look", tables, "hadoop", "local[2]", "1g")
 
 

@@ -39,7 +39,7 @@ def _session() -> Session:
 
 
 def session(*_: object) -> Session:
-    """One for all, for it reads long descriptions of every service anew."""
+    """The same session for all tests, because each new one reads long descriptions of every service."""
     return _session()
 
 

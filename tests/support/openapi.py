@@ -42,7 +42,7 @@ def operation_at(method: str, path: str) -> str | None:
     wanted = "GET" if method == "HEAD" else method
     segments = path.partition("?")[0].strip("/").split("/")
     found = [each for each in _templates().get((wanted, len(segments)), ()) if _fits(each[0], segments)]
-    # Where several fit, the one with the fewest parameters is meant: /storages/default/x is no /storages/{id}/….
+    # If several match, the one with the fewest parameters counts: /storages/default/x is no /storages/{id}/….
     return min(found, key=lambda each: sum(part.startswith("{") for part in each[0]))[1] if found else None
 
 

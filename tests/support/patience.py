@@ -35,7 +35,7 @@ async def wait_on_loop(condition: Callable[[], object]) -> None:
 
 
 def run_in_threads(work: Callable[[int], Result], count: int) -> list[Result]:
-    """Do it in so many threads at the same time; what one of them raises is raised here.
+    """Call a function in this number of threads at the same time; an exception in one of them is raised here.
 
     However long it takes: the threads have to end before a test can, so a deadline would only fail on a busy machine.
     """

@@ -17,7 +17,7 @@ from nakadi.ports.event_log import EventLog
 
 @contextmanager
 def commit_for(log: EventLog, number: int = 1) -> Iterator[list[socket.socket]]:
-    """The connections of so many processes to an event log that commits for them."""
+    """Connections of this number of processes to an event log that commits for them."""
     pairs = [socket.socketpair() for _ in range(number)]
 
     async def serve() -> None:

@@ -68,7 +68,7 @@ def create_event_type_with(api, partitions):
 
 
 def subscribe_from_beginning(api, partitions=1, events=0):
-    """A subscription to a new event type with so many partitions and events."""
+    """A subscription to a new event type with this number of partitions and events."""
     name = create_event_type_with(api, partitions)
     if events:
         publish(api, name, events)

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def lines_until_killed(script: str, *arguments: object, between: tuple[float, float]) -> list[str]:
-    """Start a script of this folder, kill it so many seconds after its first line, and answer its whole lines."""
+    """Start a script of this folder, kill it this many seconds after its first line, and return its whole lines."""
     command = [sys.executable, str(ROOT / "tests/support" / script), *map(str, arguments)]
     environment = plain_environment(PYTHONPATH=str(ROOT / "layers/nakadi/python"))
     with (

@@ -79,7 +79,7 @@ def requests(api, path):
 
 
 def test_reading_figures_makes_none(api, on):
-    """Requests that read figures are not recorded, or their readers would never come to an end. (R250)"""
+    """Requests that read figures are not recorded, or their readers would never finish. (R250)"""
     figures, others = (create_subscription(api, name, read_from="begin") for name in (PUBLISHED, on))
     for subscription in (figures, others):
         with Consumer(api, subscription, batch_limit=1, stream_limit=1) as stream:

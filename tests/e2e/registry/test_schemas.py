@@ -27,7 +27,7 @@ def versions(answer):
 
 
 def add_patch_versions(api, path, number):
-    """Add so many versions that differ in their layout alone."""
+    """Add this number of versions that differ only in their layout."""
     for blanks in range(1, number + 1):
         assert api.post(path, json=schema(json.dumps(FIRST) + " " * blanks)).status_code == 200
 

@@ -1,4 +1,4 @@
-"""Event types to stream from, and streams that are closed when a test is over."""
+"""Event types to stream from, and streams that close when a test ends."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def parked_subscription(api, subscription):
 
 
 def receive_and_commit(stream, count):
-    """The next so many events, each batch committed."""
+    """The next events, up to this number, with each batch committed."""
     return [each["event"] for each in stream.consumed(count)]
 
 

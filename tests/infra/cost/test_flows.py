@@ -80,7 +80,7 @@ def test_commits_come_by_number_or_by_time():
 
 
 def test_tasks_grow_with_streams_and_with_events():
-    """A task holds so many streams, and delivers so many events."""
+    """The limits of a task: its streams, and the events that it delivers."""
     assert flows(consumers=1).tasks == 1
     assert flows(consumers=100, streams=100, events_per_second=0).tasks == 5
     assert flows(events_per_second=100_000).tasks > 1

@@ -125,7 +125,7 @@ def test_what_a_shard_does_not_take_is_refused_record_by_record(ask):
 
 
 def test_after_a_split_each_shard_takes_as_much(ask):
-    """Which shards there are is asked anew when they change."""
+    """The gate reads the list of shards again when it changes."""
     assert ask.put(MEGABYTE - 1, key="a") == [None]
     assert ask.put(1, key="b") == [TOO_MUCH]
     ask("SplitShard", ShardToSplit="all", NewStartingHashKey=str(HALF))

@@ -1,4 +1,4 @@
-"""What deliveries need before they begin."""
+"""The conditions under which deliveries begin."""
 
 from contextlib import closing
 

@@ -250,7 +250,7 @@ def test_a_change_that_was_made_before_is_in_force_when_it_is_acknowledged(proce
 
 
 def test_refusals_and_reads_are_answered_at_once(processes):
-    """What changes nothing does not wait for the memories of other processes. (R295)"""
+    """A request that changes nothing does not wait for the caches of other processes. (R295)"""
     began = processes.clock.monotonic()
     assert processes.ask("PUT", f"/event-types/{NAME}/partition-count", {"partition_count": 99}).status == 422
     assert processes.ask("DELETE", "/event-types/unknown").status == 404

@@ -14,7 +14,7 @@ class Ended(BaseException):
 
 @pytest.fixture
 def steps_taken():
-    """What was done, in its order."""
+    """The calls that were made, in order."""
     return []
 
 

@@ -43,7 +43,7 @@ def test_a_dedicated_stream_is_where_the_shared_one_is():
     ],
 )
 def test_other_storages_are_out_of_reach(storage, built_in):
-    """What this broker cannot open, it says so of, and opens nothing else instead."""
+    """A broker reports a storage that it cannot open, and opens no other one instead."""
     with pytest.raises(Unavailable, match="cannot reach the storage orders"):
         storage_url(storage, built_in)
 

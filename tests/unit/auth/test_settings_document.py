@@ -44,7 +44,7 @@ def test_a_change_is_read_at_once_by_the_process_that_made_it():
 
 
 def test_a_change_of_another_process_is_read_after_a_second():
-    """What others changed is seen once what is remembered is too old. (R65, R226)"""
+    """A process sees the changes of others once its cached document is too old. (R65, R226)"""
     registry, clock = MemoryRegistry(), HandMovedClock()
     here, there = document(registry, clock), document(registry, clock)
     here.read()

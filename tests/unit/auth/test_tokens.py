@@ -289,7 +289,7 @@ def test_the_signature_of_a_token_in_use_is_checked_once(verifier_with_clock, is
 
 
 def test_a_known_token_expires(verifier_with_clock, issuer, clock):
-    """What was accepted before is refused once its time has passed, or if the clock is before its time."""
+    """The verifier refuses a token that it accepted before once it has expired, or if the clock is before its time."""
     header = f"Bearer {issuer.token('ann', exp=clock.now() + timedelta(seconds=60), iat=clock.now())}"
     assert verifier_with_clock.verified_subject(header).name == "ann"
     clock.move(60 + RULES.leeway_seconds - 1)
@@ -326,7 +326,7 @@ def test_keys_are_no_older_than_they_may_be_by_either_clock(verifier_with_clock,
 
 
 def test_only_so_many_tokens_are_known(verifier_with_clock, issuer, clock, decoded_tokens, monkeypatch):
-    """Clients that have many tokens fill no memory: the one that came first is verified anew."""
+    """Clients with many tokens do not fill the memory: the oldest one is verified again."""
     monkeypatch.setattr(tokens_module, "MAX_CACHED_TOKENS", 2)
     times = {"exp": clock.now() + timedelta(hours=1), "iat": clock.now()}
     headers = [f"Bearer {issuer.token(name, **times)}" for name in ("ann", "bob", "cid")]

@@ -49,7 +49,7 @@ def test_what_is_forgotten_is_read_again():
 
 
 def test_a_read_that_met_a_change_is_not_remembered():
-    """What was read before a change and arrived after it may be old; it is answered, and not kept."""
+    """A value that was read before a change and arrives after it may be old: it is returned, and not cached."""
     cache = Cache(HandMovedClock(), 1.0)
 
     def read_and_meet_a_change(_):
@@ -61,7 +61,7 @@ def test_a_read_that_met_a_change_is_not_remembered():
 
 
 def test_strangers_cannot_fill_the_memory():
-    """However many keys are asked for, only so many are remembered."""
+    """The cache keeps a limited number of keys, however many are requested."""
     cache = Cache(HandMovedClock(), 1.0)
     for number in range(MAX_CACHE_ENTRIES + 5):
         cache.get(number, lambda _: None)
@@ -169,7 +169,7 @@ class TestWithAWatch:
                 run_without_blocking(case.get)
 
     def test_quick_work_does_not_read(self, case: Case):
-        """What is not remembered is for a thread to read."""
+        """A thread reads values that are not cached."""
         case.get("a")
         with pytest.raises(NeedsThread):
             run_without_blocking(lambda: case.get("b"))
@@ -186,7 +186,7 @@ class TestWithAWatch:
         assert case.get() is None
 
     def test_a_change_releases_what_it_is_about(self, case: Case):
-        """Of many values, the change of one makes few be read again."""
+        """If one of many values changes, few are read again."""
         keys = [f"key-{each}" for each in range(50)]
         for key in keys:
             case.write(1, key)
@@ -264,7 +264,7 @@ class Slow:
 class TestLooks:
     @pytest.mark.parametrize("fails", [False, True])
     def test_are_shared_by_those_who_need_one_at_once(self, fails):
-        """Of many threads one asks, and all have its answer, also when there is none."""
+        """If many threads ask at once, one asks the store and all get its answer, even an empty one."""
         slow = Slow()
         slow.fails = fails
         watch = ChangeWatch(slow, HandMovedClock())

@@ -1,4 +1,4 @@
-"""What a broker asks of DynamoDB to stay up to date with what it remembers."""
+"""The reads of DynamoDB that keep a broker's cache up to date."""
 
 from contextlib import closing, contextmanager
 from itertools import count
@@ -154,7 +154,7 @@ class TestStreaming:
             assert brokers.calls(a_minute) == {"GetItem": 60}
 
     def test_sees_what_other_processes_change(self, brokers: BrokersOnAws):
-        """Of many event types the one that changed is reported, and so is a block of all."""
+        """The one event type that changed is reported, and so is a block of all."""
         with brokers.a_broker() as broker, brokers.a_broker() as elsewhere:
             names = brokers.make_event_types(broker, 20, topics=False)
             verdicts = self._verdicts(broker, names)

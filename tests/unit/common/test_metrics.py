@@ -112,7 +112,7 @@ def test_event_types_beyond_a_number_are_counted_together(metrics):
 
 
 def test_the_largest_subscriptions_are_reported_by_their_ids(metrics):
-    """Of more subscriptions than there is room for, the largest values stay, and the rest is put together."""
+    """If there is no room for all subscriptions, the largest values stay, and the rest is summed up."""
     lags = {("s1",): 5.0, ("s2",): 70.0, ("s3",): 1.0, ("s4",): 20.0}
     metrics.subscription_lag.add_source(lambda: lags)
     metrics.subscription_uncommitted.add_source(lambda: lags)

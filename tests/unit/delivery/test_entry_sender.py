@@ -181,7 +181,7 @@ def test_a_request_that_is_refused_as_a_whole_is_sent_entry_by_entry():
 
 
 def test_no_request_begins_when_the_time_is_over():
-    """What was sent is delivered, and the rest is sent later. (X45)"""
+    """The events that were sent are delivered, and the rest is sent later. (X45)"""
     clock = HandMovedClock()
 
     def take_time(_):

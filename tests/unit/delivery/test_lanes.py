@@ -350,7 +350,7 @@ def test_by_key_deliveries_of_a_partition_go_at_the_same_time_and_those_of_a_key
 
 
 def test_by_key_a_batch_has_the_next_events_of_several_keys():
-    """What is in flight holds up only its own keys; a batch is in the order of the partition. (X10, X60)"""
+    """Events in flight hold up only their own keys; a batch is in the order of the partition. (X10, X60)"""
     session = a_session_by_key(batch_limit=3)
     [first] = session.receive(FIRST, [keyed_events("a", "b")], 0)
     [second] = session.receive(FIRST, [keyed_events("a", "c", "c", "d", start=2)], 0)
@@ -359,7 +359,7 @@ def test_by_key_a_batch_has_the_next_events_of_several_keys():
 
 
 def test_by_key_other_events_between_the_same_two_are_another_batch():
-    """The first and the last do not say which are meant. (X12)"""
+    """The id of a batch depends on all of its events, not only on the first and the last. (X12)"""
     batches = []
     for middle in ("b", "a"):
         session = a_session_by_key(batch_limit=3)

@@ -1,4 +1,4 @@
-"""What is missing or malformed in the draft of an event type."""
+"""Missing and malformed members in the draft of an event type."""
 
 import pytest
 from msgspec.structs import replace
@@ -133,7 +133,7 @@ def test_statistics_have_minimums():
 
 
 def test_authorization_must_be_complete():
-    """All three lists of an authorization section are looked at. (R19, R49, R52)"""
+    """The check reads all three lists of an authorization section. (R19, R49, R52)"""
     ann = AttributeDraft("user", "ann")
     section = AuthorizationDraft(admins=(ann,), readers=(AttributeDraft(value="x"),), writers=())
     assert violations_of(authorization=section) == [

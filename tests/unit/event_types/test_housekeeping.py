@@ -152,7 +152,7 @@ def test_a_failed_removal_is_repeated_later(broker, monkeypatch):
 
 
 def test_a_failure_of_one_event_type_does_not_stop_the_others(broker, clock, monkeypatch):
-    """What fails for one event type is logged, and the others are looked after."""
+    """A failure for one event type is logged, and housekeeping continues with the others."""
     broken, fine = register(broker, name="a.broken"), register(broker, name="b.fine")
     append(broker, fine, Record(b"old"))
     clock.move(4 * HOUR)

@@ -28,7 +28,7 @@ def test_measured_statistics_are_stored_completely():
 
 
 def test_a_recreated_event_type_has_no_measured_statistics():
-    """What was measured belongs to one event type, not to whichever has its name."""
+    """Measured statistics belong to one event type, not to every one that gets its name."""
     registry = MemoryRegistry()
     event_types = EventTypes(registry, Cache(HandMovedClock(), 1))
     first = an_event_type(name="a.b", id="1")

@@ -30,7 +30,7 @@ def event_types(registry, clock):
 
 
 def test_a_name_is_registered_once(event_types):
-    """Of two event types with one name the second is a conflict. (R97)"""
+    """A second event type with the same name is a conflict. (R97)"""
     event_types.add(an_event_type(name="a.b"))
 
     with pytest.raises(Conflict, match=r"EventType a\.b already exists\."):

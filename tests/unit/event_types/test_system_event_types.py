@@ -89,7 +89,7 @@ def test_others_are_created_while_their_feature_is_on(own_event_types_broker, fe
 
 
 def test_existing_event_types_are_not_changed(own_event_types_broker):
-    """An operator may have made or changed it, and it is not made anew. (R250)"""
+    """An operator may have created or changed it, and the broker does not create it again. (R250)"""
     broker = own_event_types_broker()
     broker.prepare_for_requests()
     old = broker.event_types.get(QUEUE)
@@ -102,7 +102,7 @@ def test_existing_event_types_are_not_changed(own_event_types_broker):
 
 
 def test_several_processes_may_create_them_at_once(tmp_path):
-    """Of several processes that find nothing, one makes it, and none leaves anything behind."""
+    """If several processes find no event type, one creates it, and none leaves anything behind."""
     url = f"sqlite:///{tmp_path / 'nakadi.db'}"
     brokers = [open_broker(Settings(registry=url, event_log=url)) for _ in range(6)]
     together = threading.Barrier(len(brokers))

@@ -121,7 +121,7 @@ def test_the_lag_is_the_age_of_the_oldest_event_that_is_in_no_table(setup):
 
 
 def test_events_that_are_gone_from_the_archive_are_not_waited_for(setup):
-    """What retention removed before a job read it is in no table, and none waits for it."""
+    """Events that retention removed before a job read them are in no table, and no table waits for them."""
     event_type = setup.event_type("forgotten")
     setup.has(event_type, p0=0)
     setup.archive_events(event_type, 3, 900)

@@ -1,4 +1,4 @@
-"""What may happen to a timeline, and what it is then."""
+"""The changes of a timeline's state."""
 
 from datetime import UTC, datetime
 

@@ -193,7 +193,7 @@ def asking_for(path, *, accept, packed):
 
 
 def test_a_short_answer_is_text():
-    """What packing would hardly make shorter is left as it is. (R37)"""
+    """Answers that compression would hardly shorten stay as they are. (R37)"""
     answer = invoke(load_event("publish_batch"))
 
     assert "content-encoding" not in answer["multiValueHeaders"]

@@ -1,4 +1,4 @@
-"""What happens to every request, and in which order."""
+"""The steps of every request, and their order."""
 
 import gzip
 import json

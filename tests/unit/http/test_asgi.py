@@ -75,7 +75,7 @@ def test_a_body_that_is_too_long_is_refused(headers, pieces):
 
 
 def test_a_refused_client_that_goes_on_and_on_is_not_read_for_ever():
-    """What a refused client still sends is taken in for a moment only."""
+    """The server reads the rest of a refused request only for a moment."""
 
     class Endless(Client):
         async def receive(self):
@@ -275,7 +275,7 @@ WAYS_OUT = {
 
 @pytest.mark.parametrize("way", WAYS_OUT)
 def test_memory_is_given_back_whatever_happens(way):
-    """When a request is over, however it ended, its memory is there for others."""
+    """When a request ends, in whatever way, its memory is free for others."""
     handler, client, options = WAYS_OUT[way]
 
     async def run():

@@ -91,7 +91,7 @@ def test_every_answer_of_a_path_that_waits_for_nothing_is_immediate(method, targ
 
 
 def test_a_lane_has_a_limited_number_of_requests_that_wait():
-    """What comes beyond it is 503 and may come again in a moment."""
+    """Requests beyond the limit get 503, and may come again in a moment."""
     client = with_a_stuck_registry(
         lambda edge: asked(edge, "/registry"),
         RequestLimits(max_waiting_requests=1, first_chunk_delay_seconds=0),

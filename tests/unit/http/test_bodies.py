@@ -108,7 +108,7 @@ def test_numbers_are_read(value, number):
     "value", ["x", "1_000", "٣", "0x5", "1.5", "9" * 5000, True, [], {}, 2**31, "2147483648", 1e300]
 )
 def test_other_values_are_no_numbers(value):
-    """What is no number, or has more bits than there is room for, is malformed. (R1, R6)"""
+    """A value that is not a number, or has too many bits, is malformed. (R1, R6)"""
     with pytest.raises(Malformed):
         ObjectReader({"n": value}).integer("n", bits=32)
 

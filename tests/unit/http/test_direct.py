@@ -433,7 +433,7 @@ def test_the_end_of_another_connection_harms_no_request(serving, wire, handlers)
 
 
 class BareConnection:
-    """What the edge asks of a connection."""
+    """The methods of a connection that the edge calls."""
 
     is_half_closed = False
     has_whole_body = True

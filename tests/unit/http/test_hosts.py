@@ -71,7 +71,9 @@ def test_the_body_of_such_a_request_is_not_waited_for(wire):
 
 
 def test_requests_before_such_a_request_are_answered(wire):
-    """Of requests that are sent at once, those before it are answered, and then the connection closes. (R290)"""
+    """If requests are sent at once, the server answers those before the refused one, and then closes the connection.
+    (R290)
+    """
     good = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     wire.socket.sendall(good * 2 + good.replace(b"localhost", b"evil.example") + good)
     assert [wire.response()[0] for _ in range(2)] == [200, 200]

@@ -10,7 +10,7 @@ from nakadi.model.outcomes import TooLarge, TryLater
 
 
 def test_shares_have_a_limit_together():
-    """What is beyond the limit is refused for now, and possible once another share was closed."""
+    """A share beyond the limit is refused for now, and possible once another share is closed."""
     all_together = RequestMemory(100)
     one, other = all_together.open_share(), all_together.open_share()
     one.take(60)

@@ -1,4 +1,4 @@
-"""What clients read when a store fails: nothing of files, statements and tables; operators find all of it."""
+"""If a store fails, clients read nothing about files, statements and tables; operators find all of it in the log."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_headers_may_be_long(wire):
 
 
 def a_head(size):
-    """The head of a request of exactly so many bytes."""
+    """The head of a request, of exactly this number of bytes."""
     beginning = b"GET /echo HTTP/1.1\r\nHost: x\r\nX: "
     return beginning + b"x" * (size - len(beginning) - 4) + b"\r\n\r\n"
 
@@ -198,7 +198,7 @@ def test_head_has_a_length_and_no_body(wire):
     ],
 )
 def test_what_is_not_http_is_a_problem(wire, rubbish):
-    """What cannot be read as HTTP is answered by a Problem, and the connection is closed. (R16)"""
+    """The server answers bytes that are not HTTP with a Problem, and closes the connection. (R16)"""
     wire.socket.sendall(rubbish)
 
     status, headers, body = wire.response()

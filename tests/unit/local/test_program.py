@@ -23,7 +23,7 @@ def logging_as_before():
 
 
 def read_start_error(capsys, *arguments):
-    """What is said on stderr by a program that must not start."""
+    """The message on stderr of a program that must not start."""
     assert main([*arguments], signals=SignalHandler()) == 1
     said = capsys.readouterr()
     assert said.out == ""

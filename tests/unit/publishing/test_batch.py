@@ -181,7 +181,7 @@ def test_places_within_an_event_are_counted_from_its_start():
 
 
 def test_places_between_events_are_counted_from_the_start_of_the_body():
-    """What stands between events is reported with its position in the body, in UTF-16 units. (P36)"""
+    """Text between events is reported with its position in the body, in UTF-16 units. (P36)"""
     assert refusal(' [{"a":"😀"}; {}]') == "Illegal character at position 12"
 
 
@@ -394,7 +394,7 @@ def test_events_can_be_gone_through_again_and_looked_up(way):
 
 
 def test_a_long_batch_leaves_nothing_behind(way):
-    """What a long batch holds is given back with it, without waiting for garbage to be collected."""
+    """A long batch frees its memory when it ends, without a garbage collection."""
     if way == "at once":
         return
     batch = read_batch(b'[{"a":1},{"b":"' + b"x" * 100 + b'"}]')

@@ -59,7 +59,7 @@ def test_everything_stored_needs_no_items():
 
 @pytest.mark.parametrize("reason", ["timed out", "internal error", "interrupted"])
 def test_storing_has_results_of_its_own_for_each_partition(reason):
-    """What was stored is submitted, the rest failed with the log's reason. (P111, P117, P118, P121)"""
+    """Stored events are `submitted`, and the rest is `failed` with the log's reason. (P111, P117, P118, P121)"""
     outcome = outcome_of_partial_append(EVENTS, [0, 1, 0], {0: Stored(), 1: Refused(reason)})
     assert outcome.status is BatchStatus.NOT_ALL_STORED
     assert steps(outcome) == [("submitted", "publishing"), ("failed", "publishing"), ("submitted", "publishing")]

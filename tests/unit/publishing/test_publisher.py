@@ -55,7 +55,7 @@ def test_events_of_a_partition_keep_their_order(house):
 
 
 def test_refused_events_are_counted(house):
-    """What a log stores and what it refuses of a batch is counted, and nothing is counted as refused otherwise."""
+    """The publisher counts the events of a batch that the log stores and refuses, and no others as refused."""
     event_type = house.add(an_event_type(partitions=2))
     refused = house.publisher.metrics.events_refused
     house.publish(event_type, [{}])

@@ -1,4 +1,4 @@
-"""What goes in comes out, whatever it is, whichever engine keeps it."""
+"""Every event comes out as it was published, whichever engine stores it."""
 
 import json
 from collections import defaultdict

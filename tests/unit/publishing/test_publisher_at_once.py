@@ -245,7 +245,7 @@ def test_a_batch_may_be_longer_than_its_longest_event():
 
 @pytest.mark.parametrize("sent", [{"event_type": "three"}, {"flow_id": "mine"}, {"flow_id": ""}])
 def test_what_only_some_events_have_sent_is_there_once(sent):
-    """Of what the broker adds, an event that has sent it and one that has not have it once each."""
+    """An event has each member that the broker adds once, whether or not the client sent it."""
     [house, _] = houses()
     house.draws += [0.1] * 10
     events = [{"n": number, "metadata": metadata(**about)} for number, about in enumerate((sent, {}, sent))]

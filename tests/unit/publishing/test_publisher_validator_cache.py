@@ -49,7 +49,7 @@ def test_validators_of_different_types(changes):
 
 
 def test_validators_that_were_not_asked_for_longest_go():
-    """Only so many are kept, and those in use are among them."""
+    """The cache keeps a limited number of validators, among them those in use."""
     validators = ValidatorCache(max_validators=2)
     one, two, three = (an_event_type() for _ in range(3))
     first = validators.get_or_compile(one, dict)

@@ -1,4 +1,4 @@
-"""What the broker adds stands where it should, whatever stands around it."""
+"""The broker's additions stand in their place, whatever stands around them."""
 
 import json
 import random

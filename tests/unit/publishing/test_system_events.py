@@ -200,7 +200,7 @@ def test_nothing_is_written_while_the_feature_is_off(world):
 
 @pytest.mark.parametrize("name", sorted(KPI_EVENT_TYPES))
 def test_figures_make_no_figures(world, name):
-    """What is published to and streamed of the event types of KPI events is not recorded. (P153, L70)"""
+    """Publishing to and streaming from the event types of KPI events is not recorded. (P153, L70)"""
     world.on(Feature.KPI_COLLECTION)
 
     world.batch(name)
@@ -233,7 +233,7 @@ def test_what_cannot_be_encoded_is_dropped(world):
 
 @pytest.mark.parametrize("bound", ["number", "bytes"])
 def test_the_queue_is_bounded(world, monkeypatch, caplog, bound):
-    """What finds no room, by number or by bytes, is dropped and counted, until the queue is written."""
+    """Events beyond the queue's limits, by number or bytes, are dropped and counted until the queue is written."""
     world.on(Feature.KPI_COLLECTION)
     world.batch()
     world.flush()

@@ -210,7 +210,9 @@ def test_moments(house, moment):
     ],
 )
 def test_what_is_no_moment(house, moment):
-    """What is no moment fails the event, with the parser's reason, if any, behind the contract's words. (P66, P68)"""
+    """A text that is not a time fails the event, with the parser's reason, if any, behind the contract's words. (P66,
+    P68)
+    """
     found = detail(house, a_business_type(), {"metadata": metadata(occurred_at=moment)})
     assert found.startswith("#/metadata/occurred_at:must be a valid date-time")
 
@@ -326,7 +328,9 @@ def test_an_event_above_the_limit(house):
 
 
 def test_sizes_are_looked_at_last(house):
-    """Of an event both invalid and too large, the violation is reported; of a later one, nothing. (P14, P38)"""
+    """If an event is both invalid and too large, the violation is reported; nothing is reported of a later event. (P14,
+    P38)
+    """
     event_type = house.add(an_event_type(schema=a_schema('{"properties": {"a": {"type": "string"}}}')))
     body = f'[{sized(999_001, a=1)},{{"a":1}}]'.encode()
     assert the_failure(house.publish(event_type, body))[1] == "#/a: expected type: String, found: Integer"

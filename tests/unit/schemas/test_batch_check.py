@@ -312,7 +312,7 @@ def test_what_no_type_says_is_a_part(said):
 
 @pytest.mark.parametrize("name", ['"', "\\", "\n", "", "x" * 200, "é", 'metadata":{'])
 def test_members_of_any_name(name):
-    """What no type has a member for is checked all the same, and only for the object that has it."""
+    """Members that no type declares are checked as well, and only for the object that has them."""
     odd = {"type": "object", "properties": {name: TEXT}, "required": [name]}
     check = check_for({"type": "object", "properties": {"n": {"type": "integer"}, "odd": odd}})
     assert check.accepts([{"n": 1, "odd": {name: "", "y": 1}}, {"x": {name: 1}}])

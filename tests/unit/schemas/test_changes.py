@@ -1,4 +1,4 @@
-"""What differs between two schemas."""
+"""The differences between two schemas."""
 
 from contextlib import suppress
 
@@ -90,7 +90,7 @@ def test_numbers_have_one_difference_at_most(old, new, changes):
     ],
 )
 def test_enums_are_sets_of_values(old, new, changed):
-    """Of enums the set of values counts, types included. (R199)"""
+    """Enums are compared as sets of values, types included. (R199)"""
     assert diffs(within({"enum": old}), within({"enum": new})) == ([f"ENUM_ARRAY_CHANGED {P}/enum"] if changed else [])
 
 
@@ -214,7 +214,7 @@ def test_additional_properties(old, new, changes):
     ],
 )
 def test_arrays(old, new, changes):
-    """Of arrays the items, further items and limits are compared, in this order. (R202)"""
+    """Arrays are compared by items, further items and limits, in this order. (R202)"""
     assert diffs({"type": "array", **old}, {"type": "array", **new}) == changes
 
 
@@ -243,7 +243,7 @@ def test_references_are_followed():
     ],
 )
 def test_some_kinds_are_not_looked_into(old, new):
-    """Of the simple kinds only what they say about themselves is compared. (R204)"""
+    """Simple kinds are compared only by their own keywords. (R204)"""
     draft = {"$schema": "http://json-schema.org/draft-07/schema#"}
     assert diffs(draft | within(old), draft | within(new)) == []
 
@@ -388,7 +388,7 @@ def cycle(length):
     ids=["doubling", "cycles", "types"],
 )
 def test_a_comparison_comes_to_an_end(old, new):
-    """What would take for ever is given up soon. (R196)"""
+    """The comparison gives up early if it would take too long. (R196)"""
 
     def compare():
         with suppress(StepsExhausted):

@@ -83,7 +83,7 @@ def test_a_condition_does_not_hold(text):
     ],
 )
 def test_a_wrong_condition_is_refused_with_its_place(text, place):
-    """What is no condition is refused, with the character where it goes wrong."""
+    """A text that is not a condition is refused, with the character where the fault is."""
     with pytest.raises(BadCondition, match=rf"at character {place}:"):
         parse_condition(text)
 

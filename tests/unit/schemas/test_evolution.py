@@ -369,7 +369,7 @@ def test_none_to_compatible_permits_everything():
 
 
 def test_a_refusal_is_of_bounded_length():
-    """Of thousands of forbidden changes as many are reported as a reader can use. (R192, deviation)"""
+    """If thousands of changes are forbidden, the broker reports as many as a reader can use. (R192, deviation)"""
     old = {"properties": {f"{'p' * 100}{number}": S for number in range(5_000)}}
 
     refused = refusal(old, {"properties": {}})

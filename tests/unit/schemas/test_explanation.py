@@ -29,7 +29,7 @@ def explain_business(event, schema=None) -> str:
 
 
 def test_one_violation():
-    """One violation is reported in one line: the place, and what is wrong there. (P71, R182)"""
+    """A violation is reported in one line: the place, and the fault. (P71, R182)"""
     assert explain_business({}) == "#: required key [metadata] not found"
 
 
@@ -263,7 +263,7 @@ def test_places(schema, value, pointer):
     ],
 )
 def test_schemas_within_schemas(schema, lines):
-    """Where several schemas have their say, what each said follows. (P71)"""
+    """If several schemas apply, the violation of each follows. (P71)"""
     assert explain(schema, 5).split("\n") == lines
 
 

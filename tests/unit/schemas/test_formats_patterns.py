@@ -62,7 +62,7 @@ def test_search(pattern, text, expected):
     ],
 )
 def test_bad_patterns(pattern, words):
-    """What RE2 does not take is refused with its reason and the part at fault. (R155)"""
+    """A pattern that RE2 does not accept is refused with RE2's reason and the part at fault. (R155)"""
     with pytest.raises(BadPattern) as refused:
         compile_pattern(pattern)
     assert str(refused.value) == words
@@ -133,7 +133,7 @@ def test_nothing_is_left_in_the_cache_of_the_library():
 
 
 def test_nothing_is_written_about_bad_patterns(capfd):
-    """What strangers write does not fill our logs."""
+    """Patterns that clients send do not fill the broker's logs."""
     with pytest.raises(BadPattern):
         compile_pattern("a(?!b)")
     assert capfd.readouterr() == ("", "")

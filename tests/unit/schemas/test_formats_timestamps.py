@@ -78,7 +78,7 @@ def test_places_of_faults(text, reason):
     ],
 )
 def test_trailing_text(text, at):
-    """Nothing may follow, least of all minutes without their colon. (P68, P72)"""
+    """No text may follow an offset, above all no minutes without a colon. (P68, P72)"""
     assert timestamp_problem(text) == (
         f"must be a valid date-time Text '{text}' could not be parsed, unparsed text found at index {at}"
     )

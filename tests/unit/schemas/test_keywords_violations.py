@@ -15,7 +15,7 @@ from nakadi.schemas.values import StepsExhausted, java_text
 
 
 def test_one():
-    """One violation stays as it is, and none is none. (P71)"""
+    """A single violation stays as it is, and no violations give None. (P71)"""
     one = SchemaViolation("#/a", "is wrong")
 
     assert combined_violation("#", (one,)) is one
@@ -66,7 +66,7 @@ LARGE = [
 
 @pytest.mark.parametrize("value", LARGE)
 def test_a_large_value_is_quoted_by_its_beginning(value):
-    """Of a value that is too large for a message, no more is written than what is shown. (P72)"""
+    """If a value is too large for a message, only the part that the message shows is written. (P72)"""
     steps = [1_000_000]
     assert quoted_value(value, steps) == truncated_text(java_text(value))
     assert steps[0] > 1_000_000 - 6_000 - 5 * len(value)

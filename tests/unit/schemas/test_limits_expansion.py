@@ -99,7 +99,7 @@ ITSELF = {"$ref": "#/definitions/d"}
     ],
 )
 def test_a_schema_that_contains_itself_twice_at_once_is_refused(schema):
-    """What doubles with each level of an event is refused, though the schema is small. (R153)"""
+    """A schema whose work doubles with each level of an event is refused, even if it is small. (R153)"""
     with pytest.raises(Invalid, match="it contains itself more than once for one and the same value"):
         submitted({"$schema": SEVEN, "definitions": {"d": schema}, "properties": {"x": ITSELF}})
 

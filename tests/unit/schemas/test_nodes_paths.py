@@ -92,7 +92,7 @@ def test_combinations_define_what_their_criterion_says(schema, found):
 
 
 def test_only_undefined_paths_are_returned():
-    """Of several paths only the missing ones are reported, in order. (R82)"""
+    """The check reports only the missing ones of several paths, in order. (R82)"""
     assert undefined_paths(ORDER, ["zebra", "id", "apple", "customer.name"]) == ("zebra", "apple")
 
 

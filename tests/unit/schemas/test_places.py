@@ -14,7 +14,7 @@ def values(old, new):
 
 
 def test_a_property_that_is_gone_has_an_old_value_alone():
-    """What was removed is shown as it was. (R296)"""
+    """A removed member is shown as it was. (R296)"""
     assert values({"properties": {"a": S, "b": INT}}, {"properties": {"a": S}})[0] == INT
 
 

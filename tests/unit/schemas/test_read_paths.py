@@ -32,5 +32,5 @@ def test_paths_have_an_end():
 
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=5))
 def test_every_name_can_be_written(names):
-    """What is written for a path is read as the same path. (D2)"""
+    """The text of a path is read as the same path. (D2)"""
     assert parse_read_path(read_path_text(names)) == tuple(names)

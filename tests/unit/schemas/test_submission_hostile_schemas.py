@@ -130,7 +130,7 @@ def test_anything_is_taken_or_refused(value, mode, category):
 @settings(max_examples=100)
 @given(roots(), roots(), MODES, CATEGORIES)
 def test_what_is_taken_can_be_worked_with(old, new, mode, category):
-    """What was taken has an effective form that is sound, can be searched, and can be compared. (R157, R196)"""
+    """An accepted schema has a sound effective form, which can be searched and compared. (R157, R196)"""
     texts = [json.dumps(each) for each in (old, new)]
     try:
         sound = [taken(text, category, mode) for text in texts]

@@ -200,7 +200,7 @@ def test_recursive_schemas_are_fine():
 
 
 def test_chains_of_references_have_a_limit():
-    """A value can be handed on only so many times. (R153, deviation)"""
+    """A value can be passed on only a limited number of times. (R153, deviation)"""
 
     def chain(length):
         definitions = {f"d{n}": {"$ref": f"#/definitions/d{n + 1}"} for n in range(length)}
@@ -217,7 +217,7 @@ def test_chains_of_references_have_a_limit():
     "reference", ["http://example.com/schema.json#", "other.json", "/etc/passwd", "file:///etc/passwd", ""]
 )
 def test_references_stay_in_the_document(reference):
-    """Nothing outside the document is ever looked up. (R154)"""
+    """The broker never looks up anything outside the document. (R154)"""
     schema = {"items": {"$ref": reference}}
     check_loadable(SchemaDocument.from_root(schema))
     assert (

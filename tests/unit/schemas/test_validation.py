@@ -175,7 +175,7 @@ def test_defaults():
 
 
 def test_content():
-    """What a text encodes is not looked into, and the text stays a text. (P56)"""
+    """Validation does not look into encoded texts, and a text stays a text. (P56)"""
     schema = {"$schema": "http://json-schema.org/draft-07/schema#", "contentEncoding": "base64", "type": "string"}
 
     assert accepts(schema, "not base64!")

@@ -1,4 +1,4 @@
-"""What schemas and events of strangers try, and that it does not work."""
+"""Attacks by schemas and events, none of which succeeds."""
 
 import ast
 import builtins

@@ -279,7 +279,7 @@ def test_valid(_, schema, value):
 
 @pytest.mark.parametrize(("_", "schema", "value"), list(each_case(valid=False)))
 def test_not_valid(_, schema, value):
-    """What draft 04 does not take is refused, keyword by keyword, with a reason. (P56, R162)"""
+    """The validator refuses every value that draft 04 refuses, keyword by keyword, with a reason. (P56, R162)"""
     validator = compile_validator(schema)
 
     assert not validator.accepts(value)
@@ -333,6 +333,6 @@ def test_suite():
     ],
 )
 def test_left_out(schema):
-    """What is left out is refused when the schema comes, not passed over. (R153, R154, R155)"""
+    """Keywords that the broker does not support are refused with the schema, not ignored. (R153, R154, R155)"""
     with pytest.raises(Invalid):
         compile_validator(schema)

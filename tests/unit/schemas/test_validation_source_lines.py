@@ -19,7 +19,7 @@ def test_blocks():
 
 
 def test_what_is_always_true():
-    """What is always true needs no line. (P56)"""
+    """A condition that is always true needs no line. (P56)"""
     lines = SourceLines()
 
     assert lines.add_refusal_unless(ALWAYS_TRUE) == 0

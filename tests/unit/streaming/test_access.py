@@ -1,4 +1,4 @@
-"""What has become of a right to read."""
+"""Changes of a right to read, as streams learn of them."""
 
 import pytest
 from msgspec.structs import replace

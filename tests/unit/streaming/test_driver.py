@@ -102,7 +102,7 @@ def line(offset: int, *values: str, partition: int = 0, timeline: int = 1) -> st
 
 
 def test_events_are_carried_as_they_come():
-    """What is published reaches the client, line by line. (L41, L45, L46)"""
+    """Published events reach the client, line by line. (L41, L45, L46)"""
 
     async def scenario(stage: Stage) -> None:
         outlet = RecordingOutlet()
@@ -299,7 +299,7 @@ def test_a_stream_crosses_into_the_next_timeline():
 
 
 def test_a_switch_in_the_middle_of_reading_loses_nothing():
-    """What is left of the old timeline comes before the new one's events. (L67, L68)"""
+    """The rest of the old timeline's events comes before the new timeline's events. (L67, L68)"""
 
     async def scenario(stage: Stage) -> None:
         outlet = RecordingOutlet(slow=True)

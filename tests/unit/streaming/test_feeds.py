@@ -1,4 +1,4 @@
-"""One reader for all who follow a partition."""
+"""All followers of a partition share one reader."""
 
 import asyncio
 import threading
@@ -323,7 +323,7 @@ def test_trouble_with_the_tip_does_not_keep_later_ones_waiting():
 
 
 def test_a_log_is_watched_only_while_someone_follows():
-    """With the last follower, feed and watch are given back; the next one starts anew."""
+    """When the last follower leaves, feed and watch end; the next follower starts new ones."""
 
     async def scenario(stage: Stage) -> None:
         first, second = await stage.follow(), await stage.follow()

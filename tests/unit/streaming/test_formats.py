@@ -39,7 +39,7 @@ def test_a_keep_alive_is_a_cursor_alone(position, offset):
 
 
 def test_json_lines_need_no_words_around_them():
-    """Nothing comes before the first line, and a Problem is a line like any other. (L60)"""
+    """A stream begins with its first line, and a Problem is a line like any other. (L60)"""
     lines = JsonStreamFormat()
     assert lines.stream_opening() == b""
     assert lines.encode_problem(b'{"status":403}') == b'{"status":403}\n'

@@ -127,7 +127,7 @@ def test_streams_that_end_because_of_the_place_do_not_end_together():
 
 
 def test_a_place_may_bound_the_silence():
-    """Where a pause of more than 240 s would end a response, a stream speaks earlier than it was asked to."""
+    """Where a pause of more than 240 s would end a response, a stream sends a line earlier than requested."""
     asked = StreamParameters(batch_flush_timeout=1000, stream_timeout=2000)
 
     assert stream_limits(asked, smallest, longest_silence_seconds=240).flush_seconds == 240

@@ -217,7 +217,7 @@ def test_only_who_lost_permission_is_refused(stage):
 
 
 def test_changes_by_others_are_found(stage):
-    """What another process changes is noticed as well, a little later. (L60)"""
+    """A stream also notices changes by another process, a little later. (L60)"""
 
     async def scenario() -> None:
         event_type, outlet = stage.add(authorization=only("ann", "bob")), RecordingOutlet()
@@ -264,7 +264,7 @@ def test_a_successor_is_not_mistaken_for_it(stage):
 
 
 def test_a_registry_that_does_not_answer_ends_nothing(stage, monkeypatch):
-    """What cannot be found out is asked again; streams go on meanwhile."""
+    """A failed look is repeated, and streams continue meanwhile."""
 
     async def scenario() -> None:
         event_type, outlet = stage.add(), RecordingOutlet()

@@ -35,7 +35,7 @@ class TestCompaction:
         assert tiered.offsets() == [5, 6, 7]
 
     def test_of_the_cold_half_waits_for_a_good_part(self):
-        """The cold half is written anew when what came since is a good part of it, and at least once a day."""
+        """The cold half is rewritten when newer events are a good part of it, and at least once a day."""
         tiered = TieredLogFixture(
             ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=0, new_share_to_compact=0.5)
         )
@@ -73,7 +73,7 @@ class TestCompaction:
         tiered.log.close()
 
     def test_beside_the_first_archiving_covers_both_halves(self, tiered: TieredLogFixture, monkeypatch):
-        """What an archiver writes that begins just before the hot half is compacted does not come back."""
+        """If an archiver begins just before compaction of the hot half, the removed events do not come back."""
         tiered.store_hours(1, Record(b"1", "k"), Record(None, "k"))
         compact_hot = tiered.hot.compact
 

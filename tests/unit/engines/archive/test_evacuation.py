@@ -155,14 +155,14 @@ def test_what_is_being_rewritten_is_left_for_the_next_time(index, store, evacuat
 
 
 def test_only_one_process_moves_members(evacuation):
-    """Another one finds out before it begins, and can begin when the first has ended."""
+    """A second one notices the first before it begins, and can begin when the first has ended."""
     with evacuation.claimed(), pytest.raises(EvacuationBusy):
         evacuation.move_out_all(NOW)
     assert evacuation.move_out_all(NOW).moved_count == 0
 
 
 def test_a_damaged_object_stays(index, store, evacuation):
-    """What cannot be copied is told, and nothing refers to a copy of it."""
+    """The report names objects that cannot be copied, and nothing refers to their copies."""
     rewrite(index, store)
     store.put(KEY, store.content(KEY)[:-3])
     with pytest.raises(BadArchive, match=f"{KEY} has"):

@@ -159,7 +159,7 @@ def test_many_small_neighbours_become_one(setup: MergingSetup):
 
 
 def test_the_indexer_goes_on_behind_what_is_merged(setup: MergingSetup):
-    """What is indexed after a plan was made is there behind the piece, and is merged when it is much."""
+    """Events that are indexed after a plan stay behind the merged piece, and are merged later if there are many."""
     [piece] = setup.merger.plan_merges("t", 0)
     setup.add(3)
     setup.merger.merge_group(piece)
@@ -190,7 +190,7 @@ def test_a_piece_does_not_last_too_long(setup: MergingSetup):
 
 @pytest.mark.parametrize("gap", ["not archived", "not connected"])
 def test_gaps_are_left_alone(setup: MergingSetup, gap):
-    """What is not archived, or does not follow what is in front of it, is no part of a piece."""
+    """A segment that is not archived, or does not follow the one before it, is not part of a piece."""
     segments = list(setup.index.segments_from("t", 0, 0, 1000))
     if gap == "not archived":
         segments[20] = IndexSegment(

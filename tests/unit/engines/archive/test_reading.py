@@ -216,7 +216,7 @@ def test_what_is_asked_for_at_once_is_bounded_by_bytes(monkeypatch, bytes_ahead,
 
 
 def test_a_reader_that_ends_leaves_nothing_to_be_read(monkeypatch):
-    """What was asked for and has not begun when its reader ends is never read."""
+    """A requested read that has not begun when its reader ends never begins."""
     monkeypatch.setattr(segment_cache, "CONCURRENT_READS", 1)
     store = Rounds()
     setup = ReadingSetup(*[10] * 30, store=store)

@@ -40,7 +40,7 @@ def store(request, tmp_path):
 
 
 def test_a_range_of_an_object_can_be_had(store):
-    """What was kept comes back, in any part."""
+    """A store returns any part of a stored object."""
     store.put("a/b/c.gz", b"0123456789")
     assert store.read_range(ArchiveLocation("a/b/c.gz", 0, 10)) == b"0123456789"
     assert store.read_range(ArchiveLocation("a/b/c.gz", 3, 4)) == b"3456"
@@ -156,7 +156,7 @@ def test_a_folder_holds_no_half_objects(tmp_path):
 
 
 def test_folders_go_with_what_is_in_them(tmp_path):
-    """Nothing is left of folders in which no object is any more, but for the archive's own."""
+    """Empty folders are removed, except the archive's own."""
     store = open_archive(str(tmp_path / "archive"))
     store.put("log/a/b/1", b"content")
     store.put("log/c", b"content")

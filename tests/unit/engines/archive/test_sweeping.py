@@ -87,7 +87,7 @@ def test_what_is_rewritten_stays_in_its_namespace():
 
 
 def test_what_cannot_be_removed_does_not_keep_the_rest(index, store, monkeypatch):
-    """Some objects cannot be removed; the others are, and only they count."""
+    """If some objects cannot be removed, the sweep removes and counts the others."""
     monkeypatch.setattr(sweeping, "KEYS_PER_REMOVAL", 1)
     for name in ("log/mine/a", "log/mine/b", "log/mine/c"):
         store.put(name, b"content")

@@ -274,7 +274,7 @@ class TestDamage:
 
 
 class TestChores:
-    """One topic that fails does not keep the others from their turn."""
+    """A topic that fails does not keep the others from their turn."""
 
     @pytest.fixture
     def broken(self, tiered: TieredLogFixture, monkeypatch):
@@ -375,7 +375,7 @@ class TestArchiving:
         tiered.log.close()
 
     def test_takes_up_what_was_there_before(self):
-        """What an earlier process stored and did not archive, this one does."""
+        """A process archives events that an earlier process stored and did not archive."""
         clock, index, store = HandMovedClock(), MemoryLogIndex(), MemoryStore()
         hot = MemoryLog(clock)
         hot.create_topic("t", 2)

@@ -145,7 +145,7 @@ class TestTogether:
 
 
 def test_changes_of_others_are_heard_within_a_second():
-    """A look, and the echo of it, come in time; an echo comes when the moment is over. (S198)"""
+    """A look and its echo come in time; an echo comes when the interval ends. (S198)"""
     assert CHANGE_POLL_INTERVAL_SECONDS < 1.0
     assert CHANGE_POLL_INTERVAL_SECONDS + RECHECK_DELAY_SECONDS < 1.0
     assert RECHECK_DELAY_SECONDS > REPORT_INTERVAL_SECONDS
@@ -186,13 +186,13 @@ class TestFeed:
         return feed
 
     def test_reports_everything_once(self, feed, there):
-        """What was reported is not reported again by the next look, though that looks back a little."""
+        """The next look does not report a change again, although it looks back a little."""
         commit(there, 1)
         assert feed.read_changes(0.0) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)]
         assert feed.read_changes(0.4) == []
 
     def test_reports_again_what_belongs_to_the_same_moment(self, feed, there, aws):
-        """Commits in a moment of which others were reported cost no news, and are looked for when it is over."""
+        """Further commits in the interval of a reported one leave no news; a look at its end finds them."""
         commit(there, 1)
         assert feed.read_changes(0.0)
         aws.calls.clear()

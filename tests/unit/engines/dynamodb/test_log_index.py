@@ -133,7 +133,7 @@ def test_faults_that_pass_change_nothing(aws, index, doing, fault):
 
 @pytest.mark.parametrize("doing", DOING.values(), ids=DOING)
 def test_expired_credentials_are_reported(aws, index, doing):
-    """What no other attempt can change is reported at once, and done when it can be done again."""
+    """A final failure is reported at once, and the call succeeds when its cause has gone."""
     act, operation, expected = doing
     aws.goes_wrong(operation, EXPIRED)
     with pytest.raises(Unavailable):
@@ -144,7 +144,7 @@ def test_expired_credentials_are_reported(aws, index, doing):
 
 @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
 def test_an_extension_is_made_once_or_not_at_all(aws, index, fault):
-    """When no attempt is answered, head and segment are both there or both not; another look finds out which."""
+    """When no attempt is answered, head and segment are both there or both not; another look shows which."""
     aws.goes_wrong("TransactWriteItems", *[fault] * ATTEMPTS)
     with pytest.raises(Unavailable):
         index.advance_head("t", 0, 1, IndexHead(count_reads(15)), a_segment(10, 5))

@@ -191,7 +191,7 @@ class TestFaultsThatLast:
 
     @pytest.mark.parametrize("fault", LASTING.values(), ids=LASTING)
     def test_that_nothing_will_mend_are_reported_at_once(self, aws, registry, pauses, fault):
-        """What another attempt cannot change is not attempted again."""
+        """The registry does not repeat a call whose failure is final."""
         for operation, attempt in {
             "GetItem": lambda: registry.get(KIND, "a"),
             "Query": lambda: registry.list(KIND),

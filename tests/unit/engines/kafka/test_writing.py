@@ -23,7 +23,7 @@ def a_writer(**properties):
 
 @pytest.fixture
 def producer_calls(monkeypatch):
-    """What each new producer was asked to do, in its order."""
+    """The requests to each new producer, in order."""
     producers = []
 
     class Producer:

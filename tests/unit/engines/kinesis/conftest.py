@@ -1,4 +1,4 @@
-"""What the tests of the Kinesis engine share."""
+"""Fixtures for the tests of the Kinesis engine."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a Kinesis log has in the archive alone."""
+"""Events that a Kinesis log has only in the archive."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -68,7 +68,7 @@ def values(log, partition: int = 0) -> list[bytes | None]:
 class TestPublishing:
     @pytest.mark.parametrize("fault", [THROTTLED, no_connection])
     def test_goes_on_when_nothing_was_done(self, faulty_kinesis: FaultyKinesis, log, fault):
-        """What was throttled, or never arrived, is sent again, and stored once."""
+        """A throttled or lost record is sent again, and stored once."""
         faulty_kinesis.faults.goes_wrong("PutRecords", fault, fault)
         assert run_blocking(log.append("t", {0: [Record(b"1")]})) == {0: Stored()}
         assert values(log) == [b"1"]
@@ -109,7 +109,7 @@ class TestPublishing:
         assert values(log) == []
 
     def test_with_expired_credentials_is_refused_at_once(self, faulty_kinesis: FaultyKinesis, log):
-        """What no further attempt can change is not tried again."""
+        """A final failure is not retried."""
         calls = faulty_kinesis.counting("PutRecords")
         faulty_kinesis.faults.goes_wrong("PutRecords", EXPIRED)
         assert run_blocking(log.append("t", {0: [Record(b"1")]})) == {0: FAILED}
@@ -123,7 +123,7 @@ class TestPublishing:
         assert [values(log, partition) for partition in range(3)] == [[b"0"], [], [b"2"]]
 
     def test_sends_again_those_that_were_throttled(self, faulty_kinesis: FaultyKinesis, log):
-        """Of a call with several partitions, those that were throttled are sent again, and the others are not."""
+        """If some partitions of a call are throttled, only their records are sent again."""
         throttled = "ProvisionedThroughputExceededException"
         faulty_kinesis.client.refuses({0: throttled, 2: throttled}, {1: throttled})
         fates = run_blocking(log.append("t", {partition: [Record(b"%d" % partition)] for partition in range(3)}))

@@ -38,7 +38,7 @@ def publish(kinesis_hours: Hours, name: str, *values: int, partition: int = 0) -
 
 
 def follow(kinesis_hours: Hours, name: str, log, after: Position, partition: int = 0) -> list[tuple[Position, int]]:
-    """What a consumer gets behind its position, as the event type is now."""
+    """The events that a consumer gets behind its position, in the event type's current timelines."""
     event_type = kinesis_hours.broker.event_types.get(name)
     found = []
     while True:

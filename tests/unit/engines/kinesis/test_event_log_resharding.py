@@ -132,7 +132,7 @@ def read_when_there_is_room(log: KinesisLog, partition: int, place: int, *, wait
 
 
 def publish_until(over: threading.Event, log: KinesisLog, writer: int) -> list[tuple[int, bytes]]:
-    """What was acknowledged, in its order."""
+    """The acknowledged events, in order."""
     stored = []
     number = 0
     while not over.is_set():

@@ -81,7 +81,7 @@ def test_parts_are_numbered_together_where_the_last_one_lies(log):
 
 
 def test_parts_of_several_appends_do_not_mix(log):
-    """Two publishers who write in parts at the same time get their numbers apart."""
+    """Two publishers that write in parts at the same time get separate numbers."""
     for append, number in (("a", 0), ("b", 0), ("b", 1), ("a", 1)):
         log.part(append, number, 2, count=2 if append == "a" else 3)
     assert log.numbered == [(0, 3, 2), (3, 2, 2)]

@@ -1,4 +1,4 @@
-"""What a process remembers, and what it still knows when the oldest of it is gone."""
+"""The records that a process remembers, and what it still knows when the oldest ones are gone."""
 
 import pytest
 

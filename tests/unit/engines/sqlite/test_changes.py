@@ -127,7 +127,7 @@ def test_a_commit_of_this_process_does_not_hide_that_of_another(tmp_path, monkey
 
 
 def test_own_commits_are_reported_once(tmp_path, monkeypatch):
-    """What listeners know of a commit by this process is not found in the file again, whatever its partitions."""
+    """A process does not read its own commits from the file again, whatever their partitions."""
     reports: list[SubscriptionChangeNotice] = []
     looks = threading.Semaphore(0)
     look = FileChangePoller._report_changes_since_last

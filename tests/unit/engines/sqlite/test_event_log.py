@@ -84,7 +84,7 @@ class TestWriting:
         assert metrics.log_commit_appends.rows()[()].sum_of_values == 21
 
     def test_one_append_that_is_refused_does_not_hurt_the_others(self, log, clock, metrics):
-        """Of appends that share a commit each has its own outcome."""
+        """Each of the appends that share a commit has its own outcome."""
         with ThreadPoolExecutor(10) as threads:
             with held_commit(threads, log, clock) as waiting:
                 waiting += [threads.submit(append_and_wait, log, "t", {0: [a_record("fine")]}) for _ in range(8)]
@@ -246,7 +246,7 @@ class TestCompaction:
         assert [event.offset for event in everything(log)] == list(range(1960, 2000))
 
     def test_leaves_alone_what_another_changed(self, path, log, clock):
-        """Two who compact the same partition at the same time remove no more than one would."""
+        """Two processes that compact the same partition at the same time remove no more than one would."""
         fill(log, 1000, keys=10)
         clock.move(60)
         other = SqliteLog(path, clock)

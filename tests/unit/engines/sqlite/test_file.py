@@ -69,7 +69,7 @@ def test_a_new_file_is_made_with_its_folder(tmp_path):
 
 
 def test_a_new_file_is_made_once(path):
-    """Of many who open a file that is not there all find the same one."""
+    """If many processes open a missing file at once, all find the same new file."""
     with ThreadPoolExecutor(8) as threads:
         files = [each.result(PATIENCE) for each in [threads.submit(SqliteFile, path) for _ in range(8)]]
     with files[0].write_transaction() as connection:

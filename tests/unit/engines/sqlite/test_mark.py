@@ -64,7 +64,7 @@ def working_file(path):
 
 
 def simulate_crash(file, folder):
-    """What the disk has if the machine goes out now: a copy of everything."""
+    """A copy of everything that the disk has if the machine loses power now."""
     (folder / "crashed").mkdir(parents=True)
     for each in file.path.parent.glob(f"{file.path.name}*"):
         shutil.copy(each, folder / "crashed")
@@ -245,7 +245,7 @@ def test_another_data_file_is_noticed(working_file, tmp_path):
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_a_log_that_was_cut_is_noticed(working_file, tmp_path, share):
-    """What was marked and is no longer in SQLite's log is missed."""
+    """The broker notices if marked frames are no longer in SQLite's log."""
     working_file.register("order.paid")
     working_file.publish("order.paid", 4)
     working_file.marker.write_mark_if_changed()

@@ -1,4 +1,4 @@
-"""What the registry in a SQLite file does beyond the promises of every registry."""
+"""The registry in a SQLite file, beyond the promises of every registry."""
 
 import sqlite3
 

@@ -86,7 +86,7 @@ def test_one_process_hears_at_once_of_what_another_stored(path, committing):
 
 
 def test_a_connection_that_breaks_leaves_nothing_waiting(cut):
-    """What is under way ends as not known to be stored, and so does everything later."""
+    """Appends in progress end with an unknown outcome, and so do all later ones."""
     log, other_side = cut
     waiting = [append_async(log, "t", {0: [a_record("x")]}) for _ in range(3)]
     assert other_side.recv(1)

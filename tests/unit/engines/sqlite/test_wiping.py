@@ -154,7 +154,7 @@ def test_one_process_at_a_time_wipes(path):
 
 @pytest.mark.usefixtures("deleted")
 def test_a_request_that_comes_meanwhile_is_not_lost(path):
-    """What is deleted while a wipe is in progress is wiped by another one."""
+    """A second wipe clears rows that are deleted while the first is in progress."""
     request_wipe(path)
     requests = iter([lambda: request_wipe(path)])
     assert not DataFileWiper(path, is_stopping=lambda: bool(next(requests, bool)())).run(patience_seconds=10)

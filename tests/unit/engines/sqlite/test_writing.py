@@ -120,7 +120,7 @@ def test_what_this_log_changes_itself_is_noticed(log):
 
 @pytest.mark.parametrize("partitions", [1, 17])
 def test_a_commit_that_failed_is_forgotten(log, path, partitions):
-    """What was to be stored has no offset: the next append gets it."""
+    """A failed append uses no offset: the next append gets it."""
     with closing(sqlite3.connect(path)) as other:
         other.execute(
             """CREATE TRIGGER small_disk BEFORE INSERT ON frames WHEN NEW.size > 1000 AND NEW.log = 1
@@ -177,7 +177,7 @@ def commit_statements(monkeypatch, statements):
 
 
 def kinds_of(statements):
-    """The first words of statements. One that returns rows is traced for each of them anew."""
+    """The first words of statements. A statement that returns rows is traced again for each row."""
     return [text.split()[0] for text, _ in groupby(statements) if not text.startswith("--")]
 
 
@@ -193,7 +193,7 @@ def test_a_commit_of_cursors_is_one_statement(coordination, commit_statements):
 
 
 def test_commits_that_wait_together_are_one_statement(coordination, commit_statements):
-    """Those of one partition are judged one after the other, in the order in which they came."""
+    """Commits of one partition are judged one after the other, in the order in which they came."""
     commit(coordination, "a", 0)
     commit_statements.clear()
     with coordination._changing._turn:

@@ -1,4 +1,4 @@
-"""What the tests of the routes share."""
+"""Fixtures for the tests of the routes."""
 
 import pytest
 

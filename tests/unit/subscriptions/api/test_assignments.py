@@ -82,7 +82,7 @@ class TestJoining:
 
 class TestLeaving:
     def test_frees_what_the_session_had(self):
-        """What no session can take over has no owner. (S227)"""
+        """A partition that no session can take over has no owner. (S227)"""
         found = without_sessions(an_assignment("a", "a", sessions=[a_session("a")]), {"a"})
         assert (found.sessions, format_partitions(found.entries)) == ((), ["", ""])
 

@@ -51,7 +51,7 @@ class TestShares:
 
     @pytest.mark.parametrize(("sessions", "before", "_"), SHARES)
     def test_that_are_fair_stay(self, sessions, before, _):
-        """Sharing anew what was just shared changes nothing, also while partitions wait to be handed over.
+        """A second rebalance changes nothing, even while partitions wait to be handed over.
         (S238, S319)"""
         once = after(sharing(*sessions.split()), entries(*before))
         assert changes_to_rebalance(sharing(*sessions.split()), once) == ()

@@ -346,7 +346,7 @@ class TestGoesOn:
         assert brief.assignment(subscription).reset is None
 
     def test_a_reset_that_fails_does_not_keep_streams_away(self, brief, serving, monkeypatch):
-        """Whatever keeps a reset from being carried out, streams begin when its time is over. (S141)"""
+        """Whatever prevents a reset, streams begin when its time ends. (S141)"""
         name = brief.event_type(events=5)
         subscription = brief.subscription(name)
         session = brief.session(subscription)

@@ -1,4 +1,4 @@
-"""What a client asks of an open stream, as the process that serves it finds it, and what is answered."""
+"""Requests about an open stream, as the process that serves it finds them, and their answers."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta

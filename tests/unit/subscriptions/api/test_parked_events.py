@@ -1,4 +1,4 @@
-"""What can be done about parked events, and what cannot."""
+"""The operations on parked events, and the cases in which they are refused."""
 
 import pytest
 from msgspec.structs import replace
@@ -165,7 +165,7 @@ def test_an_event_that_goes_meanwhile_is_not_found(house, monkeypatch):
 
 
 def test_skipping_notifies_streams_even_if_another_is_faster(house, monkeypatch):
-    """Streams read the parked events anew when any process changes the assignment."""
+    """Streams read the parked events again when any process changes the assignment."""
     parking = Parking(house, a_parked_event(3), a_parked_event(4))
     before = house.assignment(parking.subscription).revision
     assert house.api.delete(parking.path(3)).status_code == 204

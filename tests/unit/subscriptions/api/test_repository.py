@@ -161,7 +161,7 @@ def test_what_began_before_the_clock_was_set_back_protects_nothing(registered):
 
 
 def test_own_writes_are_seen_at_once(registered):
-    """What is remembered is forgotten when it is changed or removed here. (S62)"""
+    """A process forgets its cached subscription when it changes or removes it. (S62)"""
     subscription = registered.add(*registered.names(1))
     assert registered.subscriptions.cached(subscription.id) == subscription
     changed = registered.subscriptions.replace(subscription, subscription)

@@ -1,4 +1,4 @@
-"""What is asked of a subscription before it is made."""
+"""The checks of a subscription before it is created."""
 
 import re
 

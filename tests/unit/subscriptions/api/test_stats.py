@@ -1,4 +1,4 @@
-"""What statistics say about a subscription's streams."""
+"""The statistics of a subscription's streams."""
 
 import pytest
 
@@ -190,7 +190,7 @@ class TestStallWatch:
         assert value(collect_samples(house.broker.metrics), "nakadi_stalled_subscriptions") == 0
 
     def test_goes_on_after_one_that_cannot_be_looked_at(self, house, monkeypatch, caplog):
-        """A subscription of which nothing can be found out is reported, and the others are looked at. (S280)"""
+        """A subscription whose statistics fail is reported, and the broker checks the others. (S280)"""
         name = house.event_type(events=2)
         found = [house.subscription(name) for _ in range(3)]
         for each in found:
@@ -207,7 +207,7 @@ class TestStallWatch:
         assert f"of the subscription {broken} failed" in caplog.text
 
     def test_looks_at_no_log_without_need(self, house, monkeypatch):
-        """Where all commit in time, no log is asked for anything."""
+        """If all streams commit in time, the broker reads no log."""
         name = house.event_type(events=2)
         house.session(house.subscription(name))
         house.subscription(name)

@@ -1,4 +1,4 @@
-"""What a client asks of a stream, and what it gets."""
+"""The parameters that a client requests for a stream, and those that it gets."""
 
 import random
 

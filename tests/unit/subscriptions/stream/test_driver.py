@@ -1,4 +1,4 @@
-"""What carries a session: lines go to the client, and the session goes on whatever the driver has to wait for."""
+"""The driver of a session: lines go to the client, and the session continues while the driver waits."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor

@@ -145,7 +145,7 @@ def test_keys_are_asked_for_again_when_the_assignment_changes():
 
 
 def test_answers_that_came_too_late():
-    """What was asked for before a partition was opened anew says nothing about it since."""
+    """An answer to a request from before a partition was opened again does not concern the new opening."""
     table = a_table("a")
     table.arrive(events("a"))
     [park] = table.take_calls()

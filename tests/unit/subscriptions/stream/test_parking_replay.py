@@ -14,7 +14,7 @@ from tests.support.coordination import a_parked_event
 
 
 class Log:
-    """What comes after the parked events."""
+    """The events that follow the parked ones."""
 
     is_topic_missing = False
     needs_move = False

@@ -1,4 +1,4 @@
-"""What may follow in the life of a partition, and what may not."""
+"""The permitted changes of a partition's state, and the others."""
 
 import pytest
 

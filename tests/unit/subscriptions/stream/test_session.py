@@ -43,7 +43,7 @@ def test_the_window_makes_batches_smaller():
 
 
 def test_what_waits_goes_after_the_flush_timeout():
-    """After the flush timeout whatever waits is sent, or a keep-alive; the timer begins anew each time. (S188)"""
+    """After the flush timeout whatever waits is sent, or a keep-alive; the timer starts again each time. (S188)"""
     table = SessionHarness(0, batch_limit=5, max_uncommitted_events=100, flush_seconds=10)
     table.arrive(12)
     assert table.take_messages() == [f"0:0-4 {STARTED}", "0:5-9"]
@@ -165,7 +165,7 @@ def test_keep_alives_go_on_beyond_the_window():
 
 
 def test_positions_are_counted_not_events():
-    """What was passed over between events uses up the window. (S200)"""
+    """Events that were skipped between others use up the window. (S200)"""
     table = SessionHarness(
         0, batch_limit=1, max_uncommitted_events=5, deliverable=lambda record: record.value in (b'"a"', b'"b"')
     )
@@ -304,7 +304,7 @@ def test_the_stream_limit_counts_commits():
 
 
 def test_the_committed_count_has_what_was_passed_over():
-    """What was passed over counts as committed, and may exceed the limit. (S213)"""
+    """Skipped events count as committed, and may exceed the limit. (S213)"""
     table = SessionHarness(0, batch_limit=1, max_uncommitted_events=10, stream_limit=2)
     table.arrive(2)
     table.take_messages()

@@ -24,7 +24,7 @@ EID = "70779f46-950d-4e48-9fca-10c413845e7f"
 
 
 def failed(fails, search_end=None):
-    """Partition 0 is ours, and so many streams failed at it."""
+    """Partition 0, assigned to this session after this number of failed streams."""
     return PartitionAssignment(a_place(0), ME, None, fails, None if search_end is None else at(search_end))
 
 
@@ -183,7 +183,7 @@ def test_a_partition_waits_while_its_event_is_dropped():
     ],
 )
 def test_policies(annotations, policy):
-    """Two annotations together say what becomes of events that cannot be processed. (S250, S253)"""
+    """Two annotations together decide what happens to events that cannot be processed. (S250, S253)"""
     assert retry_policy_from_annotations(annotations) == policy
 
 
