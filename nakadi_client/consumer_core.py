@@ -46,7 +46,7 @@ _NO_SESSION = b"Session with stream id"
 
 
 class CommitPolicy(msgspec.Struct, frozen=True):
-    """When batches that are worked through are committed: after so many events or seconds, whichever comes first.
+    """When finished batches are committed: after this number of events or seconds, whichever comes first.
 
     Without either, as soon as a batch is done; batches that are done within 0.05 s of a commit share the next one.
     With `by_hand` only batches that were marked with `done()` count; otherwise each counts when the next is asked for.
@@ -163,7 +163,7 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class End(msgspec.Struct, frozen=True):
-    """Nothing is to be done any more. `error` is what ended the consumer, unless it was asked to stop."""
+    """No work is left. `error` is the fault that ended the consumer, or None after a call of `stop`."""
 
     error: NakadiError | None = None
 
@@ -225,7 +225,7 @@ class _Session(msgspec.Struct):
 
     @property
     def is_to_be_settled(self) -> bool:
-        """Whether a commit or a `Leave` of a stream that is over is still to come, and no work on its events."""
+        """Whether an ended stream still needs a commit or a `Leave`, and nobody works on its events."""
         is_done_with = self.ended_by_broker and not self.handled.last and not self.committing.last
         return not self.in_hand and not is_done_with
 
@@ -434,7 +434,7 @@ class ConsumerCore:
         session.handled.add(batch, now)
 
     def let_go(self) -> None:
-        """Nobody works on what is in hand any more, and it is not to be committed."""
+        """Let nobody work on the batches in hand any longer, and commit none of them."""
         self._hand_since = None
         for session in self._sessions.values():
             session.in_hand.clear()

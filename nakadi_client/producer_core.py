@@ -78,7 +78,7 @@ class Wait(msgspec.Struct, frozen=True):
 class ProducerCore:
     """Events in, batches out. One producer publishes to one event type. It is not safe for threads: drivers lock it.
 
-    With `stops`, the first event that cannot be delivered ends it: nothing is sent any more.
+    With `stops`, the first event that cannot be delivered ends it: it sends nothing more.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class ProducerCore:
         return None
 
     def _stop(self) -> list[Delivery]:
-        """Send nothing any more. Requests on their way are settled when their answers come, and not repeated."""
+        """Send nothing more. Requests on their way are settled when their answers come, and not repeated."""
         self.is_stopped = True
         return self.give_up("An earlier event was not delivered.")
 

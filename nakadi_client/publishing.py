@@ -75,7 +75,7 @@ class Publishing(msgspec.Struct, frozen=True):
 
 
 def closed(core: ProducerCore) -> Closed:
-    """Make the exception for who sends to a producer that takes nothing any more."""
+    """Make the exception for callers that send to a producer that accepts no further events."""
     if core.is_stopped:
         return Closed("The producer has stopped at an event that was not delivered.")
     return Closed("The producer is closed.")

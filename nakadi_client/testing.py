@@ -155,7 +155,7 @@ class Network:
             self._break(pair)
 
     def cut_after(self, count: int) -> None:
-        """Let this many more bytes come from the broker, and break the connection that brings the next one."""
+        """Let this number of further bytes come from the broker, and break the connection that brings the next one."""
         with self._lock:
             self._bytes_left = count
 

@@ -139,7 +139,7 @@ class TransactionDecoder:
     def _add(self, operation: Operation, reader: _Reader) -> None:
         relation = self._relations[reader.int32()]
         values: dict[str, object] = {}
-        # An update has the old row in front of the new one: large values that did not change are in the old one alone.
+        # An update has the old row before the new one: large values that did not change are only in the old one.
         tuples = 2 if operation is Operation.UPDATE else 1
         for _ in range(tuples):
             kind = reader.byte()

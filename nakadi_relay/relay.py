@@ -157,7 +157,7 @@ class Relay:
             outbox.close()
 
     def stop(self) -> None:
-        """Let `run` end after the rounds under way. It can be called by any thread, and by a signal's handler."""
+        """Let `run` end after the rounds in progress. Any thread and a signal handler may call it."""
         self._stopping.set()
 
     def close(self) -> None:

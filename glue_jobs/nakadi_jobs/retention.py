@@ -68,7 +68,7 @@ Remove events.
 
   expire   of tables, what is older than the event type's annotation datalake.zalando.org/retention-period says, or than
            its retention time if it has none; the tables of event types that were deleted; and of the archive, objects
-           that nothing refers to any more, after their grace time. Many small neighbours in the archive become one,
+           without references, after their grace time. Many small neighbours in the archive become one,
            which is read in less time.
   erase    of one event type, the events with a certain value at a certain path, in the archive and in the tables.
            Offsets stay as they are: `remove` leaves holes, `blank` leaves events that say nothing.

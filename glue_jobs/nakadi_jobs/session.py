@@ -79,7 +79,7 @@ def _common_settings() -> Mapping[str, str]:
     return {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.extensions": EXTENSIONS,
-        # Objects are small and many: so many bytes make it worth while to begin another task.
+        # Objects are small and many: this number of bytes makes another task worth while.
         "spark.sql.files.openCostInBytes": str(256 * 1024),
     }
 

@@ -277,7 +277,7 @@ class Table(msgspec.Struct, frozen=True):
             return 0
         options = f"'min-input-files', '2', 'min-file-size-bytes', '{SMALL_BYTES}', 'max-file-size-bytes', '{2**40}'"
         if self._merges_on_read():
-            # Rows that were replaced are not in merged files; a large one is written anew when it has many such lists.
+            # Rows that were replaced are not in merged files; a large one is rewritten when it has many such lists.
             options += f", 'delete-file-threshold', '{MAX_DELETE_FILES}', {_REWRITE_OPTIONS}"
         done = self._call(
             f"rewrite_data_files(table => '{self.plain_path}', strategy => 'sort', options => map({options}))"

@@ -129,7 +129,7 @@ class AuditedResources(Struct, frozen=True, kw_only=True):
         if not subscription_id:
             return []
         coordination = self.get_coordination()
-        # In this order: what is not awaited any more is in the offsets.
+        # In this order: once nobody awaits a reset, its result is in the offsets.
         reset = coordination.assignment(subscription_id).reset
         cursors = {
             partition: each.position for partition, each in coordination.committed_offsets(subscription_id).items()
@@ -243,7 +243,7 @@ class Audit(Struct, frozen=True):
 
 
 def audit_event(resource_type: str, name: str, before: Any, after: Any, user: Mapping[str, str]) -> dict[str, Any]:
-    """The event for a change of a resource; None means that it did not exist before, or does not exist any more."""
+    """The event for a change of a resource; None means that it did not exist before, or no longer exists."""
     operation = "C" if before is None else "D" if after is None else "U"
     data: dict[str, Any] = {"resource_type": resource_type, "resource_id": name, **user}
     for which, value in (("previous", before), ("new", after)):

@@ -111,7 +111,7 @@ class ShutdownDeadline:
     """Within the block, the process ends at most this number of seconds after `begin_countdown`.
 
     A thread that waits for a store, a lock or another process cannot be ended, and the interpreter would wait for it.
-    Ending without it loses nothing: whatever was answered for is stored, and nothing is answered any more.
+    Ending without it loses nothing: every acknowledged event is stored, and the process sends no further answers.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ class Metrics:
         # Whose memory and files are reported beside them; processor time is also that of processes that have ended.
         self.processes: Sequence[Callable[[], int | str]] = [lambda: "self"]
         self.cpu_seconds: Callable[[], float] = process_time
-        # Which of some event types do not exist any more. Until the broker has set it, all of them are kept.
+        # Which of some event types no longer exist. Until the broker has set it, all of them are kept.
         self.find_deleted: Callable[[Collection[str]], Collection[str]] = lambda _: ()
         self.all: list[Metric] = []
         self.clients = ClientMetrics()

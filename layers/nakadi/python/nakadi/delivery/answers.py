@@ -20,7 +20,7 @@ LATER_STATUSES = (429, 503)
 class Verdict(Enum):
     DELIVERED = auto()
     GONE = auto()
-    """The sink does not want any more deliveries."""
+    """The sink wants no further deliveries."""
     LATER = auto()
     """The sink was not reached, or says that it has no time: no event is to blame."""
     FAILED = auto()

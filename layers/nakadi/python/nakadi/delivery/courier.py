@@ -162,7 +162,7 @@ class Courier:
         self._problem = ""
 
     def stop(self) -> None:
-        """Begin no further attempts; `run` ends when those under way have ended."""
+        """Begin no further attempts; `run` ends when those in progress have ended."""
         self._stop.set()
         if self._delivery is not None:
             self._delivery.stop()
@@ -386,7 +386,7 @@ class Delivery:
             self._figures.report()
 
     def stop(self) -> None:
-        """Begin no further attempts, and end the stream when nothing is under way."""
+        """Begin no further attempts, and end the stream when none is in progress."""
         self._carry_out(self._session.stop(self._parts.clock.monotonic()))
 
     def stop_if_stream_closes(self) -> None:

@@ -2,7 +2,7 @@
 
 Services take a few entries in a request, and answer for each of them. So one entry may fail while a later one is taken
 in. Where a service keeps the order of a group, a request therefore has at most one entry of each group, and after a
-failure nothing more is sent: no event is stored in front of an earlier one of its group.
+failure nothing more is sent: no event is stored before an earlier one of its group.
 """
 
 from __future__ import annotations

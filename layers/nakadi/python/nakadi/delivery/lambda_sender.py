@@ -2,7 +2,7 @@
 
 A function may say which events of a batch it failed at, as it does for SQS and Kinesis: it returns
 `{"batchItemFailures": [{"itemIdentifier": …}]}` with the events' `eid`, or their places in the batch. As with Kinesis,
-the first of these counts: what is in front of it is delivered, and what follows is sent again.
+the first of these counts: the events before it are delivered, and the rest is sent again.
 """
 
 from __future__ import annotations

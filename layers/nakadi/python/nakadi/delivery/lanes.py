@@ -178,7 +178,7 @@ class Lane:
         return head
 
     def end_failed(self, *, is_blamed: bool, due_at: Callable[[int], float], max_event_attempts: int | None) -> None:
-        """The batch was not delivered. `due_at` says when the attempt after so many tries has its time."""
+        """The batch was not delivered. `due_at` returns when the next attempt is due after this number of tries."""
         batch = self.require_batch()
         self.tries += 1
         self.failures += is_blamed

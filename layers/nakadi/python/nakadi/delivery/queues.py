@@ -239,7 +239,7 @@ def split_runs(runs: Runs, count: int) -> tuple[tuple[EventRun, ...], tuple[Even
 
 
 def _events_within(run: EventRun, size: int) -> int:
-    """How many of the first events of a run have so many bytes together, about."""
+    """How many of the first events of a run have about this number of bytes together."""
     if run.size <= size:
         return run.count
     return max(0, int(run.count * size / run.size))

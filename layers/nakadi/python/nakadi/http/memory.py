@@ -59,7 +59,7 @@ class MemoryShare:
         self._closed = False
 
     def take(self, size: int) -> None:
-        """Take this many more bytes, until the share is closed. Raises `TooLarge` or `TryLater`."""
+        """Take this number of further bytes, until the share is closed. Raises `TooLarge` or `TryLater`."""
         if self._memory is None:
             return
         with self._lock:

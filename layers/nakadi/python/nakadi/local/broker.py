@@ -140,7 +140,7 @@ class Faults:
         self._stopped = False
 
     def clear(self) -> None:
-        """Forget every order, and end delays that are under way."""
+        """Forget every order, and end delays in progress."""
         with self._lock:
             self._orders.clear()
             self._stopped = False

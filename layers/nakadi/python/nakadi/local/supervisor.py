@@ -432,7 +432,8 @@ class Supervisor:
             if len(self._workers) == self._command.workers and all(each.is_serving for each in self._workers.values()):
                 self._all_ready.set()
         if WORKER_LEAVING in said:
-            # In this order: what was handed over before lies in front of the end, and the worker serves it first.
+            # In this order: connections that were handed over earlier come before the end, and the worker serves them
+            # first.
             self._stop_handing_over_to(worker)
             worker.stop()
 

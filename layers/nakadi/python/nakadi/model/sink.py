@@ -44,7 +44,7 @@ class SinkFormat(StrEnum):
 
 
 class Parallel(StrEnum):
-    """Which deliveries may be under way at the same time."""
+    """Which deliveries may be in progress at the same time."""
 
     PARTITION = "partition"
     """Deliveries of different partitions."""

@@ -7,7 +7,7 @@ then unknown, and the caller may try again.
 
 A port that is closed stays closed. From then on each of its methods raises `Unavailable`, changes nothing, and calls
 no listener; an answer that is read piece by piece raises when it is read. Closing again changes
-nothing, and what ends a watch may still be called. A call that is under way has its effect or raises `Unavailable`.
+nothing, and what ends a watch may still be called. A call in progress has its effect or raises `Unavailable`.
 
 Each port has a file. They know only the model. Begin reading with `event_log`.
 """

@@ -38,4 +38,4 @@ class ArchiveStore(Protocol):
 
 
 class ArchiveObjectGone(Exception):
-    """Raised when an archive object is not there (any more)."""
+    """Raised when an archive object does not exist, or no longer exists."""

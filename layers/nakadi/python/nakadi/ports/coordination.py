@@ -81,8 +81,8 @@ class Coordination(Protocol):
         come with its position; none may disappear. At most `MAX_PARTITIONS_PER_WRITE` partitions get another owner or
         position.
 
-        With another position, nothing is done ahead of it any more: what is behind it is to be consumed again. Only if
-        the entry has a replay, which sends parked events and nothing else again, it stays as it is.
+        With another position, no event counts as done ahead any longer: the events behind the position are consumed
+        again. Only if the entry has a replay, which sends parked events and nothing else again, it stays as it is.
         """
 
     def committed_offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:

@@ -34,7 +34,7 @@ class EventLog(Protocol):
     * An event's offset never changes, and every reader sees the same one. Offsets are dense: deleting old events moves
       `oldest`, compaction leaves holes that reads step over, and no number is ever given to two events.
     * A read sees everything that was stored before it began.
-    * Within a partition, no event was stored earlier than the one in front of it.
+    * Within a partition, no event was stored earlier than the one before it.
     """
 
     def create_topic(self, topic: str, partitions: int) -> None:

@@ -74,7 +74,7 @@ Place = tuple[str, str, int]
 
 
 class KnownPositions:
-    """Where partitions ended a while ago: events that are appended from now on are not in front of that."""
+    """The ends of partitions a while ago: events that are appended from now on lie behind them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -259,7 +259,7 @@ class ClaimedAppend(Struct, kw_only=True):
         storage_id, topic, partition = place
         event_log = self.logs.for_storage(storage_id)
         directed_to = next(iter(next(iter(self.batches.values())))).directed_to
-        # Events of an earlier window may lie in front of where a claim begins.
+        # Events of an earlier window may lie before the start of a claim.
         start_of = {self.ids.eids[index]: claim.start for index, claim in claims.items()}
         latest = max(each.settled_at for each in claims.values()) + MAX_CLOCK_DIFFERENCE
         found: dict[bytes, StoredEvent] = {}

@@ -138,7 +138,7 @@ class KpiCollector:
         # A flush is done when the thread has written what it found after the request: so each request has a number.
         self._flushes_requested = 0
         self._flushes_done = 0
-        # Whether the writer is to find out now if a feature is on again.
+        # Whether the writer must check now if a feature is on again.
         self._is_probing = False
         self._closing = False
         self._thread: threading.Thread | None = None

@@ -60,7 +60,7 @@ LONG_BODY_BYTES = 1_000_000
 
 # Where objects are smaller than this on average, events are looked for one by one. Each that is cut out has 72 bytes.
 _MIN_AVERAGE_OBJECT_BYTES = 24
-# Finding the events in a body takes about a second for so many objects, if it cannot be done in the fast way.
+# The number of objects among which finding the events takes about a second, if the fast way is not possible.
 _MAX_OBJECTS = 1_000_000
 _MAX_BRACES = 2 * MAX_EVENT_MEMORY_BYTES // OBJECT_MEMORY_BYTES
 # An event this large would hardly be stored, and the strict parser takes a second for it: long enough for a message.
@@ -318,7 +318,8 @@ def _find_problem(event: Event, validator: Validator, budget: WorkBudget, has_me
 
 
 def _accepts_with_more_steps(event: Event, validator: Validator, budget: WorkBudget) -> bool | None:
-    """Whether an event is valid that took all the steps there were, begun anew until there are enough; None if never.
+    """Whether an event is valid that used up all steps: validation starts again until there are enough; None if there
+    never are.
 
     From the second time on, each attempt has twice the steps of the one before, so that all of them together take no
     more than twice the work of the last.

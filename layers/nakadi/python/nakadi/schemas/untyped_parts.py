@@ -37,7 +37,7 @@ PartKey = tuple[int, frozenset[str]]
 class UntypedPart(Struct, frozen=True):
     """A schema, and the path from an event to the values that are held to it.
 
-    With `keywords`, only these of the schema are meant: the type says the others.
+    `keywords` restricts the part to these keywords of the schema: the type covers the others.
     """
 
     path: tuple[PathStep, ...]

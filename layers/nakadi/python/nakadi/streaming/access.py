@@ -166,7 +166,7 @@ class StreamAccessMonitor:
                 self._task = self._loop = None
 
     def close(self) -> None:
-        """To be called when nothing is streamed any more. A check that waits for the registry is abandoned."""
+        """Called when no stream is open any longer. A check that waits for the registry is abandoned."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def check_soon(self) -> None:

@@ -270,7 +270,7 @@ class LowLevelSession:
     def handle_block(self) -> list[StreamAction]:
         """An administrator has blocked the client or the event type that it reads.
 
-        What was read may not be sent any more.
+        The stream may no longer send the events that it has read.
         """
         self._stop_without_sending(StreamEnd.BLOCKED)
         return []

@@ -132,7 +132,7 @@ class EventStreams:
             await driver.run(accepted.limits.stream_seconds)
 
     def close(self) -> None:
-        """To be called when no stream is open any more."""
+        """Called when no stream is open any longer."""
         self._monitor.close()
         self._feeds.close()
 

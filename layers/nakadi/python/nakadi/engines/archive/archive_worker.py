@@ -79,7 +79,7 @@ class ArchiveWorker:
             self._waiting.setdefault((topic, partition), time.monotonic())
 
     def archive_all(self) -> None:
-        """Archive what waits, and let the hot half go of what it need not keep any more, without a pause. Raises
+        """Archive waiting events, and let the hot half remove events that it no longer needs, without a pause. Raises
         `Unavailable` if not all of it could be archived."""
         failed = self._archive_partitions(list(self._waiting), pause=_no_pause)
         self.trim_hot_partitions()

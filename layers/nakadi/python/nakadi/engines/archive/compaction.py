@@ -73,7 +73,7 @@ class ArchiveCompaction:
         self._archive(topic, partition)
         last = self._hot.bounds(topic, [partition])[partition].next_offset - 1
         if len(self._tombstones) >= MAX_KNOWN_TOMBSTONES:
-            # Topics may be deleted. For the others it is found out again.
+            # Topics may be deleted. For the others, the next run learns it again.
             self._tombstones.clear()
         try:
             self._tombstones[topic, partition] = self._rewriter.compact(

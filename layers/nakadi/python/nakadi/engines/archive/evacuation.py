@@ -48,7 +48,7 @@ class PartlyDeadObject(NamedTuple):
 
 
 class EvacuationResult(NamedTuple):
-    """How many objects have no references any more, how much is dead in them, and why others could not be moved."""
+    """How many objects have no references left, how much in them is dead, and why others could not be moved."""
 
     moved_count: int
     dead_bytes: int
@@ -145,7 +145,7 @@ class Evacuation(Struct, frozen=True):
 
         A young object may belong to a process that has still to refer to it. An indexer adds a segment only at the end
         of what is indexed of a partition, so what lies before that end is dead for good. Who rewrites events has
-        the claim to their partition until the segment is replaced: once somebody else can have it, that is over.
+        the claim to their partition until the segment is replaced: once somebody else can have it, the claim is lost.
         """
         if stored.written_at < now - SETTLED_AGE:
             return True

@@ -169,7 +169,7 @@ def _parse_time(time: bytes) -> datetime:
 
 @lru_cache(maxsize=1000)
 def _plain_line_prefix_pattern(topic: str, partition: int) -> re.Pattern[bytes]:
-    """What is in front of an event: its offset, what stands between that and the event, and the time in there."""
+    """The text before an event: its offset, the text between that and the event, and the time in it."""
     event_type = rb'(?:,"event_type":"[^"\\\n]*")?'
     return re.compile(
         rb'%b(\d+)(,"time":"([^"\n]*)"%b%b)' % (re.escape(_line_prefix(topic, partition)), event_type, EVENT_FIELD)

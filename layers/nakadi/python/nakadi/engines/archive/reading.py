@@ -59,7 +59,7 @@ class ArchiveReader:
                     break
                 except UnreadableSegment:
                     if following > start:
-                        break  # what is in front of it is good
+                        break  # the events before it are good
                     raise
                 begin = bisect_left(more, start, key=_event_offset) if each is segment else 0
                 taken, bytes_taken = _events_that_fit(more, begin, missing, max_bytes - size, at_least_one=not parts)

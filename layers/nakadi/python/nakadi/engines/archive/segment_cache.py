@@ -83,8 +83,8 @@ class SegmentCache:
     ) -> Generator[tuple[IndexSegment, Events], None, None]:
         """The events of these segments, one after the other in their order, while those that follow are read.
 
-        No more is asked for at once than what a reader is likely to need for so many events, or bytes, from `start` on.
-        To be closed by a reader that needs no more: then what has not begun is not read. Raises
+        At once, it requests only the segments that a reader probably needs for this number of events, or bytes, from
+        `start` on. To be closed by a reader that needs no more: then what has not begun is not read. Raises
         `UnreadableSegment` where a segment is that cannot be read.
         """
         behind = iter(segments)
@@ -163,7 +163,7 @@ class SegmentCache:
             return known, self._ahead.get(location)
 
     def _begin_read(self, topic: str, partition: int, segment: IndexSegment) -> Future[Events] | None:
-        """The read of a segment, begun unless it is under way; None if its events are known, or after closing."""
+        """The read of a segment, started unless it is in progress; None if its events are known, or after closing."""
         location = _archived_location(segment)
         with self._lock:
             if self._closed or location in self._members:

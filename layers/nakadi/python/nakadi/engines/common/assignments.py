@@ -50,7 +50,7 @@ def owner_sessions_of_changed_offsets(
 
 
 def partitions_consumed_again(new: Assignment, positions: PositionsByPartition) -> frozenset[EventTypePartition]:
-    """The partitions that get another position, behind which nothing counts as consumed any more."""
+    """The partitions that get another position, behind which no event counts as consumed any longer."""
     return frozenset(entry.partition for entry in new.entries if entry.partition in positions and entry.replay is None)
 
 

@@ -247,7 +247,7 @@ class DynamoDbCoordination:
         return [done_ahead_action(joined_ranges((*offset.done_ahead, *added), max(offset.position, position)))]
 
     def _write_done_ahead(self, item: CoordinationItem, session: str, actions: list[Action]) -> bool:
-        """Write what is done ahead of an offset that is further already; False if it is not the session's any more."""
+        """Write what is done ahead of an offset that is further already; False if it is no longer the session's."""
 
         def attempt(_: bool) -> bool:
             try:

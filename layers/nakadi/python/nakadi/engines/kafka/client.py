@@ -27,7 +27,7 @@ MIN_REQUEST_TIMEOUT_SECONDS = 2.0
 """The library wants a second more than a fetch may wait."""
 
 LOOK_UP_TIMEOUT_SECONDS = 0.5
-"""What is looked up is found out later as well, and others wait meanwhile."""
+"""Seconds. A later look-up brings the same answer, and others wait meanwhile."""
 
 CHECK_TIMEOUT_SECONDS = 5.0
 
@@ -138,7 +138,7 @@ def _iam_settings(region: str) -> dict[str, object]:
     return {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "OAUTHBEARER",
-        # A thread of the library calls it, also while no request is under way.
+        # A thread of the library calls it, also while no request is in progress.
         "oauth_cb": lambda _configuration: new_token_and_expiry(region),
     }
 

@@ -107,7 +107,7 @@ class TailReader:
         self._closed = False
 
     def slice(self, partition: TopicPartition, start: int, limit: int, max_bytes: int) -> EventSlice | None:
-        """Events in memory; None when the window does not begin in front of them or has none of them yet."""
+        """Events in memory; None if the window begins after them or does not have them yet."""
         with self._arrived:
             window = self._windows.get(partition)
             if window is None or not window.start_offset <= start < window.end_offset:
@@ -317,7 +317,7 @@ class CatchUpReader:
                     each.partition = None
 
     def read(self, partition: TopicPartition, start: int, limit: int, max_bytes: int, end: int) -> EventSlice:
-        """Events from `start` on, of which there is at least one in front of `end`, or else a hole."""
+        """Events from `start` on, of which at least one lies before `end`, or else a hole."""
         with self._borrow_reader(partition, start) as reader, translate_errors(partition[0]):
             if (reader.partition, reader.next_offset) != (partition, start):
                 reader.unread = ()

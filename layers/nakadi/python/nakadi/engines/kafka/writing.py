@@ -163,7 +163,7 @@ class RecordWriter:
         completed: OnPartitionWriteDone,
         outcome: WriteOutcome,
     ) -> None:
-        """Store the next batch of what is larger than a batch, after the one in front of it was stored."""
+        """Store the next batch of an append that is larger than a batch, after the previous one was stored."""
         batch = next(batches, None) if outcome is None else None
         if batch is None:
             completed(outcome)
@@ -345,7 +345,7 @@ class _ProducerThread:
         return taken
 
     def _pop_expired_batches(self) -> Sequence[_PendingBatch]:
-        """What has waited for as long as an answer may take: it was not sent, and is not sent any more."""
+        """The appends that have waited as long as an answer may take: they were not sent, and will not be sent."""
         oldest = time.monotonic() - self._address.timeout_seconds
         expired = []
         while self._waiting and self._waiting[0].added_at < oldest:
@@ -388,7 +388,7 @@ class _ProducerThread:
 
     def _ensure_producer(self, name: str) -> Producer:
         if self._producer is None:
-            # When the time is over, the library removes a record from its queue and does not send it later; only a
+            # When the time ends, the library removes a record from its queue and does not send it later; only a
             # request that was on its way already may still be carried out.
             timeout = int(self._address.timeout_seconds * 1000)
             self._producer = new_producer(

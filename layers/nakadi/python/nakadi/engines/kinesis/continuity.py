@@ -141,7 +141,7 @@ class ShardCursor:
                 else self._stream.request_iterator_behind(mark)
             )
         except SequenceUnavailable:
-            # The stream keeps nothing so old any more: what it has lies behind it.
+            # The stream no longer keeps records that old: those that it has lie behind this one.
             return self._stream.request_iterator_from_start(self.shard)
 
     def _go_back_to(self, sequence: int | None) -> None:

@@ -34,7 +34,7 @@ CONSUMER_LIFETIME_SECONDS = 6 * 3600.0
 """The longest time that a process uses a consumer."""
 
 ORPHAN_AGE_SECONDS = CONSUMER_LIFETIME_SECONDS + 3600.0
-"""Seconds after which no live process can use a consumer any more: its successor takes a moment to become active."""
+"""Seconds after which no live process uses a consumer any longer: its successor takes a moment to become active."""
 
 SUBSCRIPTION_RETRY_INTERVAL_SECONDS = 5.0
 """Seconds within which Kinesis refuses to subscribe the same consumer to the same shard again."""

@@ -112,7 +112,7 @@ class Indexer:
         self._scanner = Scanner(stream, shard_trees)
 
     def index(self, shard: str, records: Sequence[ArrivedRecord]) -> IndexingResult:
-        """Index a batch of a shard, and what is missing in front of it."""
+        """Index a batch of a shard, and the missing records before it."""
         outcome = IndexingResult()
         progress = self._read_progress(shard)
         new = [record for record in records if record.position.sequence > progress.last_sequence]

@@ -57,7 +57,7 @@ class StreamReader:
         # By original topic, those that continue it and were asked for: what arrives is reported for them as well. Only
         # added to, in single steps, by threads that read; a thread that reports meanwhile takes a copy.
         self._continuing: dict[str, set[str]] = {}
-        # Two threads may read the same end at once: it does not change any more, so either may be kept.
+        # Two threads may read the same end at once: it no longer changes, so either may be kept.
         self._ends: dict[TopicPartition, IndexingState] = {}
         self._announce = announce
         self._shared_for = shared_for
@@ -120,7 +120,7 @@ class StreamReader:
 
     def _number_to_newest(self, key: str, topic: str, partition: int) -> IndexingState:
         # Several threads may count the same partition. What the index counts, and what is forgotten, goes on meanwhile:
-        # a count that does not meet what is remembered is not kept, and is begun anew from the head as it is then.
+        # a count that does not meet the remembered one is dropped, and starts again from the current head.
         while (state := self._recent_records.numbering_state(key, topic)) is None:
             start = self._indexed_state(topic, partition)
             if start.sealed_at == SEALED_AT_INDEX_END:
@@ -163,7 +163,7 @@ class StreamReader:
             # Another process may have learned of more a moment ago.
             state = self.partition_state(topic, partition, time.monotonic())
         if start > state.next_offset and state.sealed_at == SEALED_AT_INDEX_END:
-            # Its number was given out before the topic ended in front of it, and is found in the timeline that follows.
+            # It got its number before the topic ended ahead of it, and belongs to the timeline that follows.
             raise Unavailable(f"{topic}/{partition} ends at {state.next_offset}, and is continued in another timeline")
         oldest = found.oldest.get(partition, 0)
         if not oldest <= start <= state.next_offset:
@@ -255,7 +255,7 @@ class StreamReader:
     def _read_from_archive(
         self, segment: IndexSegment, topic: str, partition: int, start: int, limit: int, max_bytes: int
     ) -> EventSlice | None:
-        """What is behind an offset in its segment and those that follow. None when the object is not there any more."""
+        """The events behind an offset in its segment and those that follow. None if the object is gone."""
         assert self._archive is not None
         try:
             return self._archive.read_from_segment(segment, topic, partition, start, limit, max_bytes)

@@ -2,7 +2,7 @@
 
 A publisher does not ask the index about every append. It relies for a while, its *lease*, on what it knows; a process
 that seals a topic says so first, waits until every lease has run out, and only then writes the seal into the log. So a
-publisher whose lease still holds when its records are acknowledged knows that they lie in front of the seal.
+publisher whose lease still holds when its records are acknowledged knows that they lie before the seal.
 
 Sealing, continuing and deleting are counted in the step that makes them. So when the number of a topic is what it was
 before the topic was read, a new lease begins where that number was asked for, and one question renews the leases of all
@@ -112,6 +112,6 @@ class TopicCache:
             self._known.pop(topic, None)
 
     def wait_until_leases_expire(self) -> None:
-        """Return when no process relies any more on the state before this call."""
+        """Return when no process relies on the state before this call any longer."""
         # A clock may run a little faster than another.
         time.sleep(1.05 * self._lease)

@@ -291,7 +291,7 @@ class SqliteCoordination:
 
     def remove_subscription_state(self, subscription: str) -> None:
         # All in one transaction. A commit that comes behind it finds no offset, and is not its session's; a session
-        # that joins behind it writes an assignment anew, and removes that when it finds its subscription gone.
+        # that joins behind it writes a new assignment, and removes that when it finds its subscription gone.
         def work(connection: sqlite3.Connection) -> int:
             connection.execute("DELETE FROM assignments WHERE subscription = ?", (subscription,))
             connection.execute("DELETE FROM offsets WHERE subscription = ?", (subscription,))
@@ -313,7 +313,7 @@ class SqliteCoordination:
         self._changing.run(work)
 
     def release_lease(self, holder: str) -> None:
-        # A process renews and releases its lease under one lock: no renewal that is under way writes it again.
+        # A process renews and releases its lease under one lock: no renewal in progress writes it again.
         self._changing.run(lambda connection: connection.execute("DELETE FROM leases WHERE holder = ?", (holder,)))
 
     def lease_expiries(self) -> Mapping[str, datetime]:

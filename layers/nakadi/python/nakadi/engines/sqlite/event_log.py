@@ -245,7 +245,7 @@ class LogCleaner:
         return result
 
     def stop(self) -> None:
-        """End what is under way after its current step. The writer must still be there."""
+        """End the work in progress after its current step. The writer must still be there."""
         self._closing.set()
         self._has_deleted_topics.set()
         self._thread.join()
@@ -301,7 +301,7 @@ def _raise_oldest_offset(connection: sqlite3.Connection, topic: str, partition: 
 
 
 def _remove_some_trimmed_rows(log: int, connection: sqlite3.Connection) -> bool:
-    """Remove some of the rows that cannot be read any more; return whether there may be others."""
+    """Remove some of the rows that can no longer be read, and return whether there may be others."""
     (oldest, spared) = connection.execute(
         f"SELECT oldest, {SELECT_LAST_FRAME_ID} FROM logs WHERE id = :log",  # noqa: S608  # a constant
         {"log": log},

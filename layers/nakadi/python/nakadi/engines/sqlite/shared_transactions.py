@@ -286,7 +286,7 @@ class SharedTransactions:
     def _make_commits(self, commits: Sequence[Commit]) -> None:
         if sum(len(each.remaining_rows) for each in commits) <= MAX_ROWS_PER_STATEMENT:
             self._commit_in_one_statement(commits)
-        # Those that moved are durable. A transaction finds out why the others did not: between the two another
+        # Those that moved are durable. A transaction determines why the others did not: between the two another
         # process may have moved their offsets or given them to others, and then that is the answer.
         rest = [each for each in commits if each.remaining_rows]
         if rest:

@@ -153,7 +153,7 @@ class RemoteWriter:
             self._refuse_if_ended()
 
     def remove_watcher(self) -> None:
-        """Nothing: a report is a few bytes beside the outcomes, and beginning anew takes a round trip."""
+        """Do nothing: a report is a few bytes beside the outcomes, and a new start takes a round trip."""
 
     def close(self) -> None:
         with self._changed:

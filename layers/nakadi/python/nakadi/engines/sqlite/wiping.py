@@ -3,7 +3,7 @@
     request_wipe(path)
     done = DataFileWiper(path).run(patience_seconds=5.0)
 
-SQLite leaves copies of a deleted row in three places: in pages that nothing uses any more, in the free space of pages
+SQLite leaves copies of a deleted row in three places: in pages that are no longer used, in the free space of pages
 that are in use (a row leaves one there whenever its page is merged or split), and in the log. So a wipe rewrites every
 row with events, fills the free pages with zeros, and truncates the log.
 
@@ -68,7 +68,7 @@ PUT_NOTE = """
 
 
 class WipeStage(StrEnum):
-    """What is done of a wipe. Once it is complete, there is no note any more."""
+    """The progress of a wipe. A complete wipe removes this note."""
 
     REQUESTED = "requested"
     REWRITTEN = "rewritten"
@@ -108,7 +108,7 @@ class DataFileWiper:
         self._owner = uuid4().hex
 
     def run(self, patience_seconds: float) -> bool:
-        """Whether no wipe is requested any more. If readers of old states keep the log from being truncated for longer
+        """Whether every requested wipe is done. If readers of old states keep the log from being truncated for longer
         than `patience_seconds`, or another process is at work, it returns False.
         """
         with _open_connection(self._path) as connection:

@@ -108,7 +108,7 @@ class _PublishingHandlers(Struct, frozen=True):
             raise Malformed(f"Required request body is missing: {request.method} {request.path}")
 
     def _admit_batch(self, request: Request) -> None:
-        """Raise an outcome for who is blocked, before anything about the event type is found out, and for what there is
+        """Raise an outcome for who is blocked, before the broker looks up the event type, and for what there is
         no memory for.
         """
         self.permissions.require_producer(request.subject, request.path_parameters["name"])
@@ -136,7 +136,7 @@ class _PublishingHandlers(Struct, frozen=True):
                     return reader.read_parts(decode_attributes(headers, CONTENT_TYPE.read(request) or ""), body)
 
     def _is_compacted(self, name: str) -> bool:
-        # What is wrong with a body is reported first: publishing finds out that the event type does not exist.
+        # Faults of a body are reported first: publishing notices that the event type does not exist.
         with suppress(Outcome, Fault):
             return self.publisher.event_types.cached(name).cleanup_policy.compacts
         return False

@@ -112,7 +112,7 @@ def with_session(assignment: Assignment, session: Session, subscription: str, no
     if is_being_reset(assignment, now):
         raise Conflict(RESET_IN_PROGRESS_MESSAGE)
     if assignment.reset is not None:
-        # Its time is over, and other sessions have not ended.
+        # Its time has ended, and other sessions have not.
         assignment = with_reset_ended(assignment, assignment.reset.id, now, RESET_TIMED_OUT_MESSAGE)
     return with_rebalanced_partitions(replace(assignment, sessions=(*assignment.sessions, session)))
 

@@ -352,7 +352,7 @@ class ResetRequests(Struct, frozen=True, kw_only=True):
         return standing.id
 
     def _wait_for_resets(self, resets: Mapping[str, str]) -> None:
-        """Return when none of these resets stands any more: they are carried out, or were given up."""
+        """Return when none of these resets is pending: each was carried out or given up."""
         news = threading.Event()
         clock, coordination = self.execution.clock, self.execution.coordination
         end = clock.monotonic() + min(self._longest_stream_end_seconds(), self._max_wait_seconds())

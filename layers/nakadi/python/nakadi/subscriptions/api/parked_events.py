@@ -225,7 +225,7 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
 
 
 def is_parking_obsolete(parked: ParkedEventInfo, entry: PartitionAssignment, committed: Position) -> bool:
-    """Whether an event need not be parked any more, where the cursor is at `committed` and no stream is open."""
+    """Whether an event need no longer be parked, if the cursor is at `committed` and no stream is open."""
     if entry.replay is not None and entry.replay.includes(parked):
         return parked.position <= committed
     last_position = committed if entry.replay is None else max(committed, entry.replay.last_position)

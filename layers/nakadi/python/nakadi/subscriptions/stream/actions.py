@@ -258,7 +258,7 @@ class SessionEnd(Enum):
     RESET = "the cursors of the subscription are being reset"
     BLOCKED = "the application or an event type is blocked"
     GONE = "its client is gone"
-    # Those at once, for the client does not want to commit any more.
+    # These at once, because the client will commit nothing further.
     LEFT = "its client has left"
     RELEASED = "its client is gone, and wanted its partitions to be released then"
     # Those at once, without a chance to commit.

@@ -241,4 +241,4 @@ def event_distance(event_type: EventType | None, partition: EventTypePartition, 
             return positions.count_events_between(event_type, partition.partition, first, last)
     except Invalid:
         pass
-    return 1  # the number is not known, or not any more; but there were some
+    return 1  # the number is unknown, or no longer known; but there were some

@@ -27,7 +27,7 @@ MIN_REMAINING_LEASE_SECONDS = assignments.LEASE_DURATION.total_seconds() / 2
 
 
 class LeaseKeeper:
-    """The lease of this process, and the removal of sessions whose process has none any more.
+    """The lease of this process, and the removal of sessions whose process no longer has one.
 
     Other processes regard a lease as over a while after it is over for its own process, so that clocks may differ by
     that much. If it was over even for a moment, others may have given the partitions away: then the sessions of this
@@ -105,7 +105,7 @@ class LeaseKeeper:
                 self._unremoved.discard((subscription, session))
 
     def close(self) -> None:
-        # With the lock: a renewal that is under way would write the lease again behind its release.
+        # With the lock: a renewal in progress would write the lease again behind its release.
         with self._lock:
             try:
                 self._coordination.release_lease(self._lease.process_id)

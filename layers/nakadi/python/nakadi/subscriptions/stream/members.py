@@ -166,7 +166,7 @@ class SubscriptionSessions(Struct, frozen=True):
         self._write_until_unchanged(ended)
 
     def commit(self, session_id: str, positions: Mapping[EventTypePartition, Position]) -> Sequence[EventTypePartition]:
-        """Commit on behalf of a session; the partitions that are not its own any more."""
+        """Commit on behalf of a session, and return the partitions that are no longer its own."""
         if not positions:
             return ()
         commit = self.coordination.commit(self.subscription_id, session_id, positions, self.clock.now())
@@ -275,7 +275,8 @@ class _WatchedSubscription:
                 self._loop.call_soon_threadsafe(self._process_changes)
 
     def close(self) -> None:
-        # A thread of the store that was already calling `add_change` may still wake the loop: nothing listens any more.
+        # A thread of the store that was already calling `add_change` may still wake the loop: nothing listens any
+        # longer.
         if self._stop is not None:
             self._stop()
         self._task.cancel()

@@ -170,7 +170,7 @@ class PartitionProgress:
         self.window_end = None
 
     def discard_waiting(self) -> None:
-        """Nothing of what waits is sent any more."""
+        """Discard the events that wait to be sent."""
         self.runs.clear()
         self.totals.buffered_bytes -= self.size
         self.count = self.size = 0

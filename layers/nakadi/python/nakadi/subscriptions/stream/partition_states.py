@@ -26,7 +26,10 @@ class PartitionState(Enum):
     HANDING_OVER = "handing_over"
     """The other session is being written into the assignment."""
     RELEASED = "released"
-    """It was written. The next assignment says whether the partition is gone, or nobody waited for it any more."""
+    """The hand-over was written.
+
+    The next assignment says whether the partition is gone, or nobody waits for it any longer.
+    """
 
 
 class PartitionFact(Enum):

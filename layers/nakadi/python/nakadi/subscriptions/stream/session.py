@@ -5,7 +5,7 @@ from it. Calls among those are carried out one after the other, and the outcome 
 
 A session is *streaming* until something ends it in an orderly way. Then it is *closing*: silent, but still there for
 commits of what it has sent, for one commit timeout at most. In the end `end` is set, and only its departure is left
-to be recorded. A client that leaves does not want to commit any more: its session ends without a wait.
+to be recorded. A client that leaves commits nothing further: its session ends without a wait.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class SubscriptionSession:
         return []
 
     def end_hand_over(self, partitions: Iterable[EventTypePartition], revision: int, now: float) -> list[SessionAction]:
-        """Partitions were handed over, or no session waited for them any more. `revision` is that of the assignment
+        """Partitions were handed over, or no session waited for them any longer. `revision` is that of the assignment
         since then."""
         self._revision = max(self._revision, revision)
         for partition in partitions:
@@ -449,7 +449,7 @@ class SubscriptionSession:
         return actions
 
     def _release_now(self, end: SessionEnd) -> list[SessionAction]:
-        """End without a wait for commits, as a session does whose time to commit is over: so events at which a client
+        """End without a wait for commits, as a session does whose time to commit has ended: so events at which a client
         fails again and again are counted, however it goes away."""
         self._enter_state_after(SessionFact.LEFT, end)
         return []

@@ -10,7 +10,7 @@ from nakadi.common.states import Transitions
 class SessionState(Enum):
     STREAMING = "streaming"
     CLOSING = "closing"
-    """Nothing is sent any more, and what was sent may still be committed."""
+    """The session sends nothing more, and the client may still commit the events that it received."""
     ENDED = "ended"
     """The client had the chance to commit, or did not want it: what it left uncommitted has failed."""
     CUT_OFF = "cut_off"

@@ -253,7 +253,7 @@ class SubscriptionStreams:
                 await asyncio.shield(leaving)
 
     def close(self) -> None:
-        """To be called when no stream is open any more."""
+        """Called when no stream is open any longer."""
         self._feeds.close()
         self._monitor.close()
         self._opening.shutdown(wait=False, cancel_futures=True)
