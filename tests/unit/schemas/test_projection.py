@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -112,3 +113,25 @@ def test_both_ways_lead_to_the_same_text(value, paths):
     text = json.dumps(value).encode()
     projection = Projection(paths)
     assert projection.cut(text) == projection.cut_slowly(text)
+
+
+def test_paths_make_no_more_types_than_they_have_objects(monkeypatch):
+    """Types are made on the event loop, so a deep path makes one for each of its objects, and not one for each pair of
+    them. (D11)"""
+    made = []
+    make = msgspec.defstruct
+    monkeypatch.setattr(msgspec, "defstruct", lambda *rest, **named: made.append(rest) or make(*rest, **named))
+    deep = tuple(f"m{number}" for number in range(64))
+    Projection([deep])
+    assert len(made) == 64
+
+
+def test_very_many_objects_need_no_types(monkeypatch):
+    """As many paths of as many steps as a subscription may declare begin a stream without a pause. (D11)"""
+    made = []
+    make = msgspec.defstruct
+    monkeypatch.setattr(msgspec, "defstruct", lambda *rest, **named: made.append(rest) or make(*rest, **named))
+    steps = [f"m{number}" for number in range(63)]
+    projection = Projection([(f"{number}", *steps) for number in range(200)])
+    assert not made
+    assert json.loads(projection.cut(b'{"7":{"m0":{"m1":1,"x":2}},"x":3}')) == {"7": {"m0": {"m1": None}}}

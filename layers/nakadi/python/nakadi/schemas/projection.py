@@ -7,7 +7,7 @@ nor a list, the result has null, since that value is not read.
 There are two ways to the same result. msgspec decodes most events into a type with nothing but the wanted members,
 and passes over the rest without making values of it. An event that does not fit the type, such as one with a number in
 the place of an object, is taken apart object by object, which takes four times as long: too long for streams of old
-events.
+events. So is every event of a projection with very many objects, whose type would take too long to make.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from msgspec import UNSET, Raw, UnsetType
 
 from nakadi.schemas.read_paths import ReadPath
 
+MAX_OBJECTS_IN_TYPE = 200
+"""Each of them takes a twentieth of a millisecond, in which the streams of the process wait."""
+
 _NULL = Raw(b"null")
 
 _split_list = msgspec.json.Decoder(list[Raw]).decode
@@ -31,11 +34,8 @@ class Projection:
     """Keeps the members at these paths, each with all that is in it. Of members with the same name, the last counts."""
 
     def __init__(self, paths: Iterable[ReadPath]) -> None:
-        rests: dict[str, list[ReadPath]] = {}
-        for name, *rest in paths:
-            rests.setdefault(name, []).append(tuple(rest))
-        self._members = {name: None if () in rest else Projection(rest) for name, rest in rests.items()}
-        self._decode = self._make_decoder()
+        self._kept = _KeptObject(paths)
+        self._decode = self._kept.make_decoder()
 
     def cut(self, event: bytes | memoryview) -> bytes:
         """The text of an event with nothing but what is read. What is no JSON, or nested too deep, becomes null."""
@@ -51,42 +51,57 @@ class Projection:
     def cut_slowly(self, event: bytes | memoryview) -> bytes:
         """The same for every event, also for one that does not fit the type."""
         try:
-            return _encode(self._cut(Raw(bytes(event).strip())))
+            return _encode(self._kept.cut(Raw(bytes(event).strip())))
         except (msgspec.DecodeError, RecursionError):
             return b"null"
 
-    def _make_decoder(self) -> Callable[[bytes | memoryview], Any] | None:
+
+class _KeptObject:
+    """What is kept of an object, and of the objects in it."""
+
+    __slots__ = ("members", "objects")
+
+    def __init__(self, paths: Iterable[ReadPath]) -> None:
+        rests: dict[str, list[ReadPath]] = {}
+        for name, *rest in paths:
+            rests.setdefault(name, []).append(tuple(rest))
+        self.members = {name: None if () in rest else _KeptObject(rest) for name, rest in rests.items()}
+        self.objects: int = 1 + sum(each.objects for each in self.members.values() if each is not None)
+
+    def make_decoder(self) -> Callable[[bytes | memoryview], Any] | None:
+        if self.objects > MAX_OBJECTS_IN_TYPE:
+            return None
         try:
-            return msgspec.json.Decoder(self._make_type()).decode
+            return msgspec.json.Decoder(self.make_type()).decode
         except ValueError:
             # A Struct has no members whose names are written with escapes.
             return None
 
-    def _make_type(self) -> Any:
+    def make_type(self) -> Any:
         """The type of an object with these members. Raises `ValueError` if there can be none."""
-        keys = {f"member_{number}": name for number, name in enumerate(self._members)}
-        fields = [(key, _type_of_member(self._members[name]), UNSET) for key, name in keys.items()]
+        keys = {f"member_{number}": name for number, name in enumerate(self.members)}
+        fields = [(key, _type_of_member(self.members[name]), UNSET) for key, name in keys.items()]
         return msgspec.defstruct("Members", fields, rename=keys, gc=False)
 
-    def _cut(self, value: Raw) -> Any:
+    def cut(self, value: Raw) -> Any:
         match bytes(memoryview(value)[:1]):
             case b"{":
                 found = _split_object(value)
                 return {
-                    name: found[name] if inner is None else inner._cut(found[name])  # noqa: SLF001  # of this class
-                    for name, inner in self._members.items()
+                    name: found[name] if inner is None else inner.cut(found[name])
+                    for name, inner in self.members.items()
                     if name in found
                 }
             case b"[":
-                return [self._cut(each) for each in _split_list(value)]
+                return [self.cut(each) for each in _split_list(value)]
             case _:
                 # Only what is JSON counts as something else.
                 msgspec.json.decode(value)
                 return _NULL
 
 
-def _type_of_member(inner: Projection | None) -> Any:
+def _type_of_member(inner: _KeptObject | None) -> Any:
     if inner is None:
         return Raw | UnsetType
-    members = inner._make_type()  # noqa: SLF001  # of the class above
+    members = inner.make_type()
     return members | list[members | None] | UnsetType | None  # type: ignore[valid-type]  # it is made here
