@@ -99,7 +99,7 @@ def _following(folder: Path, rounds: float) -> Iterator[None]:
 
 
 def _read(table: Path, sent: Sequence[float], seconds: float) -> dict[str, float]:
-    """Look at the table until the time is over, and return percentiles of what was seen."""
+    """Look at the table until the time ends, and return percentiles of the latencies."""
     latencies: list[float] = []
     following, commits, first, ends = 0, 0, 0, time.monotonic() + PATIENCE
     while time.monotonic() < ends:

@@ -111,7 +111,7 @@ def chosen_connection(context: str | None = None) -> Connection:
 
 
 def chosen_format(default: Format) -> Format:
-    """Return how the result is to be printed."""
+    """Return the format in which to print the result."""
     return _meta(OUTPUT) or default
 
 

@@ -31,7 +31,7 @@ _MOST_SUBSCRIPTIONS = 200
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     state: State

@@ -356,7 +356,10 @@ class ConsumerCore:
         self._look_for_lost(session, now)
 
     def handle_closed_stream(self, now: float, error: NakadiError | None = None) -> None:
-        """The stream ended, or its connection broke. What was not handed out comes again with the next one."""
+        """The stream ended, or its connection broke.
+
+        Events that were not handed out come again with the next stream.
+        """
         session, self._current = self._current, None
         if session is None:
             return

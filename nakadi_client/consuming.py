@@ -76,7 +76,7 @@ class Requests(msgspec.Struct, frozen=True):
 
     @property
     def silence(self) -> float:
-        """Seconds without a line after which a connection is taken for dead."""
+        """Seconds without a line after which a connection counts as dead."""
         return self.options.batch_flush_timeout + _SECONDS_OF_SILENCE
 
 

@@ -194,7 +194,7 @@ class ProducerCore:
         return Batch(tuple(chosen))
 
     def settle(self, batch: Batch, answer: Answer | NoAnswer, now: float) -> list[Delivery]:
-        """Act on what came of a batch, and return the events whose outcome is known now."""
+        """Process the outcome of a batch, and return the events whose outcome is now known."""
         self._requests -= 1
         for key in {each.key for each in batch.deliveries}:
             self._held.pop(key, None)

@@ -1,4 +1,4 @@
-"""What becomes of rows after the broker's answer to their batch. Nothing here does input or output."""
+"""Decides what happens to rows after the broker's answer to their batch, without input or output."""
 
 from __future__ import annotations
 

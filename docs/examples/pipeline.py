@@ -1,6 +1,6 @@
 """An app of its own with a broker in it, and a pipeline that deploys it from GitHub.
 
-Everything of the broker's comes out of its wheel: `pip install 'nakadi-serverless[cdk]'`.
+All parts of the broker come from its wheel: `pip install 'nakadi-serverless[cdk]'`.
 """
 
 import aws_cdk as cdk

@@ -23,7 +23,7 @@ BEFORE, AFTER = timedelta(days=1), timedelta(days=3650)
 
 
 def tls(now: datetime | None = None) -> ssl.SSLContext:
-    """A server-side TLS context. Its key is new, and never in a file system."""
+    """A server-side TLS context with a new key, which is never in a file system."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     with os.fdopen(os.memfd_create("certificate"), "wb") as memory:

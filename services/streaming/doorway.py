@@ -1,4 +1,4 @@
-"""What stands between the server and the application here: the gateway's path prefix, and metrics for CloudWatch."""
+"""The layer between the server and the application on AWS: the gateway's path prefix, and metrics for CloudWatch."""
 
 from __future__ import annotations
 

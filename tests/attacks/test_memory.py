@@ -60,7 +60,7 @@ def quiet(broker):
 
 
 def test_millions_of_tiny_events_are_refused(broker, quiet):
-    """Twenty-two million empty events in 65 KB are 413, and take little more than they have unpacked."""
+    """Twenty-two million empty events in 65 KB get 413, and take little more memory than their unpacked size."""
     status, answer = publish_compressed(broker, an_event_type(broker, "tiny"), b"[" + b"{}," * 21_999_999 + b"{}]")
 
     assert (status, json.loads(answer)["detail"]) == (413, "The batch has more than 10000 events")

@@ -40,7 +40,7 @@ def data(tmp_path_factory):
 
 
 def run_example(block, data):
-    """What an example prints, with the data of this test."""
+    """The output of an example, with the data of this test."""
     text = BLOCKS[block].replace("data/tables", str(data / "tables"))
     shown = StringIO()
     with redirect_stdout(shown):

@@ -194,6 +194,6 @@ def test_cloud_events_delete_nothing(api):
 
 
 def test_a_keep_alive_is_an_empty_batch(api, event_type):
-    """A line that says that the stream is there. (E23)"""
+    """The line shows that the stream is alive. (E23)"""
     path = f"/event-types/{event_type}/events?batch_flush_timeout=1&stream_timeout=1&stream_keep_alive_limit=1"
     assert api.get(path, headers=BEGIN | {"accept": BATCH}).content == b"[]\n"

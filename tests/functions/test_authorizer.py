@@ -58,7 +58,7 @@ def test_a_bad_token_is_a_401(ask, issuer, claims):
 
 @pytest.mark.parametrize("token", ["", "nonsense", "a.b.c", "x" * 20_000])
 def test_nonsense_is_a_401(ask, token):
-    """What is no token at all is refused like a bad one. (R43)"""
+    """A text that is not a token is refused like a bad token. (R43)"""
     with pytest.raises(Exception, match=r"^Unauthorized$"):
         ask(token)
 

@@ -68,7 +68,7 @@ def test_reports_how_late_the_indexer_is(functions, environment, capsys):
 
 @pytest.mark.parametrize("status", [200, 503])
 def test_asks_what_its_rule_names_and_does_nothing_else(functions, capsys, status):
-    """The rule that keeps the link to the streams awake invokes it with an address; any answer will do."""
+    """The rule that keeps the link to the streams active invokes the function with an address; any answer will do."""
     asked = []
 
     class Answering(BaseHTTPRequestHandler):
@@ -101,7 +101,7 @@ def test_does_not_tell_what_it_could_not_measure(functions, environment, capsys)
 
 
 def test_reports_what_stalls_and_what_failed(functions, capsys, monkeypatch):
-    """What the alarms look at is reported when there is some of it."""
+    """The function reports each figure that an alarm watches, unless it is zero."""
 
     def run(_: Housekeeping):
         failing()

@@ -249,7 +249,7 @@ def test_a_batch_that_cannot_be_indexed_comes_again_from_where_it_ended(function
 
 
 def test_a_shard_that_fails_does_not_keep_the_others(caplog):
-    """Whatever goes wrong with one shard of a batch is logged; it comes again, and the others are indexed."""
+    """A failure in one shard of a batch is logged; its records come again, and those of other shards are indexed."""
 
     class Fails:
         def __init__(self):

@@ -186,7 +186,7 @@ def test_of_two_runs_at_once_one_begins_again(jobs, tables):
 @pytest.mark.long
 @pytest.mark.usefixtures("orders")
 def test_measurements_are_read_alike(jobs, tables):
-    """Spark, DuckDB and pyiceberg see the same measurements, of several days, and of windows of several lengths."""
+    """Spark, DuckDB and pyiceberg read the same measurements, of several days, and of windows of several lengths."""
     jobs.measured("--until", (STORED_AT + timedelta(days=1)).isoformat(), "--hours", "36")
     jobs.measured("--until", (STORED_AT + timedelta(days=1)).isoformat(), "--window-minutes", "120")
     folder = tables / jobs.database / TABLE_NAME

@@ -46,7 +46,7 @@ ZONES = {
 @pytest.mark.long
 @pytest.mark.parametrize("stack", ["data", "serving"])
 def test_its_templates_are_sound(msk, stack):
-    """cfn-lint has nothing to say, and the reviewers had nothing either, or else there would be no template."""
+    """cfn-lint finds no fault, and neither do the reviewers: otherwise there would be no template."""
     from cfnlint.api import ManualArgs, lint_file  # noqa: PLC0415  # it takes a second: for what it is needed only
 
     found = lint_file(getattr(msk, stack).path, config=ManualArgs(regions=[REGION], ignore_checks=NOT_LOOKED_AT))

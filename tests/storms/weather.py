@@ -46,7 +46,7 @@ DYNAMODB = {
 
 
 class Time:
-    """Stands for all clocks of this thread. What others have begun in this process goes by its own."""
+    """Replaces all clocks of this thread. Other threads of this process keep their own clocks."""
 
     def __init__(self) -> None:
         self._began = time.time()

@@ -10,7 +10,7 @@ STORED_AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
 class Rules:
-    """What holds for everything that is read, as sessions ask for it."""
+    """The rules for reading that sessions ask for."""
 
     skips_misplaced_events = False
 

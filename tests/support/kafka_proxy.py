@@ -44,7 +44,7 @@ class Fault:
 
 
 class Proxy:
-    """It listens from the beginning; the server may come later."""
+    """A proxy before a Kafka server. It listens at once; the server may start later."""
 
     def __init__(self) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0))

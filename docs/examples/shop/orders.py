@@ -1,7 +1,7 @@
 """A shop that places orders: python orders.py DSN COUNT
 
 Each order and its event are written in one transaction, so there is either both or neither. The program may be killed
-at any moment; when it starts again, it goes on after the last order that it committed.
+at any moment; when it starts again, it continues after the last order that it committed.
 """
 
 import json

@@ -175,7 +175,7 @@ def test_a_cursor_beyond_the_end(api, consumer):
 
 
 def test_a_head_request_takes_no_slot(api, consumer):
-    """Asking for the head of a stream begins none. (S166)"""
+    """A HEAD request for a stream begins no stream. (S166)"""
     subscription = subscribe_from_beginning(api)
     assert api.head(events_url(subscription)).status_code == 200
     assert consumer(subscription).status == 200

@@ -130,7 +130,7 @@ def test_a_compacted_event_type_can_adopt(broker):
     ],
 )
 def test_what_cannot_be_adopted_is_refused(broker, name, drafts, message):
-    """The event type stays as it was, and can be published to. (R281)"""
+    """The event type stays as it was, and clients can publish to it. (R281)"""
     with pytest.raises(Invalid, match=message):
         adopt(broker, name, *drafts)
 

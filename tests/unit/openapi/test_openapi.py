@@ -121,7 +121,7 @@ def test_reading_waits_until_someone_asks() -> None:
 
 
 def test_files_may_not_contradict_each_other() -> None:
-    """Two files that describe one thing differently are found out, and the thing is named."""
+    """Two files that describe one name differently are reported with that name."""
     whole = {"paths": {"/a": {"get": {"summary": "one"}}}}
     openapi._merge_into(whole, {"paths": {"/a": {"put": {}, "get": {"summary": "one"}}}})
     assert whole == {"paths": {"/a": {"get": {"summary": "one"}, "put": {}}}}
@@ -139,7 +139,7 @@ def test_example_is_true(schema: Mapping[str, Any], value: Any) -> None:
 
 
 def test_numbers_tell_how_many_bits_they_have() -> None:
-    """Generated clients have types of so many bits, and need to know."""
+    """Generated clients have integer types of 32 or 64 bits, and need to know which."""
     numbers = {place: node for place, node in nodes(openapi.document()) if node.get("type") == "integer"}
     assert numbers
     assert {place for place, node in numbers.items() if node.get("format") not in ("int32", "int64")} == set()

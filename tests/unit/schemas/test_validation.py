@@ -64,7 +64,7 @@ def test_undefined_events():
 
 
 def test_strict_events():
-    """In mode compatible nothing may be sent that the schema does not name, apart from metadata. (P60, P61)"""
+    """In mode compatible, an event may have only members that the schema names, apart from metadata. (P60, P61)"""
     order = validator({"properties": {"lines": {"items": [{}]}}}, mode=CompatibilityMode.COMPATIBLE)
 
     assert order.accepts({"metadata": METADATA, "lines": [{}]})

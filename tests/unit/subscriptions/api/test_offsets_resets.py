@@ -221,7 +221,7 @@ class TestMarkers:
     MINE = Reset("mine", A_MOMENT + timedelta(seconds=5), task=Redrive())
 
     def test_stand_alone(self):
-        """A marker goes up where none stands, or one whose time has passed. (S140, S144)"""
+        """A reset sets its marker if there is none, or only one whose time has passed. (S140, S144)"""
         assert with_requested_reset(an_assignment(""), self.MINE, self.NOW).reset == self.MINE
         abandoned = an_assignment("", reset=Reset("other", self.NOW))
         assert with_requested_reset(abandoned, self.MINE, self.NOW).reset == self.MINE

@@ -313,7 +313,7 @@ def test_the_committed_count_has_what_was_passed_over():
 
 
 def test_keep_alives_are_limited():
-    """The stream closes without a word when every partition was silent so often in a row. (S196, S217)"""
+    """The stream closes without a message when every partition was silent this often in a row. (S196, S217)"""
     table = SessionHarness(0, 1, keep_alive_limit=2, flush_seconds=10, commit_seconds=60)
     table.wait(10)
     table.arrive(1)

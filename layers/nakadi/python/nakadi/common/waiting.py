@@ -147,7 +147,7 @@ def run_blocking(task: Task[T]) -> T:
 
 
 def begin_task(task: Task[T], done: Done[T], outcome: Any = None) -> None:
-    """Run a task up to where it waits, and return. It goes on in the threads that have what it waits for."""
+    """Run a task until it waits, and return. It continues in the threads that bring the awaited results."""
     try:
         wait = resume(task, outcome)
     except StopIteration as end:

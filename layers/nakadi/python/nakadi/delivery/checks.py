@@ -77,7 +77,9 @@ def _rule_violations(
 
 
 def unsigned_violations(draft: SinkDraft) -> Iterator[Violation]:
-    """Only HTTP has headers and needs a signature, and events that are published again are as they were."""
+    """The violations of a sink of a type other than HTTP: only HTTP has headers and signatures, and republished events
+    stay as they were.
+    """
     if draft.headers:
         yield Violation("headers", "must not be there: only sinks of the type http have headers")
     if draft.secret:

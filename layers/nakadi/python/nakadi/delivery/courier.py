@@ -168,7 +168,7 @@ class Courier:
             self._delivery.stop()
 
     def look(self) -> None:
-        """To be called about once a second: see whether the stream still goes on, and measure the rate."""
+        """Called about once a second: check whether the stream still runs, and measure the rate."""
         self._tally.measure_rate(self._parts.clock.monotonic())
         if self._delivery is not None:
             self._delivery.stop_if_stream_closes()

@@ -97,7 +97,7 @@ class Dispatcher:
         return len(self._couriers)
 
     def try_sink(self, sink: Sink) -> Answer:
-        """Send a delivery without events, and wait for its answer. To be called in a thread."""
+        """Send a delivery without events, and wait for its answer. Blocks, so call it in a thread."""
         loop = self._loop
         if loop is None:
             raise TryLater(NOT_DELIVERING_MESSAGE)

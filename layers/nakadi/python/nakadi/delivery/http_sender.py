@@ -97,7 +97,7 @@ class HttpSender:
         )
 
     async def _read_answer(self, response: aiohttp.ClientResponse) -> Answer:
-        """The status counts, also if the rest of the answer is broken, or does not come."""
+        """Read an answer. Its status counts even if the rest is broken or does not arrive."""
         retry_after = parse_retry_after(response.headers.get("retry-after"), self._now())
         if response.content.at_eof():
             # As most answers are, without anything behind the head.

@@ -109,7 +109,7 @@ class InOrderQueue:
 
 
 class KeyedQueue:
-    """Each event is a run by itself here: it has a key of its own, and its own place among those of its key."""
+    """A queue in which each event is its own run, with a key and a place among the events of that key."""
 
     def __init__(self) -> None:
         # What waits, by its key.

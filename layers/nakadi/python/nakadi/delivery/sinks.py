@@ -197,7 +197,7 @@ class Sinks(Struct, frozen=True, kw_only=True):
         self._require_no_circle(draft, names)
 
     def put_if_missing(self, subscription_id: str, draft: SinkDraft, subject: Subject) -> StoredSink:
-        """The sink that is there; without one, register this."""
+        """Return the existing sink; if there is none, register this one."""
         found = self.repository.find(subscription_id)
         return self.put(subscription_id, draft, subject) if found is None else StoredSink(found, is_new=False)
 

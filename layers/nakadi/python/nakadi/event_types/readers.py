@@ -155,7 +155,7 @@ class _Review(Struct, frozen=True, dict=True):
 
     @cached_property
     def _schemas(self) -> tuple[Any, Any]:
-        """As they were submitted, before and after the change."""
+        """The schemas as they were submitted, before and after the change."""
         assert self.old is not None
         assert self.new is not None
         return parse_strict(self.old.schema.text), parse_strict(self.new.schema.text)

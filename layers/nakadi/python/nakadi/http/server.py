@@ -70,7 +70,7 @@ class ConnectionSource(Protocol):
         """Serve every connection that is handed over with a protocol of its own."""
 
     def report_connection_end(self) -> None:
-        """To be called when one of them has ended."""
+        """Called when one of these connections has ended."""
 
     def note_many_bytes(self, connection: Connection) -> None:
         """To be called when one of them has carried a long request, which is answered: another process may go on."""

@@ -51,7 +51,7 @@ class DistributionSnapshot(Struct, frozen=True, array_like=True):
 
 
 class MetricsSnapshot(Struct, frozen=True, array_like=True):
-    """What a process has counted, by the names of metrics. `process` is its number, or None if it has ended."""
+    """The counts of a process, by the names of metrics. `process` is its number, or None if it has ended."""
 
     process: int | None
     started: float
@@ -282,7 +282,7 @@ class SupervisorMetricsLinks:
         return worker.leases
 
     async def snapshots_of_processes(self) -> Sequence[MetricsSnapshot]:
-        """What each process has counted. At most one second passes, whatever workers do."""
+        """The counts of each process. Takes at most one second, whatever workers do."""
         asked = [asyncio.ensure_future(each.request_snapshot()) for each in self._workers]
         if asked:
             _, late = await asyncio.wait(asked, timeout=WORKER_SNAPSHOT_TIMEOUT_SECONDS)

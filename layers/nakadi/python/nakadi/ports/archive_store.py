@@ -25,7 +25,7 @@ class ArchiveStore(Protocol):
         """A range of an object. Raises `ArchiveObjectGone` when there is no such object."""
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Let objects go, also those that are not there."""
+        """Remove objects. Missing ones are no error."""
 
     def list_objects(self, prefix: str) -> Iterator[StoredObject]:
         """The objects whose keys begin so, in no order, also what is left of one that was never finished.

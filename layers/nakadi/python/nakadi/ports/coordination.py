@@ -47,7 +47,8 @@ class AssignmentChanged(Exception):
 
 
 class Coordination(Protocol):
-    """What the streams of a subscription share, wherever they are served: an assignment, offsets, and leases.
+    """The state that the streams of a subscription share, whichever process serves them: an assignment, offsets, and
+    leases.
 
     The *assignment* says which sessions there are and which partition belongs to which. It is read, decided upon, and
     replaced if no other process replaced it; every rule is a pure function from one assignment to the next.
@@ -153,7 +154,7 @@ class Coordination(Protocol):
         """End a process's lease. Doing it again changes nothing."""
 
     def lease_expiries(self) -> Mapping[str, datetime]:
-        """Process -> until when its lease goes. Those that ran out long ago may be missing."""
+        """The expiry time of each process's lease. Leases that expired long ago may be missing."""
 
     def add_change_listener(
         self, subscription: str, on_change: Callable[[SubscriptionChangeNotice], None]
@@ -165,4 +166,4 @@ class Coordination(Protocol):
         """
 
     def close(self) -> None:
-        """Give everything back. Further calls raise `Unavailable`."""
+        """Release all resources. Further calls raise `Unavailable`."""

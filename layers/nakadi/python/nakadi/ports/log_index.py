@@ -40,7 +40,7 @@ class LogIndex(Protocol):
         """See to it that it has this many partitions. Raises `UnknownTopic`."""
 
     def seal_topic(self, topic: str) -> None:
-        """Note that it takes no more events. Raises `UnknownTopic`."""
+        """Note that the topic accepts no more events. Raises `UnknownTopic`."""
 
     def create_next_topic(self, topic: str, next_topic: str, begun_after_gaps: Sequence[str]) -> None:
         """Have `next_topic` continue the topic: as many partitions, and sealed if that is. Doing it again changes

@@ -198,7 +198,7 @@ MetadataStamp = dict[str, str | Mapping[str, str]]
 
 
 def metadata_stamp(event_type: EventType, origin: BatchOrigin) -> MetadataStamp:
-    """What is added to the metadata of all events alike."""
+    """The metadata that all events of a batch get alike."""
     stamp: MetadataStamp = {
         "published_by": origin.published_by,
         "received_at": timestamp_text(origin.received_at),

@@ -151,7 +151,7 @@ class Stamps:
         return b"\n".join([self._put_into_lines(event, 1, partition, said[index]) for event, index in each])
 
     def _parse_own_metadata(self, piece: BatchPiece) -> Sequence[_Said]:
-        """What each event says; once, if all of them say the same."""
+        """The metadata that each event has of its own; only one entry if all are the same."""
         rows = list(piece.rows_at(_SAID_PATHS))
         if TRACE_MEMBER in self._stamp:
             have_trace = [value is not UNSET for (value,) in piece.rows_at((_TRACE_PATH,))]

@@ -48,7 +48,7 @@ _KEYWORDS_BESIDE_IF = frozenset({"then", "else"})
 
 
 class _NoMsgspecType(Exception):
-    """Raised for a schema that says what a type cannot say."""
+    """Raised for a schema that no type can express."""
 
 
 class _MsgspecType(Struct, frozen=True):

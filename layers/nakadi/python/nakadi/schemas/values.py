@@ -42,7 +42,7 @@ def has_java_type_name(value: Any, name: str) -> bool:
 
 
 def canonical_text(value: Any) -> str:
-    """Equal for values that are the same JSON; 1, 1.0 and true are three values, the order of members is none."""
+    """A text that is equal for equal JSON values: 1, 1.0 and true differ, and the order of members does not count."""
     return json.dumps(value, sort_keys=True)
 
 

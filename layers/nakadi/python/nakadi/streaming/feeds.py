@@ -382,7 +382,7 @@ class _WatchedLog:
 
 
 class PartitionReader:
-    """A stream's place in one partition. It is moved once before anything is taken, and left in the end."""
+    """A stream's place in one partition. Its owner moves it once before taking events, and leaves it in the end."""
 
     __slots__ = (
         "_cursor_resolver",

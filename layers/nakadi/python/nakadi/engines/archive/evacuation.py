@@ -70,7 +70,7 @@ class Evacuation(Struct, frozen=True):
 
     @contextmanager
     def claimed(self) -> Iterator[Callable[[], None]]:
-        """Be the only process that moves members. What is yielded makes sure, for some more time, that it still is.
+        """Be the only process that moves members. The yielded function renews this claim.
 
         Raises `EvacuationBusy`, then or later.
         """

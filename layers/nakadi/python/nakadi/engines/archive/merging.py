@@ -120,7 +120,10 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
         return sorted(set(pieces))
 
     def merge_group(self, group: SegmentGroup) -> int:
-        """Have one segment where these were; how many were replaced. Raises `PartitionBusy`, and `Unreadable`."""
+        """Replace these segments by one, and return how many were replaced.
+
+        Raises `PartitionBusy`, and `Unreadable`.
+        """
         _, topic, partition, first, end = group
         with claim_partition(self.index, topic, partition) as renew_claim:
             segments = list(self._list_segments(topic, partition, first, end))

@@ -56,7 +56,7 @@ def document_after_change(change: DocumentChange, revision: int) -> Document | N
 
 
 def changed_buckets(changes: Sequence[DocumentChange]) -> Collection[int]:
-    """Where changes are counted of what processes remember; in order, so that writers meet in one order."""
+    """The buckets that count changes of cached documents; sorted, so that all writers use the same order."""
     return sorted({change_bucket(change.kind, change.key) for change in changes if _is_counted(change)})
 
 

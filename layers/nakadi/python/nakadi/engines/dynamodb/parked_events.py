@@ -112,7 +112,7 @@ class ParkedEventItems:
         return zlib.decompress(b"".join(pieces)) if len(pieces) == found.pieces else None
 
     def remove_events(self, subscription: str, partition: EventTypePartition, positions: Collection[Position]) -> None:
-        """Remove descriptions first: a piece alone is nothing."""
+        """Remove descriptions first: without its description, a piece is not an event."""
         if not positions:
             return
         keys = {_event_sort_key(partition, each) for each in positions}

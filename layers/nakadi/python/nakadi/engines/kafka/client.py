@@ -184,7 +184,7 @@ def look_up_topic(client: Consumer | Producer, name: str) -> bool:
 
 
 def discard_client(client: object) -> None:
-    """Release a client that may have lost the cluster for good. The library may never come to an end of it, so
+    """Release a client that may have lost the cluster for good. The library may never finish, so
     nothing waits for that.
     """
     threading.Thread(target=_destroy_after_delay, args=([client],), name="kafka-discard", daemon=True).start()

@@ -321,7 +321,7 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
 
 
 def _hash_key_filter_of_shard(shard_tree: ShardTree, shard: str) -> Callable[[int], bool]:
-    """Whether a hash key was in a shard. If the shard is no longer listed, its children tell."""
+    """A filter of the hash keys that a shard covered, derived from its children if the shard is no longer listed."""
     if shard in shard_tree:
         return lambda key: shard in shard_tree.shards_covering(key)
     children = set(shard_tree.children(shard))

@@ -74,7 +74,7 @@ class RecordPage(NamedTuple):
 
 
 class RecordFailure(Struct, frozen=True):
-    """Why one record of a call was not taken."""
+    """The reason why Kinesis refused one record of a call."""
 
     reason: str
     had_no_effect: bool

@@ -94,7 +94,7 @@ class StreamWriter:
         return {number: queue.outcome for number, queue in queues.items() if queue.outcome is not None}
 
     def _send_next_record_of_each(self, queues: Sequence[_SendQueue]) -> bool:
-        """Send the next record of each. Whether any has to wait."""
+        """Send the next record of each, and return whether any has to wait."""
         try:
             fates = self._stream.put_records([queue.next_record for queue in queues])
         except StreamCallFailed as trouble:

@@ -105,7 +105,7 @@ class EidMemory:
         self._eids_in_open_run = 0
 
     def load_some(self, connection: sqlite3.Connection) -> bool:
-        """Read some of what there is, and say whether that was the last of it."""
+        """Read some of the stored ids, and return whether these were the last."""
         connection.executescript(_CREATE_VIEW)
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         if self._read_rows(connection, ROWS_LOADED_AT_ONCE) == ROWS_LOADED_AT_ONCE:

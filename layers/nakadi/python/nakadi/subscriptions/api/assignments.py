@@ -197,7 +197,7 @@ def is_being_reset(assignment: Assignment, now: datetime) -> bool:
 
 
 def with_reset_ended(assignment: Assignment, reset_id: str, now: datetime, failure: str = "") -> Assignment:
-    """With this reset at its end, if it still stands."""
+    """End this reset in the assignment, if it is still pending."""
     reset = assignment.reset
     if reset is None or reset.id != reset_id:
         return assignment

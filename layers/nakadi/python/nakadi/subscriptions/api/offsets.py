@@ -113,8 +113,9 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
     def _positions_from_initial_cursors(
         self, subscription: Subscription, event_type: EventType
     ) -> Mapping[str, Position]:
-        """What the cursors mean. One whose timeline is gone means the oldest event, as one whose events are gone does;
-        partitions that were added since then are read from their beginning."""
+        """The positions that the cursors stand for. If a cursor's timeline or events are gone, it stands for the oldest
+        event; partitions that were added since then are read from their beginning.
+        """
         view = self.cursor_resolver.take_snapshot(event_type)
         beginning = view.positions_before_oldest()
         positions = dict.fromkeys(event_type.partitions, Position(event_type.timeline.order, -1))

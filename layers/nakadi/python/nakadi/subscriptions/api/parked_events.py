@@ -317,5 +317,5 @@ def parking_key(key: str | None, position: Position) -> str:
 
 
 def event_key(parked: ParkedEventInfo) -> str | None:
-    """The other way round."""
+    """The key of a parked event: the inverse of `parking_key`."""
     return None if parked.key == f"@{parked.position}" else parked.key

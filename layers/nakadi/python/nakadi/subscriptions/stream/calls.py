@@ -146,7 +146,7 @@ class SessionCallExecutor:
         self._members.commit(self._session.id, {call.partition: call.event.end})
 
     def _park_events(self, call: ParkEvents) -> bool:
-        """Park events; whether the partition was still the session's."""
+        """Park events, and return whether the partition was still the session's."""
         assert self._parking is not None, "only a session with parking parks events"
         parked = self._parking.park_events(self._session.id, call) is not CommitResult.NOT_OWNED
         if parked:

@@ -135,7 +135,7 @@ class PartitionProgress:
 
     @property
     def is_drained(self) -> bool:
-        """Whether another session waits for it, and can have it: nothing is uncommitted, or being parked or dropped."""
+        """Whether a waiting session can have the partition: no event is uncommitted, or being parked or dropped."""
         if self.state is not PartitionState.DRAINING:
             return False
         return not self.uncommitted and not self._parking and self.dropping is None
@@ -281,7 +281,7 @@ class PartitionProgress:
         self._enter_state_after(PartitionFact.PARKED)
 
     def set_parked_keys(self, keys: frozenset[str]) -> None:
-        """These keys were parked before what is being parked now."""
+        """Set the keys that were parked before the events that are being parked now."""
         self.parked_keys = (
             keys.union(*(being_parked for _, being_parked in self._parking)) if self._parking else keys or _NO_KEYS
         )
