@@ -1,31 +1,72 @@
-"""A new engine is an entry in two tables, as docs/architecture.md says; then the contract suite judges it."""
+"""A new engine is a folder and a line in two tables: docs/architecture.md. Then the contract suite judges it."""
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-SUITE = "tests/contracts/test_registry.py"
+from tests.support.environment import plain_environment
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = Path("layers", "nakadi", "python", "nakadi")
+
+SUITES = [f"tests/contracts/test_{port}.py" for port in ("registry", "log_index", "coordination", "eid_claims")]
+TABLES = "tests/unit/app/test_engines.py"
+
+OPENER = """def _open_json_file_registry(url: str) -> Registry:
+    from nakadi.engines.json_file.registry import {name}
+
+    return {name}(Path(url.removeprefix("json-file://")))
 
 
-def run_suite_on_new_engine(name: str) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-m", "pytest", SUITE, "-k", "json-file", "-q", "-p", "tests.support.new_engine"]
-    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path), "NEW_ENGINE": name}
-    return subprocess.run(
-        [*program, "-p", "no:cacheprovider"], env=environment, capture_output=True, text=True, check=False
-    )
+"""
 
 
-def test_a_new_engine_that_keeps_the_promises_passes():
-    """A registry in a JSON file, of 60 lines, passes the contract suite."""
-    result = run_suite_on_new_engine("json-file")
+def follow_recipe(root: Path, name: str) -> None:
+    """Add an engine of this name to a copy of the package and its tests, which serves registries alone."""
+    unneeded = shutil.ignore_patterns("__pycache__")
+    for part in (PACKAGE, Path("tests")):
+        shutil.copytree(ROOT / part, root / part, ignore=unneeded)
+    shutil.copy(ROOT / "pyproject.toml", root)
+    engine = root / PACKAGE / "engines" / "json_file"
+    engine.mkdir()
+    (engine / "__init__.py").write_text('"""An engine in a JSON file."""\n')
+    shutil.copy(ROOT / "tests" / "support" / "new_engine.py", engine / "registry.py")
+    openers = root / PACKAGE / "app" / "engines.py"
+    insert(openers, before="REGISTRY_OPENERS: ", text=OPENER.format(name=name))
+    insert(openers, after="REGISTRY_OPENERS: ", text='    "json-file": _open_json_file_registry,\n')
+    tables = root / "tests" / "support" / "engines.py"
+    insert(tables, after="REGISTRIES: ", text='    "json-file": "json-file://{folder}/registry.json",\n')
+
+
+def insert(path: Path, *, text: str, before: str = "", after: str = "") -> None:
+    """Add a text to a file before, or after, its only line that begins like this."""
+    lines = path.read_text().splitlines(keepends=True)
+    [index] = [number for number, line in enumerate(lines) if line.startswith(before or after)]
+    lines.insert(index if before else index + 1, text)
+    path.write_text("".join(lines))
+
+
+def run_tests(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    environment = plain_environment(PYTHONPATH=f"{root / PACKAGE.parent}:{root}:{ROOT}")
+    return subprocess.run(program, env=environment, cwd=root, capture_output=True, text=True, check=False)
+
+
+def test_a_new_engine_that_keeps_the_promises_passes(tmp_path):
+    """A registry in a JSON file, of 60 lines, passes the contract suite, and no suite of another port runs on it."""
+    follow_recipe(tmp_path, "JsonFileRegistry")
+    result = run_tests(tmp_path, *SUITES, TABLES, "-k", "json-file or test_engines")
     assert result.returncode == 0, result.stdout
     assert " passed" in result.stdout
 
 
 @pytest.mark.long("tests/contracts/test_new_engine.py::test_a_new_engine_that_keeps_the_promises_passes")
-def test_the_suite_objects_to_an_engine_that_breaks_a_promise():
+def test_the_suite_objects_to_an_engine_that_breaks_a_promise(tmp_path):
     """A registry that keeps what it was told to remove fails, by the name of the promise."""
-    result = run_suite_on_new_engine("forgetful")
+    follow_recipe(tmp_path, "ForgetfulRegistry")
+    result = run_tests(tmp_path, SUITES[0], "-k", "json-file")
     assert result.returncode == 1
     assert "test_begin_anew_after_they_were_removed" in result.stdout

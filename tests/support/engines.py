@@ -41,7 +41,21 @@ DYNAMODB_LOCAL: Mapping[str, str] = {"dynamodb-local": "dynamodb:local"} if OTHE
 KINESALITE: Mapping[str, str] = {"kinesalite": "kinesis:kinesalite"} if OTHER_ENGINES_WANTED else {}
 KAFKA: Mapping[str, str] = {"kafka": "kafka:", **({"kafka-tiered": "tiered:kafka"} if kafka.ALL else {})}
 
-REGISTRIES: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE, "dynamodb": DYNAMODB, **DYNAMODB_LOCAL}
+STORES: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE, "dynamodb": DYNAMODB, **DYNAMODB_LOCAL}
+"""Engines that serve each of the next four ports. An engine that serves some of them has a line in their tables."""
+
+REGISTRIES: Mapping[str, str] = {
+    **STORES,
+}
+LOG_INDEXES: Mapping[str, str] = {
+    **STORES,
+}
+COORDINATIONS: Mapping[str, str] = {
+    **STORES,
+}
+EID_CLAIMS: Mapping[str, str] = {
+    **STORES,
+}
 EVENT_LOGS: Mapping[str, str] = {
     "memory": "memory:",
     "sqlite": SQLITE,
@@ -66,10 +80,6 @@ COMPACT_LATER = frozenset(KAFKA)
 """Event logs that are compacted by their store, at a time that the store chooses."""
 LONG = frozenset({"kinesis-local", "kinesis-pushed"})
 """Event logs that `make test` leaves out: an engine that has its tests on another emulation, or without fan-out."""
-# The same stores so far; an engine may serve one of the ports alone.
-LOG_INDEXES: Mapping[str, str] = {**REGISTRIES}
-COORDINATIONS: Mapping[str, str] = {**REGISTRIES}
-EID_CLAIMS: Mapping[str, str] = {**REGISTRIES}
 
 
 def event_log_params(*left_out: str) -> Sequence[object]:

@@ -1,22 +1,18 @@
-"""A pytest plugin that adds an engine as docs/architecture.md says: a registry that keeps all documents in a JSON file.
+"""An engine as docs/architecture.md says how to write one: a registry that keeps all documents in a JSON file.
 
-`NEW_ENGINE=forgetful` makes it one that breaks its promise, for a test that sees the contract suite object.
+`tests/contracts/test_new_engine.py` copies this module into a folder of the package's engines.
 """
 
 import json
-import os
 import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from nakadi.app import engines
 from nakadi.engines.common.documents import changed_buckets, check_changes_of_one_write, document_after_change
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.registry import ABSENT_REVISION, ChangeCounters, Document, DocumentChange, RemoveDocument
-from tests.support import engines as tested_engines
 
 
 class JsonFileRegistry:
@@ -77,14 +73,3 @@ class ForgetfulRegistry(JsonFileRegistry):
 
     def write(self, *changes: DocumentChange) -> None:
         super().write(*[each for each in changes if not isinstance(each, RemoveDocument)])
-
-
-def open_json_file_registry(url: str) -> JsonFileRegistry:
-    registry = ForgetfulRegistry if os.environ.get("NEW_ENGINE") == "forgetful" else JsonFileRegistry
-    return registry(Path(urlsplit(url).path))
-
-
-def pytest_configure() -> None:
-    engines.REGISTRY_OPENERS = {**engines.REGISTRY_OPENERS, "json-file": open_json_file_registry}
-    # In place: the contract suite's tables are imported by name.
-    tested_engines.REGISTRIES["json-file"] = "json-file:///{folder}/registry.json"  # type: ignore[index]

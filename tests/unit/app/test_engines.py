@@ -10,6 +10,7 @@ import pytest
 
 from nakadi.app import engines
 from nakadi.app.engines import LogDependencies, open_event_log
+from nakadi.app.settings import Settings
 from nakadi.engines.archive.stores import open_archive_if_set
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.engines.memory.log_index import MemoryLogIndex
@@ -51,6 +52,32 @@ def test_an_engine_that_serves_one_port_serves_no_other(open_store, monkeypatch)
     monkeypatch.setattr(engines, "REGISTRY_OPENERS", {**engines.REGISTRY_OPENERS, "new": MemoryRegistry})
     with pytest.raises(BadSetting, match="'new://here'; it begins with one of: memory, sqlite, dynamodb"):
         open_store("new://here")
+
+
+@pytest.mark.parametrize(
+    ("settings", "url"),
+    [
+        ({"event_log": "kinesis://events", "log_index": "dynamodb://named"}, "dynamodb://named"),
+        ({"event_log": "sqlite:///data/events.db"}, "sqlite:///data/events.db"),
+        ({"event_log": "memory:"}, "memory:"),
+        ({"event_log": "kafka://kafka-1:9092"}, "sqlite:///data/nakadi.db"),
+        ({"event_log": "kinesis://events"}, "memory:"),
+        ({"event_log": "new://here"}, "new://here"),
+    ],
+    ids=["named", "data file", "memory", "Kafka", "Kinesis", "new engine"],
+)
+def test_a_log_index_is_in_the_store_of_its_log_if_that_can_hold_one(settings, url, monkeypatch):
+    """The log index has its own setting; by default, it is where the events are, if their engine has a log index."""
+    monkeypatch.setattr(engines, "LOG_INDEX_OPENERS", {**engines.LOG_INDEX_OPENERS, "new": MemoryLogIndex})
+    assert engines.log_index_url(Settings(registry="sqlite:///data/nakadi.db", **settings)) == url
+
+
+def test_an_engine_that_is_new_counts_as_shared_and_as_changed_by_others():
+    """Without a line in a set of exceptions, an engine gets the treatment that is right for every engine: others open
+    the same store, and change it unnoticed."""
+    urls = ["memory:", "sqlite:///data/nakadi.db", "dynamodb://tables", "new://here"]
+    assert [engines.is_shared_store(url) for url in urls] == [False, True, True, True]
+    assert [engines.may_have_unknown_neighbours(url) for url in urls] == [False, False, True, True]
 
 
 def test_every_event_log_has_a_type_of_storage():

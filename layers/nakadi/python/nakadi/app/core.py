@@ -7,7 +7,15 @@ from functools import partial
 from socket import socket
 from typing import TypeVar
 
-from nakadi.app.engines import LogDependencies, open_event_log, open_log_index, storage_type
+from nakadi.app.engines import (
+    LogDependencies,
+    is_shared_store,
+    log_index_url,
+    may_have_unknown_neighbours,
+    open_event_log,
+    open_log_index,
+    storage_type,
+)
 from nakadi.app.settings import Settings
 from nakadi.app.storages import StorageLogs, check_storage_reachable, storage_url
 from nakadi.auth.admins import Admins
@@ -114,11 +122,8 @@ class BrokerCore:
 
     @property
     def has_unknown_neighbours(self) -> bool:
-        """Whether processes that do not announce their changes may share the registry.
-
-        The workers of a data file count their changes in shared memory, and see each change at once.
-        """
-        return self.settings.registry.startswith("dynamodb:")
+        """Whether processes that do not announce their changes may share the registry."""
+        return may_have_unknown_neighbours(self.settings.registry)
 
     def wait_until_in_force(self) -> None:
         """Return when no process uses the registry's state from before this call."""
@@ -137,9 +142,10 @@ def log_dependencies(
     committer: socket | None = None,
 ) -> LogDependencies:
     """The dependencies of logs. A log that needs one opens it."""
-    one_store = settings.log_index_url == settings.registry and not settings.registry.startswith("memory:")
+    index_url = log_index_url(settings)
+    one_store = index_url == settings.registry and is_shared_store(index_url)
     return LogDependencies(
-        open_index=partial(open_log_index, settings.log_index_url),
+        open_index=partial(open_log_index, index_url),
         open_archive=partial(open_archive_if_set, settings.archive),
         open_topic_directory=partial(_open_topic_directory, registry, clock),
         make_archive_policy=partial(

@@ -30,6 +30,7 @@ from nakadi.ports.registry import Registry
 from nakadi.ports.secret_box import SecretBox
 
 if TYPE_CHECKING:
+    from nakadi.app.settings import Settings
     from nakadi.engines.archive.policy import ArchivePolicy, TopicCatalog
 
 Opener = TypeVar("Opener")
@@ -50,6 +51,27 @@ def _opener_for(url: str, openers: Mapping[str, Opener], port: str) -> Opener:
     if not colon or scheme not in openers:
         raise BadSetting(f"No {port} is known for {url!r}; it begins with one of: {', '.join(openers)}.")
     return openers[scheme]
+
+
+UNSHARED_ENGINES = frozenset({"memory"})
+"""Engines that make a new store each time one is opened; it ends with the process."""
+
+ENGINES_WITH_KNOWN_NEIGHBOURS = frozenset({"memory", "sqlite"})
+"""Registries whose changes every process sees at once: the workers of a data file count them in shared memory."""
+
+
+def is_shared_store(url: str) -> bool:
+    """Whether everybody who opens this URL gets the same store."""
+    return _scheme_of(url) not in UNSHARED_ENGINES
+
+
+def may_have_unknown_neighbours(registry_url: str) -> bool:
+    """Whether processes that do not announce their changes may share the registry."""
+    return _scheme_of(registry_url) not in ENGINES_WITH_KNOWN_NEIGHBOURS
+
+
+def _scheme_of(url: str) -> str:
+    return url.partition(":")[0]
 
 
 def open_registry(url: str) -> Registry:
@@ -116,6 +138,15 @@ LOG_INDEX_OPENERS: Mapping[str, Callable[[str], LogIndex]] = {
 }
 
 
+def log_index_url(settings: Settings) -> str:
+    """The URL of the log index: the setting, else the store of the event log or of its registry, else memory."""
+    if settings.log_index:
+        return settings.log_index
+    if _scheme_of(settings.event_log) in LOG_INDEX_OPENERS:
+        return settings.event_log
+    return "memory:" if storage_type(settings.event_log) is StorageType.KINESIS else settings.registry
+
+
 def open_coordination(url: str) -> Coordination:
     """Open the coordination at this URL, which has the form of a registry's."""
     return _opener_for(url, COORDINATION_OPENERS, "coordination")(url)
@@ -150,7 +181,7 @@ COORDINATION_OPENERS: Mapping[str, Callable[[str], Coordination]] = {
 
 def open_eid_claims(url: str) -> EidClaims | None:
     """Open the claims at the URL of a registry; None if that registry cannot store them."""
-    opener = EID_CLAIMS_OPENERS.get(url.partition(":")[0])
+    opener = EID_CLAIMS_OPENERS.get(_scheme_of(url))
     return None if opener is None else opener(url)
 
 
@@ -199,7 +230,7 @@ def open_secret_box(registry_url: str, key_arn: str) -> SecretBox | None:
             raise BadSetting(f"NAKADI_SINK_KEY needs the Python package boto3: {error}") from error
 
         return KmsSecretBox(key_arn)
-    opener = SECRET_BOX_OPENERS.get(registry_url.partition(":")[0])
+    opener = SECRET_BOX_OPENERS.get(_scheme_of(registry_url))
     return None if opener is None else opener(registry_url)
 
 

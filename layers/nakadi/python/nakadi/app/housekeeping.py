@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import partial
 
 from nakadi.app.core import BrokerCore
-from nakadi.app.engines import open_log_index
+from nakadi.app.engines import is_shared_store, log_index_url, open_log_index
 from nakadi.app.subscriptions import SubscriptionServices
 from nakadi.common.metrics import Metrics
 from nakadi.event_types.compaction_guard import CompactionGuard
@@ -69,12 +69,13 @@ def make_lost_events_recovery(
 
 def make_table_lag_monitor(core: BrokerCore) -> TableLagMonitor | None:
     """The monitor of table lags; None if no job can read an archive."""
-    if core.settings.log_index_url.startswith("memory:"):
+    index_url = log_index_url(core.settings)
+    if not is_shared_store(index_url):
         return None
     monitor = TableLagMonitor(
         event_types=core.event_types,
         registry=core.registry,
-        log_index=open_log_index(core.settings.log_index_url),
+        log_index=open_log_index(index_url),
         clock=core.clock,
         measures_without_tables=bool(core.settings.table_job),
     )

@@ -23,7 +23,7 @@ from zlib import crc32
 
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
-from nakadi.app.engines import open_log_index
+from nakadi.app.engines import log_index_url, open_log_index
 from nakadi.app.logs import METRIC_NAMESPACE
 from nakadi.app.settings import Settings
 from nakadi.app.storages import with_stream_name
@@ -58,7 +58,7 @@ class IndexersByStream:
 
     def __init__(self, settings: Settings) -> None:
         self._event_log = settings.event_log
-        self._index = open_log_index(settings.log_index_url)
+        self._index = open_log_index(log_index_url(settings))
         self._archive = open_archive_if_set(settings.archive)
         self._open: dict[str, Indexer] = {}
 
@@ -128,7 +128,7 @@ class TopicArchiver:
 
         self._clock = clock or SystemClock()
         self._broker = open_broker(settings, self._clock)
-        self._index = open_log_index(settings.log_index_url)
+        self._index = open_log_index(log_index_url(settings))
 
     def close(self) -> None:
         self._broker.close()

@@ -268,13 +268,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The greatest age of cached registry documents. A busy process asks this often what has changed, however much it
     caches ([why](decisions/0012-one-number-for-what-changed.md))."""
 
-    @property
-    def log_index_url(self) -> str:
-        """The URL of the log index: the setting, else the store of the event log or of its registry, else memory."""
-        if self.event_log.startswith("kafka:"):
-            return self.log_index or self.registry
-        return self.log_index or (self.event_log if self.event_log.startswith("sqlite:") else "memory:")
-
     def served_hosts_at(self, bound_address: str) -> ServedHosts | None:
         """The hosts that a server on this address serves; None is every host. Raises `BadSetting`."""
         from nakadi.http.hosts import choose_served_hosts  # a function needs none of it
