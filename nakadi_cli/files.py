@@ -31,6 +31,8 @@ def parse_document(text: str, file: str) -> Any:
         return json.loads(text)
     except ValueError:
         return parse_yaml(text, file)
+    except RecursionError as error:
+        raise BadInput(f"{file} is nested too deeply.") from error
 
 
 def read_definition(file: str, what: str) -> dict[str, Any]:
@@ -59,3 +61,5 @@ def parse_yaml(text: str, file: str) -> Any:
         where = getattr(error, "problem_mark", None)
         line = f", line {where.line + 1}" if where else ""
         raise BadInput(f"{file}{line}: this is neither JSON nor YAML.") from error
+    except RecursionError as error:
+        raise BadInput(f"{file} is nested too deeply.") from error

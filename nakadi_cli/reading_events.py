@@ -69,6 +69,8 @@ def read_events(stream: TextIO, file: str) -> Iterator[Event]:
                 parsed = json.loads(line)
             except ValueError:
                 raise BadInput(f"{file}, line {line_number}: this is not JSON; each line must be one event.") from None
+            except RecursionError:
+                raise BadInput(f"{file}, line {line_number}: the event is nested too deeply.") from None
             if not isinstance(parsed, dict):
                 raise BadInput(f"{file}, line {line_number}: an event must be an object.")
             yield Event(number, line.strip().encode())
@@ -106,6 +108,8 @@ def _read_array(text: str, file: str) -> Iterator[Event]:
             parsed, end = _DECODER.raw_decode(text, place)
         except ValueError:
             raise BadInput(f"{file}: event {number} of the array is not JSON.") from None
+        except RecursionError:
+            raise BadInput(f"{file}: event {number} of the array is nested too deeply.") from None
         if not isinstance(parsed, dict):
             raise BadInput(f"{file}: event {number} of the array is not an object.")
         yield Event(number, text[place:end].encode())

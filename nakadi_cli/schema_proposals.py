@@ -133,11 +133,8 @@ def example_events(source: str, number: int, invalid: bool) -> None:
 
 
 def _texts_in_file(file: str) -> Iterable[bytes]:
-    try:
-        with open_input(file) as stream:
-            yield from (each.text for each in read_events(stream, file))
-    except RecursionError as error:
-        raise BadInput(f"{file}: an event is nested too deeply.") from error
+    with open_input(file) as stream:
+        yield from (each.text for each in read_events(stream, file))
 
 
 def _texts_of_event_type(event_type: str, last: int) -> Iterable[bytes]:

@@ -110,7 +110,7 @@ def test_partitions_are_listed(run, api):
     assert run("event-types", "partitions", name).out.split()[:3] == ["PARTITION", "OLDEST", "NEWEST"]
 
 
-@pytest.mark.parametrize("text", ["{", "[", "\t- : :", ""])
+@pytest.mark.parametrize("text", ["{", "[", "\t- : :", "", pytest.param("[" * 100_000, id="deep nesting")])
 def test_a_file_that_is_no_definition_is_exit_code_2(run, text):
     """What is neither JSON nor YAML, or no object, is refused before the broker is asked."""
     assert run("event-types", "create", "-f", "-", stdin=text, url="http://127.0.0.1:9").code == 2

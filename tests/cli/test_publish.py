@@ -243,7 +243,21 @@ def test_an_event_type_that_does_not_exist_is_exit_code_5(run):
 
 @pytest.mark.parametrize(
     "text",
-    ['{"n": 1', "1\n", '{"n": 1}\n[]', '[{"n": 1}', '[{"n": 1} {"n": 2}]', "[1]", '[{"n": 1}] {"n": 2}', "[{]", "[,]"],
+    [
+        *(
+            '{"n": 1',
+            "1\n",
+            '{"n": 1}\n[]',
+            '[{"n": 1}',
+            '[{"n": 1} {"n": 2}]',
+            "[1]",
+            '[{"n": 1}] {"n": 2}',
+            "[{]",
+            "[,]",
+        ),
+        pytest.param('{"n": ' + "[" * 100_000, id="a line with deep nesting"),
+        pytest.param('[{"n": ' + "[" * 100_000, id="an array with deep nesting"),
+    ],
 )
 def test_input_that_is_no_events_is_refused_with_its_place(text):
     """A mistake in the input names its line or its event."""
