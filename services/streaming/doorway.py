@@ -33,14 +33,14 @@ class Doorway:
     def is_quick(self, method: str, target: str) -> bool:
         return self._application.is_quick(method, self._without_stage(target))
 
-    def admit_and_begin(self, request: Request) -> Answer | UnfinishedAnswer:
-        return self._application.admit_and_begin(self._as_sent(request))
+    def admit_and_begin_answer(self, request: Request) -> Answer | UnfinishedAnswer:
+        return self._application.admit_and_begin_answer(self._as_sent(request))
 
     def admit(self, request: Request) -> AdmittedRequest | Answer:
         return self._application.admit(self._as_sent(request))
 
-    def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
-        return self._application.begin_admitted(admitted, body)
+    def begin_answer(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
+        return self._application.begin_answer(admitted, body)
 
     def lane_of(self, request: Request) -> Lane:
         return self._application.lane_of(self._as_sent(request))

@@ -17,11 +17,11 @@ def test_the_gateway_can_ask_whether_it_is_well(target):
     asked = []
 
     class Notes:
-        def admit_and_begin(self, request):
+        def admit_and_begin_answer(self, request):
             asked.append((request.path, request.target))
             return Response(200, {}, b"OK")
 
-    Doorway(Notes(), "/api").admit_and_begin(Request(method="GET", path=target, target=target))
+    Doorway(Notes(), "/api").admit_and_begin_answer(Request(method="GET", path=target, target=target))
 
     assert asked == [("/health", "/health")]
 

@@ -373,7 +373,7 @@ def test_an_answer_that_cannot_be_sent_becomes_a_problem(caplog):
     """Servers would answer in their own way when an answer is not fit to be sent."""
 
     class Unsendable(Application):
-        def admit_and_begin(self, _request):
+        def admit_and_begin_answer(self, _request):
             return Response(200, {"x": 5})
 
     edge = AsgiApplication(Unsendable([], lambda _: UNAUTHENTICATED), threads=1)

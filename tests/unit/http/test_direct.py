@@ -452,7 +452,7 @@ class OneAnswer:
     def is_quick(self, _method, _target):
         return True
 
-    def admit_and_begin(self, _request):
+    def admit_and_begin_answer(self, _request):
         self.begun += 1
         return self.response
 

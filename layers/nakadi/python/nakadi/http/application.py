@@ -104,9 +104,9 @@ class Application:
 
     def answer(self, request: Request) -> Answer:
         """Answer a request from the network."""
-        return finish_answer(self.admit_and_begin(request))
+        return finish_answer(self.admit_and_begin_answer(request))
 
-    def admit_and_begin(self, request: Request) -> Answer | UnfinishedAnswer:
+    def admit_and_begin_answer(self, request: Request) -> Answer | UnfinishedAnswer:
         """Begin to answer a request from the network, up to its first wait."""
         admitted = self.admit(request)
         if not isinstance(admitted, AdmittedRequest):
@@ -149,7 +149,7 @@ class Application:
         finally:
             current_flow_id.reset(token)
 
-    def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
+    def begin_answer(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
         """Begin to answer an admitted request after its body has been read."""
         began, route, request = time.perf_counter(), admitted.route, admitted.request
         if body is not request.body:

@@ -189,8 +189,8 @@ class AsgiApplication:
             if not request.may_have_body() or (connection is not None and connection.has_whole_body):
                 body = await self._read_body(request, self._limits.max_body_bytes, receive)
                 if lane is Lane.IMMEDIATE and not body:
-                    return finish_answer(self._application.admit_and_begin(request))
-                work, quick = partial(self._application.admit_and_begin, replace(request, body=body)), False
+                    return finish_answer(self._application.admit_and_begin_answer(request))
+                work, quick = partial(self._application.admit_and_begin_answer, replace(request, body=body)), False
             else:
                 # Nothing of the body is read for a client that is refused by its head.
                 admit = partial(self._application.admit, request)
@@ -203,7 +203,7 @@ class AsgiApplication:
                     return None
                 max_bytes = min(admitted.route.max_body_bytes, self._limits.max_body_bytes)
                 body = await self._read_body(request, max_bytes, receive)
-                work = partial(self._application.begin_admitted, admitted, body)
+                work = partial(self._application.begin_answer, admitted, body)
                 quick = len(body) <= MAX_QUICK_BODY_BYTES and "content-encoding" not in request.headers
             return await self._run_to_answer(lane, request, connection, work, quick=quick)
         except ClientDisconnected:

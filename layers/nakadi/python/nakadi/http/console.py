@@ -82,14 +82,18 @@ class ApplicationWithConsole:
     def is_quick(self, method: str, target: str) -> bool:
         return self._application.is_quick(method, target)
 
-    def admit_and_begin(self, request: Request) -> Answer | UnfinishedAnswer:
-        return self._files.answer(request) if is_for_console(request) else self._application.admit_and_begin(request)
+    def admit_and_begin_answer(self, request: Request) -> Answer | UnfinishedAnswer:
+        return (
+            self._files.answer(request)
+            if is_for_console(request)
+            else self._application.admit_and_begin_answer(request)
+        )
 
     def admit(self, request: Request) -> AdmittedRequest | Answer:
         return self._files.answer(request) if is_for_console(request) else self._application.admit(request)
 
-    def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
-        return self._application.begin_admitted(admitted, body)
+    def begin_answer(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
+        return self._application.begin_answer(admitted, body)
 
     def refuse(self, request: Request, outcome: Outcome) -> Answer:
         return self._application.refuse(request, outcome)

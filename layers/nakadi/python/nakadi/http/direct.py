@@ -49,13 +49,13 @@ class AnsweringApp(Protocol):
     def is_quick(self, method: str, target: str) -> bool:
         """Whether a request may begin on the event loop, where it raises `NeedsThread` before it waits."""
 
-    def admit_and_begin(self, request: Request) -> Answer | UnfinishedAnswer:
+    def admit_and_begin_answer(self, request: Request) -> Answer | UnfinishedAnswer:
         """Begin to answer a request as it came from the wire."""
 
     def admit(self, request: Request) -> AdmittedRequest | Answer:
         """Look at the head of a request: it goes on, or this is its answer."""
 
-    def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
+    def begin_answer(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
         """Begin to answer an admitted request, once its body has been read."""
 
     def refuse(self, request: Request, outcome: Outcome) -> Answer:
@@ -228,7 +228,7 @@ class QuickAnswerer:
             return
         try:
             request.memory.take(len(body))
-            work = run_without_blocking(partial(self._application.admit_and_begin, request))
+            work = run_without_blocking(partial(self._application.admit_and_begin_answer, request))
         except (NeedsThread, TooLarge, TryLater):
             request.memory.close()
             otherwise()
