@@ -22,7 +22,7 @@ from tests.support.served import ServedBroker
 
 @dataclass(frozen=True)
 class Done:
-    """What a command came to."""
+    """The result of a command."""
 
     code: int
     out: str

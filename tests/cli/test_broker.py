@@ -123,7 +123,7 @@ def test_what_hinders_work_is_noticed(run, empty):
 
 
 def test_a_broker_that_is_not_there_is_found_ill(run):
-    """Where nothing answers, or another program, the reason is printed, and the exit code is 1."""
+    """If no broker answers, or another program does, `doctor` prints the reason, and exits with code 1."""
     done = run("doctor", url="http://127.0.0.1:9")
 
     assert done.code == 1

@@ -135,7 +135,7 @@ def check_outcomes(broker, sent):
 
 
 def check_order(broker):
-    """Of each key, the first copies are in the order in which the events were sent."""
+    """The first copies of each key's events are in the order in which the application sent them."""
     first = defaultdict(list)
     for key, eid in broker.stored:
         if eid not in first[key]:

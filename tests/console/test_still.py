@@ -9,7 +9,7 @@ def test_still(failure):
 
 
 def test_the_picture_in_the_readme_is_there():
-    """It is text, drawn from the console itself, and runs nothing."""
+    """The picture is text, drawn from the console itself, and runs no script."""
     drawn = (ROOT / "docs" / "console.svg").read_text()
 
     assert "](docs/console.svg)" in (ROOT / "README.md").read_text()

@@ -324,8 +324,9 @@ class TestCommit:
         assert position(coordination) == at(2)
 
     def test_loses_nothing_among_many(self, coordination: Coordination):
-        """Of many who commit at the same time the greatest position stays, and every number is committed once or
-        outdated. (S120, S314)"""
+        """If many commit at the same time, the greatest position stays, and every number is committed once or outdated.
+        (S120, S314)
+        """
         begin_assignment(coordination, "a", "a")
 
         def commit_some(number: int) -> int:

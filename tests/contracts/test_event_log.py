@@ -306,7 +306,7 @@ class TestTopics:
             log.log.bounds(topic, [2])
 
     def test_created_at_once_by_many_are_made_once(self, log: LogUnderTest):
-        """Of many who create a topic and append to it none loses an event."""
+        """If many create a topic and append to it at once, none loses an event."""
 
         def create_and_store(_: int) -> None:
             log.log.create_topic("shared", 1)

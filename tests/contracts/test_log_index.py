@@ -93,7 +93,7 @@ class TestTopics:
         assert index.topic("t") == Topic(partitions=5)
 
     def test_are_sealed_for_ever(self, index: LogIndex):
-        """What is noted about a topic stays when something else is noted."""
+        """A note about a topic stays when another note is added."""
         index.create_topic("t", 1)
         index.seal_topic("t")
         index.grow_topic("t", 2)

@@ -32,7 +32,7 @@ def subscription(api):
 
 
 def as_on_page(found, subscription):
-    """What was found, with the id that the page has."""
+    """The result, with the id that the page has."""
     return json.loads(json.dumps(found).replace(subscription["id"], READERS["readers"][0]["subscription_id"]))
 
 

@@ -222,7 +222,7 @@ def _fill_template(template: str, values: Iterator[str]) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def tours() -> Iterator[dict[str, list[tuple[str, Answer]]]]:
-    """What every operation answers, by `Accept` header."""
+    """The answers of every operation, by `Accept` header."""
     with (
         Broker(**ON_LOOPBACK) as broker,
         check_against_description(httpx.Client(base_url=broker.url, timeout=PATIENCE)) as api,

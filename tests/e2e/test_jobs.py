@@ -83,7 +83,7 @@ def an_event(number):
 
 
 def read_stream(api, name, count):
-    """What a client reads: (partition, offset) -> event, and the same -> bytes of the event as they came."""
+    """The events that a client reads by (partition, offset), and their bytes as they came."""
     partitions = [each["partition"] for each in api.get(f"/event-types/{name}/partitions").json()]
     cursors = json.dumps([{"partition": each, "offset": "BEGIN"} for each in partitions])
     found, sizes = {}, {}

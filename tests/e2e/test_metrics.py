@@ -46,7 +46,7 @@ def api(running):
 
 @pytest.fixture
 def measure_change(api):
-    """By how much a sample has grown since the test began."""
+    """The growth of a sample since the test began."""
     before = scrape(api)
 
     def difference(name, **labels):

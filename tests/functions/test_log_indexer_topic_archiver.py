@@ -90,7 +90,7 @@ def test_a_second_run_finds_nothing_left(functions, broker, capsys):
 
 
 def test_processes_that_publish_do_not_archive(broker):
-    """Where the function archives, the log of a process that publishes keeps everything, and nothing waits in it."""
+    """If the function archives, the log of a publishing process keeps everything, and no event waits in it."""
     publish(broker, "a", 5)
     broker.logs.for_storage(DEFAULT_STORAGE_ID).archive()
 

@@ -167,7 +167,7 @@ def test_batches_go_forward(index):
 
 
 def test_nothing_is_passed_over(index):
-    """Of what was asked for, a partition has what comes before the first that was not."""
+    """A partition has the requested members before the first one that was not requested."""
     for _ in range(3):
         add(index, 10)
         add(index, 10, partition=1)

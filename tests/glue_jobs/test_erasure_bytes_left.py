@@ -470,7 +470,7 @@ def test_an_erasure_from_shared_objects_can_be_killed(jobs, data, monkeypatch, s
 
 @pytest.mark.long
 def test_what_is_dead_beside_others_goes_with_expiry(jobs, data):
-    """What a deleted event type has in shared objects goes with two runs, though its neighbours stay."""
+    """Two runs remove a deleted event type's events from shared objects, though their neighbours stay."""
     others = shared_objects(data)
     before = members(data, others)
     data.delete("order.placed")

@@ -237,7 +237,7 @@ def test_lines_of_other_topics_have_no_row():
 
 
 def test_one_bad_line_leaves_the_others(monkeypatch):
-    """What Arrow refuses is looked for by halves; names that come twice, no JSON at all, and what is no Unicode."""
+    """The job searches by halves for lines that Arrow refuses: repeated names, text that is not JSON or not Unicode."""
     monkeypatch.setattr("nakadi_jobs.plain_lines.FEW_LINES", 2)
     reader = a_reader(Struct((Field("n", DOUBLE),)))
     bad = [line(1, b'{"n":1,"n":2}'), b"nothing\n", line(7, b'{"n":[]}'), line(9, b'{"t":"\xff"}')]

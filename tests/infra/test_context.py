@@ -28,7 +28,7 @@ class Node:
 
 
 def test_without_anything_there_are_defaults():
-    """Nothing has to be said; what the CDK says to itself is left alone."""
+    """No choice is required; the CDK's own context values are ignored."""
     told = {"aws:cdk:version-reporting": False, "@aws-cdk/core:x": True, "cli-telemetry": False}
 
     assert Context.of(Node(**told)) == Context()

@@ -138,7 +138,7 @@ SUBNETS = {"subnet-1": "eu-central-1a", "subnet-2": "eu-central-1b"}
 
 
 def test_streams_can_be_served_in_a_network_that_exists(app):
-    """Nothing of a network is made, and tasks, balancer and link are in its private subnets without an address."""
+    """The deployment creates no network; tasks, balancer and link are in private subnets without a public address."""
     template = streaming(app, network=lambda stack: network.existing_network(stack, "vpc-0a1b", SUBNETS))
     [service] = all_of(template, "AWS::ECS::Service")
     [balancer] = all_of(template, "AWS::ElasticLoadBalancingV2::LoadBalancer")
@@ -183,7 +183,7 @@ def test_streams_can_be_served_without_a_way_to_the_internet(app):
     ],
 )
 def test_subnets_are_where_a_link_can_be(app, region, zones, private):
-    """Where a region has zones that a VPC link cannot be in, two others are taken."""
+    """If a region has zones without VPC links, the deployment uses two others."""
     template = streaming(app, private=private)
     subnets = [each["Properties"] for each in all_of(template, "AWS::EC2::Subnet")]
     placed = [

@@ -33,7 +33,7 @@ def attributes(resource, name):
 
 
 def test_nothing_in_the_network_costs_by_the_hour(serving):
-    """There is no NAT, and the two endpoints are those that cost nothing."""
+    """The network has no NAT, and its two endpoints cost nothing."""
     endpoints = serving.all("AWS::EC2::VPCEndpoint").values()
 
     assert not serving.all("AWS::EC2::NatGateway")
@@ -92,7 +92,7 @@ def test_streams_end_before_another_ends_them(serving, options):
 
 
 def test_a_task_that_goes_cuts_no_stream(serving, container, options):
-    """It gets no new streams for as long as a stream may last, and after SIGTERM has time to end what is left."""
+    """A leaving task gets no new streams while a stream may last, and has time to end the rest after SIGTERM."""
     group = attributes(serving.one("AWS::ElasticLoadBalancingV2::TargetGroup"), "TargetGroupAttributes")
 
     assert int(group["deregistration_delay.timeout_seconds"]) > LONGEST_STREAM_SECONDS

@@ -226,7 +226,7 @@ class Voyage:
         self.figures.changed += firsts != sorted(firsts)
 
     def _archived(self, place: int) -> list[bytes]:
-        """What the segments of the index name in the archive, which is all there is now."""
+        """The values of the archived events to which the index refers; there are no other events by then."""
         values: list[bytes] = []
         for segment in self._index.segments_from(TOPIC, place, 0, 10_000):
             assert segment.location

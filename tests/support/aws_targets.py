@@ -81,7 +81,7 @@ def a_function(handler: Handler) -> Iterator[str]:
 
 def _invocations_of(handler: Handler) -> type[BaseHTTPRequestHandler]:
     class Invocations(BaseHTTPRequestHandler):
-        """What Lambda answers to a synchronous invocation. A handler that raises a `LambdaError` plays the service."""
+        """Lambda's answers to synchronous invocations. A handler that raises a `LambdaError` plays the service."""
 
         def do_POST(self) -> None:
             event = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

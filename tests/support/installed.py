@@ -85,7 +85,7 @@ def lean_environment(folder: Path, wheel: Path, extra: str = PLAIN, *more: str) 
 
 
 def read_requirements(found: Distribution, *extras: str) -> Iterator[Requirement]:
-    """What a distribution requires here, and for these extras."""
+    """The requirements of a distribution on this machine, with these extras."""
     for line in found.requires or ():
         requirement = Requirement(line)
         marker = requirement.marker

@@ -51,7 +51,7 @@ class OpenStream:
         return self.until(b"\n")
 
     def lines(self, count: int) -> list[Any]:
-        """So many lines, as JSON."""
+        """This number of lines, as JSON."""
         return [json.loads(self.line()) for _ in range(count)]
 
     def until(self, mark: bytes) -> bytes:

@@ -29,7 +29,7 @@ def read_text(page: Path) -> str:
 
 @cache
 def read_anchors(page: Path) -> frozenset[str]:
-    """What `page.md#…` may lead to: anchors in the text, and headings."""
+    """The targets of `page.md#…`: anchors in the text, and headings."""
     return frozenset(find_anchors(read_text(page)))
 
 

@@ -107,7 +107,7 @@ class Shapes:
         self._names = STRANGE_NAMES + (HOSTILE_NAMES if hostile else ())
 
     def event(self, *, without: str = "", restricted: bool = False) -> Shape:
-        """What the payload of an event may be, without a property of this name. `restricted` is what the mode
+        """Schemas of an event's payload, without a property of this name. `restricted` is what the mode
         `compatible` permits."""
         self._without, self._restricted = without, restricted
         found = self._object(0)
@@ -215,7 +215,7 @@ class Shapes:
         return json.dumps(text, ensure_ascii=not is_unicode or self._drawn.random() < 0.5)
 
     def _map(self, depth: int) -> Shape:
-        """Of names that are not known."""
+        """A schema of an object with unknown member names."""
         of = self._drawn.choice((self._scalars()[0], self._any(depth)))
         schema = {"type": "object", "additionalProperties": of.schema}
         return Shape(schema, partial(self._object_text, {}, of))

@@ -134,7 +134,7 @@ def test_flow_id_and_span(api):
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH"])
 def test_other_methods(api, method):
-    """What is no method of the path is 405. (P11)"""
+    """A method that the path does not have is 405. (P11)"""
     assert problem(api.request(method, "/event-types/any/events"), 405)
 
 

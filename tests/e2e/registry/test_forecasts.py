@@ -99,7 +99,7 @@ def test_a_refused_schema_gets_a_proposal_that_is_accepted(api, path):
 
 
 def test_a_schema_that_is_none_is_refused_without_changes(api, path):
-    """What is not sound is not compared. (R296)"""
+    """The broker does not compare a schema that is not valid. (R296)"""
     forecast = forecast_of_schema(api, path, {"type": "array"})
     assert forecast["refusals"] == ['"type" of root element in schema can only be "object"']
     assert forecast["changes"] == []

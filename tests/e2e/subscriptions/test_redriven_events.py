@@ -86,7 +86,7 @@ def test_what_is_attached(api, consumer, look_around, subscription):
 
 
 def test_attaching_leaves_offsets_alone(api, consumer, look_around, subscription):
-    """What was consumed is not sent again when more comes, and offsets that are there stay. (S274)"""
+    """Consumed events are not sent again when more arrive, and existing offsets stay. (S274)"""
     redrive(api, subscription["id"], 1)
     look_around()
     with consumer(subscription) as stream:

@@ -28,7 +28,7 @@ DELETABLE = {"feature": "delete_event_type_with_subscriptions"}
 
 
 def test_slots(api, consumer):
-    """There are as many streams as partitions. (S166, S159, S169)"""
+    """A subscription has at most as many streams as partitions. (S166, S159, S169)"""
     subscription = subscribe_from_beginning(api, partitions=2)
     streams = [consumer(subscription) for _ in range(2)]
     assert problem(api.get(events_url(subscription)), 409) == (

@@ -405,7 +405,7 @@ def test_an_event_may_be_skipped(api, receiver):
 
 
 def test_410_pauses_a_sink(api, receiver):
-    """It says so, and delivers again when it is resumed. (X18)"""
+    """The sink's state says so, and deliveries continue when the sink is resumed. (X18)"""
     receiver.decide = lambda _: 410
     subscription = create_subscription(api, read_from="begin")
     publish(api, subscription["event_types"][0], 1)

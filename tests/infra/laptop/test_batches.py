@@ -1,4 +1,4 @@
-"""What becomes of a batch of records, by the rules of an event source mapping."""
+"""The outcome of a batch of records, by the rules of an event source mapping."""
 
 import pytest
 

@@ -341,7 +341,7 @@ def sent(actions):
 
 
 def test_by_key_deliveries_of_a_partition_go_at_the_same_time_and_those_of_a_key_do_not():
-    """As many at once as may be in flight. Events without a key are in order, too. (X60)"""
+    """A sink has as many deliveries at once as may be in flight. Events without a key are in order, too. (X60)"""
     session = a_session_by_key()
     begun = session.receive(FIRST, [keyed_events("a", "a", None, "b", None, "c")], 0)
     assert sent(begun) == [[b"0"], [b"2"], [b"3"]]

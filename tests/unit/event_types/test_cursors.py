@@ -217,7 +217,7 @@ def test_number_is_reported_as_it_was_sent(position, sent, shown):
     ],
 )
 def test_offsets_in_the_newest_timeline_are_read_at_once(offset, position):
-    """What is read in short is read as in full; everything else is left to that."""
+    """The short way reads offsets like the full way, and leaves all others to it."""
     found = position_in_newest_timeline(an_event_type(), offset)
 
     assert found == position

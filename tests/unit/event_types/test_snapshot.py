@@ -96,7 +96,7 @@ def test_beginning_is_just_before_the_oldest():
 
 
 def test_newest_is_the_end_of_the_newest_timeline():
-    """Who asks for what comes starts at the end of the newest timeline, also while that is empty. (L36, L69, S96)"""
+    """A reader of new events starts at the end of the newest timeline, even while that is empty. (L36, L69, S96)"""
     view = a_view(Generation([3, 0]), Generation([0, 4]))
     assert view.end_positions() == {"0": Position(2, -1), "1": Position(2, 3)}
 

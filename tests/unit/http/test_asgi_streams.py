@@ -334,7 +334,7 @@ def test_streams_are_asked_to_end():
 
 
 def test_a_stream_for_a_client_that_has_gone_is_given_up():
-    """What a stream holds already is given back when its client has left before it began."""
+    """A stream releases its resources if its client has left before it began."""
 
     class Connection:
         is_half_closed, is_lost = True, False

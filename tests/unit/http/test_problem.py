@@ -135,7 +135,7 @@ def test_a_store_that_does_not_answer_keeps_its_secrets():
 
 
 def test_a_fault_may_have_words_for_clients():
-    """What is written for clients is shown in a fault of a store, and nothing else."""
+    """A Problem about a fault of a store shows only the text that is written for clients."""
     fault = outcomes.Unavailable("arn:aws:kinesis:eu-central-1:1:stream/x", public="The storage x cannot be reached")
 
     assert body_of(problem.problem_of_error(fault))["detail"] == "The storage x cannot be reached"

@@ -199,7 +199,7 @@ def test_directed_events(house):
 
 
 def test_partitions_succeed_and_fail_one_by_one(house):
-    """What one partition refuses does not keep the others from storing; every item says what became of it.
+    """If one partition refuses events, the others still store theirs; every item has its own outcome.
 
     (P3, P111, P115, P116)
     """

@@ -73,7 +73,7 @@ def test_a_large_value_is_quoted_by_its_beginning(value):
 
 
 def test_quoting_is_work():
-    """What is to be quoted counts as work, of which there may be too much. (P71)"""
+    """Quoted values count as work, and a batch may exceed its work limit by them. (P71)"""
     with pytest.raises(StepsExhausted):
         quoted_value({str(number): 1 for number in range(1_000)}, [1_000])
 

@@ -155,7 +155,7 @@ def doubling(levels):
 
 
 def test_what_expands_without_end_is_not_compared():
-    """It is reported as such, and keeps nobody. (D6)"""
+    """The report says so, and the change is not refused. (D6)"""
     [change] = find_read_changes(doubling(40), {}, ["a.b"])
     assert change.kind is ReadChangeKind.UNKNOWN
 

@@ -113,7 +113,7 @@ def test_what_lives_moves_as_it_is(index, store, evacuation):
 
 @pytest.mark.usefixtures("index")
 def test_what_is_whole_stays_where_it_is(store, evacuation):
-    """Nothing is written for objects whose members all live."""
+    """The evacuation writes no object if all members of the old one live."""
     keys = store.all_keys()
     assert evacuation.move_out_all(NOW).moved_count == 0
     assert store.all_keys() == keys

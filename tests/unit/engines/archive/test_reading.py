@@ -254,7 +254,7 @@ def test_what_one_reader_gives_up_another_still_gets():
 
 
 def test_readers_that_come_back_have_more_and_more_read_for_them():
-    """What is read for a reader before it asks doubles while it comes back, and is never more than it has read."""
+    """The amount that is read ahead doubles while a reader comes back, and never exceeds what it has read."""
     setup = ReadingSetup(*[LARGE] * 60)
     with closing(setup.reader):
         for number in range(40):

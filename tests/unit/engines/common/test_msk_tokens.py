@@ -15,7 +15,7 @@ SECRET = "never/to+be+seen"  # of nobody
 
 @pytest.fixture(autouse=True)
 def credentials(monkeypatch):
-    """Those of a function: temporary ones, in its environment."""
+    """The credentials of a function: temporary ones, in its environment."""
     for name, value in {
         "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",
         "AWS_SECRET_ACCESS_KEY": SECRET,

@@ -158,7 +158,7 @@ def test_what_is_remembered_of_a_scan_is_remembered_for_a_while_only(faulty_kine
 
 
 def test_a_record_of_another_is_no_record_of_ours(faulty_kinesis: FaultyKinesis, log):
-    """What others put into the stream has no offset, wherever it lies."""
+    """Records that others put into the stream have no offset, wherever they lie."""
     publish(log, 0)
     for key, data in (("t/0", b"not ours"), ("no place", b"nk"), ("t/9", b"")):
         faulty_kinesis.put(key, data)

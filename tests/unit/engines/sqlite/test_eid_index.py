@@ -99,7 +99,7 @@ def test_takes_in_new_keys_alone():
 
 
 def test_beyond_its_slots_nothing_is_new_for_certain():
-    """Where runs have no table, any key may be in them."""
+    """Runs without a table may contain any key."""
     index = EidIndex(max_slots=MIN_SLOTS)
     for run in range(1, 11):
         index.add_to_run(run, keys(9_000))

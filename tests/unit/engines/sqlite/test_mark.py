@@ -80,7 +80,7 @@ def contents(folder):
 
 
 def refusal(path):
-    """What a start is refused with, by which nothing is changed."""
+    """The error of a refused start, which changes nothing."""
     before = contents(path.parent)
     with pytest.raises(BadDataFile) as refused:
         check_against_mark(path, accept_loss=False)
@@ -310,7 +310,7 @@ def test_a_damaged_page_is_noticed(working_file):
 
 
 def test_an_accepted_loss_is_the_new_state(working_file, caplog):
-    """Who accepts a loss goes on with what is there, and is not asked again."""
+    """If the operator accepts a loss, the broker continues with the remaining events, and does not refuse again."""
     working_file.close()
     working_file.path.unlink()
 

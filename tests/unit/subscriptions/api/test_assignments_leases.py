@@ -84,7 +84,7 @@ def test_who_renews_is_alive_whatever_its_clock_says(case, behind):
 
 
 def test_a_clock_that_is_set_back_takes_no_one_for_dead(case):
-    """Who is alive stays so when the clock of all is set back between two renewals, and after. (S318)"""
+    """Live processes stay alive when the clock of all is set back between two renewals, and afterwards. (S318)"""
     for _ in range(3):
         case.renew()
         assert case.is_alive()

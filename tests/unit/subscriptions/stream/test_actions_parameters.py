@@ -43,6 +43,6 @@ def test_commit_timeouts_that_cannot_be(asked, refusal):
 
 
 def test_a_host_that_bears_less():
-    """Where connections may not last as long, streams end earlier. (S149)"""
+    """If connections may not last that long, streams end earlier. (S149)"""
     assert 600 <= limits(longest=800, stream_timeout=900).stream_seconds <= 800
     assert limits(longest=800, stream_timeout=600).stream_seconds == 600

@@ -13,8 +13,9 @@ STARTED = "Stream started"
 
 
 def test_a_partition_that_someone_waits_for():
-    """Nothing more is sent of a partition that another session waits for; it is released once all is committed. (S241,
-    S242, S316, S129)"""
+    """The session sends nothing more of a partition that another one waits for, and releases it once all is committed.
+    (S241, S242, S316, S129)
+    """
     table = SessionHarness(0, 1, batch_limit=1, max_uncommitted_events=3)
     table.arrive(5)
     table.take_messages()

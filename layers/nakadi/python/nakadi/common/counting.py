@@ -129,7 +129,7 @@ class Counter:
         return self._largest_subscriptions(rows) if len(rows) > self.definition.known_names.max_values else rows
 
     def _largest_subscriptions(self, rows: MetricRows) -> MetricRows:
-        """Of values by subscription, the largest; all others are added up."""
+        """The largest values by subscription, and the sum of all others."""
         if self.definition.labels != ("subscription",):
             return rows
         ordered = sorted(rows.items(), key=lambda row: row[1], reverse=True)

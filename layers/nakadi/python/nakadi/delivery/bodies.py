@@ -1,4 +1,4 @@
-"""What a sink is sent: a batch as a stream of its subscription would send it, or CloudEvents."""
+"""The bodies of deliveries: a batch as a stream of its subscription would send it, or CloudEvents."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ class Courier:
             self._delivery.stop_if_stream_closes()
 
     def digest(self) -> ReportDigest:
-        """What `report` would say now, in short."""
+        """A short form of the report as it would be now."""
         tally, delivery = self._tally, self._delivery
         waits_until, in_flight = (inf, 0) if delivery is None else (delivery.next_attempt_at(), delivery.in_flight)
         return ReportDigest(

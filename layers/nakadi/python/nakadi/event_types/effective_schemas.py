@@ -1,4 +1,4 @@
-"""What the events of an event type are validated against."""
+"""The schemas against which events of an event type are validated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an archive object contains: a sequence of gzip members, one or a few for each partition.
+"""The contents of an archive object: a sequence of gzip members, one or a few for each partition.
 
 A member holds one JSON object on each line: an event with its offset and the time at which it was stored.
 """

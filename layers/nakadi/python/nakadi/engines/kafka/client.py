@@ -216,7 +216,7 @@ def as_port_error(error: Any, topic: str) -> Exception:
 
 
 def kafka_error_code(error: BaseException) -> int | None:
-    """What the cluster has answered, where that is why an error was raised."""
+    """The code of the cluster's answer, if that answer caused the error."""
     cause = error.__cause__
     return cause.args[0].code() if isinstance(cause, KafkaException) else None
 

@@ -183,7 +183,10 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
     # Both
 
     def _resolved_from_cache(self, cursor: SubscriptionCursor) -> _ResolvedCursor:
-        """What a cursor means. If the cached event type does not know its timeline, the registry is read."""
+        """The position that a cursor names.
+
+        If the cached event type does not know its timeline, the registry is read.
+        """
         try:
             return self._resolved_in_event_type(self.event_types.cached(cursor.event_type), cursor)
         except (CursorError, NotFound):

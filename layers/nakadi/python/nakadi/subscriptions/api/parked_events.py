@@ -312,7 +312,7 @@ class ParkedEventStore(Struct, frozen=True):
 
 
 def parking_key(key: str | None, position: Position) -> str:
-    """What an event is parked under. One without a key is on its own: nothing follows it."""
+    """The key under which an event is parked. An event without a key has its own: no other event follows it."""
     return f"@{position}" if key is None else key
 
 

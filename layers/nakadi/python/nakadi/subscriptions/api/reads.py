@@ -85,7 +85,7 @@ class SubscribedReads(Struct, frozen=True):
     event_types: EventTypes
 
     def changes_since_declared(self, subscription: Subscription) -> tuple[ChangedRead, ...]:
-        """What the schemas of today do to what was declared with earlier ones."""
+        """The effects of current schemas on reads that were declared with earlier ones."""
         return tuple(self._changes(subscription)) if subscription.reads else ()
 
     def _changes(self, subscription: Subscription) -> Iterator[ChangedRead]:

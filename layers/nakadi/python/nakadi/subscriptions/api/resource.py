@@ -296,8 +296,10 @@ class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
         return [reader_of(each) for each in self.subscription_repository.of_event_type(name)]
 
     def changes_for_removal(self, event_type: EventType) -> tuple[DocumentChange, ...]:
-        """What the removal of an event type has to do and to insist on besides; raises `Conflict` if subscriptions
-        stand against it."""
+        """Further changes and conditions for the removal of an event type.
+
+        Raises `Conflict` if subscriptions forbid it.
+        """
         if event_type.name == self.redrive_attachment.event_type_name and self.redrive_attachment.is_attached():
             raise _has_subscriptions_conflict(event_type)
         mark = self.subscription_repository.no_new_subscription_condition(event_type)
