@@ -92,7 +92,7 @@ def test_streams_end_before_another_ends_them(serving, options):
 
 
 def test_a_task_that_goes_cuts_no_stream(serving, container, options):
-    """A leaving task gets no new streams while a stream may last, and has time to end the rest after SIGTERM."""
+    """A leaving task gets no new streams for as long as one may last, and has time to end the rest after SIGTERM."""
     group = attributes(serving.one("AWS::ElasticLoadBalancingV2::TargetGroup"), "TargetGroupAttributes")
 
     assert int(group["deregistration_delay.timeout_seconds"]) > LONGEST_STREAM_SECONDS
