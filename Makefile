@@ -1,4 +1,4 @@
-# Two commands matter: `make run` starts a broker, `make test` runs every test. Both set up what they need.
+# Two commands matter: `make run` starts a broker, `make test` runs the tests. Both set up what they need.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv

@@ -167,14 +167,14 @@ MUTANTS = (
     Mutant(
         "I7",
         "a process is taken for dead too early",
-        "subscriptions/api/assignments.py",
+        "subscriptions/api/lease_watch.py",
         "CLOCK_MARGIN = timedelta(seconds=2)",
         "CLOCK_MARGIN = timedelta(seconds=-2)",
     ),
     Mutant(
         "progress",
         "a lease is believed for as long as it says",
-        "subscriptions/api/assignments.py",
+        "subscriptions/api/lease_watch.py",
         "        if now >= self.unchanged_since + _SECONDS_UNTIL_LEASE_EXPIRES:\n            return False\n",
         "",
     ),

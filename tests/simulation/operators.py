@@ -9,7 +9,8 @@ from typing import Any
 from nakadi.model.event_type import EventType, Position
 from nakadi.model.outcomes import Conflict, TryLater, Unavailable
 from nakadi.model.subscription import ReadFrom, SetOffsets, Subscription
-from nakadi.subscriptions.api.assignments import RESET_TIMED_OUT_MESSAGE, LeaseWatch
+from nakadi.subscriptions.api.assignments import RESET_TIMED_OUT_MESSAGE
+from nakadi.subscriptions.api.lease_watch import LeaseWatch
 from nakadi.subscriptions.api.offsets import OffsetInitialisation, ResetExecution, ResetRequests
 from tests.simulation.clocks import START, SkewedClock
 from tests.simulation.history import History, Place

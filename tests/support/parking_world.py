@@ -20,8 +20,8 @@ from nakadi.model.event_type import Position
 from nakadi.model.events import Record
 from nakadi.model.subscription import Assignment, CommitResult, ParkedEventInfo, PartitionAssignment, Redrive
 from nakadi.streaming.chunks import EventRun
-from nakadi.subscriptions.api.assignments import LeaseWatch
 from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
+from nakadi.subscriptions.api.lease_watch import LeaseWatch
 from nakadi.subscriptions.api.offsets import ResetExecution, ResetRequests
 from nakadi.subscriptions.api.parked_events import ParkedEventStore, RedrivePlanner
 from nakadi.subscriptions.stream.actions import (

@@ -11,7 +11,7 @@ from nakadi.model.outcomes import Conflict, Unavailable
 from nakadi.model.subscription import EndedReset, EventTypePartition, Redrive, Reset
 from nakadi.ports.coordination import MAX_PARTITIONS_PER_WRITE
 from nakadi.publishing.system_events import SystemEventPublisher
-from nakadi.subscriptions.api import assignments
+from nakadi.subscriptions.api import lease_watch
 from nakadi.subscriptions.api.assignments import is_being_reset, with_reset_ended
 from nakadi.subscriptions.api.offsets import (
     RESET_OUTCOME_RETENTION,
@@ -124,9 +124,9 @@ class TestReset:
         """Sessions whose process has died are taken out, and not waited for. (S225, S318)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
-        house.coordination.renew_lease("another process", house.clock.now() + assignments.LEASE_DURATION)
+        house.coordination.renew_lease("another process", house.clock.now() + lease_watch.LEASE_DURATION)
         house.session(subscription, process_id="another process")
-        house.clock.move((assignments.LEASE_DURATION + assignments.CLOCK_MARGIN).total_seconds())
+        house.clock.move((lease_watch.LEASE_DURATION + lease_watch.CLOCK_MARGIN).total_seconds())
         assert reset(house.api, subscription, a_cursor(name, "0", 1)).status_code == 204
         assert cursors(house.api, subscription) == {(name, "0"): offset_text(1)}
 
@@ -135,21 +135,21 @@ class TestReset:
         as long as the clock is behind. (S225, S318)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
-        house.coordination.renew_lease("another process", house.clock.now() + assignments.LEASE_DURATION)
+        house.coordination.renew_lease("another process", house.clock.now() + lease_watch.LEASE_DURATION)
         house.session(subscription, process_id="another process")
         house.clock.set_back(3600)
         looks, read_leases = [], house.coordination.lease_expiries
         house.coordination.lease_expiries = lambda: looks.append(1) or read_leases()
         resetting = threads.submit(reset, house.api, subscription, a_cursor(name, "0", 1))
         until(lambda: len(looks) > 1)
-        house.clock.move((assignments.LEASE_DURATION + assignments.CLOCK_MARGIN).total_seconds())
+        house.clock.move((lease_watch.LEASE_DURATION + lease_watch.CLOCK_MARGIN).total_seconds())
         assert resetting.result(60).status_code == 204
 
     def test_notices_who_dies_while_it_waits(self, house, threads):
         """A session that dies meanwhile is noticed before long. (S225)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
-        house.coordination.renew_lease("another process", house.clock.now() + assignments.LEASE_DURATION)
+        house.coordination.renew_lease("another process", house.clock.now() + lease_watch.LEASE_DURATION)
         house.session(subscription, process_id="another process")
         resetting = threads.submit(reset, house.api, subscription, a_cursor(name, "0", 1))
         until(lambda: house.assignment(subscription).reset)
@@ -235,7 +235,7 @@ class TestMarkers:
         Clocks may differ a little. (S140, S144)"""
         up = an_assignment("", reset=replace(self.MINE, began_at=A_MOMENT))
         assert not is_being_reset(up, A_MOMENT - timedelta(hours=1))
-        assert is_being_reset(up, A_MOMENT - assignments.CLOCK_MARGIN)
+        assert is_being_reset(up, A_MOMENT - lease_watch.CLOCK_MARGIN)
         assert is_being_reset(up, A_MOMENT)
         assert not is_being_reset(up, self.MINE.expires_at)
 
@@ -299,10 +299,10 @@ class TestGoesOn:
         S143, S225)"""
         name = brief.event_type(events=5)
         subscription = brief.subscription(name)
-        brief.coordination.renew_lease("another process", brief.clock.now() + assignments.LEASE_DURATION)
+        brief.coordination.renew_lease("another process", brief.clock.now() + lease_watch.LEASE_DURATION)
         brief.session(subscription, process_id="another process")
         assert problem(reset(brief.api, subscription, a_cursor(name, "0", 1)), 503) == STREAMS_NOT_ENDED_MESSAGE
-        brief.clock.move((assignments.LEASE_DURATION + assignments.CLOCK_MARGIN).total_seconds())
+        brief.clock.move((lease_watch.LEASE_DURATION + lease_watch.CLOCK_MARGIN).total_seconds())
         members = serving(subscription)
         LeaseKeeper(brief.coordination, brief.clock).remove_expired_sessions([(members, members.assignment())])
         members.join(a_session("new", started_at=brief.clock.now()))

@@ -4,7 +4,7 @@ import pytest
 
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition
-from nakadi.subscriptions.api.assignments import CLOCK_MARGIN, LEASE_DURATION
+from nakadi.subscriptions.api.lease_watch import CLOCK_MARGIN, LEASE_DURATION
 from tests.support.api import problem
 from tests.support.metrics import collect_samples, value
 from tests.support.subscriptions import a_cursor, offset_text, publish

@@ -8,7 +8,7 @@ from nakadi.engines.memory.coordination import MemoryCoordination
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EMPTY_ASSIGNMENT
-from nakadi.subscriptions.api.assignments import CLOCK_MARGIN, LEASE_DURATION
+from nakadi.subscriptions.api.lease_watch import CLOCK_MARGIN, LEASE_DURATION
 from nakadi.subscriptions.stream.leases import LeaseKeeper, renew_and_clean_up
 from nakadi.subscriptions.stream.members import SubscriptionSessions
 from tests.support.clock import HandMovedClock

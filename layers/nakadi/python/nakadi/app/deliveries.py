@@ -26,7 +26,7 @@ from nakadi.model.outcomes import BadSetting, Invalid
 from nakadi.model.sink import Sink, SinkPause, SinkType
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.registry import ChangedMeanwhile
-from nakadi.subscriptions.api.assignments import LeaseWatch
+from nakadi.subscriptions.api.lease_watch import LeaseWatch
 from nakadi.subscriptions.api.repository import Subscriptions
 
 if TYPE_CHECKING:

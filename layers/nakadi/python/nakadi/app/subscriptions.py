@@ -11,8 +11,8 @@ from nakadi.delivery.sinks import Sinks
 from nakadi.http.routes.subscriptions import SubscriptionHandlers
 from nakadi.model.subscription import Subscription
 from nakadi.ports.coordination import Coordination
-from nakadi.subscriptions.api.assignments import LeaseWatch
 from nakadi.subscriptions.api.cursors import SubscriptionCursors
+from nakadi.subscriptions.api.lease_watch import LeaseWatch
 from nakadi.subscriptions.api.listing import SubscriptionListing
 from nakadi.subscriptions.api.offsets import OffsetInitialisation, ResetExecution, ResetRequests
 from nakadi.subscriptions.api.open_streams import OpenStreams

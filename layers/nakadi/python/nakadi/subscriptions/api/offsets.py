@@ -41,7 +41,7 @@ from nakadi.model.subscription import (
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import MAX_PARTITIONS_PER_WRITE, AssignmentChanged, Coordination
 from nakadi.subscriptions.api import assignments
-from nakadi.subscriptions.api.assignments import CLOCK_MARGIN, LeaseWatch, sessions_without_lease
+from nakadi.subscriptions.api.lease_watch import CLOCK_MARGIN, LeaseWatch, sessions_without_lease
 
 log = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from nakadi.model.subscription import (
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import EventLogs, OffsetUnavailable, UnknownTopic
-from nakadi.subscriptions.api.assignments import LeaseWatch
+from nakadi.subscriptions.api.lease_watch import LeaseWatch
 from nakadi.subscriptions.api.repository import Subscriptions
 
 log = logging.getLogger(__name__)

@@ -14,16 +14,16 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import Assignment
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
-from nakadi.subscriptions.api import assignments
+from nakadi.subscriptions.api import lease_watch
 from nakadi.subscriptions.stream.actions import ProcessLease
 from nakadi.subscriptions.stream.members import SubscriptionSessions
 
 log = logging.getLogger(__name__)
 
-LEASE_RENEWAL_INTERVAL_SECONDS = assignments.LEASE_DURATION.total_seconds() / 4
+LEASE_RENEWAL_INTERVAL_SECONDS = lease_watch.LEASE_DURATION.total_seconds() / 4
 
 # A session that begins should not begin on a lease that is about to end.
-MIN_REMAINING_LEASE_SECONDS = assignments.LEASE_DURATION.total_seconds() / 2
+MIN_REMAINING_LEASE_SECONDS = lease_watch.LEASE_DURATION.total_seconds() / 2
 
 
 class LeaseKeeper:
@@ -50,7 +50,7 @@ class LeaseKeeper:
         self._clock = clock
         self._new_name = new_name
         self._lock = threading.Lock()
-        self._leases = assignments.LeaseWatch(coordination, clock)
+        self._leases = lease_watch.LeaseWatch(coordination, clock)
         self._lease = ProcessLease("", 0.0)
         # Sessions that have ended, but could not be removed yet.
         self._unremoved: set[tuple[str, str]] = set()
@@ -76,7 +76,7 @@ class LeaseKeeper:
             # Another thread may renew meanwhile, perhaps under a new name: that is in the store before it is here, so
             # its sessions are found alive; those under the name of before stay until the next round.
             others = [each for each in assignment.sessions if each.process_id != self._lease.process_id]
-            dead = assignments.sessions_without_lease(others, living()) if others else frozenset()
+            dead = lease_watch.sessions_without_lease(others, living()) if others else frozenset()
             if dead:
                 name = members.subscription_id
                 log.info("Removing sessions of %s whose lease has expired: %s", name, ", ".join(sorted(dead)))
@@ -123,9 +123,9 @@ class LeaseKeeper:
     def _prolong_lease(self) -> None:
         # From before the request: its answer may have been under way for long.
         began = self._clock.monotonic()
-        seconds = assignments.LEASE_DURATION.total_seconds()
+        seconds = lease_watch.LEASE_DURATION.total_seconds()
         lease = self._lease if self._lease.is_valid(began) else ProcessLease(self._new_name(), began + seconds)
-        self._coordination.renew_lease(lease.process_id, self._clock.now() + assignments.LEASE_DURATION)
+        self._coordination.renew_lease(lease.process_id, self._clock.now() + lease_watch.LEASE_DURATION)
         # An answer that came too late does not count: meanwhile other processes could see that there was no lease.
         if lease.is_valid(self._clock.monotonic()):
             # Changed in place: the sessions that began on this lease hold the same object, and see how long it is good.

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from nakadi.engines.memory.coordination import MemoryCoordination
-from nakadi.subscriptions.api.assignments import CLOCK_MARGIN, LEASE_DURATION, LeaseWatch, sessions_without_lease
+from nakadi.subscriptions.api.lease_watch import CLOCK_MARGIN, LEASE_DURATION, LeaseWatch, sessions_without_lease
 from tests.support.clock import HandMovedClock
 from tests.support.coordination import a_session
 
