@@ -1,6 +1,8 @@
 """Is every metric explained, as it is in the code, and shown to move?"""
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,17 +15,81 @@ ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| `(nakadi_\w+)` \| (\w+) \| (.*?) ?\| (.+) \|$", re.MULTILINE)
 
 EXPLAINED = {name: rest for name, *rest in ROW.findall((ROOT / "docs" / "metrics.md").read_text())}
-TESTS = "\n".join(each.read_text() for each in (ROOT / "tests").rglob("test_*.py"))
+
+READERS = {"measure_change", "read_sample", "value"}
+"""The functions with which tests read a sample: `tests/support/metrics.py`, `tests/e2e/test_metrics.py`,
+`tests/unit/common/test_metrics.py`."""
+
+
+def find_measured_samples(source: str) -> set[str]:
+    """The samples that the functions in a module of tests read, and do not just expect to be zero.
+
+    A function that reads the sample whose name is in a variable reads all that it, or its parameters, name.
+    """
+    functions = [each for each in ast.walk(ast.parse(source)) if isinstance(each, ast.FunctionDef)]
+    return {name for function in functions for name in _samples_read_in(function)}
+
+
+def _samples_read_in(function: ast.FunctionDef) -> Iterator[str]:
+    zeros = {id(node.left) for node in ast.walk(function) if isinstance(node, ast.Compare) and _is_equal_to_zero(node)}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and _name_of(node.func) in READERS and id(node) not in zeros:
+            read = {name for argument in node.args for name in _texts_in(argument)}
+            yield from read or _texts_in(function)
+
+
+def _is_equal_to_zero(node: ast.Compare) -> bool:
+    [operator, *_], [right, *_] = node.ops, node.comparators
+    return isinstance(operator, ast.Eq) and isinstance(right, ast.Constant) and right.value == 0
+
+
+def _name_of(function: ast.expr) -> str:
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _texts_in(node: ast.AST) -> Iterator[str]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.Constant) and isinstance(each.value, str) and each.value.startswith("nakadi_"):
+            yield each.value
+
+
+MEASURED = {
+    name
+    for path in (ROOT / "tests").rglob("test_*.py")
+    if "nakadi_" in (text := path.read_text())
+    for name in find_measured_samples(text)
+}
 
 
 @pytest.mark.parametrize("metric", Metrics().all, ids=lambda metric: metric.definition.name)
 def test_a_metric_is_explained(metric):
-    """Each metric has a row with its kind, its labels and its meaning, and a test that names it."""
+    """Each metric has a row with its kind, its labels and its meaning, and a test that measures it."""
     definition = metric.definition
     labels = ", ".join(f"`{each}`" for each in definition.labels)
 
     assert EXPLAINED[definition.name] == [metric.kind, labels, definition.meaning]
-    assert re.search(rf'"{definition.name}(_count|_sum|_bucket)?"', TESTS), "no test shows that it moves"
+    samples = {f"{definition.name}{ending}" for ending in ("", "_count", "_sum", "_bucket")}
+    assert samples & MEASURED, "no test shows that it moves"
+
+
+@pytest.mark.parametrize(
+    ("body", "measured"),
+    [
+        ("assert measure_change('nakadi_a_total') == 1", {"nakadi_a_total"}),
+        ("until(lambda: value(scrape(api), 'nakadi_a_count', reason='x') >= 1)", {"nakadi_a_count"}),
+        (
+            "for name in ('nakadi_a', 'nakadi_b'):\n        assert read_sample(metrics, name) > 0",
+            {"nakadi_a", "nakadi_b"},
+        ),
+        ("assert 'nakadi_a_total' in text", set()),
+        ("print('nakadi_b')\n    assert measure_change('nakadi_a_total') == 1", {"nakadi_a_total"}),
+        ("assert measure_change('nakadi_a_total') == 0", set()),
+    ],
+    ids=["argument", "waiting", "variable", "named alone", "named beside another", "zero"],
+)
+def test_a_metric_that_a_test_names_is_not_measured_yet(body, measured):
+    """A test shows that a metric moves by reading its value, not by containing its name."""
+    assert find_measured_samples(f"def test_it():\n    {body}\n") == measured
 
 
 def test_no_other_metric_is_explained():
