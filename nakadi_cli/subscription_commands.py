@@ -13,7 +13,7 @@ import click
 from nakadi_cli.api import Api, path
 from nakadi_cli.commands import Group, ask_for, attentive, chosen_format, connect, member, note, show
 from nakadi_cli.cursors import Start, chosen_partitions, cursors, parse_start
-from nakadi_cli.failures import BadInput
+from nakadi_cli.failures import BadInput, NotPermitted
 from nakadi_cli.files import read_definition
 from nakadi_cli.output import format_count
 
@@ -24,6 +24,7 @@ LAG_COLUMNS: dict[str, Callable[[Any], object]] = {
     "WAITING": lambda row: row.get("unconsumed_events"),
     "SECONDS": lambda row: row.get("consumer_lag_seconds"),
     "STREAM": lambda row: row["stream_id"],
+    "CURSOR": lambda row: row["committed"],
 }
 LIST_COLUMNS: dict[str, Callable[[Any], object]] = {
     "ID": lambda each: each["id"],
@@ -173,11 +174,14 @@ def delete_subscription(subscription: str, yes: bool) -> None:
 @click.option("--watch", is_flag=True, help="Keep showing it until Ctrl-C.")
 @click.option("--every", type=click.IntRange(1), default=2, show_default=True, help="Seconds between two requests.")
 def lag(subscription: str, watch: bool, every: int) -> None:
-    """Show who reads each partition, how many events wait there, and for how many seconds the first one has waited."""
+    """Show who reads each partition, how many events wait there, for how many seconds the first one has waited, and the
+    committed cursor, behind which it is.
+    """
     api = connect()
     with attentive():
         while True:
-            rows = list(_lags(api, subscription))
+            committed = _committed_if_permitted(api, subscription)
+            rows = [{**row, "committed": committed.get(_key(row))} for row in _lags(api, subscription)]
             if watch and sys.stdout.isatty():
                 click.clear()
             show(rows, LAG_COLUMNS)
@@ -214,9 +218,7 @@ def reset(subscription: str, start: str, dry_run: bool) -> None:
     event_types = api.get(path("subscriptions", subscription))["event_types"]
     rows = [row for each in event_types for row in _moves(api, each, place)]
     _check_that_all_are_meant(place, rows)
-    committed = {
-        _key(each): each["offset"] for each in api.get(path("subscriptions", subscription, "cursors"))["items"]
-    }
+    committed = _committed(api, subscription)
     waiting = {_key(each): each.get("unconsumed_events") for each in _lags(api, subscription)}
     for row in rows:
         row |= {"committed": committed.get(_key(row)), "waiting": waiting.get(_key(row))}
@@ -242,6 +244,18 @@ def _lags(api: Api, subscription: str) -> Iterator[dict[str, Any]]:
     for each in _stats(api, subscription):
         for partition in each["partitions"]:
             yield {"event_type": each["event_type"], **partition}
+
+
+def _committed(api: Api, subscription: str) -> dict[tuple[str, str], str]:
+    return {_key(each): each["offset"] for each in api.get(path("subscriptions", subscription, "cursors"))["items"]}
+
+
+def _committed_if_permitted(api: Api, subscription: str) -> dict[tuple[str, str], str]:
+    """Nothing while the subscription is blocked: the broker shows its statistics all the same."""
+    try:
+        return _committed(api, subscription)
+    except NotPermitted:
+        return {}
 
 
 def _with_status(api: Api, filters: dict[str, Any]) -> Iterator[dict[str, Any]]:

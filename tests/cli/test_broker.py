@@ -10,6 +10,7 @@ from nakadi.local import Broker
 from tests.support.api import create_event_type
 from tests.support.parking import PARKING
 from tests.support.patience import PATIENCE
+from tests.support.subscriptions import publish
 from tests.support.tokens import Issuer
 
 
@@ -120,6 +121,25 @@ def test_what_hinders_work_is_noticed(run, empty):
     assert "no event types can be created" in found["features"]["why"]
     assert "order.placed" in found["blocks"]["why"]
     assert {found[what]["state"] for what in ("features", "blocks")} == {"notice"}
+
+
+def test_a_consumer_that_fails_at_an_event_is_found(run, empty):
+    """A subscription whose consumer has failed at the same event in three streams is ill, although none is open."""
+    with httpx.Client(base_url=empty.url) as api:
+        name = create_event_type(api)["name"]
+        publish(api, name)
+    done = run("subscriptions", "create", name, "--owner", "shipping", "--from", "begin", url=empty.url)
+    identity = done.out.strip()
+    found = []
+    for _ in range(3):
+        found.append(found_by_doctor(run("doctor", "-o", "json", url=empty.url))["subscriptions"]["state"])
+        assert run("consume", identity, "--exec", "false", url=empty.url).code == 1
+
+    doctor = run("doctor", "-o", "json", url=empty.url)
+    assert found == ["well"] * 3
+    assert doctor.code == 1
+    assert identity in found_by_doctor(doctor)["subscriptions"]["why"]
+    assert "stalled" in run("subscriptions", "lag", identity, url=empty.url).out
 
 
 def test_a_broker_that_is_not_there_is_found_ill(run):

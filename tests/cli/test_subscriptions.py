@@ -137,6 +137,32 @@ def test_lag_is_shown_and_watched(run, numbers, owner, monkeypatch):
     assert pauses == [7, 7]
 
 
+def test_lag_leads_to_the_first_event_that_waits(run, numbers, owner):
+    """`tail` from the cursor that `lag` shows begins with the first event that is not committed."""
+    identity = created_by(run, numbers, "--owner", owner, "--from", "begin")
+    run("consume", identity, "-n", "10")
+    table = run("subscriptions", "lag", identity).out.splitlines()
+    rows = run("subscriptions", "lag", identity, "-o", "json").json
+    [partition, cursor] = next([row["partition"], row["committed"]] for row in rows if row["unconsumed_events"])
+    waiting = run("tail", numbers, "--from", cursor, "--partitions", partition, "-n", "1")
+
+    assert [line.split()[-1] for line in table] == ["CURSOR", *(row["committed"] for row in rows)]
+    assert waiting.out == run("consume", identity, "-n", "1").out, waiting.err
+
+
+def test_lag_is_shown_of_a_blocked_subscription(run, numbers, owner):
+    """Cursors are not shown to anyone while the event type is blocked; what waits is."""
+    identity = created_by(run, numbers, "--owner", owner, "--from", "begin")
+    run("consume", identity, "-n", "10")
+    assert run("admin", "block", "CONSUMER_ET", numbers).code == 0
+    try:
+        done = run("subscriptions", "lag", identity)
+    finally:
+        run("admin", "unblock", "CONSUMER_ET", numbers)
+
+    assert done.err == "30 events waiting.\n"
+
+
 def test_ctrl_c_is_not_overlooked(run, numbers, owner, monkeypatch, request):
     """A signal that comes just before a pause begins does not wait until the pause is over."""
     # Tests that a script has started in the background ignore the signal.

@@ -23,6 +23,7 @@ from nakadi.model.subscription import (
     Replay,
     Reset,
     SetOffsets,
+    Standstill,
     SubscriptionChange,
     SubscriptionChangeNotice,
     TimedOutSession,
@@ -74,6 +75,7 @@ class TestAssignment:
             reset=Reset("r", LATER + timedelta(microseconds=7), A_MOMENT),
             ended_reset=EndedReset("before", A_MOMENT, "no time"),
             timed_out_sessions=(TimedOutSession("e", A_MOMENT, 2.5), TimedOutSession("f", LATER, 60.0)),
+            standstills=(Standstill(a_place(0, 'a "type"\n'), Position(2, 17), 3),),
         )
         positions = {each.partition: at(number) for number, each in enumerate(full.entries)}
         stored = coordination.replace_assignment(SUBSCRIPTION, EMPTY_ASSIGNMENT, full, A_MOMENT, positions)

@@ -103,6 +103,7 @@ ASSIGNMENT = {
         ["s-2", "process", NOON, 60.0, [], True, 2, 1, NOON],
     ],
     "timed_out": [["s-0", NOON, 2.5]],
+    "standstills": [[["e", "0"], {"timeline": 1, "offset": 7}, 3]],
     "reset": ["x", "2026-11-21T12:00:00.001000+00:00", "2026-11-21T12:00:00+00:00"],
     "wish": {"redrive": ["e", "0", "k"]},
     "claimed": True,

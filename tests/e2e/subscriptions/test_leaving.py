@@ -102,3 +102,27 @@ def test_a_commit_that_comes_too_late_is_told_so(api, consumer):
     assert refused.startswith(expected)
     assert before <= datetime.fromisoformat(refused.removeprefix(expected)) <= datetime.now(UTC)
     assert problem(api.post(f"/subscriptions/{stream.subscription['id']}/streams/{stream.id}/extend"), 404) == refused
+
+
+def test_a_consumer_that_fails_at_one_event_is_stalled(api, consumer):
+    """Streams end without a commit at the same event, by the commit timeout or because their client leaves: the
+    partition is stalled between them, too, until a commit. (S340)"""
+    subscription = subscribe_from_beginning(api, events=2)
+
+    def is_stalled():
+        [found] = api.get(f"/subscriptions/{subscription['id']}/stats").json()["items"]
+        return found["partitions"][0].get("stalled", False)
+
+    with consumer(subscription, commit_timeout=1) as stream:
+        stream.batch()
+        assert stream.debug_at_the_end() == ["Commit timeout reached"]
+    for _ in range(2):
+        assert not is_stalled()
+        with consumer(subscription) as stream:
+            stream.batch()
+            assert leave(api, stream).status_code == 204
+            assert stream.debug_at_the_end() == []
+    assert is_stalled()
+    with consumer(subscription) as stream:
+        assert stream.commit(stream.batch()).status_code == 204
+        assert not is_stalled()

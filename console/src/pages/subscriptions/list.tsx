@@ -63,7 +63,7 @@ function useLatest(id: string) {
 function State({ id }: { id: string }) {
   const { lag, problem } = useLatest(id);
   if (!lag) return problem ? <span class="error" title={problem.message}>not known</span> : <span class="faint">…</span>;
-  if (lag.stalled) return <span class="error" title="Partitions that a stream reads but does not commit">{count(lag.stalled)} stalled</span>;
+  if (lag.stalled) return <span class="error" title="Partitions whose streams do not commit">{count(lag.stalled)} stalled</span>;
   if (!lag.streams) return <span class="faint">not read</span>;
   return <span class="good">{plural(lag.streams, "stream")}</span>;
 }

@@ -119,7 +119,7 @@ function Summary({ id, partitions }: { id: string; partitions: Partition[] }) {
         ["The first for", lag.seconds ? duration(lag.seconds * 1000) : ""],
         ["Trend", <Trend id={id} />],
         ["Read by", lag.streams ? `${plural(lag.streams, "stream")}, ${read} of ${plural(partitions.length, "partition")}` : "no stream: start a consumer, and its partitions appear here"],
-        ["Stalled", lag.stalled ? <span class="error">{plural(lag.stalled, "partition")}: a stream reads but does not commit</span> : ""],
+        ["Stalled", lag.stalled ? <span class="error">{plural(lag.stalled, "partition")}: streams do not commit</span> : ""],
       ]} />
     </section>
   );

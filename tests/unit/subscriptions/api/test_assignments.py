@@ -6,14 +6,17 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
+from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Conflict
-from nakadi.model.subscription import Reset
+from nakadi.model.subscription import EMPTY_ASSIGNMENT, Reset, Standstill
 from nakadi.ports.coordination import MAX_PARTITIONS_PER_WRITE
 from nakadi.subscriptions.api.assignments import (
+    MAX_STANDSTILLS,
     with_entries,
     with_partitions_handed_over,
     with_rebalanced_partitions,
     with_session,
+    with_standstills,
     without_sessions,
 )
 from tests.support.builders import A_MOMENT
@@ -134,3 +137,30 @@ def test_large_subscriptions_move_in_several_writes():
     while (following := with_rebalanced_partitions(gone)) != gone:
         gone = following
     assert Counter(format_partitions(gone.entries)) == {"b": 250}
+
+
+class TestStandstills:
+    """Where the streams of a subscription get no further."""
+
+    def test_count_streams_at_one_place(self):
+        """Streams in a row that end at the same position with uncommitted events add up, and one that was sent nothing
+        changes nothing. (S340)"""
+        found = EMPTY_ASSIGNMENT
+        for streams in (1, 0, 1):
+            found = with_standstills(found, [Standstill(a_place(0), Position(1, 7), streams)])
+        assert found.standstills == (Standstill(a_place(0), Position(1, 7), 2),)
+
+    @pytest.mark.parametrize(("streams", "left"), [(1, (Standstill(a_place(0), Position(1, 8), 1),)), (0, ())])
+    def test_begin_again_elsewhere(self, streams, left):
+        """At another position the count begins again; other partitions keep theirs. (S340)"""
+        other = Standstill(a_place(1), Position(1, 7), 5)
+        before = replace(EMPTY_ASSIGNMENT, standstills=(Standstill(a_place(0), Position(1, 7), 5), other))
+        found = with_standstills(before, [Standstill(a_place(0), Position(1, 8), streams)])
+        assert found.standstills == (other, *left)
+
+    def test_are_kept_of_the_latest_partitions(self):
+        """The record of a subscription does not grow with its partitions."""
+        found = with_standstills(
+            EMPTY_ASSIGNMENT, [Standstill(a_place(each), Position(1, 7), 1) for each in range(MAX_STANDSTILLS + 1)]
+        )
+        assert [each.partition for each in found.standstills] == [a_place(each + 1) for each in range(MAX_STANDSTILLS)]

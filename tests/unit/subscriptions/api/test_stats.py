@@ -3,11 +3,13 @@
 import pytest
 
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.subscription import EventTypePartition
+from nakadi.model.subscription import EventTypePartition, Standstill
 from nakadi.subscriptions.api.lease_watch import CLOCK_MARGIN, LEASE_DURATION
+from nakadi.subscriptions.stream.actions import DepartureRecord
+from nakadi.subscriptions.stream.members import SubscriptionSessions
 from tests.support.api import problem
 from tests.support.metrics import collect_samples, value
-from tests.support.subscriptions import a_cursor, offset_text, publish
+from tests.support.subscriptions import a_cursor, offset_text, publish, reset
 
 
 class TestReaders:
@@ -122,7 +124,7 @@ class TestLag:
 
 
 class TestStalled:
-    """A subscription that has events waiting, a live stream, and no commit for longer than its commit timeout."""
+    """A partition where events wait: its stream commits nothing for too long, or three in a row have ended so."""
 
     def stalled(self, house, subscription):
         return house.stats(subscription)["0"].get("stalled", False)
@@ -166,9 +168,59 @@ class TestStalled:
         house.clock.move(10)
         assert not self.stalled(house, subscription)
 
+    def fail(self, house, subscription, **record):
+        """A stream ends with events of the partition sent and not committed."""
+        offset = house.coordination.committed_offsets(subscription["id"])
+        [(partition, found)] = offset.items()
+        record = DepartureRecord(standstills=(Standstill(partition, found.position, 1),), **record)
+        members = SubscriptionSessions(house.coordination, subscription["id"], house.clock, execute_reset=print)
+        members.leave(house.session(subscription), record)
+
+    def test_is_who_fails_in_one_stream_after_the_other(self, house):
+        """Three streams in a row that ended at the same offset are enough, also while none is open. A commit ends it.
+        (S340)"""
+        name = house.event_type(events=5)
+        subscription = house.subscription(name)
+        seen = []
+        for _ in range(4):
+            self.fail(house, subscription, has_timed_out=True)
+            seen.append(self.stalled(house, subscription))
+        assert seen == [False, False, True, True]
+        session = house.session(subscription)
+        assert self.stalled(house, subscription)
+        house.commit(subscription, session, a_cursor(name, "0", 0))
+        assert not self.stalled(house, subscription)
+
+    def test_is_not_who_has_nothing_left_to_read(self, house):
+        """Without an event that waits, nothing is stalled, however streams ended. (S340)"""
+        name = house.event_type()
+        subscription = house.subscription(name)
+        for _ in range(3):
+            self.fail(house, subscription)
+        assert not self.stalled(house, subscription)
+        publish(house.api, name)
+        assert self.stalled(house, subscription)
+
+    def test_is_not_whose_cursor_was_reset(self, house):
+        """After a reset, even to the same offset, consumers begin without a past. (S340)"""
+        name = house.event_type(events=2)
+        subscription = house.subscription(name)
+        for _ in range(3):
+            self.fail(house, subscription)
+        assert reset(house.api, subscription, a_cursor(name, "0", "BEGIN")).status_code == 204
+        assert not self.stalled(house, subscription)
+
 
 class TestStallWatch:
     """What housekeeping counts."""
+
+    def test_finds_those_whose_streams_have_ended(self, house):
+        """A subscription whose consumer fails in one stream after the other counts between its streams, too. (S340)"""
+        subscription = house.subscription(house.event_type(events=1))
+        for _ in range(3):
+            TestStalled().fail(house, subscription)
+        house.broker.housekeeping.run()
+        assert house.broker.subscription_services.stalled_subscriptions.stalled_ids == [subscription["id"]]
 
     def test_finds_those_that_are_stalled(self, house, caplog):
         """Subscriptions with a partition that is stalled are counted and named, as long as they are so. (S280)"""

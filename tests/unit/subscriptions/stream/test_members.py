@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from nakadi.engines.memory.coordination import MemoryCoordination
 from nakadi.model.event_type import Position
-from nakadi.model.subscription import EMPTY_ASSIGNMENT, OffsetsCommitted, SubscriptionChange
+from nakadi.model.subscription import EMPTY_ASSIGNMENT, OffsetsCommitted, Standstill, SubscriptionChange
 from nakadi.subscriptions.api.assignments import with_entries
 from nakadi.subscriptions.stream.actions import DepartureRecord, FailureCountChange
 from nakadi.subscriptions.stream.members import (
@@ -182,13 +182,15 @@ def test_a_look_that_fails_is_not_the_last_one(coordination, clock, failure, cap
 
 def test_whoever_leaves_writes_down_what_its_partitions_have_failed_at(coordination, clock):
     """The counts are those that the session knows, and a partition that was taken from it keeps its own. (S254,
-    S262)"""
+    S262, S340)"""
     members = SubscriptionSessions(coordination, "s", clock, execute_reset=print)
     old = members.assignment()
     taken = [replace(old.entries[1], owner=None, failed_streams=1)]
     coordination.replace_assignment("s", old, with_entries(old, taken), clock.now())
     counts = tuple(FailureCountChange(a_place(each), 2 + each, Position(1, 7)) for each in (0, 1))
-    members.leave("first", DepartureRecord(counts))
+    standstills = tuple(Standstill(a_place(each), Position(1, 6), 1) for each in (0, 1))
+    members.leave("first", DepartureRecord(counts, standstills=standstills))
     left = members.assignment()
     assert left.sessions == ()
+    assert left.standstills == standstills[:1]
     assert [(each.failed_streams, each.search_end) for each in left.entries] == [(2, Position(1, 7)), (1, None)]

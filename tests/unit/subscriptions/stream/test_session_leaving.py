@@ -3,8 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
+from nakadi.model.subscription import Standstill
 from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
 from nakadi.subscriptions.stream.actions import AutoCommit, FailureCountChange, GrantExtension, SessionEnd
+from tests.support.chunks import a_chunk
 from tests.support.consuming import ME, SessionHarness, at
 from tests.support.coordination import a_place, entry
 
@@ -77,6 +79,26 @@ def test_leaving_is_no_timeout():
     late.wait(6)
     assert late.session.end is SessionEnd.COMMIT_TIMEOUT
     assert [table.session.departure_record().has_timed_out for table in (left, late)] == [False, True]
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_who_leaves_says_where_partitions_stand(leaves):
+    """Each partition counts one stream more if events that it was sent are not committed, with or without a policy.
+    What was skipped before is committed. (S340)"""
+    table = SessionHarness(
+        0, 1, commit_seconds=5, max_uncommitted_events=10, deliverable=lambda record: record.value != b'"skipped"'
+    )
+    table.rules.skips_misplaced_events = True
+    table.arrive(a_chunk("skipped", "sent").run_from_offset(0))
+    table.arrive(2, partition=1)
+    table.commit(1, partition=1)
+    if leaves:
+        ask(table, is_leaving=True)
+    else:
+        table.wait(6)
+    record = table.session.departure_record()
+    assert record.standstills == (Standstill(a_place(0), at(0), 1), Standstill(a_place(1), at(1), 0))
+    assert record.commit_positions == {a_place(0): at(0)}
 
 
 # Disconnecting

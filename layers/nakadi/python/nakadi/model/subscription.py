@@ -168,6 +168,14 @@ class TimedOutSession(Struct, frozen=True, array_like=True):
     commit_timeout: float
 
 
+class Standstill(Struct, frozen=True, array_like=True):
+    """`streams` streams in a row ended with a partition committed up to `position`, although they had sent more."""
+
+    partition: EventTypePartition
+    position: Position
+    streams: int
+
+
 class SetOffsets(Struct, frozen=True):
     """The task to set offsets. Without any, streams only end."""
 
@@ -214,6 +222,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
 
     `initialised` says that every partition has its first offset; until then, there is nothing to stream.
     `timed_out_sessions` are the latest of these, so that the answer to a late commit can say why it is refused.
+    `standstills` has at most one of each partition; once the offset moves on, it means nothing any more.
     """
 
     revision: int = 0
@@ -223,6 +232,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
     reset: Reset | None = None
     ended_reset: EndedReset | None = None
     timed_out_sessions: tuple[TimedOutSession, ...] = ()
+    standstills: tuple[Standstill, ...] = ()
 
     def entry(self, partition: EventTypePartition) -> PartitionAssignment | None:
         return next((each for each in self.entries if each.partition == partition), None)

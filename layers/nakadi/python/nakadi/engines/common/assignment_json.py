@@ -22,11 +22,13 @@ from nakadi.model.subscription import (
     ResetTask,
     Session,
     SetOffsets,
+    Standstill,
     TimedOutSession,
 )
 
 _sessions = Converter(tuple[Session, ...])
 _timed_out_sessions = Converter(tuple[TimedOutSession, ...])
+_standstills = Converter(tuple[Standstill, ...])
 
 _SESSION_FIELDS = Session.__struct_fields__.index("is_leaving")
 _NOTHING_ASKED = list(Session.__struct_defaults__[1:])
@@ -49,6 +51,8 @@ def assignment_json(assignment: Assignment) -> str:
         body["ended"] = _ended_reset_row(assignment.ended_reset)
     if assignment.timed_out_sessions:
         body["timed_out"] = to_builtins(assignment.timed_out_sessions)
+    if assignment.standstills:
+        body["standstills"] = to_builtins(assignment.standstills)
     return orjson.dumps(body).decode()
 
 
@@ -63,6 +67,7 @@ def assignment_from_json(text: str | bytes, revision: int) -> Assignment:
         reset=None if body["reset"] is None else _reset_from_body(body),
         ended_reset=None if ended is None else _ended_reset_from_row(ended),
         timed_out_sessions=_timed_out_sessions.from_builtins(body.get("timed_out", ())),
+        standstills=_standstills.from_builtins(body.get("standstills", ())),
     )
 
 

@@ -24,6 +24,7 @@ from nakadi.model.subscription import (
     PartitionAssignment,
     Session,
     SetOffsets,
+    Standstill,
     TimedOutSession,
 )
 from nakadi.ports.coordination import MAX_PARTITIONS_PER_WRITE
@@ -63,6 +64,27 @@ def with_timed_out_session(assignment: Assignment, session: Session, now: dateti
     """Remembering that a session ends because its client has not committed in time."""
     added = TimedOutSession(session.id, now, session.commit_timeout)
     return replace(assignment, timed_out_sessions=(*assignment.timed_out_sessions, added)[-MAX_TIMED_OUT_SESSIONS:])
+
+
+MAX_STANDSTILLS = 100
+"""How many partitions are remembered at which streams got no further."""
+
+
+def with_standstills(assignment: Assignment, found: Iterable[Standstill]) -> Assignment:
+    """Remembering where the partitions of a session stand when it ends; `streams` is 1 for those of which it had sent
+    more, and 0 for the others."""
+    known = {each.partition: each for each in assignment.standstills}
+    for each in found:
+        continued = _with_earlier_streams(each, known.pop(each.partition, None))
+        if continued.streams:
+            known[each.partition] = continued
+    return replace(assignment, standstills=tuple(known.values())[-MAX_STANDSTILLS:])
+
+
+def _with_earlier_streams(found: Standstill, before: Standstill | None) -> Standstill:
+    if before is None or before.position != found.position:
+        return found
+    return replace(found, streams=before.streams + found.streams)
 
 
 def with_session_leaving(assignment: Assignment, session_id: str) -> Assignment:

@@ -444,4 +444,5 @@ def _with_reset_entries(assignment: Assignment, changes: PartitionChangeByPartit
         if each.partition in changes:
             new = changes[each.partition][0] or replace(each, replay=None)
             entries.append(replace(new, owner=None, next_owner=None, failed_streams=0, search_end=None))
-    return assignments.with_entries(assignment, entries)
+    standing = tuple(each for each in assignment.standstills if each.partition not in changes)
+    return assignments.with_entries(replace(assignment, standstills=standing), entries)

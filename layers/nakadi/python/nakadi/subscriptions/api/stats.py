@@ -28,6 +28,7 @@ from nakadi.model.subscription import (
     PartitionAssignment,
     PartitionState,
     Session,
+    Standstill,
     Subscription,
 )
 from nakadi.ports.clock import Clock
@@ -39,6 +40,9 @@ from nakadi.subscriptions.api.repository import Subscriptions
 log = logging.getLogger(__name__)
 
 MAX_READS_AT_ONCE = 8
+MIN_STREAMS_OF_STALLED = 3
+"""How many streams in a row have to end at the same offset. Clients that restart leave one or two."""
+
 AGE_LOOKUP_TIMEOUT_SECONDS = 10.0
 """How long a listing looks up ages. Each takes a read of a log, and a function has to answer within half a minute."""
 
@@ -66,11 +70,23 @@ StatsByEventType = Mapping[str, Sequence[PartitionStats]]
 class _AssignmentSnapshot(Struct, frozen=True):
     entries: Mapping[EventTypePartition, PartitionAssignment]
     sessions: Mapping[str, Session]
+    standstills: Mapping[EventTypePartition, Standstill]
     offsets: Mapping[EventTypePartition, CommittedOffset]
 
     def reading_session(self, partition: EventTypePartition) -> Session | None:
         entry = self.entries.get(partition)
         return None if entry is None or entry.owner is None else self.sessions.get(entry.owner)
+
+    def is_stalled(self, partition: EventTypePartition, since: datetime | None, now: datetime) -> bool:
+        """Whether streams get no further in a partition where events wait: one after the other has ended at its present
+        offset, or the one that reads it has committed nothing since then, which is too long."""
+        standstill, owner = self.standstills.get(partition), self.reading_session(partition)
+        is_overdue = owner is not None and since is not None and is_commit_overdue(owner, since, now)
+        return is_overdue or (
+            standstill is not None
+            and standstill.streams >= MIN_STREAMS_OF_STALLED
+            and standstill.position == self.offsets[partition].position
+        )
 
 
 class SubscriptionStats(Struct, frozen=True, kw_only=True):
@@ -139,10 +155,15 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
     def is_stalled(self, subscription: Subscription, assignment: Assignment) -> bool:
         """Whether a partition is; looked into no further than it takes to see that none is."""
         shared = self._snapshot_without_offsets(assignment)
-        if not shared.sessions:
+        if not shared.sessions and not shared.standstills:
             return False
         shared = replace(shared, offsets=self.coordination.committed_offsets(subscription.id))
-        suspects = {partition.event_type for partition in shared.offsets if self._is_commit_overdue(partition, shared)}
+        now = self.clock.now()
+        suspects = {
+            each.event_type
+            for each, offset in shared.offsets.items()
+            if shared.is_stalled(each, offset.changed_at, now)
+        }
         found = [self.event_types.find(name) for name in subscription.event_types if name in suspects]
         stats = [
             self._stats_of_event_type(each, self.cursor_resolver.end_positions(each), shared, with_lag=False)
@@ -150,10 +171,6 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
             if each is not None
         ]
         return any(partition.stalled for each in stats for partition in each)
-
-    def _is_commit_overdue(self, partition: EventTypePartition, shared: _AssignmentSnapshot) -> bool:
-        owner = shared.reading_session(partition)
-        return owner is not None and is_commit_overdue(owner, shared.offsets[partition].changed_at, self.clock.now())
 
     def _snapshot_with_offsets(self, subscription: Subscription) -> _AssignmentSnapshot:
         shared = self._snapshot_without_offsets(self.coordination.assignment(subscription.id))
@@ -165,6 +182,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         return _AssignmentSnapshot(
             entries={each.partition: each for each in assignment.entries},
             sessions={each.id: each for each in assignment.sessions if each.process_id in living},
+            standstills={each.partition: each for each in assignment.standstills},
             offsets={},
         )
 
@@ -185,15 +203,15 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
             return found
         unconsumed = self._count_unconsumed(event_type, name, offset.position, newest)
         # The offset was last written by a commit, or when its owner changed.
-        owner, now = shared.reading_session(partition), self.clock.now()
-        suspicious = unconsumed > 0 and owner is not None and is_commit_overdue(owner, offset.changed_at, now)
+        now = self.clock.now()
+        suspicious = unconsumed > 0 and shared.is_stalled(partition, offset.changed_at, now)
         look = suspicious or (with_lag and unconsumed > 0)
         since = self._oldest_unconsumed_stored_at(event_type, name, offset.position) if look else None
         return replace(
             found,
             unconsumed_events=unconsumed,
             lag_seconds=lag_seconds(unconsumed, since, now) if with_lag else None,
-            stalled=suspicious and owner is not None and since is not None and is_commit_overdue(owner, since, now),
+            stalled=suspicious and shared.is_stalled(partition, since, now),
         )
 
     def _count_unconsumed(self, event_type: EventType, partition: str, committed: Position, newest: Position) -> int:
@@ -270,7 +288,8 @@ class StalledSubscriptions(Struct, frozen=True, kw_only=True):
     stalled_ids: list[str] = field(default_factory=list)
 
     def check_all(self) -> None:
-        """Costs one read for a subscription without streams, and little more for one whose streams commit."""
+        """Costs one read for a subscription without streams, now or lately, and little more for one whose streams
+        commit."""
         found: list[Subscription] = []
         for each in self.subscription_repository.newest_first():
             run_and_log_failure(

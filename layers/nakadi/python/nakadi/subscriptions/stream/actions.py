@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from nakadi.model.event_type import Position
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Invalid
-from nakadi.model.subscription import Assignment, CommittedOffset, EventTypePartition, Replay
+from nakadi.model.subscription import Assignment, CommittedOffset, EventTypePartition, Replay, Standstill
 from nakadi.streaming.chunks import EventRun
 from nakadi.streaming.session import (
     DEFAULT_FLUSH_TIMEOUT_SECONDS,
@@ -223,12 +223,14 @@ class DepartureRecord(Struct, frozen=True):
     """What is left to do when a session ends: what its partitions have failed at by now, and what its client never got
     to see.
 
-    `has_timed_out` says that the client's time to commit had ended.
+    `has_timed_out` says that the client's time to commit had ended. `standstills` says where the partitions stand, with
+    one stream for each of which the client has not committed everything that it was sent.
     """
 
     failure_counts: tuple[FailureCountChange, ...] = ()
     commit_positions: Mapping[EventTypePartition, Position] = field(default_factory=dict)
     has_timed_out: bool = False
+    standstills: tuple[Standstill, ...] = ()
 
 
 SessionLine = SendBatch | SendKeepAlive

@@ -131,7 +131,9 @@ class SubscriptionSessions(Struct, frozen=True):
                 for each in departure.failure_counts
                 if each.partition in own
             ]
-            return assignments.without_sessions(assignments.with_entries(assignment, counted), {session_id})
+            assignment = assignments.with_entries(assignment, counted)
+            stands = [each for each in departure.standstills if each.partition in own]
+            return assignments.without_sessions(assignments.with_standstills(assignment, stands), {session_id})
 
         self._write_until_unchanged(without)
         self._execute_reset(self.rebalance())

@@ -16,7 +16,7 @@ from operator import attrgetter
 
 from nakadi.common.states import following_state
 from nakadi.model.event_type import Position
-from nakadi.model.subscription import Assignment, CommittedOffset, EventTypePartition, PartitionAssignment
+from nakadi.model.subscription import Assignment, CommittedOffset, EventTypePartition, PartitionAssignment, Standstill
 from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.api.fields import RetryPolicy, failed_partitions_text
 from nakadi.subscriptions.stream.actions import (
@@ -266,6 +266,7 @@ class SubscriptionSession:
             tuple(_failures_at_the_end(each, graceful) for each in partitions) if self._policy is not None else (),
             self._committable_positions(partitions),
             has_timed_out=has_failed and self.end not in (SessionEnd.LEFT, SessionEnd.RELEASED),
+            standstills=tuple(_standstill_at_the_end(each) for each in partitions) if graceful else (),
         )
 
     # The assignment
@@ -487,6 +488,11 @@ def _failures_at_the_end(partition: PartitionProgress, graceful: bool) -> Failur
     """One failure more than before if the client had the chance to commit what it was sent, and did not."""
     failures = partition.failed_streams + (graceful and partition.uncommitted > 0)
     return FailureCountChange(partition.partition, failures, partition.search_end)
+
+
+def _standstill_at_the_end(partition: PartitionProgress) -> Standstill:
+    position = partition.committable_position() or partition.stored
+    return Standstill(partition.partition, position, int(partition.uncommitted > 0))
 
 
 def _wants_replay_commit(partition: PartitionProgress) -> bool:
