@@ -59,16 +59,16 @@ class Api:
             self._api.close()
 
     def get(self, where: str, **parameters: Any) -> Any:
-        return self._json(self.send("GET", where, params=parameters))
+        return self._parse_json(self.send("GET", where, params=parameters))
 
     def post(self, where: str, body: object = None) -> Any:
-        return self._json(self.send("POST", where, body=body))
+        return self._parse_json(self.send("POST", where, body=body))
 
     def put(self, where: str, body: object = None, **parameters: Any) -> Any:
-        return self._json(self.send("PUT", where, params=parameters, body=body))
+        return self._parse_json(self.send("PUT", where, params=parameters, body=body))
 
     def patch(self, where: str, body: object) -> Any:
-        return self._json(self.send("PATCH", where, body=body))
+        return self._parse_json(self.send("PATCH", where, body=body))
 
     def delete(self, where: str) -> None:
         self.send("DELETE", where)
@@ -96,7 +96,7 @@ class Api:
             raise refusal(answer)
         return answer
 
-    def _json(self, answer: Answer) -> Any:
+    def _parse_json(self, answer: Answer) -> Any:
         if not answer.body:
             return None
         try:

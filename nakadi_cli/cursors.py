@@ -13,7 +13,7 @@ from nakadi_cli.failures import BadInput
 
 _AGO = re.compile(r"(\d{1,6})([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_DATE_PATTERN = re.compile(r"\d{4}-\d\d-\d\d")
 _OFFSET = re.compile(r"-?\d+|\d{3}-[0-9a-fA-F]{4}-(?:-1|\d+)")
 
 
@@ -37,7 +37,7 @@ def parse_start(text: str, now: datetime) -> Start:
         return Start()
     if ago := _AGO.fullmatch(text):
         return Start(_format_moment(now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})))
-    if _DAY.match(text):
+    if _DATE_PATTERN.match(text):
         return Start(_format_moment(_time(text)))
     if "=" in text:
         pairs = dict(pair.rpartition("=")[::2] for pair in text.split(","))

@@ -73,7 +73,7 @@ class Reader(Generic[Event]):
                                 yield batch
                 else:
                     answer = api.send(request_of(self._core.event_type, step))
-                    self._core.answered(step, answer, time.monotonic())
+                    self._core.handle_answer(step, answer, time.monotonic())
             if step.error:
                 raise step.error
         finally:
@@ -85,7 +85,7 @@ class Reader(Generic[Event]):
         try:
             with api.stream(request_of(self._core.event_type, step)) as response:
                 if isinstance(response, Answer):
-                    self._core.answered(step, response, time.monotonic())
+                    self._core.handle_answer(step, response, time.monotonic())
                     return
                 splitter = LineSplitter()
                 for chunk in response.iter_bytes():
@@ -97,7 +97,7 @@ class Reader(Generic[Event]):
             error = found
         except Exception as found:  # noqa: BLE001  # an application's source of tokens may raise anything
             error = no_answer(self._connection, found)
-        self._core.closed(time.monotonic(), error)
+        self._core.handle_closed_stream(time.monotonic(), error)
 
 
 @overload

@@ -1,10 +1,10 @@
 """What a reader of an event type decides, without any input or output: where to begin, what comes next, when to end.
 
     core = ReaderCore("order.placed", ReadOptions(start="begin"), random.random)
-    step = core.step(now)             # Find, Measure or OpenStream: a request; or Wait, Trouble, End
-    core.answered(step, answer, now)  # what came of Find and Measure, and of a stream that was not opened
-    core.batches(lines)               # lines of the stream came
-    core.closed(now, error)           # the stream is over
+    step = core.step(now)                  # Find, Measure or OpenStream: a request; or Wait, Trouble, End
+    core.handle_answer(step, answer, now)  # of Find and Measure, and of a stream that was not opened
+    core.batches(lines)                    # for lines of the stream
+    core.handle_closed_stream(now, error)  # when the stream has ended
 
 It has no subscription, so nothing is committed: it remembers its place itself, and goes on there after a break.
 """
@@ -130,7 +130,7 @@ class ReaderCore:
         size = min(self._options.batch_limit, self._left or self._options.batch_limit)
         return OpenStream(cursors, size, self._left)
 
-    def answered(self, step: Find | Measure | OpenStream, answer: Answer | NoAnswer, now: float) -> None:
+    def handle_answer(self, step: Find | Measure | OpenStream, answer: Answer | NoAnswer, now: float) -> None:
         """What came of a request. The answer to `OpenStream` is one that refuses a stream."""
         if isinstance(answer, NoAnswer):
             self._pause(answer, now)
@@ -139,9 +139,9 @@ class ReaderCore:
         elif answer.status != 200 or isinstance(step, OpenStream):
             self._error = answer.refusal()
         elif isinstance(step, Find):
-            self._found(_PARTITIONS.decode(answer.body))
+            self._handle_partitions(_PARTITIONS.decode(answer.body))
         else:
-            self._measured(_LAGS.decode(answer.body))
+            self._handle_lags(_LAGS.decode(answer.body))
 
     def batches(self, lines: Iterable[bytes]) -> Iterator[Batch[Any]]:
         """Lines came: return the batches of them that have events, up to the end.
@@ -149,12 +149,12 @@ class ReaderCore:
         Raises `NakadiError` at a line that is none of a stream: the stream is to be closed then.
         """
         for line in lines:
-            if (batch := self._received(line)) is not None:
+            if (batch := self._take_line(line)) is not None:
                 yield batch
             if self.is_done:
                 return
 
-    def closed(self, now: float, error: NakadiError | None = None) -> None:
+    def handle_closed_stream(self, now: float, error: NakadiError | None = None) -> None:
         """The stream is over, or its connection broke: the next one begins behind what has come."""
         if error is not None:
             self._pause(error, now)
@@ -163,7 +163,7 @@ class ReaderCore:
 
     # ------------------------------------------------------------------------------------------------------------------
 
-    def _received(self, line: bytes) -> Batch[Any] | None:
+    def _take_line(self, line: bytes) -> Batch[Any] | None:
         try:
             decoded = self._decoder.decode(line)
         except msgspec.MsgspecError as error:
@@ -184,7 +184,7 @@ class ReaderCore:
         self._left = max(0, self._left - len(events) - len(decoded.poison))
         return Batch(events, replace(cursor, event_type=self.event_type), "", poison=decoded.poison)
 
-    def _found(self, partitions: Sequence[_Partition]) -> None:
+    def _handle_partitions(self, partitions: Sequence[_Partition]) -> None:
         start, chosen = self._options.start, self._options.partitions
         known = {each.partition: each for each in partitions}
         if missing := [name for name in chosen or () if name not in known]:
@@ -197,7 +197,7 @@ class ReaderCore:
             offset = "BEGIN" if start == "begin" else _written(start)
             self._at = dict.fromkeys(names, offset)
 
-    def _measured(self, lags: Sequence[_Lag]) -> None:
+    def _handle_lags(self, lags: Sequence[_Lag]) -> None:
         waiting = [each for each in lags if each.unconsumed_events > 0]
         self._ends = {each.partition: each.newest_available_offset for each in waiting}
         self._left = sum(each.unconsumed_events for each in waiting)

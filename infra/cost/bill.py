@@ -58,7 +58,7 @@ class Line:
         return self.quantity * self.price.dollars
 
 
-Usage = tuple[str, float, str]
+UsageItem = tuple[str, float, str]
 """A description, a quantity, and the name of the price."""
 
 
@@ -83,7 +83,7 @@ def by_part(lines: Sequence[Line]) -> Mapping[str, float]:
     return {part: dollars for part, dollars in of_parts.items() if part not in unused}
 
 
-def _gateway(flows: Flows) -> Iterator[Usage]:
+def _gateway(flows: Flows) -> Iterator[UsageItem]:
     if flows.deployment.direct:
         return
     yield "publish requests", flows.publishes * SECONDS, "api-request"
@@ -92,7 +92,7 @@ def _gateway(flows: Flows) -> Iterator[Usage]:
     yield "events out", flows.delivered_bytes * SECONDS / GB, "api-out"
 
 
-def _lambda(flows: Flows) -> Iterator[Usage]:
+def _lambda(flows: Flows) -> Iterator[UsageItem]:
     measured, assumed, deployment = flows.measured, flows.assumed, flows.deployment
     invoked = not deployment.direct
     index_ms = measured.index_batch_ms
@@ -120,7 +120,7 @@ def _authorizer_invocations(flows: Flows) -> float:
     return min(flows.gateway_requests, (flows.load.consumers + flows.load.event_types) / AUTHORIZER_CACHE_SECONDS)
 
 
-def _kinesis(flows: Flows) -> Iterator[Usage]:
+def _kinesis(flows: Flows) -> Iterator[UsageItem]:
     if flows.deployment.on_msk:
         return
     if flows.deployment.stream_mode == "provisioned":
@@ -140,7 +140,7 @@ def _kinesis(flows: Flows) -> Iterator[Usage]:
     yield "pushed to tasks", flows.pushed_bytes * SECONDS / GB, "kinesis-pushed-on-demand"
 
 
-def _msk(flows: Flows) -> Iterator[Usage]:
+def _msk(flows: Flows) -> Iterator[UsageItem]:
     deployment = flows.deployment
     if not deployment.on_msk:
         return
@@ -161,7 +161,7 @@ def _msk(flows: Flows) -> Iterator[Usage]:
         yield "disks", deployment.brokers * deployment.disk_gb, "msk-disk-month"
 
 
-def _dynamodb(flows: Flows) -> Iterator[Usage]:
+def _dynamodb(flows: Flows) -> Iterator[UsageItem]:
     batches, partitions = flows.index_batches * SECONDS, flows.partitions_per_index_batch
     # A head and a segment in one transaction, which counts each twice, and the progress of the shard.
     yield "log index, written", batches * (4 * partitions + 1), "dynamodb-write"
@@ -192,17 +192,17 @@ def _dynamodb(flows: Flows) -> Iterator[Usage]:
     yield "housekeeping, read", HOUSEKEEPING_ROUNDS * (flows.load.event_types + 2), "dynamodb-read"
 
 
-def _s3(flows: Flows) -> Iterator[Usage]:
+def _s3(flows: Flows) -> Iterator[UsageItem]:
     yield "archive, kept", flows.kept_bytes / GB, "s3-month"
     yield "archive, written", flows.index_batches * SECONDS, "s3-put"
 
 
-def _fargate(flows: Flows) -> Iterator[Usage]:
+def _fargate(flows: Flows) -> Iterator[UsageItem]:
     yield "processors", flows.tasks * flows.deployment.streaming_vcpu * HOURS, "fargate-vcpu-hour"
     yield "memory", flows.tasks * flows.deployment.streaming_gb * HOURS, "fargate-gb-hour"
 
 
-def _network(flows: Flows) -> Iterator[Usage]:
+def _network(flows: Flows) -> Iterator[UsageItem]:
     resources = standing(flows.deployment)
     through = flows.delivered_bytes + (flows.plain_bytes if flows.deployment.direct else 0)
     units = max(through * 3600 / GB, flows.load.connections / 3000)
@@ -217,7 +217,7 @@ def _network(flows: Flows) -> Iterator[Usage]:
     yield "interface endpoints", resources.endpoints * HOURS, "endpoint-hour"
 
 
-def _monitoring(flows: Flows) -> Iterator[Usage]:
+def _monitoring(flows: Flows) -> Iterator[UsageItem]:
     requests = flows.gateway_requests
     logged = (requests + flows.index_batches) * flows.log_bytes + HOUSEKEEPING_ROUNDS / SECONDS * IDLE_LOG_BYTES
     resources = standing(flows.deployment)
@@ -243,7 +243,7 @@ def _count_metrics(flows: Flows) -> int:
     return used
 
 
-def _keys_and_images(flows: Flows) -> Iterator[Usage]:
+def _keys_and_images(flows: Flows) -> Iterator[UsageItem]:
     resources = standing(flows.deployment)
     yield "keys", resources.encrypted * callers_of_keys(flows.deployment) * SECONDS / KEY_CACHE_SECONDS, "kms-request"
     yield "keys of one's own", resources.own_keys, "key-month"
@@ -255,7 +255,7 @@ SMALL_WORKER_DPU = 0.25
 """The DPUs of a worker of the job that runs continuously."""
 
 
-def _glue(flows: Flows) -> Iterator[Usage]:
+def _glue(flows: Flows) -> Iterator[UsageItem]:
     deployment = flows.deployment
     yield "jobs", deployment.dpu_hours_per_day * HOURS / 24, "glue-dpu-hour"
     if deployment.table_stream:
@@ -266,7 +266,7 @@ def _glue(flows: Flows) -> Iterator[Usage]:
         yield "tables, when there is news", runs * WORKERS / 60, "glue-dpu-hour"
 
 
-PARTS: Mapping[str, Callable[[Flows], Iterator[Usage]]] = {
+PARTS: Mapping[str, Callable[[Flows], Iterator[UsageItem]]] = {
     "API Gateway": _gateway,
     "Lambda": _lambda,
     "Kinesis": _kinesis,

@@ -70,7 +70,7 @@ class Reader(Generic[Event]):
                                 yield batch
                 else:
                     answer = await api.send(request_of(self._core.event_type, step))
-                    self._core.answered(step, answer, time.monotonic())
+                    self._core.handle_answer(step, answer, time.monotonic())
             if step.error:
                 raise step.error
         finally:
@@ -82,7 +82,7 @@ class Reader(Generic[Event]):
         try:
             async with api.stream(request_of(self._core.event_type, step)) as response:
                 if isinstance(response, Answer):
-                    self._core.answered(step, response, time.monotonic())
+                    self._core.handle_answer(step, response, time.monotonic())
                     return
                 splitter = LineSplitter()
                 async for chunk in response.aiter_bytes():
@@ -96,7 +96,7 @@ class Reader(Generic[Event]):
             error = found
         except Exception as found:  # noqa: BLE001  # an application's source of tokens may raise anything
             error = no_answer(self._connection, found)
-        self._core.closed(time.monotonic(), error)
+        self._core.handle_closed_stream(time.monotonic(), error)
 
 
 @overload

@@ -20,7 +20,7 @@ NAMESPACE = "Nakadi"
 
 # The gateway itself answers the usual path, and forwards this one.
 ASKED_BY_THE_GATEWAY, HEALTH = "/health/streams", "/health"
-EVERY_SECONDS = 60.0
+REPORT_INTERVAL_SECONDS = 60.0
 
 
 class Doorway:
@@ -58,7 +58,9 @@ class Doorway:
         return target.removeprefix(self._prefix) if target.startswith(f"{self._prefix}/") else target
 
 
-async def tell(metrics: Metrics, name: str, *, every_seconds: float = EVERY_SECONDS, to: TextIO = sys.stdout) -> None:
+async def report_open_streams(
+    metrics: Metrics, name: str, *, every_seconds: float = REPORT_INTERVAL_SECONDS, to: TextIO = sys.stdout
+) -> None:
     """Write the number of open streams until cancelled, in the format from which CloudWatch makes metrics."""
     while True:
         streams = round(sum(metrics.open_streams.rows().values()))

@@ -48,7 +48,7 @@ class World:
                 if self.got == self.log and self.random.random() < 0.1:
                     return None
             elif not isinstance(step, Trouble):
-                self.core.answered(step, self.answer(step), self.now)
+                self.core.handle_answer(step, self.answer(step), self.now)
         raise AssertionError("no end")
 
     def answer(self, step):
@@ -70,7 +70,7 @@ class World:
 
     def stream(self, step):
         if self.random.random() < 0.2:
-            self.core.answered(step, self.random.choice([NoAnswer("down"), Answer(503)]), self.now)
+            self.core.handle_answer(step, self.random.choice([NoAnswer("down"), Answer(503)]), self.now)
             return
         at = {each.partition: -1 if each.offset == "BEGIN" else int(each.offset[9:]) for each in step.cursors}
         left = step.stream_limit or 1_000
@@ -86,7 +86,7 @@ class World:
                 return
             if left == 0:
                 break
-        self.core.closed(self.now, self.random.choice([None, NoAnswer("cut")]))
+        self.core.handle_closed_stream(self.now, self.random.choice([None, NoAnswer("cut")]))
 
 
 def ok(value):
@@ -119,7 +119,7 @@ def test_a_start_is_an_offset_of_each_partition(start, expected):
     """Words, times and offsets name the places at which the first stream begins."""
     core = ReaderCore("t", ReadOptions(start), lambda: 0.0)
     if isinstance(step := core.step(0.0), Find):
-        core.answered(step, ok([{"partition": name, "newest_available_offset": offset(7)} for name in "01"]), 0.0)
+        core.handle_answer(step, ok([{"partition": name, "newest_available_offset": offset(7)} for name in "01"]), 0.0)
     assert core.step(0.0).cursors == [Place(*pair) for pair in expected.items()]
 
 
@@ -128,28 +128,30 @@ def test_an_end_that_is_reached_already_opens_no_stream():
     core = ReaderCore("t", ReadOptions({"0": offset(1)}, follow=False), lambda: 0.0)
     step = core.step(0.0)
     assert isinstance(step, Measure)
-    core.answered(step, ok([{"partition": "0", "newest_available_offset": offset(1), "unconsumed_events": 0}]), 0.0)
+    core.handle_answer(
+        step, ok([{"partition": "0", "newest_available_offset": offset(1), "unconsumed_events": 0}]), 0.0
+    )
     assert core.step(0.0) == End()
 
 
 def test_a_partition_that_does_not_exist_is_refused():
     core = ReaderCore("t", ReadOptions(partitions=["0", "9"]), lambda: 0.0)
-    core.answered(core.step(0.0), ok([{"partition": "0", "newest_available_offset": offset(1)}]), 0.0)
+    core.handle_answer(core.step(0.0), ok([{"partition": "0", "newest_available_offset": offset(1)}]), 0.0)
     assert str(core.step(0.0).error) == "t has no partition 9."
 
 
 def test_a_refusal_ends_the_reader_and_a_fault_does_not():
     """The reader raises a refusal that would repeat. It asks a failing broker again until its patience ends."""
     core = ReaderCore("t", ReadOptions(patience=Patience(without_answer=10)), lambda: 0.0)
-    core.answered(core.step(0.0), Answer(503), 0.0)
+    core.handle_answer(core.step(0.0), Answer(503), 0.0)
     assert core.step(0.0).failures == 1
     assert isinstance(core.step(0.0), Wait)
-    core.answered(core.step(10.0), NoAnswer("down"), 10.0)
+    core.handle_answer(core.step(10.0), NoAnswer("down"), 10.0)
     assert core.step(10.0) == End(core.step(10.0).error)
     assert isinstance(core.step(10.0).error, NoAnswer)
 
     core = ReaderCore("t", ReadOptions(), lambda: 0.0)
-    core.answered(core.step(0.0), Answer(404), 0.0)
+    core.handle_answer(core.step(0.0), Answer(404), 0.0)
     assert isinstance(core.step(0.0).error, Refused)
 
 
@@ -159,7 +161,7 @@ def test_a_stream_that_says_why_it_ends_is_opened_again():
     for text, told in ((b'{"title":"Gone","detail":"moved"}', "moved"), (b"<html>", "no line of a stream")):
         with pytest.raises(NakadiError, match=told) as raised:
             list(core.batches([text]))
-        core.closed(0.0, raised.value)
+        core.handle_closed_stream(0.0, raised.value)
         assert isinstance(core.step(0.0), Trouble)
         assert isinstance(core.step(100.0), OpenStream)
 
@@ -168,6 +170,6 @@ def test_streams_without_a_line_are_not_opened_without_a_pause():
     """Something that ends each stream at once is not asked without end."""
     core = ReaderCore("t", ReadOptions({"0": offset(1)}), lambda: 0.0)
     assert isinstance(core.step(0.0), OpenStream)
-    core.closed(0.0)
+    core.handle_closed_stream(0.0)
     assert isinstance(core.step(0.0), Trouble)
     assert isinstance(core.step(0.0), Wait)

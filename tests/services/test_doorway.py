@@ -8,7 +8,7 @@ import pytest
 
 from nakadi.common.metrics import Metrics
 from nakadi.http.message import Request, Response
-from services.streaming.doorway import Doorway, open_streams_metric, tell
+from services.streaming.doorway import Doorway, open_streams_metric, report_open_streams
 
 
 @pytest.mark.parametrize("target", ["/api/health/streams", "/health/streams", "/api/health"])
@@ -64,6 +64,6 @@ def test_it_is_reported_again_and_again():
                 asyncio.current_task().cancel()
 
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(tell(metrics, "s", every_seconds=0, to=ThreeLines()))
+        asyncio.run(report_open_streams(metrics, "s", every_seconds=0, to=ThreeLines()))
 
     assert [json.loads(line)["OpenStreams"] for line in told] == [5, 5, 5]

@@ -88,14 +88,14 @@ def test_takes_in_new_keys_alone():
     index = EidIndex()
     runs = {run: keys(4_000) for run in range(1, 31)}
     for run, own in runs.items():
-        assert index.add_new(run, own)
+        assert index.add_if_all_new(run, own)
     assert len(index._tables) > 1
     for run, own in runs.items():
         found = dict(index.find_candidates(own))
         assert all(run in found[key] for key in own)
-        assert not index.add_new(31, [*keys(3), own[0]])
-    assert not index.add_new(31, keys(1) * 2)
-    assert EidIndex(max_slots=MIN_SLOTS).add_new(1, keys(1))
+        assert not index.add_if_all_new(31, [*keys(3), own[0]])
+    assert not index.add_if_all_new(31, keys(1) * 2)
+    assert EidIndex(max_slots=MIN_SLOTS).add_if_all_new(1, keys(1))
 
 
 def test_beyond_its_slots_nothing_is_new_for_certain():
@@ -103,4 +103,4 @@ def test_beyond_its_slots_nothing_is_new_for_certain():
     index = EidIndex(max_slots=MIN_SLOTS)
     for run in range(1, 11):
         index.add_to_run(run, keys(9_000))
-    assert not index.add_new(11, keys(1))
+    assert not index.add_if_all_new(11, keys(1))

@@ -57,7 +57,7 @@ class _RunTable:
             slots[slot] = marked | (hashed >> _FINGERPRINT_SHIFT & _FINGERPRINT_MASK)
         self._left -= len(keys)
 
-    def add_new(self, run: int, keys: Collection[bytes]) -> bool:
+    def add_if_all_new(self, run: int, keys: Collection[bytes]) -> bool:
         slots, mask, marked = self.slots, len(self.slots) - 1, self._mark_of(run)
         self._left -= len(keys)
         crowded: list[int] = []
@@ -110,7 +110,7 @@ class EidIndex:
         """Take in keys of a run, which is the last one or newer than all others."""
         self._table_for(len(keys)).add_to_run(run, keys)
 
-    def add_new(self, run: int, keys: Sequence[bytes]) -> bool:
+    def add_if_all_new(self, run: int, keys: Sequence[bytes]) -> bool:
         """Take in keys that are in no run; False if one of them may be in one, or stands twice among them.
 
         Then some of them may have been taken in all the same.
@@ -118,7 +118,9 @@ class EidIndex:
         if self._runs_without_table:
             return False
         last = self._table_for(len(keys))
-        return not any(any(table.find_candidates(keys)) for table in self._tables[:-1]) and last.add_new(run, keys)
+        return not any(any(table.find_candidates(keys)) for table in self._tables[:-1]) and last.add_if_all_new(
+            run, keys
+        )
 
     def keep_runs(self, runs: Iterable[int]) -> None:
         """Forget what has none of these runs."""

@@ -155,7 +155,7 @@ class EidMemory:
 
         Ids that are taken in and not stored after all are looked for among rows in vain.
         """
-        return not any(self._find_old(connection, eids)) and self._index.add_new(self._open_run, eids)
+        return not any(self._find_old(connection, eids)) and self._index.add_if_all_new(self._open_run, eids)
 
     @property
     def has_to_make_room(self) -> bool:
