@@ -14,7 +14,7 @@ from tests.support.api import (
 )
 from tests.support.builders import a_name
 from tests.support.own_events import own_events
-from tests.support.subscriptions import a_request, change_request, create_subscription
+from tests.support.subscriptions import a_request, a_subscription_authorization, change_request, create_subscription
 
 CUSTOMER = {"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}, "required": ["id"]}
 ITEM = {"type": "object", "properties": {"sku": {"type": "string"}, "price": {"type": "number"}}}
@@ -128,6 +128,19 @@ def test_many_unknown_paths_are_refused_at_once(api):
     event_type = create_event_type(api, schema={"properties": {f"{n}" + "m" * 90: {} for n in range(300)}})
     declared = [f"{n}" + "x" * 90 for n in range(199)] + ["m" * 1000]
     assert len(violations(api.post("/subscriptions", json=a_request(event_type["name"], reads=declared)))) == 10
+
+
+def test_who_may_not_see_an_event_type_does_not_learn_its_members(ann, bob):
+    """The administrator of a subscription may keep, withdraw and change it, but not ask what a schema has. (D3)"""
+    hidden = create_event_type(ann, schema=ORDER, authorization=an_authorization())
+    section = a_subscription_authorization(admins="ann bob", readers="ann bob")
+    subscription = create_subscription(ann, hidden["name"], reads=READS, authorization=section)
+    path = f"/subscriptions/{subscription['id']}"
+    for declared in (["custmer.id"], READS):
+        refused = bob.put(path, json=change_request(subscription, authorization=section, reads=declared))
+        assert problem(refused, 403) == f"Access on VIEW event-type:{hidden['name']} denied"
+    assert bob.put(path, json=change_request(subscription, authorization=section)).status_code == 204
+    assert bob.put(path, json=change_request(subscription, authorization=section, reads=None)).status_code == 204
 
 
 def test_a_path_is_in_the_schema_of_one_of_the_event_types(api, event_type):

@@ -207,6 +207,10 @@ class SubscriptionUpdater(Struct, frozen=True, kw_only=True):
             updated_at=max(now_in_milliseconds(self.clock), old.updated_at + timedelta(milliseconds=1)),
         )
         event_types = [found for name in old.event_types if (found := self.event_types.find(name)) is not None]
+        if draft.reads:
+            # The answer says which members their schemas have.
+            for event_type in event_types:
+                self.permissions.require(Operation.VIEW, event_type.resource, subject)
         return self.subscription_repository.replace(old, with_declaration(new, draft, event_types))
 
 
