@@ -169,3 +169,16 @@ def test_what_a_function_returns(result, delivered):
     if failed:
         answer = answer_of_failed_events(failed, ["a", "b", "c"])
         assert (answer.verdict, answer.delivered) == (Verdict.FAILED, delivered)
+
+
+def test_a_name_that_may_mean_two_events_means_the_first():
+    """It is an id or a place. What may have failed does not count as delivered. (X40)"""
+    for eids, failed, delivered in ((["2", "b", "c"], "2", 0), (["a", "b", "1"], "1", 1), (["a", "a", "b"], "a", 0)):
+        assert answer_of_failed_events([failed], eids).delivered == delivered
+
+
+@pytest.mark.parametrize(("eid", "named"), [(1, 1), (1, "1"), (["x"], "0"), ({}, "0"), (None, "0")])
+def test_an_id_that_is_no_text_is_no_obstacle(eid, named):
+    """Events of the category `undefined` may have any. (X40)"""
+    answer = invoke(lambda *_: {"batchItemFailures": [{"itemIdentifier": named}]}, some_events(eid, "b", "c"))
+    assert (answer.verdict, answer.delivered) == (Verdict.FAILED, 0)

@@ -81,9 +81,15 @@ def _events_of_batch(batch: DeliveryBatch, sink_format: SinkFormat) -> Iterator[
                 stored_at=run.stored_at(index),
                 event_type=name,
                 key=run.chunk.records[run.first + index].key,
-                eid=read_metadata(value).get("eid"),
+                eid=_eid_of_event(value),
                 attributes={"event_type": name, "partition": partition, "offset": position},
             )
+
+
+def _eid_of_event(value: bytes) -> str | None:
+    """As a sink may name it. In the category `undefined` an id may be anything, and a number is as good as a text."""
+    eid = read_metadata(value).get("eid")
+    return str(eid) if isinstance(eid, str | int) else None
 
 
 def _place(batch: DeliveryBatch) -> CloudEventPlace:

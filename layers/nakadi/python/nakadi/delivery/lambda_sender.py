@@ -68,8 +68,11 @@ def answer_of_failed_call(failure: CallFailed) -> Answer:
 
 def answer_of_failed_events(failed: Sequence[str], eids: Sequence[str | None]) -> Answer:
     """What follows if a function names these events of a batch with these ids."""
-    places = {eid or "": place for place, eid in reversed([*enumerate(eids)])}
-    places.update((str(place), place) for place in range(len(eids)))
+    places: dict[str, int] = {}
+    for place, eid in enumerate(eids):
+        # A name may be the id of one event and the place of another. Then the first may be meant, and is not lost.
+        for name in (eid or "", str(place)):
+            places.setdefault(name, place)
     first = min((places.get(each, -1) if each else -1) for each in failed)
     if first < 0:
         # It is not clear what it means: nothing is taken for delivered.
