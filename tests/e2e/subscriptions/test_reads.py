@@ -143,6 +143,17 @@ def test_who_may_not_see_an_event_type_does_not_learn_its_members(ann, bob):
     assert bob.put(path, json=change_request(subscription, authorization=section, reads=None)).status_code == 204
 
 
+def test_who_may_not_see_an_event_type_does_not_learn_what_changed_in_it(ann, bob):
+    """The administrator of a subscription sees the rest of it. (D10)"""
+    hidden = create_event_type(ann, schema=ORDER, compatibility_mode="none", authorization=an_authorization())
+    section = a_subscription_authorization(admins="ann bob", readers="ann bob")
+    subscription = create_subscription(ann, hidden["name"], reads=["customer.id"], authorization=section)
+    assert submit(ann, hidden, FRACTIONAL_ID).status_code == 200
+
+    assert [each["change"] for each in shown(ann, subscription)["changed_reads"]] == ["retyped"]
+    assert "changed_reads" not in shown(bob, subscription)
+
+
 def test_a_path_is_in_the_schema_of_one_of_the_event_types(api, event_type):
     """Each event type may have its own members, and all have metadata. (D3)"""
     other = create_event_type(api, a_business_definition(schema={"properties": {"reason": {"type": "string"}}}))

@@ -94,11 +94,13 @@ def test_no_event_forges_an_attribute():
         "A": "x",
         "b": 5,
         "id": "",
+        "type": "a\r\nb: c",
     }
 
     cloud_event = cloud_event_of({"metadata": {"eid": EID, "cloudevent": forged}, "n": 1})
     assert (cloud_event["specversion"], cloud_event["id"], cloud_event["data"]["n"]) == ("1.0", EID, 1)
     assert not {"A", "b", "cursortoken"} & cloud_event.keys()
+    assert cloud_event["type"] == "order.placed"
 
 
 def test_lines_of_a_stream_are_batches():

@@ -31,3 +31,5 @@ A republished event has another place.
 """
 
 is_attribute_name = re.compile(r"[a-z0-9]{1,100}", re.ASCII).fullmatch
+find_control_character = re.compile(r"[\x00-\x1f\x7f-\x9f]").search
+"""No text of an attribute has one."""

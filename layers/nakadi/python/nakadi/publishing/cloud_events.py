@@ -25,6 +25,7 @@ from nakadi.model.cloud_events import (
     SPECIFICATION_VERSION,
     TRACE_ATTRIBUTES,
     TRACE_MEMBER,
+    find_control_character,
     is_attribute_name,
 )
 from nakadi.model.outcomes import Invalid, Malformed, TooLarge
@@ -50,7 +51,6 @@ _IDS_NAMESPACE = UUID("a3f4e1d2-6c0b-5c8e-9d53-2f0a8f1f6f5e")
 
 _is_eid = re.compile(EID_PATTERN).search
 _is_json_media_type = re.compile(r"[a-z]+/([a-z0-9!#$&^_.+-]+\+)?json\s*(;.*)?", re.IGNORECASE | re.DOTALL).fullmatch
-_control_character = re.compile(r"[\x00-\x1f\x7f-\x9f]").search
 
 Attributes = Mapping[str, str]
 
@@ -210,7 +210,7 @@ def _problem_of(name: str, value: str) -> str | None:
         return f"an attribute `{_shown(name)}`: names are lower-case letters and digits"
     if not value and name in _TEXTS:
         return f"an empty `{name}`"
-    if _control_character(value):
+    if find_control_character(value):
         return f"`{name}` with a control character"
     check = _CHECKS.get(name)
     problem = None if check is None else check(value)

@@ -20,6 +20,7 @@ from nakadi.model.cloud_events import (
     SPECIFICATION_VERSION,
     TRACE_ATTRIBUTES,
     TRACE_MEMBER,
+    find_control_character,
     is_attribute_name,
 )
 from nakadi.schemas.document import COMPACTION_KEY
@@ -131,7 +132,8 @@ _NO_TEXTS_OF_CLIENTS = frozenset(("specversion", "time", "data", "partition", "o
 
 
 def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
+    """The value, if it can be the text of an attribute."""
+    return value if isinstance(value, str) and value and not find_control_character(value) else None
 
 
 def _is_moment(value: Any) -> bool:

@@ -186,7 +186,9 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
     def get(self, request: Request) -> Response:
         subscription = self.subscriptions.get(read_subscription_id(request))
         self.permissions.require(Operation.VIEW, subscription.resource, request.subject)
-        changed = self.reads.changes_since_declared(subscription)
+        changed = self.reads.changes_since_declared(
+            subscription, lambda each: self.permissions.allows(Operation.VIEW, each.resource, request.subject)
+        )
         return json_response(subscription_view(subscription) | changed_reads_view(changed))
 
     def replace(self, request: Request) -> Response:

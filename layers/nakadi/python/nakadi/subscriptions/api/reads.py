@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from difflib import SequenceMatcher, get_close_matches
 from heapq import nlargest
 from itertools import islice
@@ -96,14 +96,16 @@ def _nearest(path: str, known: Sequence[str]) -> str:
 class SubscribedReads(Struct, frozen=True):
     event_types: EventTypes
 
-    def changes_since_declared(self, subscription: Subscription) -> tuple[ChangedRead, ...]:
-        """The effects of current schemas on reads that were declared with earlier ones."""
-        return tuple(self._changes(subscription)) if subscription.reads else ()
+    def changes_since_declared(
+        self, subscription: Subscription, is_visible: Callable[[EventType], bool] = lambda _: True
+    ) -> tuple[ChangedRead, ...]:
+        """The effects of current schemas on reads that were declared with earlier ones, in visible event types."""
+        return tuple(self._changes(subscription, is_visible)) if subscription.reads else ()
 
-    def _changes(self, subscription: Subscription) -> Iterator[ChangedRead]:
+    def _changes(self, subscription: Subscription, is_visible: Callable[[EventType], bool]) -> Iterator[ChangedRead]:
         for name, version in subscription.declared_versions.items():
             current = self.event_types.find(name)
-            if current is None or str(current.schema.version) == version:
+            if current is None or str(current.schema.version) == version or not is_visible(current):
                 continue
             declared = next((each for each in self.event_types.schemas(current) if str(each.version) == version), None)
             if declared is None:
