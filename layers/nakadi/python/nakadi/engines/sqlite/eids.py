@@ -234,7 +234,8 @@ class EidMemory:
     def _note_row(self, connection: sqlite3.Connection, row: int, count: int) -> None:
         """Go on behind a row whose ids the index has in the open run."""
         self._last_row = row
-        self._left_to_index += EIDS_INDEXED_PER_NEW_ONE * count
+        # Ids that came while there was room are not counted: there would be millions to index at once.
+        self._left_to_index = self._left_to_index + EIDS_INDEXED_PER_NEW_ONE * count if self._index.is_crowded else 0
         self._eids_in_open_run += count
         if self._eids_in_open_run >= MAX_EIDS_OF_RUN:
             self._last_row_of_run[self._open_run] = row
