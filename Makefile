@@ -86,9 +86,9 @@ published: $(VENV)/.test
 # All that `make check` and `make test` need, and nothing else reaches a registry of packages.
 setup: $(VENV)/.test $(NODE)/.test $(NODE)/.cdk $(CONSOLE)/.test $(if $(KAFKA),,$(KAFKA_JARS)/.test) tests/__pycache__/.compiled
 
-# Tests wait for half of their time: four processes keep two processors busy.
+# Tests wait for half of their time: six processes keep two processors busy.
 test: setup
-	@$(BIN)/python -m pytest $(or $(ARGS),tests -n 4 --no-loadscope-reorder) $(if $(SEED),--hypothesis-seed=$(SEED))
+	@$(BIN)/python -m pytest $(or $(ARGS),tests -n 6 --no-loadscope-reorder) $(if $(SEED),--hypothesis-seed=$(SEED))
 
 # The tests that `make test` leaves out because they take long.
 test-long: setup
