@@ -30,7 +30,7 @@ def fetch_event_type(label: str) -> EventTypeSchema:
     definition = api.get(path("event-types", name))
     if version:
         definition = {**definition, "schema": api.get(path("event-types", name, "schemas", version))}
-    return _from_definition(definition, name, definition["schema"].get("version"))
+    return _parse_definition(definition, name, definition["schema"].get("version"))
 
 
 def read_event_type(file: str) -> EventTypeSchema:
@@ -40,7 +40,7 @@ def read_event_type(file: str) -> EventTypeSchema:
     if not isinstance(document, dict):
         raise BadInput(f"{file} is neither a JSON schema nor the definition of an event type.")
     if "name" in document and isinstance(document.get("schema"), dict):
-        return _from_definition(document, file, None)
+        return _parse_definition(document, file, None)
     return EventTypeSchema(_name_of_file(file), parse_schema(json.dumps(document), file))
 
 
@@ -55,7 +55,7 @@ def parse_schema(text: str, source: str, category: Category = Category.UNDEFINED
         raise BadInput(f"{source}: the schema is nested too deeply.") from error
 
 
-def _from_definition(definition: Mapping[str, Any], source: str, version: str | None) -> EventTypeSchema:
+def _parse_definition(definition: Mapping[str, Any], source: str, version: str | None) -> EventTypeSchema:
     schema = definition["schema"].get("schema")
     text = schema if isinstance(schema, str) else json.dumps(schema)
     try:

@@ -131,14 +131,14 @@ class _Writer:
         if self._models is Models.PYDANTIC:
             reserved += _NAMES_OF_PYDANTIC
         names = Identifiers(reserved)
-        wanted = {each.member: self._wanted(each.member) for each in record.fields}
+        wanted = {each.member: self._preferred_name(each.member) for each in record.fields}
         # First those that keep their names: pydantic reads a member into a field of this name or alias.
         claimed = {
             member: names.claim(name) for member, name in sorted(wanted.items(), key=lambda pair: pair[0] != pair[1])
         }
         return [claimed[each.member] for each in record.fields]
 
-    def _wanted(self, member: str) -> str:
+    def _preferred_name(self, member: str) -> str:
         name = snake_case(member)
         if name.startswith("model_") and self._models is Models.PYDANTIC:
             return f"the_{name}"

@@ -55,7 +55,7 @@ def forecast(api, event_type, schema, **parameters):
     return answer.json()
 
 
-def shown(api, subscription):
+def get_subscription(api, subscription):
     return api.get(f"/subscriptions/{subscription['id']}").json()
 
 
@@ -91,13 +91,16 @@ def test_a_declaration_is_shown_changed_and_withdrawn(api, event_type):
     assert (created["reads"], created["projection"]) == (["order_number", "items"], True)
 
     assert change(api, created, labels={"a": "b"}).status_code == 204
-    assert (shown(api, created)["reads"], shown(api, created)["projection"]) == (["order_number", "items"], True)
+    assert (get_subscription(api, created)["reads"], get_subscription(api, created)["projection"]) == (
+        ["order_number", "items"],
+        True,
+    )
 
     assert change(api, created, reads=[]).status_code == 204
-    assert (shown(api, created)["reads"], shown(api, created)["projection"]) == ([], True)
+    assert (get_subscription(api, created)["reads"], get_subscription(api, created)["projection"]) == ([], True)
 
     assert change(api, created, reads=None).status_code == 204
-    assert {"reads", "projection"}.isdisjoint(shown(api, created))
+    assert {"reads", "projection"}.isdisjoint(get_subscription(api, created))
 
 
 @pytest.mark.parametrize(
@@ -150,8 +153,8 @@ def test_who_may_not_see_an_event_type_does_not_learn_what_changed_in_it(ann, bo
     subscription = create_subscription(ann, hidden["name"], reads=["customer.id"], authorization=section)
     assert submit(ann, hidden, FRACTIONAL_ID).status_code == 200
 
-    assert [each["change"] for each in shown(ann, subscription)["changed_reads"]] == ["retyped"]
-    assert "changed_reads" not in shown(bob, subscription)
+    assert [each["change"] for each in get_subscription(ann, subscription)["changed_reads"]] == ["retyped"]
+    assert "changed_reads" not in get_subscription(bob, subscription)
 
 
 def test_a_path_is_in_the_schema_of_one_of_the_event_types(api, event_type):
@@ -194,7 +197,7 @@ def test_a_schema_that_changes_what_is_read_is_refused(api, event_type, subscrip
     [reason] = answer.json()["reasons"]
     assert (reason["rule"], reason["path"]) == ("MEMBER_READ", "customer.id")
     assert version(api, event_type) == "1.0.0"
-    assert "changed_reads" not in shown(api, subscription)
+    assert "changed_reads" not in get_subscription(api, subscription)
 
     found = forecast(api, event_type, FRACTIONAL_ID)
     assert (found["accepted"], found["refusals"], found["readers"]) == (False, [problem(answer, 422)], [affected])
@@ -314,7 +317,7 @@ def test_owners_find_what_changed(api, switched_on):
         "change": "renamed",
         "explanation": "`order_number` was renamed to `number`.",
     }
-    assert shown(api, subscription)["changed_reads"] == [changed]
+    assert get_subscription(api, subscription)["changed_reads"] == [changed]
     records = [each["data"] for each in own_events(api, "nakadi.audit.log")]
     [record] = [each for each in records if each["resource_id"] == subscription["id"]]
     assert record["resource_type"] == "subscription"
@@ -322,7 +325,7 @@ def test_owners_find_what_changed(api, switched_on):
     assert record["new_object"]["changed_reads"] == [changed]
 
     assert change(api, subscription, labels={"a": "b"}, reads=["number", "items.sku"]).status_code == 204
-    assert "changed_reads" not in shown(api, subscription)
+    assert "changed_reads" not in get_subscription(api, subscription)
 
 
 def test_who_declares_again_has_seen_what_changed(api):
@@ -331,9 +334,9 @@ def test_who_declares_again_has_seen_what_changed(api):
     subscription = create_subscription(api, event_type["name"], reads=["customer.id"])
     assert submit(api, event_type, FRACTIONAL_ID).status_code == 200
     assert change(api, subscription, labels={"a": "b"}).status_code == 204
-    assert [each["change"] for each in shown(api, subscription)["changed_reads"]] == ["retyped"]
+    assert [each["change"] for each in get_subscription(api, subscription)["changed_reads"]] == ["retyped"]
     assert change(api, subscription, reads=["customer.id"]).status_code == 204
-    assert "changed_reads" not in shown(api, subscription)
+    assert "changed_reads" not in get_subscription(api, subscription)
 
 
 def test_force_lifts_the_mode_for_data_change_events(api):

@@ -75,7 +75,7 @@ class CloudEventReader(Struct, frozen=True, kw_only=True):
 
     def read_batch(self, body: bytes) -> Publication:
         """The CloudEvents of a JSON array."""
-        return self._publication(_in_array(self._objects(body)))
+        return self._publication(_number_objects(self._objects(body)))
 
     def read_event(self, body: bytes) -> Publication:
         """A single CloudEvent, which is a JSON object."""
@@ -163,7 +163,7 @@ class CloudEventReader(Struct, frozen=True, kw_only=True):
         return metadata
 
 
-def _in_array(objects: Iterable[tuple[dict[str, Any], bytes]]) -> Iterator[tuple[str, dict[str, Any], bytes]]:
+def _number_objects(objects: Iterable[tuple[dict[str, Any], bytes]]) -> Iterator[tuple[str, dict[str, Any], bytes]]:
     for index, (members, text) in enumerate(objects):
         yield f"The CloudEvent at index {index}", members, text
 
@@ -183,7 +183,9 @@ def _read_attributes(where: str, members: Mapping[str, Any]) -> Iterator[tuple[s
             case _ if name in _TEXTS:
                 raise Invalid(f"{where} has `{name}` that is no text")
             case _:
-                raise Invalid(f"{where} has `{_shown(name)}` that is no text, no truth value and no integer of 32 bits")
+                raise Invalid(
+                    f"{where} has `{_shorten(name)}` that is no text, no truth value and no integer of 32 bits"
+                )
 
 
 def _check_attributes(where: str, attributes: Attributes) -> None:
@@ -192,14 +194,14 @@ def _check_attributes(where: str, attributes: Attributes) -> None:
             raise Invalid(f"{where} has no `{name}`")
     if attributes["specversion"] != SPECIFICATION_VERSION:
         raise Invalid(
-            f"{where} has the `specversion` '{_shown(attributes['specversion'])}', and the broker reads"
+            f"{where} has the `specversion` '{_shorten(attributes['specversion'])}', and the broker reads"
             f" {SPECIFICATION_VERSION}"
         )
     if len(attributes) > MAX_ATTRIBUTES:
         raise TooLarge(f"{where} has more than {MAX_ATTRIBUTES} attributes")
     for name, value in attributes.items():
         if len(value) > MAX_ATTRIBUTE_CHARACTERS:
-            raise TooLarge(f"{where} has `{_shown(name)}` with more than {MAX_ATTRIBUTE_CHARACTERS} characters")
+            raise TooLarge(f"{where} has `{_shorten(name)}` with more than {MAX_ATTRIBUTE_CHARACTERS} characters")
         problem = _problem_of(name, value)
         if problem:
             raise Invalid(f"{where} has {problem}")
@@ -207,7 +209,7 @@ def _check_attributes(where: str, attributes: Attributes) -> None:
 
 def _problem_of(name: str, value: str) -> str | None:
     if not is_attribute_name(name) or name == "data":
-        return f"an attribute `{_shown(name)}`: names are lower-case letters and digits"
+        return f"an attribute `{_shorten(name)}`: names are lower-case letters and digits"
     if not value and name in _TEXTS:
         return f"an empty `{name}`"
     if find_control_character(value):
@@ -231,12 +233,12 @@ _CHECKS: Mapping[str, Callable[[str], str | None]] = {
 def _check_content_type(where: str, attributes: Attributes) -> None:
     media = attributes.get("datacontenttype", JSON_MEDIA_TYPE)
     if not is_json_media_type(media):
-        raise Invalid(f"{where} has `datacontenttype` '{_shown(media)}', and events are JSON objects")
+        raise Invalid(f"{where} has `datacontenttype` '{_shorten(media)}', and events are JSON objects")
 
 
 def is_json_media_type(media: str) -> bool:
     return _is_json_media_type(media) is not None
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     return text[:100]

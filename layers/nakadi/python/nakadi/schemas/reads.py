@@ -345,9 +345,9 @@ class _Comparison:
             text = f"was renamed to `{read_path_text((*names[:-1], renamed))}`"
             return _change(path, member, ReadChangeKind.RENAMED, text), None
         if added := self._added_types(before, after):
-            text = f"may now be {_listed(added)}, but was always {_listed(self._old.types(before))}"
+            text = f"may now be {_join_types(added)}, but was always {_join_types(self._old.types(before))}"
             if self._old.types(before) >= self._new.types(after):
-                text = f"may now have items that are {_listed(added)}"
+                text = f"may now have items that are {_join_types(added)}"
             return _change(path, member, ReadChangeKind.RETYPED, text), (before, after)
         if self._old.is_required(old, name) and not self._new.is_required(new, name):
             return _change(path, member, ReadChangeKind.OPTIONAL, "is no longer required"), (before, after)
@@ -387,7 +387,7 @@ def _change(path: str, member: str, kind: ReadChangeKind, text: str) -> ReadChan
     return ReadChange(path=path, member=member, kind=kind, explanation=f"`{member}` {text}.")
 
 
-def _listed(types: frozenset[str]) -> str:
+def _join_types(types: frozenset[str]) -> str:
     """Types as people say them: a number is an integer or a fraction."""
     if types == _ALL_TYPES:
         return "of any type"

@@ -16,7 +16,7 @@ _SELECT_ROWS = f"SELECT eid, row FROM old_eids WHERE eid IN ({', '.join('?' * EI
 
 
 def last_row_with_old_eids(connection: sqlite3.Connection) -> int:
-    """The last row that is indexed here; 0 if none that is left is."""
+    """The last row that is indexed here; 0 if no indexed row is left."""
     (row,) = connection.execute(
         "SELECT coalesce(max(last), 0) FROM old_eid_rows WHERE last >= (SELECT min(id) FROM eids)"
     ).fetchone()
