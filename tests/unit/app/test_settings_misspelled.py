@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nakadi.app.settings import Settings, known_variables, read_settings, warnings_of_unknown_variables
+from tests.support.logs import records_of
 
 ROOT = Path(__file__).parents[3]
 READERS = (
@@ -30,7 +31,7 @@ def test_a_misspelled_setting_is_logged_with_the_nearest_one(caplog, name, meant
     may be a secret, is not said."""
     with caplog.at_level(logging.WARNING):
         assert read_settings({name: "secret"}) == Settings()
-    [message] = caplog.messages
+    [message] = [each.getMessage() for each in records_of("nakadi.app.settings", caplog)]
     assert message.startswith(f"{name} is not a setting")
     assert meant in message
     assert "secret" not in message

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 from nakadi.delivery.dispatcher import Dispatcher
+from tests.support.logs import records_of
 from tests.support.patience import PATIENCE, wait_on_loop
 
 
@@ -26,7 +27,7 @@ def test_it_ends_silently_when_its_threads_take_no_more_work(caplog):
     asyncio.run(asyncio.wait_for(dispatcher.run(), PATIENCE))
 
     assert looks == [1]
-    assert caplog.records == []
+    assert records_of("nakadi.delivery", caplog) == []
 
 
 def test_a_look_that_fails_is_repeated_and_logged(caplog, monkeypatch):
@@ -49,4 +50,5 @@ def test_a_look_that_fails_is_repeated_and_logged(caplog, monkeypatch):
             await asyncio.gather(running, return_exceptions=True)
 
     asyncio.run(run())
-    assert [record.getMessage() for record in caplog.records] == ["Looking for sinks failed, tried again in 0.0 s"]
+    [record] = records_of("nakadi.delivery", caplog)
+    assert record.getMessage() == "Looking for sinks failed, tried again in 0.0 s"
