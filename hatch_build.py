@@ -1,4 +1,4 @@
-"""What a build adds that is not in git: the built console, where there is one."""
+"""Files that a build adds and git does not contain: the built console, if there is one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-# Where `make console` builds it, and where a source distribution carries it.
+# The folder in which `make console` builds it, and its place in a source distribution.
 CHECKOUT = Path(".cache", "console", "built")
 DISTRIBUTED = "console_built"
 
@@ -16,7 +16,7 @@ IN_A_WHEEL = "nakadi/http/console_built"
 
 class ConsoleHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add the console to a wheel or a source distribution; an editable install serves that of the checkout."""
+        """Add the console to a wheel or a source distribution; an editable install serves the checkout's console."""
         if version == "editable":
             return
         folders = (Path(self.root) / each for each in (DISTRIBUTED, CHECKOUT))

@@ -130,7 +130,7 @@ class CountedBroker:
         self.post("/event-types/walk/events", [{"n": 1}])
 
     def wait_until_no_kpis(self) -> None:
-        """Publish until the broker has noticed that nobody wants KPI events. It then makes none for a second."""
+        """Publish until the broker has noticed that nobody wants KPI events. After that, it makes none for a second."""
         from nakadi.event_types.system_event_type_definitions import ACCESS_LOG, BATCH_PUBLISHED  # noqa: PLC0415
 
         while any(map(self._broker.kpi_collector.is_collecting, (BATCH_PUBLISHED, ACCESS_LOG))):

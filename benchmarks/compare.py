@@ -9,9 +9,9 @@ whatever the figure. The last column is the median of an `fdatasync` of 4 KiB in
 same rounds. With `--pids`, the table also shows the CPU time and memory of the brokers' processes and their children.
 The whole table takes about twelve minutes.
 
-With `--json`, each row is written as soon as it is found, and a later run with the same file measures only the loads
-that are not in it. `--minutes` begins no further load after that time, so a table can be measured in several runs. A
-load at which a broker failed in all attempts is in the file with the reason, and is measured again next time.
+With `--json`, each row is written as soon as it is found, and a later run with the same file measures only the
+missing loads. `--minutes` begins no further load after that time, so a table can be measured in several runs. A load
+at which a broker failed in all attempts is in the file with the reason, and is measured again next time.
 
 The brokers must be idle otherwise; the script finally removes everything that it created. Addresses must be on
 loopback, except with `--anywhere`.
@@ -82,7 +82,7 @@ class Failure:
 
 @dataclass
 class Table:
-    """What was found so far. It is kept in a file, if there is one."""
+    """The rows found so far. They are kept in a file, if there is one."""
 
     file: Path | None
     rows: list[Row] = field(default_factory=list)
@@ -150,7 +150,7 @@ def compare(
                 if seen:
                     yield row(name, figure, seen, sync)
     finally:
-        # Not earlier: a Kafka producer that remembers topics which are gone looks for them again and again.
+        # Not earlier: a Kafka producer that remembers deleted topics keeps looking for them.
         for broker in (first, second):
             broker.delete_all()
 

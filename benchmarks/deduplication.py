@@ -3,8 +3,8 @@
     python benchmarks/deduplication.py [--ids 1000000] [--bytes 100 1000] [--seconds S] [--rounds N]
 
 A broker on SQLite in a process of its own gets batches of 100 new events over loopback, of both event types in
-alternating rounds. What is compared is the CPU time of that process for an event, and the rate that its clients saw:
-on a machine that has other things to do, only the first says much. `--ids` are remembered before it starts; what the
+alternating rounds. It compares the CPU time of that process per event, and the rate that its clients saw; on a
+machine that also does other work, only CPU time is meaningful. `--ids` are remembered before it starts; what the
 first append after the start takes is printed.
 """
 

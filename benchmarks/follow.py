@@ -4,8 +4,8 @@
 
 A broker, the job `follow` and a reader run on this machine, as with `make run` and `make jobs FOLLOW=1`. An event is
 published every second. The reader, which is pyiceberg, looks at the table four times a second: what it measures is up
-to 0.25 seconds too long. Time begins before an event is sent, and ends when the reader has its row. What was published
-before the first commit is left out, since that waits for Spark to start and for the table to be made.
+to 0.25 seconds too long. Time begins before an event is sent, and ends when the reader has its row. Events published
+before the first commit are left out, since that commit waits for Spark to start and for the table to be created.
 """
 
 from __future__ import annotations

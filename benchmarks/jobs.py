@@ -122,7 +122,7 @@ def add(data: DataFolder, event_type: EventType, first: int, end: int) -> None:
 
 
 def texts_of(first: int, count: int) -> Iterator[bytes]:
-    """Events about as varied as those of a shop."""
+    """Events about as varied as a shop's."""
     drawn = random.Random(first)
     for number in range(first, first + count):
         bits = drawn.getrandbits(128)

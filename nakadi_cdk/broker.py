@@ -215,7 +215,7 @@ class NakadiBroker(Construct):
         )
 
     def _api_functions(self, context: Context) -> Mapping[str, lambda_.IFunction]:
-        """What the API invokes: functions, or the aliases of a canary deployment."""
+        """The targets that the API invokes: functions, or the aliases of a canary deployment."""
         functions = {
             name: each for name, each in self.functions.all.items() if NEEDS[name].areas or name == "authorizer"
         }

@@ -739,7 +739,7 @@ class Context:
 
     @property
     def chosen(self) -> Settings:
-        """The broker's settings, with those of `settings` applied."""
+        """The broker's settings, with the values of `settings` applied."""
         try:
             return Settings.from_env(self.settings)
         except BadSetting as error:

@@ -33,7 +33,7 @@ FOLLOW = (*READ, "kinesis:DescribeStream", "kinesis:DescribeStreamSummary")  # a
 FETCH = ("s3:GetObject",)
 KEEP = ("s3:PutObject",)
 REARRANGE = ("s3:DeleteObject", "s3:GetObject", "s3:PutObject")
-# In a bucket that keeps versions, what was erased is in the old ones.
+# In a bucket that keeps versions, old versions contain erased events.
 REMOVE_VERSIONS = ("s3:DeleteObjectVersion", "s3:GetObjectVersion")
 LIST_VERSIONS = "s3:ListBucketVersions"
 

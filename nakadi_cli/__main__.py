@@ -18,14 +18,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is not None:
         return _run(list(arguments))
     # Until the command begins, the signal itself ends the process: an exception in the middle of an import may become
-    # another one. It is set in any case, since what a script starts in the background ignores Ctrl-C.
+    # another one. It is always set, because processes that a script starts in the background ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         code = _run(None)
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:
-        # What repeats the interruption ends with it.
+        # The loop that would repeat the interruption ends with it.
         signal.setitimer(signal.ITIMER_REAL, 0)
         # By the signal itself, which a shell shows as 130 too: it goes on with its loop after anything else.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -54,7 +54,7 @@ def _run(arguments: list[str] | None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:
-        # Who reads the output has had enough, as `head` does. Python would complain once more when it ends.
+        # The reader of the output has had enough, as `head` does. Python would complain once more when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return code if isinstance(code, int) else 0

@@ -22,7 +22,7 @@ _PAGE = 1000
 
 @dataclass(frozen=True)
 class Connection:
-    """Where a broker is, and how to get a token for it, which is asked for again when it is refused."""
+    """The place of a broker, and the source of its token, which is read again after a refusal."""
 
     url: str
     token: Callable[[], str | None]
@@ -39,12 +39,12 @@ class Connection:
 
 
 def path(*segments: str) -> str:
-    """Write names into a path, whatever characters they have."""
+    """Write names into a path, with any characters."""
     return "".join(f"/{quote(segment, safe='')}" for segment in segments)
 
 
 class Api:
-    """A broker's HTTP API. What it refuses is raised as `Failed`, with the Problem's detail and the flow id."""
+    """A broker's HTTP API. The broker's refusals are raised as `Failed`, with the Problem's detail and the flow id."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection

@@ -56,7 +56,7 @@ def apply(
 ) -> None:
     """Create and change event types and subscriptions so that they match the files.
 
-    The files have the format of clin. The command leaves alone whatever matches them, and whatever they do not name.
+    The files have the format of clin. The command does not change resources that match them or that they do not name.
     With --prune, it deletes event types and subscriptions that belong to an application in the files but are in none of
     them; it first shows them and asks you to type their number. It skips SQL queries with a warning.
     """
@@ -116,7 +116,7 @@ def _confirm(deletions: list[Step], *, skip: bool) -> None:
 
 
 def _conclude(steps: Sequence[Step], failures: Sequence[tuple[Step, Failed]]) -> None:
-    """Say each failure once. Where everything failed, the exit code is that of the first."""
+    """Say each failure once. If every step failed, the exit code is the first failure's."""
     if not failures:
         return
     sentences = [harmless(f"{step.kind} {step.name}: {failure.message}") for step, failure in failures]

@@ -1,7 +1,7 @@
-"""Brings a broker to the state that manifests describe: it creates what is missing, changes what differs, and leaves
-the rest alone.
+"""Brings a broker to the state that manifests describe: it creates missing resources, changes different ones, and
+leaves the rest alone.
 
-Only on request does it delete what belongs to the manifests' applications but is in none of the manifests.
+Only on request does it delete resources that belong to the manifests' applications but are in none of the manifests.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Step:
-    """What is to be done for one manifest."""
+    """The action for one manifest."""
 
     kind: str
     name: str
@@ -70,9 +70,10 @@ def plan(api: Api, manifest: Manifest) -> Step:
 
 
 def plan_deletions(api: Api, manifests: Sequence[Manifest], steps: Sequence[Step]) -> list[Step]:
-    """Find what belongs to the applications that the manifests name, and is in none of them; subscriptions first.
+    """Find resources that belong to the applications that the manifests name, and are in none of them; subscriptions
+    first.
 
-    Applications are those of the manifests of the same kind: who describes subscriptions alone keeps the event types.
+    Only applications from manifests of the same kind count: manifests of subscriptions alone keep the event types.
     """
     kept = {(step.kind, step.identity or step.name) for step in steps}
     found = [
@@ -111,7 +112,7 @@ def execute(api: Api, step: Step) -> Sequence[str]:
 
 
 def _warnings(answer: Answer) -> Sequence[str]:
-    """What the answer's header says of annotations; what it says of every event type is left out."""
+    """The warnings about annotations in the answer's header, without those that appear for every event type."""
     _, _, text = (answer.warning or "").partition('"')
     return [each for each in text.removesuffix('"').split(". ") if each.startswith("The annotation ")]
 
@@ -149,7 +150,7 @@ def _plan_subscription(api: Api, manifest: Manifest) -> Step:
     if not same:
         return Step(manifest.kind, name, "create", body={"read_from": "end", **shall_be})
     [is_now] = same
-    # Where it begins is of no account once it is there.
+    # Once it exists, its starting point has no effect.
     compared = {key: value for key, value in shall_be.items() if key not in {"event_types", "read_from"}}
     differences = tuple(_differences("", _comparable(is_now, compared), _comparable(compared, compared)))
     if not differences:
@@ -236,7 +237,7 @@ def _statistic(partitions: int | None) -> dict[str, Any]:
 
 
 def _comparable(definition: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep what is to be compared, in a form in which what means the same is equal."""
+    """Keep the members to compare, in a form in which equivalent values are equal."""
     found = {key: definition.get(key) for key in like}
     if "schema" in found:
         found["schema"] = json.loads(definition["schema"]["schema"])

@@ -136,7 +136,7 @@ def switch_off(feature: str) -> None:
 
 @click.group(cls=Group)
 def admin() -> None:
-    """Show and change who administers the broker, and who and what is blocked."""
+    """Show and change who administers the broker, and who and which event types are blocked."""
 
 
 @member(admin, "list", "nakadi admin list")

@@ -1,4 +1,4 @@
-"""What all commands share: options, examples in the help, and the connection to the broker.
+"""Parts that all commands share: options, examples in the help, and the connection to the broker.
 
 Modules of commands are imported when one of their commands runs, and packages that take long to import where they are
 used, so that `nakadi --help` answers at once.
@@ -37,7 +37,7 @@ class Command(click.Command):
         self.params += _global_options(key for key, takes in taken.items() if takes)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse what stands behind the command, and refuse what stood before it and has no meaning here."""
+        """Parse the arguments behind the command, and refuse those before it that have no meaning here."""
         rest = super().parse_args(ctx, args)
         refused = [_GLOBAL[key][0][-1] for key in self._refused if key in ctx.meta]
         if refused and not ctx.resilient_parsing:

@@ -93,7 +93,7 @@ def consume(
 
 
 class Stop:
-    """What signals ask for.
+    """The kinds of stop that signals request.
 
     The first stops the consumer when its batch is done. Another one ends the command that works on the batch; if none
     does, it ends the commit, which takes a moment unless the broker does not answer.
@@ -103,8 +103,8 @@ class Stop:
         self._consumer = consumer
         self._signals = 0
         self._child: subprocess.Popen[bytes] | None = None
-        # A handler runs between any two steps of the main thread, which may hold a lock of the consumer. It only tells
-        # another thread, which waits for locks.
+        # A handler runs between any two steps of the main thread, which may hold a lock of the consumer. It only
+        # notifies another thread, which waits for locks.
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         threading.Thread(target=self._heed, name="nakadi-signals", daemon=True).start()
 
@@ -128,7 +128,7 @@ class Stop:
     def working(self, child: subprocess.Popen[bytes]) -> Iterator[None]:
         """End this child when a signal comes that is not the first."""
         self._child = child
-        # It was already running before it was known here, and a signal in between has found no child.
+        # It was running before this object knew of it, and a signal in between has found no child.
         if self._signals > 1:
             self._end_child()
         try:
@@ -142,7 +142,7 @@ class Stop:
 
     def _end_child(self) -> None:
         if self._child is not None:
-            # It leads a process group of its own, so that its own children end with it. It may just have ended.
+            # It leads a process group, so that its own children end with it. It may just have ended.
             with suppress(ProcessLookupError):
                 os.killpg(self._child.pid, signal.SIGTERM)
 

@@ -87,7 +87,8 @@ def load_contexts(file: Path) -> Contexts:
 
 
 def save_contexts(file: Path, contexts: Contexts) -> None:
-    """Write the contexts, readable for their owner alone. Who reads meanwhile sees the old or the new ones."""
+    """Write the contexts, readable for their owner alone. A process that reads meanwhile sees the old or the new
+    ones."""
     import yaml
 
     fields = {

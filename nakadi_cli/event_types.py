@@ -123,7 +123,7 @@ READER_COLUMNS: dict[str, Callable[[Any], object]] = {
 )
 @click.argument("name")
 def list_readers(name: str) -> None:
-    """Show who reads what of an event type, and what no subscription declares to read."""
+    """Show the readers of an event type's members, and the members that no subscription declares."""
     found = connect().get(path("event-types", name, "readers"))
     if chosen_format("table") != "table":
         show(found)

@@ -40,13 +40,13 @@ class NotPermitted(Refused):
 
 
 class NotFound(Refused):
-    """What was asked for does not exist: 404."""
+    """A requested resource does not exist: 404."""
 
     exit_code = 5
 
 
 class Conflict(Refused):
-    """It is taken, or something else goes on with it: 409."""
+    """The name is taken, or another operation is in progress: 409."""
 
 
 class NotAnswered(Failed):

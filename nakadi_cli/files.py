@@ -44,7 +44,7 @@ def read_definition(file: str, what: str) -> dict[str, Any]:
 
 
 def parse_yaml(text: str, file: str) -> Any:
-    """Parse YAML. What looks like a date stays the text that JSON would have."""
+    """Parse YAML. Values that look like dates stay texts, as in JSON."""
     import yaml
 
     class Loader(yaml.SafeLoader):

@@ -15,7 +15,7 @@ _SHELLS = ("bash", "zsh", "fish")
 _JOBS = ("compaction", "statistics", "retention", "follow", "acknowledge", "all")
 _PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
-# What stands behind the name of a job is the job's, also --help.
+# Arguments behind the name of a job belong to the job, also --help.
 _BEHIND_A_JOB = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
@@ -31,7 +31,7 @@ _BEHIND_A_JOB = {"ignore_unknown_options": True, "allow_interspersed_args": Fals
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def serve(options: tuple[str, ...]) -> None:
     """Start a broker on this machine. It accepts the OPTIONS of python -m nakadi.local; --help lists them."""
-    # It takes over signals before it imports what takes long.
+    # It takes over signals before the slow imports.
     _run_program("nakadi.local", ["nakadi serve", *options], extras="cli")
 
 

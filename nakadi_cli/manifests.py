@@ -21,14 +21,14 @@ EVENT_TYPE, SUBSCRIPTION, SQL_QUERY = "event-type", "subscription", "sql-query"
 KINDS = (EVENT_TYPE, SQL_QUERY, SUBSCRIPTION)
 
 _VARIABLE = re.compile(r"\{\{\s*([^{}\s]+)\s*\}\}")
-# What YAML takes for a part of a text, and what no file has in it.
+# Separators that YAML treats as part of a text, and that no file contains.
 _OPEN, _CLOSE, _INCLUDE = "\ue000", "\ue001", "\ue002"
 _MARKED = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]+){_CLOSE}")
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What shall be so."""
+    """The desired state of a resource."""
 
     kind: str
     spec: Mapping[str, Any]
@@ -37,7 +37,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Which processes of a clin file to select: those of an environment, or those with certain ids."""
+    """The processes of a clin file to select: those of an environment, or those with certain ids."""
 
     target: str | None = None
     ids: Sequence[str] = ()
@@ -65,7 +65,7 @@ def _yaml_files(folder: Path) -> list[Path]:
 
 
 def _read_folder(folder: Path, variables: Mapping[str, Any]) -> Iterator[Manifest]:
-    """Read the manifests of a folder; what has no `kind`, such as a schema, is there to be included."""
+    """Read the manifests of a folder; files without a `kind`, such as a schema, are for inclusion."""
     for file in _yaml_files(folder):
         if "kind" in _parse_file(file):
             yield _manifest(_load(file, variables), file)

@@ -85,7 +85,7 @@ def _show_table(value: Any, columns: Mapping[str, Callable[[Any], object]] | Non
         table.add_column(heading, overflow="fold")
     for item in value:
         table.add_row(*(Text(harmless(compact(cell(item)))) for cell in columns.values()))
-    # A long row is the terminal's to wrap, so that what is copied from it stays whole.
+    # The terminal wraps a long row, so that copied text stays whole.
     console = Console(file=sys.stdout, highlight=False, width=_WIDEST)
     with console.capture() as captured:
         console.print(table)

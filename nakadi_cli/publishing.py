@@ -30,7 +30,7 @@ _DAY = 86_400.0
 
 @dataclass
 class Outcome:
-    """What became of the events so far; each that is not published with its number and the reason."""
+    """The result for the events so far; each unpublished event with its number and the reason."""
 
     published: int = 0
     refused: list[dict[str, Any]] = field(default_factory=list)
@@ -40,11 +40,11 @@ class Outcome:
 
 
 class Publisher:
-    """Publishes batches to one event type, one after the other, so that order within a partition holds.
+    """Publishes batches to one event type, in order, so that order within a partition holds.
 
     `keep` is called with the events of each batch that are not published, in their order. If the broker refuses an
     event, publishing ends there; with `keep_going` it goes on without that event. `retries` is how often an event is
-    sent again that the broker could not store. The keywords behind it are those of `Producer`.
+    sent again that the broker could not store. The other keywords are those of `Producer`.
     """
 
     def __init__(
@@ -89,20 +89,20 @@ class Publisher:
         for batch in batches:
             deliveries: list[Delivery] = []
             try:
-                # If a part of the batch was sent earlier and failed, the producer takes nothing more. What it took
-                # before is in the list.
+                # If a part of the batch was sent earlier and failed, the producer takes nothing more. The list has
+                # the events that it took before.
                 with suppress(Closed):
                     deliveries.extend(self._producer.send(event.text) for event in batch)
                 self._producer.flush()
             finally:
-                # Whatever ended the batch, an interruption too.
+                # For any end of the batch, an interruption too.
                 left = self._count(batch, deliveries)
             after_each(self.outcome)
             if not self._goes_on(left):
                 break
 
     def close(self) -> None:
-        """End at once. What is on its way may still be stored."""
+        """End at once. Events on their way may still be stored."""
         self._producer.close(timeout=0)
 
     def _count(self, batch: Sequence[Event], deliveries: Sequence[Delivery]) -> list[tuple[Event, NakadiError]]:
@@ -136,6 +136,6 @@ class Publisher:
 
 
 def _is_final(error: NakadiError) -> bool:
-    """Whether the broker would refuse it again, as opposed to having had no room or no time for it."""
+    """Whether the broker would refuse it again, rather than having had no room or no time for it."""
     reason = error.reason if isinstance(error, NotDelivered) else error
     return isinstance(reason, RefusedByBroker) and reason.status < 500 and reason.status not in (408, 429)

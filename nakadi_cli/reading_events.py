@@ -17,7 +17,7 @@ _DECODER = json.JSONDecoder()
 
 @dataclass(frozen=True)
 class Event:
-    """An event as it is written, so that no number loses a digit; `number` counts from 1."""
+    """An event with its text, so that no number loses a digit; `number` counts from 1."""
 
     number: int
     text: bytes

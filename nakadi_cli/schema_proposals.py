@@ -52,9 +52,9 @@ _category = click.option(
 def infer_schema(file: str | None, event_type: str | None, last: int, no_enums: bool, category: str | None) -> None:
     """Propose a schema from the events in FILE, one on each line or a JSON array; - is standard input.
 
-    Each of these events is valid under the schema. It says which members there are and which are always there, their
-    types, null, the formats date-time, uuid and email, and few texts as an enum. An object with many or numbered names
-    is a map. Read the proposal before you use it: a sample does not show what may come.
+    Each of these events is valid under the schema. It names the members and those that are always there, their types,
+    null, the formats date-time, uuid and email, and few texts as an enum. An object with many or numbered names is a
+    map. Read the proposal before you use it: a sample does not show what may come.
     """
     from nakadi.model.event_type import Category
     from nakadi_cli.generating.inference import infer
@@ -79,7 +79,7 @@ def infer_schema(file: str | None, event_type: str | None, last: int, no_enums: 
 def schema_from_model(model: str, category: str | None) -> None:
     """Write the schema of a class: a model of pydantic, a Struct of msgspec, or a dataclass.
 
-    The module is imported from the current folder or from what is installed, so its code runs.
+    The module is imported from the current folder or from installed packages, so its code runs.
     """
     from nakadi.model.event_type import Category
     from nakadi_cli.generating.model_schemas import as_draft_4, guessed_category, owned_part
@@ -105,7 +105,7 @@ def schema_from_model(model: str, category: str | None) -> None:
 )
 @click.option("--invalid", is_flag=True, help="Make invalid events: one for each rule of the schema.")
 def example_events(source: str, number: int, invalid: bool) -> None:
-    """Make sample events that the schema accepts, one on each line. What is not a file is an event type.
+    """Make sample events that the schema accepts, one on each line. An argument that is not a file is an event type.
 
     The first event has every member, the second only what it must have. The same schema gives the same events.
 
@@ -181,7 +181,7 @@ def _schema_of_class(model: str) -> Mapping[str, Any]:
             schema: Mapping[str, Any] = found.model_json_schema(mode="serialization")
             return schema
         return msgspec.json.schema(found)
-    except Exception as error:  # libraries raise errors of many kinds for what has no schema
+    except Exception as error:  # libraries raise errors of many kinds for classes without a schema
         raise BadInput(f"{model} has no schema: {error}") from error
 
 

@@ -19,7 +19,7 @@ from nakadi_cli.generating.event_types import EventTypeSchema
 
 _SUFFIXES = (".json", ".yaml", ".yml", ".schema")
 
-# What a definition has around its schema comes on top.
+# The parts of a definition around its schema come on top.
 _MOST_VALUES = 2 * MAX_SCHEMA_VALUES
 
 

@@ -174,8 +174,8 @@ def delete_subscription(subscription: str, yes: bool) -> None:
 @click.option("--watch", is_flag=True, help="Keep showing it until Ctrl-C.")
 @click.option("--every", type=click.IntRange(1), default=2, show_default=True, help="Seconds between two requests.")
 def lag(subscription: str, watch: bool, every: int) -> None:
-    """Show who reads each partition, how many events wait there, for how many seconds the first one has waited, and the
-    committed cursor, behind which it is.
+    """Show the reader of each partition, how many events wait there, for how many seconds the first one has waited,
+    and the committed cursor.
     """
     api = connect()
     with attentive():
@@ -251,7 +251,7 @@ def _committed(api: Api, subscription: str) -> dict[tuple[str, str], str]:
 
 
 def _committed_if_permitted(api: Api, subscription: str) -> dict[tuple[str, str], str]:
-    """Nothing while the subscription is blocked: the broker shows its statistics all the same."""
+    """Nothing while the subscription is blocked: the broker still shows its statistics."""
     try:
         return _committed(api, subscription)
     except NotPermitted:

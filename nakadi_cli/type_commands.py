@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LANGUAGES = ("python", "typescript", "kotlin", "go", "java")
 MODELS = ("pydantic", "msgspec", "dataclass")
 
-# Which languages have a type for moments, without another library.
+# The languages with a type for moments, without another library.
 _WITH_DATES = ("python", "go", "java")
 _WITH_PACKAGE = ("kotlin", "go", "java")
 _PACKAGE = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)*")

@@ -1,4 +1,4 @@
-"""What a consumer hands out: the events of one partition, and where they end."""
+"""Batches of a consumer: the events of one partition, and where they end."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def path(*segments: str) -> str:
-    """Write names into a path, whatever characters they have."""
+    """Write names into a path, with any characters."""
     return "".join(f"/{quote(segment, safe='')}" for segment in segments)
 
 
@@ -139,7 +139,7 @@ class Api:
 
     @contextmanager
     def stream(self, request: Request, timeout: float = STREAM_SECONDS) -> Iterator[httpx.Response | Answer]:
-        """Open a stream. What refuses it is an `Answer`. Raises `httpx.HTTPError` and `NakadiError`."""
+        """Open a stream. A refusal is an `Answer`. Raises `httpx.HTTPError` and `NakadiError`."""
         for attempt in (1, 2):
             arguments = _arguments(self._connection, request, self._connection.tokens.get())
             arguments["timeout"] = httpx.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS))

@@ -57,7 +57,7 @@ from nakadi_client.tokens import Token
 
 Event = TypeVar("Event")
 
-# What is committed and left at the end has to be quick: a process that ends has some seconds.
+# Final commits and leaving have to be quick: a process that ends has some seconds.
 _SECONDS_TO_END = 10.0
 _ATTEMPTS = Pauses()
 
@@ -99,7 +99,7 @@ class Consumer(Generic[Event]):
     ) -> None:
         self._requests = Requests(subscription, options, compressed)
         self._connection = connection_of(broker, token)
-        # First what may refuse its arguments, then what is open until it is closed.
+        # First the steps that may refuse its arguments, then those that open something to close.
         self._core = ConsumerCore(options, commit, random.random, model, limit=limit, follow=follow, patience=patience)
         self._api = Api(self._connection)
         self._commits_by_hand = commit.by_hand
@@ -149,7 +149,7 @@ class Consumer(Generic[Event]):
             self._todo.notify_all()
 
     def abort(self) -> None:
-        """End the loop when the batch in hand is done, and commit nothing more: what is not committed comes again.
+        """End the loop when the batch in hand is done, and commit nothing more: uncommitted events come again.
 
         It may be called from any thread, such as after a second signal. Nothing waits for the broker then.
         """
@@ -161,7 +161,7 @@ class Consumer(Generic[Event]):
         self._break_stream()
 
     def close(self) -> None:
-        """Stop, commit what is done, and give the partitions and connections back."""
+        """Stop, commit finished batches, and give the partitions and connections back."""
         self._closed = True
         self._finish()
         self._api.close()
@@ -401,7 +401,7 @@ class Consumer(Generic[Event]):
         with self._lock:
             stream = self._socket
         if stream is not None:
-            # It may have ended by itself a moment ago.
+            # It may have just ended.
             with suppress(OSError):
                 stream.shutdown(socket.SHUT_RDWR)
 

@@ -1,6 +1,7 @@
-"""What a consumer decides, without any input or output: when to open a stream, which batch comes next, what to commit.
+"""The decisions of a consumer, without any input or output: when to open a stream, which batch comes next, what to
+commit.
 
-Three parties ask it what to do next, each in a loop of its own, and tell it what came of that:
+Three parties ask it for their next action, each in its own loop, and report the result:
 
 * who reads the stream: `connection_step`, then `handle_opened_stream`, `handle_line`, `handle_closed_stream`
   or `handle_refusal`
@@ -29,7 +30,7 @@ from nakadi_client.pauses import Pauses
 
 Place = tuple[str, str]
 
-# What is handled within this time of the last commit shares the next: a commit costs as much as reading 500 events.
+# Batches finished within this time of the last commit share the next: a commit costs as much as reading 500 events.
 _SHARED_COMMIT_SECONDS = 0.05
 # A stream's own clock for commits must not run out while a commit or a sign of life is on its way.
 _COMMIT_PART, _LIFE_PART, _GLANCE_PART, _LOOK_AGAIN_PART = 1 / 3, 0.4, 0.2, 0.02
@@ -49,8 +50,8 @@ class CommitPolicy(msgspec.Struct, frozen=True):
     """When finished batches are committed: after this number of events or seconds, whichever comes first.
 
     Without either, as soon as a batch is done; batches that are done within 0.05 s of a commit share the next one.
-    With `by_hand` only batches that were marked with `done()` count; otherwise each counts when the next is asked for.
-    A commit is always made in time for the stream's `commit_timeout`.
+    With `by_hand`, only batches that were marked with `done()` count; otherwise each counts when the application
+    requests the next. A commit is always made in time for the stream's `commit_timeout`.
     """
 
     events: int | None = None
@@ -77,7 +78,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
     partitions: tuple[Mapping[str, str], ...] = ()
 
     def parameters(self) -> dict[str, Any]:
-        """Return what is not left to the broker."""
+        """Return the parameters that are not left to the broker."""
         return {name: value for name in self.__struct_fields__ if (value := getattr(self, name))}
 
 
@@ -93,7 +94,7 @@ class Patience(msgspec.Struct, frozen=True):
 
 
 class State(Enum):
-    """What there is of a stream."""
+    """The state of a stream."""
 
     CLOSED = auto()
     OPENING = auto()
@@ -149,7 +150,8 @@ class Rebalance(msgspec.Struct, frozen=True):
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """What failed, how often in a row, and the seconds until the next attempt: for applications that show it."""
+    """A failed action, its number of failures in a row, and the seconds until the next attempt: for applications that
+    show it."""
 
     error: NakadiError
     failures: int
@@ -157,7 +159,7 @@ class Trouble(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Nothing is to be done until this moment, or until something else happens if `until` is None."""
+    """Do nothing until this moment, or until something else happens if `until` is None."""
 
     until: float | None = None
 
@@ -201,7 +203,7 @@ class _Handled(msgspec.Struct):
         self.since = min(self.since, now)
 
     def take_back(self, earlier: _Handled) -> None:
-        """Add what was to be committed and is not; the later batch of a partition covers the earlier."""
+        """Add cursors whose commit did not happen; the later batch of a partition covers the earlier."""
         self.last = earlier.last | self.last
         self.events += earlier.events
         self.batches += earlier.batches
@@ -231,7 +233,7 @@ class _Session(msgspec.Struct):
 
 
 class ConsumerCore:
-    """Streams of one subscription, one after the other, until `limit` events were handed out.
+    """The successive streams of one subscription, until `limit` events were handed out.
 
     Without `follow`, the end comes when the broker has no more events.
     """
@@ -286,7 +288,7 @@ class ConsumerCore:
     # The stream -------------------------------------------------------------------------------------------------------
 
     def connection_step(self, now: float) -> Open | Count | Wait | End:
-        """What who reads the stream does next, when none is open."""
+        """The next action of the party that reads the stream, when none is open."""
         if self._stopping or self._error:
             self.state = State.OVER
             return End(self._error)
@@ -401,7 +403,7 @@ class ConsumerCore:
     # Work -------------------------------------------------------------------------------------------------------------
 
     def work_step(self, now: float) -> Batch[Any] | Rebalance | Trouble | Wait | End:
-        """What who works on events does next."""
+        """The next action of the party that works on events."""
         if self._told:
             return self._told.popleft()
         if self._trouble and not self._error and not self._stopping:
@@ -443,7 +445,7 @@ class ConsumerCore:
             session.in_hand.clear()
 
     def stop(self) -> None:
-        """Hand out nothing more. What is in hand may be finished; what is handled will be committed."""
+        """Hand out nothing more. The application may finish the batch in hand; finished events will be committed."""
         self._stopping = True
         self._ready.clear()
 
@@ -455,7 +457,7 @@ class ConsumerCore:
     # Commits ----------------------------------------------------------------------------------------------------------
 
     def commit_step(self, now: float) -> Action | Wait | End:
-        """What who commits does next. One request at a time."""
+        """The next action of the party that commits. One request at a time."""
         if self._request is not None:
             return Wait()
         self._forget_dead(now)
@@ -573,7 +575,7 @@ class ConsumerCore:
     # ------------------------------------------------------------------------------------------------------------------
 
     def _options_of_next(self) -> StreamOptions:
-        """Return the parameters of the next stream: it brings no more than what is missing at the limit."""
+        """Return the parameters of the next stream: it brings no more events than `limit` still allows."""
         options = self.options
         if self._limit < inf:
             left = int(self._limit) - self._handed_out
@@ -622,7 +624,7 @@ class ConsumerCore:
         )
 
     def _due(self, session: _Session, now: float) -> tuple[Action | None, float]:
-        """What a stream needs next, and when."""
+        """The next need of a stream, and when it is due."""
         is_ending = session is not self._current or self._stopping or self._error is not None
         if session.handled.last:
             return self._commit_of(session), now if is_ending else self._commit_at(session.handled)
@@ -632,7 +634,7 @@ class ConsumerCore:
 
     def _commit_at(self, handled: _Handled) -> float:
         policy = self._policy
-        # A window that is full of what is handled brings no events that would make the number complete.
+        # A window that is full of finished events brings no more to reach the number.
         if handled.events >= min(policy.events or inf, self.options.max_uncommitted_events / 2):
             return handled.since
         if policy.events is None and policy.seconds is None:

@@ -1,4 +1,4 @@
-"""What consumers of both kinds have in common: requests, and what happens to events that do not fit or fail."""
+"""The common parts of both consumers: requests, and the treatment of events that do not fit or fail."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def committed_offsets(answer: Answer | NoAnswer) -> Mapping[Place, str]:
 
 
 def tell(core: ConsumerCore, action: Action, answer: Answer | NoAnswer, now: float) -> None:
-    """Tell the core what came of an action."""
+    """Report the result of an action to the core."""
     if isinstance(action, Commit):
         core.handle_commit_answer(answer, now)
     elif isinstance(action, Extend):

@@ -30,7 +30,7 @@ class Cursor(msgspec.Struct, frozen=True):
 
 
 class PoisonEvent(msgspec.Struct, frozen=True):
-    """An event that does not fit the model, as it was stored, and why."""
+    """An event that does not fit the model, as stored, and why."""
 
     raw: bytes
     error: str
@@ -61,7 +61,7 @@ class LineDecoder:
 
     def __init__(self, model: Any = None) -> None:
         self._one = _decoder_of_events(model)
-        # pydantic reads its models by itself, one after the other.
+        # pydantic reads its models one by one.
         whole = Any if model is None else model
         self._whole = None if _is_pydantic(model) else msgspec.json.Decoder(Line[whole])  # type: ignore[valid-type]
         self._raw = msgspec.json.Decoder(Line[msgspec.Raw])

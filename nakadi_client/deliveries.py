@@ -1,4 +1,4 @@
-"""What `send` returns: the report of one event, to wait for, to await, or to be called back with."""
+"""The result of `send`: the report of one event, to wait for, to await, or to be called back with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the client raises. Every exception is a `NakadiError`."""
+"""The errors that the client raises. Every exception is a `NakadiError`."""
 
 from __future__ import annotations
 

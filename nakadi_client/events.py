@@ -44,7 +44,7 @@ class Metadata(msgspec.Struct, frozen=True):
 def encode(event: Any, metadata: Metadata | None) -> tuple[bytes, Eid | None]:
     """Write an event as JSON, and return its `eid` beside it.
 
-    `event` is a mapping, a model of msgspec or pydantic, a dataclass, or JSON as bytes, which is taken as it is.
+    `event` is a mapping, a model of msgspec or pydantic, a dataclass, or JSON as bytes, which stays unchanged.
     """
     if isinstance(event, bytes):
         return event, None
@@ -62,7 +62,7 @@ def encode(event: Any, metadata: Metadata | None) -> tuple[bytes, Eid | None]:
         given = _as_dict(given)
     if "eid" in given and "occurred_at" in given:
         return _encode(event), str(given["eid"])
-    # What the application said goes before what is made here.
+    # The application's metadata come before generated ones.
     whole = {**metadata.missing(), **{name: value for name, value in given.items() if value is not None}}
     return _encode({**event, "metadata": whole}), str(whole["eid"])
 

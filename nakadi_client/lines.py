@@ -24,6 +24,6 @@ class LineSplitter:
         return [line for line in lines if line and not line.isspace()]
 
     def end(self) -> list[bytes]:
-        """Return what came behind the last line, when the broker ended the stream: a Problem may have no line feed."""
+        """Return the text after the last line, when the broker ended the stream: a Problem may have no line feed."""
         rest = b"".join(self._parts)
         return [rest] if rest and not rest.isspace() else []

@@ -1,4 +1,4 @@
-"""Which partition the broker chooses for an event of an event type with the strategy `hash`."""
+"""The partition that the broker chooses for an event of an event type with the strategy `hash`."""
 
 from __future__ import annotations
 

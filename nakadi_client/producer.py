@@ -37,7 +37,7 @@ class Producer(Generic[Event]):
         with Producer("https://events.example.org", "order.placed", key=key_at("order_number")) as producer:
             producer.send({"order_number": "A-1"})
 
-    `send` returns at once; it waits only while the buffer is full. Its `Delivery` reports what became of the event.
+    `send` returns at once; it waits only while the buffer is full. Its `Delivery` reports the event's result.
     Closing waits until everything is delivered or given up. `Producer[OrderPlaced](...)` takes events of one type.
 
     An event that got no answer is sent again with the same `eid`: at least once, and perhaps twice. The keywords are
@@ -68,7 +68,7 @@ class Producer(Generic[Event]):
         )
         self._request = self._publishing.requests()
         self._on_delivery = on_delivery
-        # First what may refuse its arguments, then what is open until it is closed.
+        # First the steps that may refuse its arguments, then those that open something to close.
         self._core = ProducerCore(limits, random.random, stops=on_failure == "stop")
         self._api = Api(connection_of(broker, token))
         # It guards the core. Senders wait on it for work, `send` for room, and `flush` for the end.
@@ -117,14 +117,15 @@ class Producer(Generic[Event]):
         return [self.send(event) for event in events]
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Deliver what was taken until now, without lingering. Returns whether all was settled within `timeout`."""
+        """Deliver the events taken until now, without lingering. Returns whether all was settled within `timeout`."""
         with self._changed:
             flushed = self._core.flush()
             self._changed.notify_all()
             return self._changed.wait_for(lambda: self._core.is_flushed(flushed), timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """Take no more, and flush. What is not settled after `timeout` seconds is given up. It may be called again."""
+        """Take no more, and flush. Events without a result after `timeout` seconds are given up. It may be called
+        again."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()

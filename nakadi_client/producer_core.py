@@ -1,14 +1,14 @@
-"""What a producer decides, without any input or output: which events go into the next batch, and what follows from an
-answer.
+"""The decisions of a producer, without any input or output: which events go into the next batch, and what follows
+from an answer.
 
     core = ProducerCore(Limits(), draw=random.random)
     core.add(Delivery(b'{"n":1}', key="A-1"), now)
     step = core.step(now)                     # a Batch to send, or a Wait
     core.settle(step, answer_or_no_answer, now)
 
-Order. The queue has the events in the order in which they were added. Events of one key are in at most one request at a
-time, and what is to be sent again returns to the front of the queue, before everything of its key. While a key rests
-after a failure, the others go on. Within a request the broker keeps the order.
+Order. The queue has the events in the order in which they were added. Events of one key are in at most one request at
+a time, and events to resend return to the front of the queue, before all others of their key. While a key rests after
+a failure, the others go on. Within a request the broker keeps the order.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ class ProducerCore:
             if status == 413:
                 self._most_bytes = max(1, _size_of(batch.deliveries) // 2) if count > 1 else self.limits.batch_bytes
         elif isinstance(verdict[0], _Again):
-            # Without items, what is true of one event is true of all.
+            # Without items, the answer applies to all events.
             self._failures += 1
             asked = answer.retry_after if isinstance(answer, Answer) else None
             self._paused_until = max(self._paused_until, now + self._pauses.after(self._failures, self._draw, asked))
@@ -328,7 +328,7 @@ _Verdict = None | NakadiError | _Again
 
 
 def _verdict(deliveries: Sequence[Delivery], answer: Answer | NoAnswer) -> Sequence[_Verdict]:
-    """What an answer means for each event of a batch."""
+    """The meaning of an answer for each event of a batch."""
     count = len(deliveries)
     if isinstance(answer, NoAnswer):
         return [_Again(maybe_stored=answer.sent, reason=answer)] * count

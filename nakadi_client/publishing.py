@@ -1,4 +1,4 @@
-"""What producers of both kinds have in common: the request for a batch, and an event's way into the core."""
+"""The common parts of both producers: the request for a batch, and an event's way into the core."""
 
 from __future__ import annotations
 

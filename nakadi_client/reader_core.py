@@ -1,4 +1,5 @@
-"""What a reader of an event type decides, without any input or output: where to begin, what comes next, when to end.
+"""The decisions of a reader of an event type, without any input or output: where to begin, what comes next, when to
+end.
 
     core = ReaderCore("order.placed", ReadOptions(start="begin"), random.random)
     step = core.step(now)                  # Find, Measure or OpenStream: a request; or Wait, Trouble, End
@@ -79,7 +80,7 @@ class OpenStream(msgspec.Struct, frozen=True):
 
 
 class ReaderCore:
-    """Streams of one event type, one after the other. It is for one loop."""
+    """The successive streams of one event type. It is for one loop."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class ReaderCore:
         return not self._options.follow and self._ends is not None and not self._ends
 
     def step(self, now: float) -> Find | Measure | OpenStream | Trouble | Wait | End:
-        """What is to be done next, when no stream is open."""
+        """The next action, when no stream is open."""
         if self._error or self.is_done:
             return End(self._error)
         if self._trouble:
@@ -126,12 +127,13 @@ class ReaderCore:
         if not self._options.follow and self._ends is None:
             return Measure(cursors)
         self._got_lines = False
-        # As many events as there are end the stream at once; fewer come where compaction has removed some.
+        # A limit of the number of existing events ends the stream at once; fewer come where compaction has removed
+        # some.
         size = min(self._options.batch_limit, self._left or self._options.batch_limit)
         return OpenStream(cursors, size, self._left)
 
     def handle_answer(self, step: Find | Measure | OpenStream, answer: Answer | NoAnswer, now: float) -> None:
-        """What came of a request. The answer to `OpenStream` is one that refuses a stream."""
+        """Take the result of a request. The answer to `OpenStream` is one that refuses a stream."""
         if isinstance(answer, NoAnswer):
             self._pause(answer, now)
         elif answer.status >= 500 or answer.status in _TRY_AGAIN:
@@ -155,7 +157,7 @@ class ReaderCore:
                 return
 
     def handle_closed_stream(self, now: float, error: NakadiError | None = None) -> None:
-        """The stream is over, or its connection broke: the next one begins behind what has come."""
+        """The stream is over, or its connection broke: the next one begins after the received events."""
         if error is not None:
             self._pause(error, now)
         elif not self._got_lines:

@@ -1,4 +1,4 @@
-"""What readers of both kinds have in common: requests, and what happens to events that do not fit."""
+"""The common parts of both readers: requests, and the treatment of events that do not fit."""
 
 from __future__ import annotations
 

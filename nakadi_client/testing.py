@@ -33,7 +33,7 @@ _CHUNK = 65_536
 
 
 class LocalNakadi:
-    """A broker in this process, in memory, on a free port. `faults` is that of `nakadi.local.Broker`.
+    """A broker in this process, in memory, on a free port. `faults` is the same as in `nakadi.local.Broker`.
 
     Its keywords are settings of the broker: `LocalNakadi(default_partitions=4)`.
     """
@@ -123,7 +123,7 @@ class LocalNakadi:
 
 
 class Network:
-    """What lies between a client and a broker on this machine: a proxy for TCP that can be cut.
+    """The network between a client and a broker on this machine: a proxy for TCP that can be cut.
 
     with Network(nakadi.url) as network:
         producer = Producer(network.url, "order.placed")

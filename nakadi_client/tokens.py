@@ -1,4 +1,4 @@
-"""Where tokens come from. No token ever stands in a `repr` or in a message.
+"""Sources of tokens. No token ever stands in a `repr` or in a message.
 
 Producer(url, "order.placed", token=TokenFile("/meta/credentials/nakadi-token-secret"))
 Producer(url, "order.placed", token=ClientCredentials("https://idp.example.org/token", "me", secret))
@@ -44,7 +44,7 @@ class CalledFor:
         return self._function()
 
     def refuse(self) -> None:
-        """The function is asked again anyway."""
+        """The next request calls the function anyway."""
 
     def __repr__(self) -> str:
         return "CalledFor(...)"

@@ -3,9 +3,9 @@
 A feed reads PostgreSQL's log through a replication slot, and writes events into the outbox, from where relays publish
 them. So their order by key, refused events and several relays are as for events that an application wrote.
 
-Nothing is missing and nothing is twice in the outbox. The slot is created first, and holds whatever commits from then
-on. Then one transaction writes all rows of the table, together with the snapshot in which it saw them: transactions
-that the snapshot sees are passed over in the log. From then on, one transaction writes the events of some transactions,
+Nothing is missing and nothing is twice in the outbox. The slot is created first, and holds all commits from then on.
+Then one transaction writes all rows of the table, together with the snapshot in which it saw them: transactions that
+the snapshot sees are passed over in the log. From then on, one transaction writes the events of some transactions,
 together with the place in the log that they reach: what the slot delivers again after a crash is passed over.
 """
 
@@ -49,12 +49,12 @@ class Progress(msgspec.Struct, frozen=True):
         """Whether the events of a transaction are in the outbox."""
         if transaction.commit_position <= self.position:
             return True
-        # Whatever a snapshot sees was committed before it was taken.
+        # Everything that a snapshot sees was committed before it was taken.
         return transaction.commit_position <= self.snapshot_position and self.snapshot.sees(transaction.xid)
 
 
 class _Table(msgspec.Struct, frozen=True):
-    """The columns of a table that events need: those of its primary key, and those that are computed from others."""
+    """The columns of a table that events need: those of its primary key, and generated ones."""
 
     key: tuple[str, ...]
     computed: tuple[str, ...]
@@ -203,7 +203,7 @@ class Feed:
         assert row is not None
         transactions = self._peek(connection, row[0])
         if not transactions:
-            # The slot need not hold what has nothing of the table.
+            # The slot need not hold transactions without changes to the table.
             self._advance(connection, row[0])
             return None
         new = [each for each in transactions if not progress.has(each)]

@@ -75,7 +75,7 @@ def connect(dsn: str) -> psycopg.Connection[tuple[Any, ...]]:
 
 
 class Outbox:
-    """One connection to an outbox. It is not shared by threads.
+    """One connection to an outbox. Threads do not share it.
 
     `keep` marks published rows instead of deleting them.
     """
@@ -101,7 +101,7 @@ class Outbox:
     def locked_rows(self, slots: int, limit: int, paused: Collection[str]) -> Iterator[list[Row]]:
         """Lock up to this many slots with rows, and give the oldest rows in them, until the block ends.
 
-        What is said of rows within the block holds when it has ended. Rows of paused event types are left out, and so
+        Statements about rows within the block hold when it has ended. Rows of paused event types are left out, and so
         are those whose key waits behind a refused row.
         """
         with self._connection.transaction():
@@ -109,8 +109,8 @@ class Outbox:
             yield self._oldest_rows(locked, limit, paused) if locked else []
 
     def _lock_slots(self, limit: int, paused: Collection[str]) -> list[int]:
-        # `LIMIT 1` in the subquery has PostgreSQL look into the index for each slot. It would read all rows that wait
-        # for `EXISTS`.
+        # `LIMIT 1` in the subquery has PostgreSQL look into the index for each slot. For `EXISTS`, it would read all
+        # waiting rows.
         query = f"""
             SELECT slots.slot FROM {self._names.slots} AS slots, LATERAL (
                 SELECT 1 FROM {self._names.quoted} AS waiting

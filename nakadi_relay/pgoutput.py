@@ -1,4 +1,4 @@
-"""What PostgreSQL's output plugin `pgoutput` writes, message by message.
+"""The messages of PostgreSQL's output plugin `pgoutput`.
 
 Only messages of protocol version 1 with values as text are read, which is what a feed asks for.
 """
@@ -16,7 +16,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Operation(StrEnum):
-    """What was done to a row, in the words of the category `data`."""
+    """The operation on a row, in the words of the category `data`."""
 
     CREATE = "C"
     UPDATE = "U"
@@ -24,7 +24,7 @@ class Operation(StrEnum):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One changed row, as a JSON object of its columns; a deleted row as it was.
+    """One changed row, as a JSON object of its columns; for a deletion, the old row.
 
     Values are texts as PostgreSQL writes them, except for columns that hold JSON.
     """
@@ -59,7 +59,7 @@ class _Relation(msgspec.Struct, frozen=True):
 
 
 class _Reader:
-    """Reads the parts of a message one after the other."""
+    """Reads the parts of a message in order."""
 
     def __init__(self, message: bytes) -> None:
         self._message = message
@@ -175,7 +175,7 @@ def position_text(position: int) -> str:
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Which transactions a snapshot of the database sees, as `pg_current_snapshot()` writes it: `10:20:11,14`."""
+    """The transactions that a snapshot of the database sees, in the form of `pg_current_snapshot()`: `10:20:11,14`."""
 
     xmin: int
     xmax: int

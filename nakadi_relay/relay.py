@@ -54,7 +54,7 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class _EventType(msgspec.Struct):
-    """What the relay needs to know of an event type."""
+    """The properties of an event type that the relay needs."""
 
     category: str
 
@@ -63,7 +63,7 @@ _CATEGORY = msgspec.json.Decoder(_EventType)
 
 
 class RoundOutcome(msgspec.Struct, frozen=True):
-    """What a round did. `failures` says for each event type why its rows wait, and for how long at least."""
+    """The result of a round. `failures` says for each event type why its rows wait, and for how long at least."""
 
     published: int = 0
     refused: int = 0
@@ -227,7 +227,7 @@ class Relay:
                 refused += len(verdict.refused)
                 if verdict.failure is not None:
                     failures[event_type] = (verdict.failure, verdict.pause)
-        # Only now the outbox has it: what was counted before a failed commit would be counted twice.
+        # Only after the commit: counts from before a failed commit would count rows twice.
         self._count(published=published, refused=refused, failures=len(failures))
         return RoundOutcome(published, refused, failures)
 
@@ -244,7 +244,7 @@ class Relay:
             wait([publishing for _, publishing in begun])
 
     def _publish_group(self, event_type: str, rows: Sequence[Row]) -> Verdict:
-        """Publish rows of one event type: those of a key in their order, and none after one that was refused."""
+        """Publish rows of one event type: each key's rows in their order, and none after a refused one."""
         has_metadata = self._event_type_has_metadata(event_type)
         if isinstance(has_metadata, Verdict):
             return has_metadata
@@ -269,7 +269,7 @@ class Relay:
         return Verdict(stored=stored, refused=refused)
 
     def _event_type_has_metadata(self, event_type: str) -> bool | Verdict:
-        """Whether events of this type have metadata, or why that is not known."""
+        """Whether events of this type have metadata, or why that is unknown."""
         # Workers may ask for the same event type at once, and then learn the same.
         known_until, has_metadata = self._has_metadata.get(event_type, (0.0, False))
         if time.monotonic() < known_until:

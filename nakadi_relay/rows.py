@@ -35,7 +35,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def event_text(row: Row, *, has_metadata: bool) -> bytes:
-    """The event as it is published; numbers and names stay as the application wrote them.
+    """The event to publish; numbers and names stay as the application wrote them.
 
     An event type with metadata gets `eid` and `occurred_at` from the row, unless the event has them.
     """
@@ -52,7 +52,7 @@ def event_text(row: Row, *, has_metadata: bool) -> bytes:
     members = _MEMBERS.decode(text)
     metadata = _metadata_members(members)
     if metadata is None:
-        return text  # the broker says what is wrong with it
+        return text  # the broker reports the fault
     given = {name: value for name, value in metadata.items() if bytes(value) != b"null"}
     made = {
         "eid": msgspec.Raw(_encode(str(row.eid))),

@@ -57,7 +57,7 @@ def _quoted(name: str) -> str:
 
 
 def outbox_schema(names: OutboxNames | None = None) -> str:
-    """The statements that create an outbox. They can be run again."""
+    """The statements that create an outbox. They can run again."""
     names = names or OutboxNames()
     schema = f"{_quoted(names.table.rpartition('.')[0])}." if "." in names.table else ""
     return f"""\

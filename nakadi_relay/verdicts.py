@@ -15,7 +15,7 @@ _SPLITTING_STATUSES = frozenset({400, 413, 422})
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of the rows of a batch.
+    """The result for the rows of a batch.
 
     stored   They are in the log.
     refused  The broker would refuse them again; the reasons stand beside them.

@@ -90,7 +90,7 @@ def standing(deployment: Deployment) -> Standing:
 
 
 def _msk_alarm_metrics(deployment: Deployment) -> int:
-    """Metrics of offline partitions, of the replicas and the disk of each broker, instead of those of Kinesis."""
+    """Metrics of offline partitions, and of each broker's replicas and disk, instead of the metrics of Kinesis."""
     if not deployment.on_msk:
         return 0
     per_kind = {"serverless": 0, "express": 1 + deployment.brokers, "provisioned": 1 + 2 * deployment.brokers}

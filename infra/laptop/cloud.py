@@ -49,7 +49,7 @@ STRICT = Strictness(roles=True, limits=True)
 
 
 class Cloud:
-    """The local services. They keep everything in memory until `close`."""
+    """The local services. They keep all their data in memory until `close`."""
 
     def __init__(self, logs: Path, strictness: Strictness = LENIENT) -> None:
         self._closing = ExitStack()

@@ -210,7 +210,7 @@ class _Worker:
 
 
 def _worker_environment(definition: FunctionDefinition) -> Mapping[str, str]:
-    """The variables that Lambda sets for every function, and those of the template, with tracing disabled."""
+    """The variables that Lambda sets for every function, and the template's own variables, with tracing disabled."""
     return {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": f"{definition.folder}:{LAYER}",

@@ -15,7 +15,7 @@ ITERATORS_PER_SECOND = 5
 
 
 class Bucket:
-    """A token bucket: `rate` tokens arrive per second, up to `capacity`, by default those of a second."""
+    """A token bucket: `rate` tokens arrive per second, up to `capacity`, by default one second's tokens."""
 
     def __init__(self, rate: float, capacity: float | None = None) -> None:
         self._rate = rate

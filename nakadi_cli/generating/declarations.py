@@ -1,4 +1,4 @@
-"""What all languages have in common: records with fields, choices of texts, and the types of values."""
+"""The common parts of all languages: records with fields, choices of texts, and the types of values."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Choice(Struct, frozen=True):
 
 
 class Declarations(Struct, frozen=True):
-    """What one source file declares; `sources` name the event types, with their versions."""
+    """The declarations of one source file; `sources` name the event types, with their versions."""
 
     sources: tuple[str, ...]
     declared: tuple[Record | Choice, ...]

@@ -32,7 +32,7 @@ class EventTypeSchema(Struct, frozen=True):
 
     @property
     def effective_schema(self) -> dict[str, Any]:
-        """What the broker validates events against."""
+        """The schema that the broker validates events against."""
         return effective_schema(
             self.schema,
             event_type=self.name,

@@ -83,7 +83,7 @@ def likely_values(document: SchemaDocument, schema: RawSchema, tries: int) -> It
 
 
 class _Rules(Struct):
-    """What several schemas say together about a value."""
+    """The combined rules of several schemas for a value."""
 
     types: list[str] | None = None
     values: list[Any] | None = None
@@ -146,7 +146,7 @@ class _Maker:
             return ["string"]
         return ["number"] if rules.divisors or rules.numbers else ["anything"]
 
-    # What schemas say
+    # Statements of schemas
 
     def _collect(self, schema: RawSchema, rules: _Rules) -> None:
         self._steps += 1
@@ -332,7 +332,7 @@ class _Maker:
     def _multiples_between(
         self, low: Decimal | None, high: Decimal | None, step: Decimal, numbers: Mapping[str, Any]
     ) -> tuple[int, int]:
-        """Which multiples of the step the bounds allow: the first and the last."""
+        """The multiples of the step that the bounds allow: the first and the last."""
         first = None if low is None else int((low / step).to_integral_value("ROUND_CEILING"))
         last = None if high is None else int((high / step).to_integral_value("ROUND_FLOOR"))
         if first is not None and "exclusiveMinimum" in numbers:
@@ -374,7 +374,7 @@ def _exact(number: float) -> Decimal:
 
 
 def _common_multiple(first: Decimal, second: Decimal) -> Decimal:
-    """The least number that both divide; 0 divides nothing and asks for nothing."""
+    """The least number that both divide; 0 divides nothing and requires nothing."""
     if not first or not second:
         return first or second
     multiple = first

@@ -1,8 +1,8 @@
 """Proposes a schema that all events of a sample are valid under.
 
-Each value of the events is counted in an `Observation` of its place. A proposal says what holds for all of them and is
-likely to hold for others: types, members that are always there, formats, few texts that come again and again. It does
-not say what a sample cannot show: bounds, patterns and lengths.
+Each value of the events is counted in an `Observation` of its place. A proposal states properties that hold for all
+of them and probably for others: types, members that are always there, formats, few texts that repeat. It leaves out
+properties that a sample cannot show: bounds, patterns and lengths.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nakadi_cli.failures import BadInput
 from nakadi_cli.generating.model_schemas import guessed_category, owned_part
 
 _MOST_LEVELS = 30
-# Of places in all events. A member that comes later than that is left to what the schema does not name.
+# The limit for the places in all events. A member that comes later than that is left to what the schema does not name.
 _MOST_OBSERVATIONS = 20_000
 _MOST_MEMBERS = 1_000
 
@@ -64,7 +64,7 @@ class Observation:
         self._counts: Counter[str] = Counter()
         self._members: dict[str, Observation] = {}
         self._items: Observation | None = None
-        # Some members were not observed: what is known about a name holds here, but not where places are merged.
+        # Some members were not observed: statements about a name hold here, but not where places are merged.
         self._is_unknown = False
         self._is_merged = False
 
@@ -120,7 +120,7 @@ class Observation:
         self._is_merged = True
 
     def schema(self, levels: int, *, has_enums: bool) -> dict[str, Any]:
-        """What holds for all values; what lies deeper than `levels` may be anything."""
+        """The schema that holds for all values; values deeper than `levels` may be anything."""
         if not self._kinds or levels == 0:
             return {}
         kinds = [each for each in self._kinds if each != "integer" or "number" not in self._kinds]
@@ -214,7 +214,7 @@ def _schema_within_limits(root: Observation, *, has_enums: bool) -> dict[str, An
 
 
 def _category_of(whole: Mapping[str, Any]) -> Category:
-    """What every event has tells the category."""
+    """The members that every event has determine the category."""
     required = set(whole.get("required", ()))
     members = whole.get("properties", {})
     if "eid" not in members.get("metadata", {}).get("required", ()):

@@ -1,4 +1,4 @@
-"""What the Java virtual machine can have."""
+"""The limits of the Java virtual machine."""
 
 from __future__ import annotations
 

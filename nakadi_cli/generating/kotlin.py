@@ -32,7 +32,7 @@ _SCALARS = {
     Scalar.BOOLEAN: "Boolean",
     Scalar.ANYTHING: "JsonElement",
 }
-# What a constant of an enumeration has already.
+# Names that a constant of an enumeration already has.
 _NAMES_OF_CONSTANTS = ("ENTRIES", "NAME", "ORDINAL")
 
 

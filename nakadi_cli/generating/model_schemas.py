@@ -1,7 +1,7 @@
 """Turns the JSON schemas that pydantic and msgspec make of models into the language of the broker.
 
-They speak draft 2020-12, and the broker drafts 04 to 07: here everything becomes draft 04, so that an event type in
-mode `compatible` can have it too.
+They speak draft 2020-12, and the broker drafts 04 to 07: this module converts everything to draft 04, so that an
+event type in mode `compatible` can have it too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def guessed_category(members: Mapping[str, Any]) -> Category:
 
 
 def owned_part(schema: Mapping[str, Any], category: Category) -> dict[str, Any]:
-    """What the owner of an event type says about its events: the broker adds the rest by the category."""
+    """The owner's part of an event type's schema: the broker adds the rest by the category."""
     members = schema.get("properties", {})
     owned = dict(schema)
     if category is Category.DATA and "data" in members and "data_op" in members:

@@ -1,6 +1,6 @@
 """Identifiers and source text made from names, titles and values that strangers chose.
 
-What a schema says reaches generated source in three forms only: as an identifier of ASCII letters, digits and
+The content of a schema reaches generated source in three forms only: as an identifier of ASCII letters, digits and
 underscores, as a literal whose special characters are escaped, and as words in a comment.
 """
 
@@ -46,7 +46,7 @@ def camel_case(text: str) -> str:
 
 
 def snake_case(text: str) -> str:
-    """Keep what is an identifier already, unless it begins with an underscore, and join words of all else."""
+    """Keep a valid identifier, unless it begins with an underscore, and otherwise join the words."""
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", text) and len(text) <= _MOST_CHARACTERS:
         return text
     return "_".join(words(text)).lower()[:_MOST_CHARACTERS]
@@ -111,9 +111,9 @@ def _escaped(character: str, *, wide: bool, also: str) -> str:
 def comment_lines(text: str) -> list[str]:
     """Break a text into lines that are harmless in a comment of any language, and in a docstring.
 
-    No line ends the comment or the docstring, or is an escape: Java reads `\\u002a` as `*`, in comments too. None tells
-    a tool something, as `type: ignore` and `+build` do. What is not printable, line breaks and changes of direction
-    among them, becomes a space.
+    No line ends the comment or the docstring, or is an escape: Java reads `\\u002a` as `*`, in comments too. None
+    tells a tool something, as `type: ignore` and `+build` do. Characters that are not printable, line breaks and
+    changes of direction among them, become spaces.
     """
     printable = "".join(each if each.isprintable() else " " for each in text[:_MOST_COMMENT_CHARACTERS])
     plain = printable.translate(_HARMLESS_SIGNS)

@@ -37,7 +37,7 @@ _SCALARS = {
     Scalar.BOOLEAN: "bool",
     Scalar.ANYTHING: "Any",
 }
-# What models of pydantic have already, and what begins with `model_`.
+# Names that models of pydantic already have, and names that begin with `model_`.
 _NAMES_OF_PYDANTIC = frozenset(
     """
     Config construct copy dict from_orm json parse_file parse_obj parse_raw schema schema_json update_forward_refs

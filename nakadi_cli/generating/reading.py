@@ -1,8 +1,8 @@
 """Turns the schemas of event types into declarations that all languages can write.
 
-A type has what most events have, and accepts every valid event. What no type system says (bounds, patterns, formats) is
-left to the broker. Alternatives of whole objects become a union; alternatives beside an object's own members become
-optional members of it.
+A type has what most events have, and accepts every valid event. Rules that no type system can express (bounds,
+patterns, formats) are left to the broker. Alternatives of whole objects become a union; alternatives beside an
+object's own members become optional members of it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def read_declarations(event_types: Sequence[EventTypeSchema], *, reserved: Seque
 
 
 def _metadata_schema() -> dict[str, Any]:
-    """What consumers read: the metadata of any event type, and what the broker adds."""
+    """The metadata that consumers read: those of any event type, and the broker's additions."""
     known = metadata_schema("", CleanupPolicy.COMPACT)
     members = {
         **known["properties"],
@@ -374,7 +374,8 @@ class _Reader:
 
 
 def _used_from(root: str, declared: list[Record | Choice]) -> Iterator[Record | Choice]:
-    """What the root refers to, in the order of declaration: a type that another one outweighed is not needed."""
+    """The types that the root refers to, in the order of declaration: a type that another one outweighed is not
+    needed."""
     by_name = {each.name: each for each in declared}
     used, waiting = set(), [root]
     while waiting:

@@ -19,7 +19,7 @@ _CATEGORIES: Mapping[Any, Sequence[str]] = {
     _constants.CATEGORY_SPACE: " ",
     _constants.CATEGORY_NOT_SPACE: "abcXYZ0123456789",
 }
-# What RE2 has and Python does not, as something that Python has.
+# RE2's constructs that Python lacks, in Python's own form.
 _UNICODE_CLASS = re.compile(r"\\p(?:\{\^?(\w+)\}|(\w))")
 _POSIX_CLASS = re.compile(r"\[:(\w+):\]")
 _CLASSES = {

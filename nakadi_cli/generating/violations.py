@@ -106,7 +106,7 @@ def _size(document: SchemaDocument) -> int:
 
 
 def without_rule(schema: Mapping[str, Any], rule: Rule) -> dict[str, Any]:
-    """The schema without this rule, and otherwise as it was."""
+    """The schema without this rule, and otherwise unchanged."""
     relaxed: dict[str, Any] = _without(schema, rule.steps)
     return relaxed
 

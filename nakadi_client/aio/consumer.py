@@ -56,7 +56,7 @@ _ATTEMPTS = Pauses()
 
 
 class Consumer(Generic[Event]):
-    """Reads one subscription, from one stream after the other, and commits what the loop is done with.
+    """Reads one subscription, over successive streams, and commits the events that the loop has finished.
 
         async with Consumer(url, subscription=ID, model=OrderPlaced) as consumer:
             async for batch in consumer:
@@ -86,7 +86,7 @@ class Consumer(Generic[Event]):
     ) -> None:
         self._requests = Requests(subscription, options, compressed)
         self._connection = connection_of(broker, token)
-        # First what may refuse its arguments, then what is open until it is closed.
+        # First the steps that may refuse its arguments, then those that open something to close.
         self._core = ConsumerCore(options, commit, random.random, model, limit=limit, follow=follow, patience=patience)
         self._api = AsyncApi(self._connection)
         self._commits_by_hand = commit.by_hand
@@ -125,14 +125,14 @@ class Consumer(Generic[Event]):
         self._tell()
 
     def abort(self) -> None:
-        """End the loop when the batch in hand is done, and commit nothing more: what is not committed comes again."""
+        """End the loop when the batch in hand is done, and commit nothing more: uncommitted events come again."""
         self._core.abort()
         for task in self._tasks:
             task.cancel()
         self._tell()
 
     async def close(self) -> None:
-        """Stop, commit what is done, and give the partitions and connections back."""
+        """Stop, commit finished batches, and give the partitions and connections back."""
         await self._finish()
         await self._api.close()
 
@@ -251,7 +251,7 @@ class Consumer(Generic[Event]):
                 asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
 
     async def _end_tasks(self) -> None:
-        """Commit what is done, and leave the stream."""
+        """Commit finished batches, and leave the stream."""
         reading, committing = self._tasks
         if committing.done():
             # `asyncio.run` cancels every task before it closes generators.
@@ -356,7 +356,7 @@ class Consumer(Generic[Event]):
     def _break_stream(self) -> None:
         """End the reader's wait for more lines."""
         if self._socket is not None:
-            # It may have ended by itself a moment ago.
+            # It may have just ended.
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
 

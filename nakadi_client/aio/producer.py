@@ -55,7 +55,7 @@ class Producer(Generic[Event]):
         )
         self._request = self._publishing.requests()
         self._on_delivery = on_delivery
-        # First what may refuse its arguments, then what is open until it is closed.
+        # First the steps that may refuse its arguments, then those that open something to close.
         self._core = ProducerCore(limits, random.random, stops=on_failure == "stop")
         self._api = AsyncApi(connection_of(broker, token))
         self._changes = Changes()
@@ -93,13 +93,14 @@ class Producer(Generic[Event]):
         return [await self.send(event) for event in events]
 
     async def flush(self, timeout: float | None = None) -> bool:
-        """Deliver what was taken until now, without lingering. Returns whether all was settled within `timeout`."""
+        """Deliver the events taken until now, without lingering. Returns whether all was settled within `timeout`."""
         flushed = self._core.flush()
         self._changes.tell()
         return await self._wait_until(lambda: self._core.is_flushed(flushed), timeout)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Take no more, and flush. What is not settled after `timeout` seconds is given up. It may be called again."""
+        """Take no more, and flush. Events without a result after `timeout` seconds are given up. It may be called
+        again."""
         self._closing = True
         await self.flush(timeout)
         self._announce(self._core.give_up("The producer was closed."))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nakadi.http.application import Authenticate
     from nakadi.ports.clock import Clock
 
-# What anyone may look at: whether the broker is alive and at work, and how to speak to it.
+# Paths that anyone may read: whether the broker is alive and ready, and how to use it.
 PUBLIC_PATH_PATTERN = re.compile(r"/(health(/.*)?|ready|openapi\.json|docs)/?")
 
 READING_PATH_PATTERN = r"/event-types/[^/]+/(partitions|events|cursor-distances|shifted-cursors|cursors-lag)(/.*)?"
@@ -29,7 +29,7 @@ class ScopeTable:
         read, write = settings.scope_event_stream_read, settings.scope_event_stream_write
         self._otherwise = settings.scope_uid
         self._by_method: dict[str, list[tuple[re.Pattern[str], str]]] = {}
-        # What clients ask for most comes first: each of its requests is matched against one or two patterns.
+        # The most frequent requests come first: each of them is matched against one or two patterns.
         for methods, path, scope in (
             ("POST", r"/event-types/[^/]+/events(/.*)?", write),
             ("GET HEAD POST", r"/subscriptions(/.*)?", read),

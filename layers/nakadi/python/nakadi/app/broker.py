@@ -87,9 +87,9 @@ def open_broker(
 ) -> BrokerServices:
     """Open the stores and logs that the settings name. The other parts are created when somebody first asks for them.
 
-    `wrap_log` may wrap the event log, for example to inject faults, and `wrap_sender` what delivers to sinks. A broker
-    of several processes passes the `counter` of their changes. All of its processes but the committing one also pass
-    the `committer`, a connection to that one.
+    `wrap_log` may wrap the event log, for example to inject faults, and `wrap_sender` what delivers to sinks. A
+    broker of several processes passes the `counter` of their changes. Every process but the committing one also
+    passes the `committer`, a connection to the committing process.
     """
     clock = clock or SystemClock()
     authenticate = make_authentication(settings, clock)

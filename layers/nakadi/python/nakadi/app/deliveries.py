@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from nakadi.streaming.driver import StreamFigures
     from nakadi.subscriptions.stream.streams import SubscriptionStreams
 
-# Opening streams, and writing reports; a sink that waits for a thread waits for nothing else.
+# Opening streams and writing reports; a sink that waits for a thread waits for nothing else.
 DELIVERY_THREAD_COUNT = 4
 PUBLISHING_THREAD_COUNT = 8
 # A report of a busy sink is a dozen write units.

@@ -81,7 +81,8 @@ class FunctionMetrics:
 
 
 class LambdaFunction:
-    """A function that does nothing until its first invocation. What that one opens stays open for the next ones.
+    """A function that does nothing until its first invocation. The resources that one invocation opens stay open for
+    the next ones.
 
     If an invocation fails to open it, the next one tries again.
     """
@@ -112,8 +113,8 @@ class LambdaFunction:
 def make_http_function(name: str, *areas: str, collects_kpis: bool = True) -> LambdaFunction:
     """Make a function that serves these areas, and load them.
 
-    With `collects_kpis`, it may write and therefore collect KPIs of its requests. They gather while it is warm, and the
-    end of some invocations writes them, since the function stands still between invocations.
+    With `collects_kpis`, it may write and therefore collect KPIs of its requests. They gather while it is warm, and
+    some invocations write them at their end, since the function stands still between invocations.
     """
     # Other functions do without, and start sooner.
     from nakadi.app.broker import open_broker

@@ -1,8 +1,9 @@
 """The log indexer: archives events for all processes, from a Kinesis stream or from Kafka's topics.
 
-Behind a Kinesis event source mapping, it takes a batch of one shard's records, and returns what failed. The mapping has
-a parallelization factor of 1 and reports batch item failures. If a batch cannot be indexed now, the function reports
-its first unindexed record, and Lambda sends the rest again. It sets unreadable records aside, which do not come again.
+Behind a Kinesis event source mapping, it takes a batch of one shard's records, and returns what failed. The mapping
+has a parallelization factor of 1 and reports batch item failures. If a batch cannot be indexed now, the function
+reports its first unindexed record, and Lambda sends the rest again. It sets unreadable records aside, and does not
+receive them again.
 
 The function reads the event directly: the library for batches handles one record at a time, and takes long to load.
 
@@ -76,7 +77,7 @@ def index_batch(indexer: Indexer, event: Mapping[str, Any]) -> dict[str, Any]:
     for shard, records in _records_by_shard(event).items():
         try:
             _write_indexing_metrics(indexer.index(shard, records))
-        except Exception:  # whatever it was: the other shards have been, or will be, indexed, and this one comes again
+        except Exception:  # whatever the error was: the other shards are indexed, and this one is retried
             first = _first_unindexed_record(indexer, shard, records)
             log.warning("Indexing of %s failed, it resumes from record %s", shard, first, exc_info=True)
             failures.append(str(first))

@@ -14,10 +14,10 @@ from nakadi.http.message import Answer, Request
 from nakadi.http.request_kpis import RequestKpiRecorder
 from nakadi.http.router import Handler, Route
 
-# What the streaming service serves, and no function.
+# The routes that the streaming service serves, and functions do not.
 STREAMING_AREAS = ("streams", "subscription_streams", "sink_trials")
 
-# What it serves beside that to clients that do not come by the gateway.
+# The routes that it also serves to clients that bypass the gateway.
 DIRECT_AREAS = ("publishing", "subscriptions")
 
 
@@ -55,8 +55,8 @@ def make_routes(broker: BrokerServices, *areas: str) -> list[Route]:
 def _answered_when_in_force(route: Route, broker: BrokerServices) -> Route:
     """Return the route, which now answers a success only when its change is in force in all processes.
 
-    It also waits if there was nothing to change: an earlier request that nobody waited for may have written the same a
-    moment ago.
+    It also waits if the request changed nothing: an earlier request that nobody waited for may have made the same
+    change a moment ago.
     """
     if not route.changes_cached_documents or not broker.has_unknown_neighbours:
         return route

@@ -25,7 +25,7 @@ VARIABLES_OF_OTHERS = frozenset(
 )
 """Variables that are no settings of a broker, and may be in its environment."""
 
-# What Kubernetes and Docker tell containers of a service with the name `nakadi`.
+# Variables that Kubernetes and Docker set in containers for a service with the name `nakadi`.
 SERVICE_LINK_PATTERN = re.compile(r"NAKADI(?:_\w+)?_(?:PORT|SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_\d+_\w+)")
 
 

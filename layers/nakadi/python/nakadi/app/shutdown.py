@@ -1,4 +1,5 @@
-"""The end of a program: what SIGTERM and Ctrl-C do, and the time after which the process ends, whatever it is doing."""
+"""The end of a program: the effect of SIGTERM and Ctrl-C, and the time after which the process ends even if it is
+busy."""
 
 from __future__ import annotations
 
@@ -90,12 +91,13 @@ async def serve_until_signalled(
         loop.call_soon_threadsafe(stopping.set)
 
     with signals.stopping_on_signal(stop):
-        # It listens already. From here on signals end it in good order, and a reader of the greeting may send them.
+        # The socket is listening already. From here on signals end it in good order, and a reader of the greeting may
+        # send them.
         greet()
         await serve(stopping)
 
 
-# For what has to be said: the log may lead into a pipe that nothing reads from.
+# For messages that must come out: the log may lead into a pipe that nothing reads from.
 LAST_LOG_TIMEOUT_SECONDS = 1.0
 # For threads that are still at work when everything is closed: there is no client left whom they could answer.
 BUSY_THREADS_TIMEOUT_SECONDS = 1.0
@@ -122,7 +124,7 @@ class ShutdownDeadline:
         self._end = end
         self._begun = threading.Event()
         self._over = threading.Event()
-        # It runs from the beginning: a thread cannot be started safely in the handler of a signal.
+        # It runs from the beginning: the handler of a signal cannot start a thread safely.
         self._thread = threading.Thread(target=self._exit_when_due, name="nakadi-grace", daemon=True)
 
     def start_watching(self) -> Self:
@@ -160,7 +162,7 @@ def exit_process(code: int) -> NoReturn:
 
 
 def describe_busy_threads() -> str:
-    """Which threads do something at the moment, and where in this package."""
+    """The threads that are busy at the moment, and their places in this package."""
     frames = sys._current_frames()  # noqa: SLF001  # it is documented, for debuggers
     places = [
         f"{each.name.rstrip('0123456789').rstrip('_-')} in {_innermost_line(frames[each.ident])}"

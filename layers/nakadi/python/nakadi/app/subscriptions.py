@@ -32,7 +32,7 @@ from nakadi.subscriptions.api.stats import StalledSubscriptions, SubscriptionSta
 
 
 class SubscriptionServices(Struct, frozen=True, kw_only=True):
-    """What streams and housekeeping need, and everything else builds upon."""
+    """The services that streams and housekeeping need; everything else builds upon them."""
 
     subscriptions: Subscriptions
     offset_initialisation: OffsetInitialisation

@@ -71,7 +71,7 @@ class KeySet:
         if self._fetched_at is None:
             return True
         passed = [now - then for now, then in zip(self._read_clocks(), self._fetched_at, strict=True)]
-        # Of a time of day that was put back nothing is known.
+        # Nothing is known about a time of day that was set back.
         return not all(0 <= each < seconds for each in passed)
 
     def _read_clocks(self) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Decides who may do what, by a resource's lists, the administrators, and the blacklist."""
+"""Decides who may do an action, by a resource's lists, the administrators, and the blacklist."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ MAX_SETTINGS_WRITE_ATTEMPTS = 10
 
 
 class SettingsDocument:
-    """One JSON object of settings. `read` may return what the cache holds; `change` begins with what is stored."""
+    """One JSON object of settings. `read` may return a cached document; `change` begins with the stored one."""
 
     def __init__(self, registry: Registry, key: str, cache: Cache[str, SettingsBody]) -> None:
         self._registry = registry

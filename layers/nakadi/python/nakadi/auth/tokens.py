@@ -23,7 +23,7 @@ MAX_TOKEN_LENGTH = 16_384
 # The number of tokens that are not verified again for each request. Each takes about two kilobytes.
 MAX_CACHED_TOKENS = 1000
 
-# In seconds, thirty million years: numbers beyond are no times, and neither is what is no number at all (NaN).
+# In seconds, thirty million years: numbers beyond are no times, and NaN is none either.
 MAX_CLAIM_TIME_SECONDS = 10.0**15
 
 USER, SERVICE = "user", "service"
@@ -65,9 +65,9 @@ class _VerifiedToken(Struct, frozen=True):
 
 
 class TokenVerifier:
-    """Verifies tokens. Those in use are remembered by their hashes: checking a signature takes as long as publishing.
+    """Verifies tokens. It remembers tokens in use by their hashes: checking a signature takes as long as publishing.
 
-    What is remembered holds while its key does; whether its time has come and has not passed is asked each time.
+    A remembered token holds as long as its key; each call checks its time.
     """
 
     def __init__(self, keys: KeySet, rules: TokenRules, clock: Clock) -> None:
@@ -183,7 +183,7 @@ def _seconds_claim(claims: Mapping[str, Any], name: str, default: float) -> floa
 
 
 def _texts_of_claim(value: Any, *, split_at_blanks: bool = True) -> list[str]:
-    """The texts of a claim, which is a list of texts, or one text: this is split at blanks, or taken as it is."""
+    """The texts of a claim, which is a list of texts, or one text: this is split at blanks, or taken whole."""
     if isinstance(value, str):
         return value.split() if split_at_blanks else [value]
     return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []

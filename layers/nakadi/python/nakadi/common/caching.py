@@ -22,8 +22,8 @@ Value = TypeVar("Value")
 # Names come from requests: a client that asks for many of them must not fill the memory.
 MAX_CACHE_ENTRIES = 10_000
 
-# The longest that a value is kept, whatever the numbers say: a process of an older version, or an operator with a
-# console, may have changed a document without counting the change.
+# The longest time that a value is kept, even if its number is unchanged: a process of an older version, or an
+# operator with a console, may have changed a document without counting the change.
 MAX_CACHE_ENTRY_AGE_SECONDS = 3600.0
 
 # A clock may run a little faster than another.
@@ -35,8 +35,8 @@ CHANGE_COUNT_FORMAT = struct.Struct("<Q")
 def wait_until_caches_expire(clock: Clock, cache_seconds: float) -> None:
     """Return when no cache of any process holds a document as it was before this call.
 
-    A process goes by the numbers of changes for less than `cache_seconds` after it began to ask for them. So whoever
-    looks a document up after this call goes by numbers that were asked for during it.
+    A process goes by the numbers of changes for less than `cache_seconds` after it began to ask for them. A lookup
+    after this call therefore uses numbers that were read during it.
     """
     clock.sleep(CLOCK_DRIFT_FACTOR * cache_seconds)
 
@@ -87,13 +87,14 @@ class ChangeWatch:
         """A look that began less than `max_age_seconds` ago. Several threads that need a new one share it."""
         now, time_of_day = self._clock.monotonic(), self._clock.now().timestamp()
         counted = self._read_own_counts()
-        # Read once and never changed, so that this and what follows are of one look, whatever other threads do.
+        # Read once and never changed, so that this line and the following ones see the same state, even if other
+        # threads change it.
         latest = self.valid_snapshot
         if latest is not None and now - latest.began_at < max_age_seconds:
             return latest
         answer: Future[ChangeCountersSnapshot] = Future()
         with self._lock:
-            # An answer that is under way is good for this thread if it was asked for lately, and after every change
+            # This thread can use the result of a read in progress if that read began recently, and after every change
             # that this thread may know of.
             asking = self._asking
             if asking is None or now - asking[0] >= max_age_seconds or asking[1] != counted:
@@ -198,7 +199,7 @@ class ChangeCountingRegistry:
     def write(self, *changes: DocumentChange) -> None:
         try:
             self._write(*changes)
-        # After a failure as well: what is not known to be stored may be.
+        # After a failure as well: the change may have been stored.
         finally:
             self._counter.count_change()
 

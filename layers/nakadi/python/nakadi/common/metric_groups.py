@@ -29,7 +29,7 @@ def _add_columns_as_sources(rows: CountsByKey[Key], lock: threading.Lock, *count
 
     def totals(column: int, labels: int) -> MetricRows:
         found: dict[Labels, float] = {}
-        # A copy of the table. A row may grow while it is read, by what is counted now or a moment later.
+        # A copy of the table. A row may grow while it is read, because of events counted at that moment.
         with lock:
             copied = rows.copy()
         for key, (numbers, _) in copied.items():

@@ -30,10 +30,12 @@ class Metrics:
 
     def __init__(self, started: float = 0.0, max_names: int = 200) -> None:
         self.started = started
-        # Whose memory and files are reported beside them; processor time is also that of processes that have ended.
+        # The process whose memory and files are reported beside them; processor time includes processes that have
+        # ended.
         self.processes: Sequence[Callable[[], int | str]] = [lambda: "self"]
         self.cpu_seconds: Callable[[], float] = process_time
-        # Which of some event types no longer exist. Until the broker has set it, all of them are kept.
+        # The names of event types, of those given, that no longer exist. Until the broker has set it, all of them are
+        # kept.
         self.find_deleted: Callable[[Collection[str]], Collection[str]] = lambda _: ()
         self.all: list[Metric] = []
         self.clients = ClientMetrics()

@@ -70,7 +70,7 @@ class Callback(Wait[T]):
 
 
 class ThreadCall(Wait[T]):
-    """Work that blocks: done in one of these threads, or in that of a runner that blocks."""
+    """Work that blocks: done in one of these threads, or in the caller's thread if its runner blocks."""
 
     __slots__ = ("_threads", "_work")
 

@@ -29,7 +29,7 @@ WORK_ABANDONED_MESSAGE = "The work was given up, for the client closed its conne
 class NeedsThread(BaseException):
     """Raised by quick work when it would have to wait, or comes to what takes long.
 
-    It says where the work is to be done, and is no failure of it: so it is no `Exception`, which many would handle.
+    It says where the work must be done, and is no failure: so it is no `Exception`, which many callers would handle.
     """
 
 
@@ -56,12 +56,12 @@ def check_may_block() -> None:
 
 
 def client_never_gone() -> bool:
-    """What is known of a client over a connection that tells nothing: it has not gone."""
+    """The answer for a connection that cannot tell whether its client has left: it has not."""
     return False
 
 
 class LongWorkQueue:
-    """`max_waiting` is how many threads may wait at once, so that some are left for what is short."""
+    """`max_waiting` is the number of threads that may wait at once, so that some are left for short work."""
 
     def __init__(self, max_waiting: int = MAX_WAITING_THREADS, timeout_seconds: float = TURN_TIMEOUT_SECONDS) -> None:
         self._max_waiting = max_waiting

@@ -1,8 +1,8 @@
 """Adoption: an event type takes over topics of another broker with the Nakadi API.
 
-The timelines of the event type give way to those of the other broker, with their orders, so that cursors of the other
-broker stay valid here. The topics remain the property of the other broker: they are read and written, and events older
-than the retention time are removed, but the topics themselves are never deleted from here.
+The other broker's timelines, with their orders, replace the timelines of the event type, so that the other broker's
+cursors stay valid here. The topics remain the property of the other broker: they are read and written, and events
+older than the retention time are removed, but the topics themselves are never deleted from here.
 """
 
 from __future__ import annotations

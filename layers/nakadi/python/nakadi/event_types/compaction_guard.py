@@ -50,7 +50,7 @@ class CompactionGuard(Struct, frozen=True, kw_only=True):
             if following < head.next_offset
             else None
         )
-        # What is not archived yet comes behind the latest that is.
+        # Events that are not archived yet come after the latest archived one.
         since = head.latest_stored_at if unread is None else unread.first_stored_at
         return max(datetime_from_microseconds(since), now - self.longest_delay)
 

@@ -37,7 +37,7 @@ TOMBSTONE_RETENTION = timedelta(days=1)
 
 
 class Housekeeping(Struct, frozen=True, kw_only=True):
-    """Runs the tasks of this package, and those of others."""
+    """Runs the tasks of this package, and those that other rooms add."""
 
     event_types: EventTypes
     timelines: Timelines

@@ -1,11 +1,11 @@
-"""Who reads what of an event type, and whether a new schema may take it away.
+"""Who reads which members of an event type, and whether a new schema may remove them.
 
-Subscriptions declare what they read. A schema that removes, renames or retypes it, or makes it optional, is refused in
-the modes `compatible` and `forward` until the request names these subscriptions in `force`. Then what the mode itself
-has against such changes does not count either, provided that all others who may read the member are named, too: the
-subscriptions that declare nothing. In the mode `none`, it is a warning.
+Subscriptions declare what they read. A schema that removes, renames or retypes it, or makes it optional, is refused
+in the modes `compatible` and `forward` until the request names these subscriptions in `force`. Then the mode's own
+objection to such changes does not count either, provided that the request names all others who may read the member:
+the subscriptions that declare nothing. In the mode `none`, it is a warning.
 
-A subscription that declares something in this very moment is not seen. It finds the change when it is shown.
+A subscription that declares something in this very moment is not seen. `show` finds the change.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class SchemaReaders(Struct, frozen=True):
     get_dependents: GetDependents
 
     def show(self, name: str, subject: Subject) -> EventTypeReaders:
-        """Who reads what, to those who may see the event type."""
+        """Show the readers and the members that they read, to subjects that may see the event type."""
         event_type = self.event_types.get(name)
         self.permissions.require(Operation.VIEW, event_type.resource, subject)
         schema = schema_that_readers_see(event_type)
@@ -91,7 +91,7 @@ class SchemaReaders(Struct, frozen=True):
             raise members_read_error(review)
         return JudgedSchema(schema, review.affected)
 
-    def forecast(  # what `judge` takes, and what was found before
+    def forecast(  # the arguments of `judge`, and the readers found before
         self,
         old: EventType,
         new: EventType,
@@ -110,7 +110,8 @@ class SchemaReaders(Struct, frozen=True):
         return ChangeForecast(current=old, refusals=refusals, schema=schema, readers=review.affected)
 
     def objections(self, event_type: EventType, text: str) -> tuple[tuple[AffectedReader, ...], str | None]:
-        """Who would miss something after another schema, and the detail of the refusal because of them."""
+        """The readers that would miss something after a change of the schema, and the detail of the refusal because
+        of them."""
         review = self._review(event_type, replace(event_type, schema=replace(event_type.schema, text=text)), NOBODY)
         is_refused = event_type.compatibility_mode is not CompatibilityMode.NONE and review.unnamed
         return review.affected, members_read_error(review).detail if is_refused else None
@@ -123,7 +124,8 @@ class SchemaReaders(Struct, frozen=True):
         return _Review(
             affected=affected,
             unnamed=tuple(each.reader for each in affected if each.reader.subscription_id not in force),
-            # Who declares nothing may read anything. That counts only against the mode, which protects everybody.
+            # A subscription that declares nothing may read anything. That counts only against the mode, which
+            # protects everybody.
             unasked=tuple(
                 AffectedReader(each, ())
                 for each in readers
@@ -135,8 +137,8 @@ class SchemaReaders(Struct, frozen=True):
 
 
 class _Review(Struct, frozen=True, dict=True):
-    """Who would miss something after a change from `old` to `new`. `unnamed` are those of them that the request does
-    not name; `unasked` are those that declare nothing, and that it does not name either.
+    """The readers that would miss something after a change from `old` to `new`. `unnamed` are those of them that the
+    request does not name; `unasked` declare nothing, and the request does not name them either.
     """
 
     affected: tuple[AffectedReader, ...] = ()

@@ -109,7 +109,7 @@ class EventTypes:
         return None if document is None else measured_statistics_from_body(document.body)
 
     def table_state(self, event_type: EventType) -> TableState | None:
-        """What the last job that changed its table left there; None if there is none."""
+        """The result of the last job that changed its table; None if there is none."""
         document = self._registry.get(TABLE_STATES_KIND, event_type.id)
         return None if document is None else table_state_from_body(document.body)
 
@@ -146,7 +146,7 @@ class EventTypes:
     def retry_if_changed(self, attempt: Callable[[], Result]) -> Result:
         """Call `attempt`, which reads, decides and writes, until no other process has written in between.
 
-        It is repeated too when a topic is unknown: then the event type was deleted or moved after it was read.
+        It is also repeated if a topic is unknown: then the event type was deleted or moved after it was read.
         """
         for _ in range(MAX_EVENT_TYPE_WRITE_ATTEMPTS):
             try:

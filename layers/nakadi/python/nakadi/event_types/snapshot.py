@@ -114,7 +114,7 @@ class PartitionSnapshot(Struct):
         return Position(oldest.timeline, oldest.offset - 1)
 
     def _newest_event_position(self, partition: int) -> Position:
-        """The newest event, whichever timeline it is in: the newest timelines may be empty."""
+        """The newest event in any timeline: the newest timelines may be empty."""
         timelines = timelines_with_partition(self._event_type, partition)
         ends = [Position(each.order, self._last_offset_of(each, partition)) for each in timelines]
         return next((end for end in reversed(ends) if end.offset >= 0), ends[0])

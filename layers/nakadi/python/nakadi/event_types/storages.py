@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 STORAGES_KIND = "storages"
 
-# Two administrators rarely change one storage at the same time, and never so many times in a row by chance.
+# Two administrators rarely change one storage at the same time, and never this often in a row by chance.
 MAX_STORAGE_REMOVAL_ATTEMPTS = 8
 
 IsStorageUsed = Callable[[str], bool]

@@ -1,4 +1,4 @@
-"""Which event type a topic of an event log belongs to."""
+"""The event type to which a topic of an event log belongs."""
 
 from __future__ import annotations
 

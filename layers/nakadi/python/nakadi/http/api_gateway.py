@@ -1,8 +1,9 @@
 """The edge to API Gateway: turns a proxy event of a REST API into a `Request`, and a `Response` into a proxy response.
 
 API Gateway treats every body as binary, so bodies arrive in base64, exactly as clients sent them, even in encodings
-that the gateway does not know. It compresses no answers then, so this edge does, for clients that accept it. The
-gateway decodes base64 only for a request with an `Accept` header; answers to other requests are never compressed.
+that the gateway does not know. The gateway then does not compress answers, so this edge does, for clients that accept
+it. The gateway decodes base64 only for a request with an `Accept` header; answers to other requests are never
+compressed.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def handle_gateway_event(application: Application, event: Mapping[str, Any], _co
 
 def request_from_event(event: Mapping[str, Any]) -> Request:
     """The request as the client sent it, without the name of the stage. Missing members are empty."""
-    # The gateway escapes paths differently from one kind of endpoint to the other; what is escaped already stays.
+    # The gateway escapes paths differently from one kind of endpoint to the other; characters that are already
+    # escaped stay.
     raw_path = quote(event["path"], safe="/%:@!$&'()*+,;=~")
     query = event.get("multiValueQueryStringParameters") or {}
     body = event.get("body") or ""

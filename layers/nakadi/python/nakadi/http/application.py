@@ -240,7 +240,7 @@ def _with_readable_body(request: Request, route: Route) -> Request:
         request = compression.decompress_body(request, route.max_body_bytes)
     if (
         route.max_parsed_bytes is not None
-        # Most bodies are too short for it, whatever they hold.
+        # Most bodies are too short for it, whatever they contain.
         and len(request.body) * MAX_MEMORY_BYTES_PER_TEXT_BYTE > route.max_parsed_bytes
         and parsed_memory_exceeds(request.body, route.max_parsed_bytes)
     ):
@@ -263,5 +263,5 @@ def flow_id_or_new(request: Request | None) -> str:
         sent = request.headers.get("x-flow-id", "")
         if request.flow_id or 0 < len(sent) <= MAX_TEXT_CHARACTERS:
             return request.flow_id or sent
-    # It has to be unlike all others, and is no secret. Asking the system for it takes longer than reading a body.
+    # It must be unique, and is no secret. Asking the system for it takes longer than reading a body.
     return f"{random.getrandbits(96):024x}"

@@ -59,7 +59,7 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
 
     # Compressed or not: a body that is not compressed is bounded by the same figure as one that was.
     max_body_bytes: int = compression.MAX_DECOMPRESSED_BYTES
-    # What all bodies in work may take together, as sent, decompressed and parsed.
+    # The memory that all bodies in progress may take together, as sent, decompressed and parsed.
     max_memory_bytes: int = 1024 * 1024 * 1024
     # For the whole body: the largest one at a megabyte a second, and with a margin.
     body_timeout_seconds: float = 90.0
@@ -124,7 +124,7 @@ class AsgiApplication:
             threads.shutdown(wait=False, cancel_futures=True)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer with a Problem also if an answer cannot be sent as it is; servers would answer in their own way."""
+        """Send a Problem even if an answer cannot be sent as it is; servers would answer in their own way."""
         if scope["type"] == "lifespan":
             await self._serve_lifespan(receive, send)
         if scope["type"] != "http":
@@ -230,7 +230,7 @@ class AsgiApplication:
             if made.wait is LEAVE_LOOP:
                 made = await self._run_in_thread(lane, self._begin_work, partial(stay_in_thread, made), outcome)
                 continue
-            # What is stored is counted, whether the client is still there or not.
+            # Stored events are counted, even if the client has left.
             found, outcome = await outcome, loop.create_future()
             made = self._begin_work(partial(made.resume, found), outcome)
         return made
@@ -287,7 +287,7 @@ class AsgiApplication:
         gathered = bytearray(message.get("body", b""))
         while message.get("more_body"):
             message = await _receive_in_time(receive, deadline - loop.time())
-            # Taken as it arrives: what is only announced must not keep memory from others.
+            # Taken on arrival: bytes that are only announced must not keep memory from others.
             request.memory.take(len(message.get("body", b"")))
             gathered += message.get("body", b"")
             if len(gathered) > max_bytes:
@@ -313,7 +313,7 @@ class AsgiApplication:
     ) -> _BegunStream | None:
         """Send the head; return None if the client may have gone."""
         if connection is not None and connection.is_half_closed:
-            # It may be gone altogether, without any sign of it: closing looks the same as closing one half.
+            # The client may have left altogether, without any sign: closing looks the same as closing one half.
             connection.abort()
             await self._run_in_thread(Lane.STREAMS, answer.release_if_never_served)
             return None
@@ -440,7 +440,7 @@ class _StreamOutlet:
             self.mark_client_gone()
             raise ClientGone from error
         except asyncio.CancelledError:
-            # What was cut off cannot be gone on with, and waiting for room for a last chunk could take for ever.
+            # A chunk that was cut off cannot be continued, and waiting for room for a last chunk could take for ever.
             self._cut_off = True
             raise
 

@@ -13,7 +13,7 @@ from nakadi.publishing.cloud_events import is_json_media_type
 
 HEADER_PREFIX = "ce-"
 
-# A request with one of these is a CloudEvent; other headers may be those of a proxy on the way.
+# A request with one of these is a CloudEvent; proxies on the way may have added other headers.
 _REQUIRED_ATTRIBUTES = frozenset(("id", "source", "specversion", "type"))
 
 _PERCENT_WITHOUT_CODE = re.compile("%(?![0-9A-Fa-f]{2})")

@@ -19,8 +19,8 @@ from nakadi.model.outcomes import Malformed, TooLarge
 
 # An honest batch of events stays far below; a bomb does not get further.
 MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
-# What one step of decompression makes in memory at most, for gzip; it may be 32 times that for zstd, whose bytes are
-# therefore taken in small slices.
+# The memory that one step of decompression takes at most, for gzip; zstd may take 32 times as much, so its bytes are
+# taken in small slices.
 DECOMPRESSED_PIECE_BYTES = 256 * 1024
 GZIP_INPUT_SLICE_BYTES = 16 * 1024
 ZSTD_INPUT_SLICE_BYTES = 256
@@ -50,7 +50,7 @@ def decompress_body(request: Request, max_bytes: int | None = None) -> Request:
 
 
 def compress_body(request: Request, response: Response) -> Response:
-    """The response compressed with gzip, or as it is, as suits the client of this request."""
+    """The response, compressed with gzip if the client of this request accepts that."""
     if request.method not in ("GET", "POST") or len(response.body) < MIN_BYTES_TO_COMPRESS:
         return response
     headers = {**response.headers, "vary": "Accept-Encoding"}

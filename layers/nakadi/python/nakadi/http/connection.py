@@ -34,7 +34,7 @@ HEAD_TIMEOUT_SECONDS = 20.0
 CLOSE_AFTER_STREAM_TIMEOUT_SECONDS = 1.5
 # A client that is still sending would lose the refusal if the connection were closed under it.
 LINGER_TIMEOUT_SECONDS = 2.0
-# Of a body that nothing has read yet, no more is taken from the socket than this.
+# While nothing reads a body, no more than this is taken from the socket.
 MAX_UNREAD_BYTES = 64 * 1024
 # A body of this size takes longer to validate and to pack than the way through a second process: its connection is
 # worth being served by a process that has little else to do.
@@ -116,7 +116,7 @@ class Connection(asyncio.Protocol):
         self._direct = direct
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
-        # What a client sends behind a request with `Connection: close` does not hurt that request.
+        # Bytes that a client sends after a request with `Connection: close` do not affect that request.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         # The request being read.
         self._url = b""
@@ -131,7 +131,7 @@ class Connection(asyncio.Protocol):
         # As far as the parser has come: requests that have begun; and beginnings, heads, and pieces of bodies.
         self._requests_begun = 0
         self._parser_steps = 0
-        # Bytes that the parser keeps to itself: those of a head, or between the chunks of a body.
+        # Bytes that the parser keeps: those of a head, or between the chunks of a body.
         self._unfinished = 0
         self._resuming = False
         self._refused = False
@@ -152,7 +152,7 @@ class Connection(asyncio.Protocol):
         self._state.connections.add(self)
         _detect_dead_peers(transport)
         if self._state.is_closing:
-            # It was accepted just before the server stopped to listen, and nothing was read from it yet.
+            # It was accepted just before the server stopped listening, and nothing was read from it yet.
             transport.close()
         elif self._is_in_use:
             self._close_in(self._state.keep_alive_seconds)
@@ -170,7 +170,7 @@ class Connection(asyncio.Protocol):
         self._is_reading_paused = False
         if self.drained is not None:
             self.drained.set()
-        # What holds each other would stay in memory until garbage is collected.
+        # Objects that refer to each other would stay in memory until garbage is collected.
         self._newest = self._current = None
         self._waiting.clear()
         del self._parser
@@ -289,7 +289,7 @@ class Connection(asyncio.Protocol):
         )
         self._waiting.append(exchange)
         if self._current is not None or len(self._waiting) > 1:
-            # Those that have arrived are enough until one is answered.
+            # The requests that have arrived are enough until one is answered.
             self._pause_reading()
 
     def on_body(self, body: bytes) -> None:
@@ -363,7 +363,7 @@ class Connection(asyncio.Protocol):
         """Have another process serve it from here on, if it rests between two requests and `hand_over` succeeds."""
         if self.is_lost or self._state.is_closing or self.transport.is_closing() or not self._is_resting():
             return
-        # What arrives from now on stays in the socket, for the process that reads from it next.
+        # Bytes that arrive from now on stay in the socket, for the process that reads from it next.
         self.transport.pause_reading()
         copy = socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno()))
         if hand_over(copy):

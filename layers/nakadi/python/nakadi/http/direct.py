@@ -1,7 +1,8 @@
 """Small requests with quick handlers: answered on the event loop, without a task, a thread or messages of ASGI.
 
-Nothing waits here. What a handler awaits comes from another thread, and the handler continues with it. If a request
-needs more than a moment, the server starts it again in the usual way; a handler may also leave the loop by itself.
+Nothing waits here. Another thread brings the result that a handler awaits, and the handler continues there. If a
+request needs more than a moment, the server starts it again in the usual way; a handler may also leave the loop by
+itself.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from nakadi.model.outcomes import Outcome, TooLarge, TryLater
 
 log = logging.getLogger(__name__)
 
-# What is done at once with a body of this size takes a few milliseconds at worst.
+# Handling a body of this size at once takes a few milliseconds at worst.
 MAX_QUICK_BODY_BYTES = 128 * 1024
 # Compressing more than this at once would hold up all other requests on the event loop.
 MAX_BYTES_COMPRESSED_ON_LOOP = 32 * 1024
@@ -44,7 +45,7 @@ class AnsweringApp(Protocol):
     """An application, or a wrapper of one."""
 
     def lane_of(self, request: Request) -> Lane:
-        """Which threads should answer a request."""
+        """The threads that should answer a request."""
 
     def is_quick(self, method: str, target: str) -> bool:
         """Whether a request may begin on the event loop, where it raises `NeedsThread` before it waits."""
@@ -241,7 +242,7 @@ class QuickAnswerer:
         if not isinstance(work, UnfinishedAnswer):
             self._send_answer(request, work, respond)
         elif work.wait is LEAVE_LOOP:
-            # What follows may wait, for another timeline say, or be a long answer.
+            # The rest may wait, for another timeline say, or be a long answer.
             self._in_thread(Lane.EVENTS, partial(stay_in_thread, work)).add_done_callback(
                 partial(self._return_to_loop, request, respond)
             )

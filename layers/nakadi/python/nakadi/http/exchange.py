@@ -81,7 +81,7 @@ class Exchange:
         self.response_started = False
         self.response_complete = False
         self.disconnected = False
-        # What of the body has arrived, and was not received yet.
+        # The parts of the body that have arrived, and were not received yet.
         self.body: bytes | bytearray = b""
         self.body_bytes = 0
         self._connection = connection

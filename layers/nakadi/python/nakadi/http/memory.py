@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     pass
 
 
-# What a request has to have taken so that giving memory back to the system is worth a few milliseconds.
+# The memory that a request must have taken to make returning memory to the system worth a few milliseconds.
 MIN_BYTES_TO_TRIM = 4 * 1024 * 1024
 
 

@@ -38,9 +38,10 @@ class Request(Struct, frozen=True, kw_only=True):
 
     `target` is path and query as they came; `path` is decoded. Header names are in lower case, and a header that came
     several times is joined by commas. `query` keeps every value of a name, in order. `is_client_gone` returns, in any
-    thread, whether long work is to be given up, because the client may have left, or the process is about to end. Who
-    needs memory in proportion to the body takes it from `memory` before. `declared` are the query parameters and
-    headers that the route declares: its handler reads these and no others, through `nakadi.http.parameters`.
+    thread, whether long work is to be given up, because the client may have left, or the process is about to end. A
+    handler that needs memory in proportion to the body takes it from `memory` before. `declared` are the query
+    parameters and headers that the route declares: its handler reads these and no others, through
+    `nakadi.http.parameters`.
     """
 
     method: str
@@ -87,11 +88,12 @@ def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | 
 
 
 def json_bytes(content: Any) -> bytes:
-    """Content as JSON, whatever it holds: what clients sent is returned to them, half of a surrogate pair included."""
+    """Content as JSON, for any content: clients get back the text that they sent, including half of a surrogate
+    pair."""
     try:
         return orjson.dumps(content)
     except TypeError:
-        # It writes an escape where orjson gives up, and numbers beyond 64 bits.
+        # It writes an escape where orjson fails, and numbers beyond 64 bits.
         return json.dumps(content, separators=(",", ":")).encode()
 
 
@@ -119,9 +121,9 @@ class ClientGone(ConnectionError):
 class StreamingResponse(Struct, frozen=True):
     """A response whose body is made while it is sent: headers go out at once, then `serve` writes until it returns.
 
-    `serve` is never called for a `HEAD`, nor for a client that has already gone; for the latter
-    `release_if_never_served` is, in a thread. Its handler must hold nothing that this does not release.
-    When `serve` returns, what it held is given back, for the client sees the end right after. Then, or when it raises,
+    `serve` is never called for a `HEAD`, nor for a client that has already left; for the latter,
+    `release_if_never_served` is called, in a thread. Its handler must hold nothing that this does not release. When
+    `serve` returns, what it held is given back, for the client sees the end right after. Then, or when it raises,
     `on_end` is called with how many bytes it has written.
     """
 

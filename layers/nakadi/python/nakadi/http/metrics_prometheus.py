@@ -22,8 +22,8 @@ PLAIN_MEDIA_TYPE = "text/plain"
 
 
 def make_prometheus_renderer(read_metrics: Callable[[], Metrics]) -> RenderMetrics | None:
-    """What writes the text formats of Prometheus; None where its library is not installed, as in Lambda functions,
-    whose metrics CloudWatch collects."""
+    """Writes the text formats of Prometheus; None where its library is not installed, as in Lambda functions, whose
+    metrics CloudWatch collects."""
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415  # only where it is
         from prometheus_client.exposition import generate_latest  # noqa: PLC0415  # as above
@@ -53,7 +53,8 @@ def make_prometheus_renderer(read_metrics: Callable[[], Metrics]) -> RenderMetri
 
 
 def _process_metric_families(processes: Sequence[ProcessCollector], cpu_seconds: float) -> Iterable[Family]:
-    """What processes take of the machine, together. The limit of open files, and the start, are those of the first.
+    """The resources of the machine that all processes use together. The limit of open files, and the start, belong to
+    the first process.
 
     Processor time is what they counted themselves, for it must not fall when one of them ends.
     """

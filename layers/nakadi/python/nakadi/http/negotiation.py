@@ -23,7 +23,7 @@ QUALITY_PATTERN = re.compile(r"0?\.\d+|[01]\.?|0\.\d*|1\.0*")
 # The ranges that JSON lies in, the most exact one first.
 JSON_MEDIA_RANGES = (JSON_MEDIA_TYPE, "application/*+json", "application/*", "*/*", "*")
 
-# What stands between commas or semicolons. A quotation that does not end goes on to the end of the header, so that
+# The characters between commas or semicolons. A quotation that does not end goes on to the end of the header, so that
 # every character is looked at once.
 PART_PATTERN_BY_SEPARATOR = {mark: re.compile(rf'(?:[^{mark}"]++|"(?:[^"\\]++|\\.)*+"?)++', re.DOTALL) for mark in ",;"}
 
@@ -59,7 +59,7 @@ def with_negotiated_media_type(request: Request, answer: Answer) -> Answer:
 
 
 def with_preferred_problem_media_type(request: Request, problem: Response) -> Response:
-    """The Problem under its older name if the client prefers that; otherwise as it is."""
+    """The Problem with its older media type if the client prefers that; otherwise unchanged."""
     name = json_media_type_for(request.headers.get("accept", ""))
     if name is not None and name.partition(";")[0] == OLD_PROBLEM_MEDIA_TYPE:
         return replace(problem, headers={**problem.headers, "content-type": OLD_PROBLEM_MEDIA_TYPE})
@@ -81,12 +81,12 @@ def json_media_type_for(accept: str) -> str | None:
 
 
 def preferred_media_type(accept: str, *names: str) -> str | None:
-    """Which of these media types an `Accept` header names and likes best, or names first; None if it names none."""
+    """The media type that an `Accept` header prefers, or names first; None if it names none of these."""
     return next((each.media for each in _parse_accept(accept) if each.quality and each.media in names), None)
 
 
 def metrics_media_type_for(accept: str) -> str | None:
-    """Which text format of Prometheus an `Accept` header likes best; None if it prefers JSON or names none.
+    """The text format of Prometheus that an `Accept` header prefers; None if it prefers JSON or names none.
 
     Clients that are no Prometheus name `text/plain` without a version, and have always got JSON.
     """
@@ -100,7 +100,7 @@ def metrics_media_type_for(accept: str) -> str | None:
 
 
 def _quality_of_json(quality_by_media_type: Mapping[str, float]) -> float:
-    """What names JSON more exactly decides: `application/json;q=0, */*` is for everything but JSON."""
+    """The most exact name of JSON decides: `application/json;q=0, */*` is for everything but JSON."""
     return next((quality_by_media_type[media] for media in JSON_MEDIA_RANGES if media in quality_by_media_type), 0.0)
 
 

@@ -53,7 +53,7 @@ class TextParameter(QueryParameter, frozen=True, eq=False):
 
 
 class ChoiceParameter(TextParameter, frozen=True, eq=False):
-    """A text out of `choices`, which the description lists. Its reader refuses any other, with its own status."""
+    """A text out of `choices`, which the description lists. Its reader refuses any other value, with its own status."""
 
     choices: tuple[str, ...]
 
@@ -111,10 +111,10 @@ class Header(Parameter, frozen=True, eq=False):
 
 
 class HeaderFamily(Parameter, frozen=True, eq=False):
-    """All headers whose names begin with `name`, in lower case. Clients choose what follows."""
+    """All headers whose names begin with `name`, in lower case. Clients choose the rest of the name."""
 
     def read(self, request: Request) -> dict[str, str]:
-        """The values by what follows in the names."""
+        """The values by the rest of the names."""
         if self not in request.declared:
             raise UndeclaredParameter(self)
         begin = len(self.name)

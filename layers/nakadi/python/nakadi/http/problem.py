@@ -42,7 +42,7 @@ class RequestTooSlow(outcomes.Outcome):
 
 
 class RequestRefusal(Struct, frozen=True):
-    """Why a request is not acceptable, whatever it asks for."""
+    """The reason why a request is not acceptable, independent of its operation."""
 
     status: HTTPStatus
     detail: str
@@ -67,11 +67,11 @@ STATUSES_BY_OUTCOME_CLASS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (outcomes.Unavailable, HTTPStatus.SERVICE_UNAVAILABLE),
 )
 
-# Something was changed between a read and a write. A repeated request reads it as it is now.
+# Something was changed between a read and a write. A repeated request reads the current state.
 LOST_RACE_ERRORS = (AssignmentChanged, ChangedMeanwhile, SealedTopic, UnknownTopic)
 LOST_RACE_MESSAGE = "This was changed by others meanwhile, please repeat request"
 
-# What went wrong inside is for operators: they find it in the log, by the ticket that clients are given.
+# Internal errors are for operators: they find them in the log, by the ticket that clients get.
 UNAVAILABLE_MESSAGE = "A part of the broker does not answer at the moment, please repeat request"
 
 # How long a client may sensibly wait before it tries again, in seconds.
@@ -83,7 +83,7 @@ CONSTRAINT_VIOLATION_TYPE = "https://zalando.github.io/problem/constraint-violat
 def problem_of_error(error: Exception) -> Response:
     """The Problem that answers an outcome or a fault; an unknown error is a 500 that can be found in the logs.
 
-    Of a fault it shows nothing but what was written for clients.
+    Of a fault it shows only texts written for clients.
     """
     if isinstance(error, outcomes.MalformedFields):
         return _bad_request_with_violation_list(error)
@@ -124,7 +124,7 @@ def token_problem(error: outcomes.NotAuthenticated | outcomes.NotPermitted) -> R
 
 
 def _unprocessable_with_detail_text(error: outcomes.Violations, status: HTTPStatus) -> Response:
-    """Its members come in an order of their own, by which clients know it."""
+    """Its members have their own order, by which clients know it."""
     plain = plain_problem_members(status, error.detail)
     body = {name: plain[name] for name in ("type", "status", "detail", "title")}
     return Response(status.value, {"content-type": PROBLEM_MEDIA_TYPE}, json_bytes(body))

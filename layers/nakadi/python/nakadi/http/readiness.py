@@ -21,9 +21,9 @@ READINESS_TIMEOUT_SECONDS = 2.0
 
 
 class ReadinessCheck:
-    """`probe` asks for something and raises if there is no answer. It may also take for ever.
+    """`probe` asks for something and raises if there is no answer. It may also never return.
 
-    What it found is good for a moment. While it runs no other is begun, so that a registry that does not answer holds
+    Its finding is valid for a moment. While it runs no other is begun, so that a registry that does not answer holds
     one thread and not one for each time that a load balancer asks.
     """
 

@@ -24,7 +24,8 @@ UNCOUNTED_PATHS = ("/health", "/ready")
 
 
 class RequestKpiRecorder:
-    """Takes a figure of every answer when it is known, or has been streamed. What it returns is sent in its place."""
+    """Takes a figure of every answer when it is known, or has been streamed. The response that it returns is sent
+    instead."""
 
     def __init__(self, figures: KpiCollector) -> None:
         self._figures = figures

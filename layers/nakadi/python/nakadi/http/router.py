@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Handler = Callable[[Request], Answer]
 
-# What a schema may have in any spelling, or thousands of cursors; and that in memory, once it is parsed.
+# The size of any schema in any spelling, or of thousands of cursors; and their size in memory, once parsed.
 MAX_BODY_BYTES = 2 * 1024 * 1024
 MAX_PARSED_BODY_BYTES = 8 * 1024 * 1024
 
@@ -55,14 +55,14 @@ class Lane(StrEnum):
 class Route(Struct, frozen=True, kw_only=True):
     """One operation.
 
-    `parameters` are the query parameters and headers that its handler may read. What every request may have, such as
-    `X-Flow-Id`, `Accept` and `Content-Encoding`, is the application's, and need not be declared for that.
-    A handler that is `quick` may be begun on an event loop: before it waits, it raises `NeedsThread`, and it can be
-    begun anew then. `accepts_any_content_type` reads a body of every content type; otherwise it must be JSON.
+    `parameters` are the query parameters and headers that its handler may read. Parts of every request, such as
+    `X-Flow-Id`, `Accept` and `Content-Encoding`, are the application's, so routes need not declare them. A handler
+    that is `quick` may begin on an event loop: before it waits, it raises `NeedsThread`, and can then begin again in
+    a thread. `accepts_any_content_type` reads a body of every content type; otherwise it must be JSON.
     `ignores_accept_header` sends JSON also to clients that do not accept it; otherwise these get 406 instead of a
-    success with a body. A success of one that `changes_cached_documents` is answered when no process of the deployment
-    goes by an older document any more, unless the request `only_reads`. `max_body_bytes` is how many bytes a body may
-    have, as it is sent and decompressed, and `max_parsed_bytes` how many its values may take in memory.
+    success with a body. A success of one that `changes_cached_documents` is answered when no process of the
+    deployment goes by an older document any more, unless the request `only_reads`. `max_body_bytes` is the largest
+    size of a body, as sent and as decompressed, and `max_parsed_bytes` the memory that its values may take.
     """
 
     method: str

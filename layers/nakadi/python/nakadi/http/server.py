@@ -38,8 +38,8 @@ def tune_interpreter() -> None:
     """Make the interpreter fit for a process that does nothing but serve, once everything is loaded.
 
     Requests are threads that each need the interpreter for a moment: they wait less if it changes hands more often.
-    What is loaded stays until the end, and what a request leaves is mostly freed by itself: both need not be looked
-    through again and again for garbage.
+    Loaded modules stay until the end, and most objects of a request are freed at once: the garbage collector need not
+    look through both repeatedly.
     """
     sys.setswitchinterval(0.0005)
     gc.collect()

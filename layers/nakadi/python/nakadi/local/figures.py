@@ -1,8 +1,8 @@
 """Reports between workers and the supervisor: their counts, and their leases.
 
-The process that is asked for metrics answers for all. A worker asks the supervisor, which asks every worker for its
-counts. The last known counts of a worker stay in the sums after its end, so that no counter goes back. The supervisor
-releases the lease of a worker that has died, so that its partitions are free at once.
+The process that gets a request for metrics answers for all. A worker asks the supervisor, which asks every worker for
+its counts. The last known counts of a worker stay in the sums after its end, so that no counter goes back. The
+supervisor releases the lease of a worker that has died, so that its partitions are free at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 Key = TypeVar("Key", bound=tuple[str, ...])
 
-# A worker that does not answer so long is counted as it was last seen.
+# A worker that does not answer for this time is counted as last seen.
 WORKER_SNAPSHOT_TIMEOUT_SECONDS = 1.0
 # For the supervisor, which waits for workers.
 SUPERVISOR_ANSWER_TIMEOUT_SECONDS = 3.0
@@ -92,7 +92,7 @@ def _distribution_snapshots(rows: Mapping[Key, Distribution]) -> list[tuple[Key,
 
 
 def totals_of_ended_processes(snapshots: Sequence[MetricsSnapshot], started: float) -> MetricsSnapshot:
-    """What is left of processes that have ended: what they counted, and no values of the moment."""
+    """The sums of processes that have ended: their counts, without momentary values."""
     whole = take_snapshot(merged_metrics(snapshots, MAX_NAMES_OF_ENDED_PROCESSES))
     return replace(whole, process=None, started=started, gauges={})
 
@@ -102,7 +102,7 @@ def merged_metrics(
     max_names: int = 200,
     find_deleted: Callable[[Collection[str]], Collection[str]] = lambda _: (),
 ) -> Metrics:
-    """What the processes counted together, without what `find_deleted` says of event types."""
+    """The sums of all processes, without the values of event types that `find_deleted` names."""
     deleted = find_deleted({name for each in snapshots for name in _event_type_names(each)})
     metrics = Metrics(min((each.started for each in snapshots), default=0.0), max_names)
     metrics.processes = [_make_process_reader(each.process) for each in snapshots if each.process is not None]
@@ -204,7 +204,7 @@ class WorkerMetricsLink:
             if not self._changed.wait_for(lambda: self._answered >= number, SUPERVISOR_ANSWER_TIMEOUT_SECONDS):
                 raise TryLater("The metrics of the other processes cannot be read in time")
             latest = self._latest
-        # Without the lock: the registry is asked.
+        # Without the lock: this reads the registry.
         return merged_metrics(latest, self._max_names, self._metrics.find_deleted)
 
     def announce_lease(self, holder: str) -> None:
@@ -214,7 +214,7 @@ class WorkerMetricsLink:
 
     def close(self) -> None:
         try:
-            # What is counted after it was asked for last would be missing in the sums.
+            # The sums would lack values counted after its last report.
             self._send(_SnapshotRequest(UNREQUESTED_SNAPSHOT_NUMBER, take_snapshot(self._metrics)))
             self._connection.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -282,7 +282,7 @@ class SupervisorMetricsLinks:
         return worker.leases
 
     async def snapshots_of_processes(self) -> Sequence[MetricsSnapshot]:
-        """The counts of each process. Takes at most one second, whatever workers do."""
+        """The counts of each process. Takes at most one second, even if workers do not answer."""
         asked = [asyncio.ensure_future(each.request_snapshot()) for each in self._workers]
         if asked:
             _, late = await asyncio.wait(asked, timeout=WORKER_SNAPSHOT_TIMEOUT_SECONDS)

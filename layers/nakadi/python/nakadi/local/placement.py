@@ -1,9 +1,9 @@
-"""Which process of a broker serves a connection: pure decisions, which the supervisor carries out.
+"""The process of a broker that serves a connection: pure decisions, which the supervisor carries out.
 
-An event that a worker takes passes through two processes, since the supervisor commits for all. For single events of a
-few clients, the commit is most of the work: a worker would take little of it away, and add the way between the two.
-Batches, streams and everything else are work that another process can do. What a connection carries is known from its
-first request, and is found again when it carries more than that.
+An event that a worker takes passes through two processes, since the supervisor commits for all. For single events of
+a few clients, the commit is most of the work: a worker would take little of it away, and add the way between the two.
+Batches, streams and everything else are work that another process can do. The first request shows the load of a
+connection, and later, larger requests change it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 
 from nakadi.http.connection import MANY_BYTES
 
-# With more clients, so many single events share a commit that other processes help (docs/performance.md).
+# With more clients, enough single events share a commit that other processes help (docs/performance.md).
 MAX_PUBLISHERS_OF_FEW_EVENTS = 16
 # Enough for the head of the first request of nearly every client.
 FIRST_BYTES = 4096

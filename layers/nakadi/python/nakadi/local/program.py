@@ -34,7 +34,7 @@ from nakadi.ports.clock import SystemClock
 EXIT_CODE_CANNOT_START = 1
 DATA_FILE = "nakadi.db"
 WORKERS_VARIABLE = "NAKADI_WORKERS"
-# What was acknowledged in the last seconds before a data file is changed by others can be gone without a trace.
+# If another program changes the data file, events acknowledged in the last seconds can disappear without a trace.
 MARK_INTERVAL_SECONDS = 5.0
 
 # From the signal to the end of the process: less than the ten seconds after which Docker, for one, kills it.

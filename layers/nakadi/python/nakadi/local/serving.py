@@ -23,7 +23,7 @@ from nakadi.http.server import Server, SideTask, new_event_loop, open_listening_
 
 log = logging.getLogger(__name__)
 
-# For what is closed when the clients are gone.
+# For resources to close when the clients have left.
 SERVER_CLOSE_TIMEOUT_SECONDS = 10.0
 # From the signal: for clients to take their answers, and for streams to finish.
 DRAIN_TIMEOUT_SECONDS = 7.0
@@ -138,7 +138,7 @@ class Housekeeper:
         self._thread.start()
 
     def close(self) -> None:
-        """Finish what is being done, and do no more. A chore that waits for something for too long is left behind."""
+        """Finish work in progress, and accept no more. A chore that waits for something for too long is left behind."""
         self._closing.set()
         self._stop()
         self._thread.join(LAST_CHORE_TIMEOUT_SECONDS)
@@ -157,8 +157,8 @@ class Housekeeper:
 def run_chores(broker: BrokerServices) -> Iterator[None]:
     """Do the chores of this broker until the context ends.
 
-    Wipes of data files have a thread of their own. Whoever waits for an erasure waits for them, so they are tried again
-    sooner than the rest of the housekeeping, and a long round of it does not put them off.
+    Wipes of data files have a thread of their own. Erasures wait for them, so they are retried sooner than the rest
+    of the housekeeping, and a long round of it does not delay them.
     """
     stop = broker.housekeeping.stop
     with contextlib.ExitStack() as stack:

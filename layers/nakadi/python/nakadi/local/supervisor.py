@@ -88,7 +88,8 @@ def worker_command(settings: Settings, variables: Mapping[str, str], logging: Se
 
 
 class SharedDescriptors:
-    """What all processes of a broker have: counted changes, and a pipe for each. The supervisor is number 0."""
+    """The descriptors that all processes of a broker share: counted changes, and a pipe for each. The supervisor is
+    number 0."""
 
     def __init__(self, processes: int) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
@@ -218,7 +219,7 @@ class _Worker:
 
 
 class OwnConnections:
-    """The connections that the supervisor serves itself, counted as those of a worker are."""
+    """The connections that the supervisor serves itself, counted like a worker's."""
 
     def __init__(self, resume_accepting: Callable[[], None], hand_on: Callable[[Connection], None]) -> None:
         self.open = 0
@@ -341,7 +342,7 @@ class Supervisor:
     # Workers
 
     async def _keep_worker_running(self, number: int) -> None:
-        """Have a worker with this number run, again and again if need be."""
+        """Run a worker with this number, and restart it when it ends."""
         has_ever_served = False
         while not self._over.is_set():
             try:
@@ -384,7 +385,7 @@ class Supervisor:
         connections.setblocking(False)
         worker = self._workers[number] = _Worker(number, process, connections)
         self._loop.add_reader(connections, self._receive_messages, worker)
-        # It was started while the end began, and was not among those that were stopped then.
+        # It started when the end had begun, and was not among the workers stopped then.
         if self._over.is_set():
             worker.stop()
         serving = asyncio.create_task(self._appends.serve(appends)), asyncio.create_task(self._figures.serve(figures))
@@ -396,7 +397,7 @@ class Supervisor:
         self._loop.remove_reader(connections)
         self._take_back_connections(worker)
         connections.close()
-        # Both end because its ends of the sockets closed with it. What it had sent before is still worked on.
+        # Both end because its ends of the sockets closed with it. Messages that it had sent before are still handled.
         _, leases = await asyncio.gather(*serving)
         # Only now that the process is gone: if it still streamed, its partitions would be read twice. In a thread,
         # because the data file may be busy, and the other workers must not wait for it.
@@ -440,7 +441,7 @@ class Supervisor:
     def _take_back_connections(self, worker: _Worker) -> None:
         """Have other workers serve what a worker was handed and did not take before it died.
 
-        It says that it takes a connection before it reads from it, and what it said can still be read after its end.
+        It reports that it takes a connection before it reads from it, and its reports can still be read after its end.
         So none is served twice, and of those in its socket none is lost.
         """
         with contextlib.suppress(OSError):
@@ -515,7 +516,7 @@ def _defer_accepting(listening: socket.socket) -> None:
 
 
 def _peek(connection: socket.socket) -> bytes:
-    """What has arrived on a connection. It stays there for the one who serves it."""
+    """The bytes that have arrived on a connection. They stay there for the process that serves it."""
     connection.setblocking(False)
     try:
         return connection.recv(FIRST_BYTES, socket.MSG_PEEK)

@@ -66,7 +66,7 @@ def add_logging_options(parser: argparse.ArgumentParser) -> None:
 
 
 def logging_options(options: argparse.Namespace) -> Sequence[str]:
-    """What the command line of a worker says of its logs."""
+    """The logging options on the command line of a worker."""
     named = [f"--log-format={options.log_format}", f"--log-level={options.log_level}"]
     return [*named, *(["--access-log"] if options.access_log else [])]
 
@@ -92,7 +92,7 @@ class HandedOverConnections:
         self._send_to_supervisor(CONNECTION_ENDED)
 
     def note_many_bytes(self, connection: Connection) -> None:
-        """Nothing: what was handed over stays here."""
+        """Nothing: connections handed over stay here."""
 
     def announce_leaving(self) -> None:
         """Stop when the supervisor knows of it: what it hands over until then is served."""
@@ -112,7 +112,8 @@ class HandedOverConnections:
             log.warning("The connection to the supervisor is broken: %s", error)
             data, descriptors = b"", []
         if not data:
-            # The supervisor has shut its end down, or has died. What it handed over before was received before.
+            # The supervisor has shut its end down, or has died. Connections handed over earlier have been received
+            # earlier.
             self.close()
             self._stop()
         if descriptors:

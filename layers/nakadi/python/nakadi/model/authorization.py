@@ -88,7 +88,7 @@ class AuthorizationDraft(Struct, frozen=True, kw_only=True):
 
 
 class Resource(Struct, frozen=True):
-    """What a permission is needed for. Without `authorization`, it is open to everyone."""
+    """The resource that a permission applies to. Without `authorization`, it is open to everyone."""
 
     type: ResourceType
     name: str

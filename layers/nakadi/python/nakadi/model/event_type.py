@@ -78,7 +78,7 @@ class StorageType(StrEnum):
 
 DEFAULT_STORAGE_ID = "default"
 
-# The service's own rule; what has another shape could be more than a name in a URL.
+# The service's own rule; an id of another shape could be more than a name in a URL.
 STREAM_NAME_PATTERN = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 # Hosts with ports, and what the names of topics may begin with: nothing that would be another part of a URL.
@@ -235,7 +235,7 @@ class Statistics(Struct, frozen=True, kw_only=True):
 
 
 class OwnerSelector(Struct, frozen=True, kw_only=True):
-    """Where to find the owner of a single event: at a path in it, or a fixed value."""
+    """The place of a single event's owner: a path in the event, or a fixed value."""
 
     type: OwnerSelectorType
     name: str

@@ -34,8 +34,8 @@ class Record(NamedTuple):
     """An event as the publisher gives it to the log.
 
     `value` is the event as compact JSON text in UTF-8, without line breaks; None is a tombstone. Compaction uses the
-    `key`. `owner` is who may read this single event, `directed_to` the only subscription that may see it; most events
-    have neither.
+    `key`. `owner` is the only subject that may read this event, `directed_to` the only subscription that may see it;
+    most events have neither.
     """
 
     value: bytes | None

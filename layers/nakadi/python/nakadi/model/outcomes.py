@@ -157,7 +157,7 @@ class BadSetting(Exception):
 
 # A name, a path to a field, an offset.
 MAX_TEXT_CHARACTERS = 1000
-# Fields, annotations, labels: what is read with every event, or returned with every event type.
+# Fields, annotations, labels: values that are read with every event, or returned with every event type.
 MAX_ANNOTATIONS_OR_LABELS = 100
 # Names in a list of their own.
 MAX_BLACKLIST_NAMES_PER_KIND = 10_000

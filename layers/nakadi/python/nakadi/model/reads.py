@@ -1,4 +1,4 @@
-"""What subscriptions declare to read, and what a change of a schema does to it."""
+"""The members that subscriptions declare to read, and the effect of a schema change on them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class ReadChangeKind(StrEnum):
 
 
 class ReadChange(Struct, frozen=True, kw_only=True):
-    """What happened to a member that is read. `path` is what was declared, `member` the member that changed: the same
-    one, one on the way to it, or one inside it."""
+    """A change to a member that is read. `path` is the declared path, `member` the changed member: the same one, one
+    on the way to it, or one inside it."""
 
     path: str
     member: str

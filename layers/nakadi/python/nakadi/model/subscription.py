@@ -142,7 +142,7 @@ class PartitionAssignment(Struct, frozen=True):
 class Session(Struct, frozen=True, kw_only=True, array_like=True):
     """A stream that takes part: with the partitions that it named, or as one of those that share the others.
 
-    It lives as long as it is in the assignment and its `process_id`, the process that serves it, has a lease.
+    It lives as long as it is in the assignment and the process that serves it, `process_id`, has a lease.
 
     Any process may write a request for the process that serves it: `is_leaving` asks it to end now, and
     `extensions_requested` counts requests for more time to commit. The session answers with `extensions_granted`, and
@@ -183,7 +183,7 @@ class SetOffsets(Struct, frozen=True):
 
 
 class Redrive(Struct, frozen=True):
-    """The task to send parked events again: those of one partition with one key; None means all of them."""
+    """The task of sending parked events again: those of one partition with one key; None means all of them."""
 
     partition_and_key: tuple[EventTypePartition, str] | None = None
 
@@ -276,8 +276,8 @@ def joined_ranges(ranges: Iterable[OffsetRange], behind: Position) -> tuple[Offs
 
 
 class CommittedOffset(Struct, frozen=True):
-    """Everything up to and including `position` is consumed, and so is what is `done_ahead` of it. `changed_at` is when
-    the position or the owner last changed.
+    """Everything up to and including `position` is consumed, and so are the positions in `done_ahead`. `changed_at`
+    is when the position or the owner last changed.
     """
 
     position: Position
@@ -320,7 +320,7 @@ class SubscriptionChange(StrEnum):
 
 
 class OffsetsCommitted(Struct, frozen=True):
-    """A session's commit, for listeners. It has everything that changed, so that they need not read the offsets."""
+    """A session's commit, for listeners. It contains every change, so that they need not read the offsets."""
 
     session: str
     positions: tuple[tuple[EventTypePartition, Position], ...]

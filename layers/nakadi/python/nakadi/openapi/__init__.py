@@ -62,10 +62,10 @@ def resolve_reference(node: Node) -> Node:
 
 
 def gateway_document() -> dict[str, Any]:
-    """What a gateway needs to know: paths and operations, with neither bodies nor schemas.
+    """The parts of the description that a gateway needs: paths and operations, with neither bodies nor schemas.
 
-    API Gateway makes a model of every schema that it is shown, of a dialect that has no `nullable`, no `example` and no
-    `readOnly`; and it has no use for models, since every request is passed on as it is.
+    API Gateway makes a model of every schema in the description, in a dialect without `nullable`, `example` and
+    `readOnly`; and models are useless here, since every request is passed on unchanged.
     """
     return {
         "openapi": document()["openapi"],

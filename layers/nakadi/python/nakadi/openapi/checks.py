@@ -56,7 +56,7 @@ MESSAGES_BY_RULE: Mapping[str, str] = {
     "maxItems": "size must be between 0 and {}",
 }
 
-# What the compiler is shown of a schema. Words are no part of it: they are read before, in any letter case.
+# The parts of a schema that the compiler gets. Words are no part of it: they are read before, in any letter case.
 COPIED_KEYWORDS = (
     "type",
     "required",
@@ -80,10 +80,10 @@ def conforms_to_schema(name: str, body: Any) -> bool:
 
 
 def openapi_violations(name: str, body: Mapping[str, Any]) -> tuple[Violation, ...]:
-    """What is missing or malformed in a body that was read, by the schema of this name, in the order of its fields.
+    """The missing or malformed members of a parsed body, by the schema of this name, in the order of its fields.
 
-    None stands for null, which is as good as a missing member, unless that has a default. Of a list that is too long,
-    only as many items are looked at as it may have.
+    None stands for null, which is as good as a missing member, unless that has a default. In a list that is too long,
+    only the permitted number of items is checked.
     """
     errors = _schema_errors(name, body)
     if not errors:

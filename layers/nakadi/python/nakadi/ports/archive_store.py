@@ -16,7 +16,8 @@ class StoredObject(NamedTuple):
 
 
 class ArchiveStore(Protocol):
-    """Objects under keys. What `put` returned from is durable, whole or not there, and never changes."""
+    """Objects under keys. After `put` returns, the object is durable and never changes; before, it is whole or not
+    there."""
 
     def put(self, key: str, content: bytes) -> None:
         """Keep an object. Keeping it again changes nothing."""
@@ -28,9 +29,10 @@ class ArchiveStore(Protocol):
         """Remove objects. Missing ones are no error."""
 
     def list_objects(self, prefix: str) -> Iterator[StoredObject]:
-        """The objects whose keys begin so, in no order, also what is left of one that was never finished.
+        """The objects with keys that begin with this prefix, in no order, including the rest of an object that was
+        never finished.
 
-        `prefix` ends with a slash. Of what is put meanwhile, some may be there.
+        `prefix` ends with a slash. Objects that are put meanwhile may be missing.
         """
 
     def close(self) -> None:

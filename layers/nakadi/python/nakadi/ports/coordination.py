@@ -47,20 +47,19 @@ class AssignmentChanged(Exception):
 
 
 class Coordination(Protocol):
-    """The state that the streams of a subscription share, whichever process serves them: an assignment, offsets, and
-    leases.
+    """The state that the streams of a subscription share across all processes: an assignment, offsets, and leases.
 
-    The *assignment* says which sessions there are and which partition belongs to which. It is read, decided upon, and
-    replaced if no other process replaced it; every rule is a pure function from one assignment to the next.
-    Each of its entries has an *offset* beside it, which carries the entry's owner, so that a commit is one small write.
-    *Leases* belong to the processes that serve sessions: a process that hosts a thousand idle streams renews one.
-    Events that consumers could not process are *parked*, at most one at each position.
+    The *assignment* says which sessions there are and which partition belongs to which. A caller reads it, decides,
+    and replaces it unless another process has replaced it meanwhile; every rule is a pure function from one
+    assignment to the next. Each of its entries has an *offset* beside it, which carries the entry's owner, so that a
+    commit is one small write. *Leases* belong to the processes that serve sessions: a process that hosts a thousand
+    idle streams renews one. Events that consumers could not process are *parked*, at most one at each position.
 
-    * What returned is durable, and seen by every read that begins later, whichever process asks.
+    * When a call returns, its change is durable, and every later read by any process sees it.
     * Of several writers that read the same assignment exactly one succeeds; the others leave nothing behind.
     * Owners change with the assignment, in the same atomic step: at no time can two sessions commit one partition, and
       a session can commit from the write that makes it the owner to the write that makes it so no more.
-    * An offset moves forward by commits, and in whatever direction by a write that sets it.
+    * Commits move an offset forward; a write that sets it moves it in either direction.
     * No time of day is looked at here: whether a lease has run out is decided in `subscriptions.api.assignments`.
     """
 
@@ -75,15 +74,15 @@ class Coordination(Protocol):
         now: datetime,
         positions: Mapping[EventTypePartition, Position] | None = None,
     ) -> Assignment:
-        """Replace `old`, as it was read, by `new`, and answer `new` as it is stored; raise `AssignmentChanged` if it
-        is not what is stored any more.
+        """Replace `old`, as it was read, by `new`, and return `new` as it is stored; raise `AssignmentChanged` if the
+        stored assignment is no longer `old`.
 
         Owners of offsets become what the entries say, and `positions` are set. An entry that `old` does not have must
         come with its position; none may disappear. At most `MAX_PARTITIONS_PER_WRITE` partitions get another owner or
         position.
 
         With another position, no event counts as done ahead any longer: the events behind the position are consumed
-        again. Only if the entry has a replay, which sends parked events and nothing else again, it stays as it is.
+        again. An entry whose replay only sends parked events again stays unchanged.
         """
 
     def committed_offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
@@ -98,10 +97,11 @@ class Coordination(Protocol):
         done_ahead: DoneAheadByPartition | None = None,
     ) -> CommitResultByPartition:
         """Move offsets forward, each for itself: `COMMITTED` if the session owns the partition and the position is
-        greater than what is stored, `OUTDATED` if it owns it and the position is not, `NOT_OWNED` if it does not.
+        greater than the stored one, `OUTDATED` if the session owns it and the position is not greater, `NOT_OWNED` if
+        the session does not own it.
 
-        What is `done_ahead` of some of these partitions is added to what is stored of it, with the position in one
-        atomic step, and also if that is outdated. Of too much, what is nearest to the position is kept
+        `done_ahead` of some of these partitions is added to the stored ranges, with the position in one atomic step,
+        and also if that is outdated. If there is too much, the ranges nearest to the position are kept
         (`joined_ranges`). Listeners hear nothing of it.
 
         A task of `nakadi.common.waiting`.
@@ -117,9 +117,9 @@ class Coordination(Protocol):
     ) -> CommitResult:
         """Park events of one partition and move its offset to `commit_to`, all in one atomic step.
 
-        `NOT_OWNED` if the session does not own the partition, `OUTDATED` if `commit_to` is not greater than what is
-        stored: either leaves everything as it was. Without `commit_to` the offset stays, and nothing is outdated.
-        Events that are there already are replaced. At most `MAX_PARKED_EVENTS_PER_CALL` events with
+        `NOT_OWNED` if the session does not own the partition, `OUTDATED` if `commit_to` is not greater than the
+        stored position: either changes nothing. Without `commit_to` the offset stays, and nothing is outdated. Events
+        that are there already are replaced. At most `MAX_PARKED_EVENTS_PER_CALL` events with
         `MAX_PARKED_BYTES_PER_CALL`, or a single one.
         """
 
@@ -148,7 +148,7 @@ class Coordination(Protocol):
         """Remove everything there is of a subscription. Doing it again changes nothing."""
 
     def renew_lease(self, holder: str, until: datetime) -> None:
-        """Give a process a lease until then, whatever it had before."""
+        """Give a process a lease until then, replacing its earlier one."""
 
     def release_lease(self, holder: str) -> None:
         """End a process's lease. Doing it again changes nothing."""
@@ -159,10 +159,11 @@ class Coordination(Protocol):
     def add_change_listener(
         self, subscription: str, on_change: Callable[[SubscriptionChangeNotice], None]
     ) -> Callable[[], None]:
-        """Have `on_change` called soon after something of the subscription changed; what is returned removes it again.
+        """Have `on_change` called soon after any state of the subscription changed; the returned function removes the
+        listener.
 
         It may be called more often than needed, from any thread, and must return quickly. It is called at once for
-        changes of this process, and within a second for those of others. Of a commit it may be told the positions.
+        changes of this process, and within a second for those of others. A commit's positions may be passed along.
         """
 
     def close(self) -> None:

@@ -31,10 +31,10 @@ class DeduplicatingLog(Protocol):
     """An event log that remembers the ids of events.
 
     * An event whose id was stored in the same scope less than `window` ago is not stored again, whichever partition,
-      topic or process the first one came through, and also if that one is further ahead in the same batch. Its fate is
-      `Duplicate`, with the place of the first.
-    * Ids are remembered in the same step that stores the events: what is not stored is not remembered, and what was
-      stored before the process died is remembered.
+      topic or process the first one came through, and also if the first one is earlier in the same batch. Its fate is
+      `Duplicate`, with the first one's place.
+    * The step that stores the events also remembers their ids: ids of events that are not stored are not remembered,
+      and ids of events stored before the process died are.
     * For the others everything holds that `EventLog.append` promises.
     """
 
@@ -49,4 +49,4 @@ class DeduplicatingLog(Protocol):
 
 class DeduplicatingLogs(Protocol):
     def find(self, storage_id: str) -> DeduplicatingLog | None:
-        """What stores events of a storage once; None if nothing can."""
+        """The component that stores events of a storage once; None if nothing can."""

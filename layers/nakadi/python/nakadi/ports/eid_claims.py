@@ -31,7 +31,7 @@ class EidClaim(Struct, frozen=True, kw_only=True):
 
 
 class EidClaims(Protocol):
-    """Claims by their keys. What a call has changed is durable, and every later call of any process sees it.
+    """Claims by their keys. A call's changes are durable, and every later call of any process sees them.
 
     When a call raises `Unavailable`, it may have had its effect on any of its claims.
     """
@@ -45,7 +45,7 @@ class EidClaims(Protocol):
     def replace(self, changes: Sequence[tuple[EidClaim, EidClaim]]) -> Collection[bytes]:
         """Put new claims in the places of old ones, and return the keys for which that was done.
 
-        It is done where exactly the old claim is there, or the new one already.
+        It succeeds if the old claim is stored unchanged, or the new one already is.
         """
 
     def remove(self, claims: Sequence[EidClaim]) -> None:

@@ -78,15 +78,16 @@ class EventLog(Protocol):
         """Remove events stored before this moment. May remove a little less than it could."""
 
     def compact(self, topic: str, partition: int, *, stored_before: datetime, tombstones_before: datetime) -> None:
-        """Of the events stored before `stored_before`, keep the newest of each key, and those without one.
+        """Among the events stored before `stored_before`, keep the newest of each key, and those without a key.
 
-        The newest event of the partition stays whatever its key says. A tombstone goes with what it covers once it was
+        The newest event of the partition always stays. A tombstone goes with what it covers once it was
         stored before `tombstones_before`. Offsets of what stays do not change. An engine whose store compacts by itself
         has it do so, and events that are to go may still be read until then.
         """
 
     def add_change_listener(self, on_change: Callable[[str, int], None]) -> Callable[[], None]:
-        """Have `on_change(topic, partition)` called soon after events were stored; what is returned removes it again.
+        """Have `on_change(topic, partition)` called soon after events were stored; the returned function removes the
+        listener.
 
         It may be called more often than needed, from any thread, and must return quickly. It is called at once for
         appends of this process, and within half a second for those of others.
@@ -112,18 +113,19 @@ class LossReportingLog(Protocol):
     """An indexed event log that may forget events before they are counted, and then says so."""
 
     def gaps(self) -> Sequence[ShardGap]:
-        """Where events were lost before they were counted. Counting goes on behind a gap once it is closed."""
+        """The places where events were lost before they were counted. Counting goes on behind a gap once it is
+        closed."""
 
     def ensure_continuations(self, topic: str, gaps: Sequence[ShardGap]) -> Sequence[TopicContinuation]:
         """The topics that continue this one, in their order; if it may have lost events in these gaps, the last one
-        begins behind them. They take what is appended to any of them. Raises `UnknownTopic`.
+        begins behind them. They take the events appended to any of them. Raises `UnknownTopic`.
         """
 
     def close_gaps(self, gaps: Sequence[ShardGap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
         """Have events behind gaps counted again, once all topics are continued that may have lost some.
 
-        `topics` are those of all timelines: None for one that is open, and for one that is closed the offset behind
-        the last event of each partition, so that what is left of it keeps its offsets.
+        `topics` are the topics of all timelines: None for an open one, and for a closed one the offset behind the
+        last event of each partition, so that its remaining events keep their offsets.
         """
 
 

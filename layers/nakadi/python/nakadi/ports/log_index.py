@@ -16,7 +16,7 @@ TOPICS_KIND = "topics"
 class LogIndex(Protocol):
     """Topics, how far their partitions are counted, and where the archive keeps their events.
 
-    It is for a log that does not number events itself, and for the cold half of one that does.
+    It serves logs that do not number events themselves, and the cold half of logs that do.
 
     * Every write is durable when it returns, and seen by every read that begins later, whichever process wrote it.
     * `advance_head` is one atomic step: of several who count on from the same head exactly one succeeds. So the
@@ -34,7 +34,7 @@ class LogIndex(Protocol):
         """The topic; None when it was never made, or is deleted."""
 
     def topic_names(self) -> Sequence[str]:
-        """All topics. Of those that are made or deleted meanwhile, some may be there."""
+        """All topics. Topics that are created or deleted meanwhile may be missing."""
 
     def grow_topic(self, topic: str, partitions: int) -> None:
         """See to it that it has this many partitions. Raises `UnknownTopic`."""
@@ -48,18 +48,18 @@ class LogIndex(Protocol):
         """
 
     def delete_topic(self, topic: str) -> None:
-        """Forget the topic at once, then all about its partitions. Doing it again finishes what was begun.
+        """Forget the topic at once, then all about its partitions. Repeating it finishes an interrupted deletion.
 
-        Of one that is continued by a topic that is there, `topic` shows a placeholder without partitions until that is
-        deleted.
+        If an existing topic continues the deleted one, `topic` shows a placeholder without partitions until that one
+        is deleted.
         """
 
     def change_counters(self) -> ChangeCounters:
         """Numbers that grow in the same atomic step as a topic is sealed, continued or deleted, as
         `Registry.change_counters` has them.
 
-        The kind is `TOPICS_KIND`, the key the topic's name. Where registry and index share a store, they share the
-        numbers, and either tells those of both.
+        The kind is `TOPICS_KIND`, the key the topic's name. If registry and index share a store, they share the
+        numbers, and either returns both.
         """
 
     def index_heads(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, IndexHead]:
@@ -79,18 +79,19 @@ class LogIndex(Protocol):
     def replace_segments(self, topic: str, partition: int, segments: Sequence[IndexSegment], end: int) -> None:
         """Have these segments be all that begin between the first of them and `end`.
 
-        They must cover what those there are cover. At every moment each offset is covered by the old ones or the new.
+        They must cover the same offsets as the segments that they replace. At every moment each offset is covered by
+        the old ones or the new.
         """
 
     def drop_segments_before(self, topic: str, partition: int, oldest_offset: int) -> Sequence[ArchiveLocation]:
-        """What is before `oldest_offset` is gone; segments wholly before it are dropped. Where their events lay."""
+        """Drop everything before `oldest_offset`, including segments that end before it. The places of their events."""
 
     def set_compacted_until(self, topic: str, partition: int, offset: int) -> None:
-        """What is before this offset is to be read from the archive alone."""
+        """Let readers take everything before this offset from the archive alone."""
 
     def referenced_archive_keys(self) -> Collection[str]:
-        """The keys of all archive objects that a segment of a topic lies in. Those that begin to be referred to
-        meanwhile may be missing.
+        """The keys of all archive objects that a segment of a topic lies in. Keys that become referenced meanwhile
+        may be missing.
         """
 
     def claim(self, name: str, owner: str, seconds: float) -> bool:

@@ -39,7 +39,7 @@ ABSENT_REVISION = 0
 
 
 class PutDocument(Struct, frozen=True):
-    """Write a document if its revision is `expected_revision`; None writes whatever is there."""
+    """Write a document if its revision is `expected_revision`; None writes unconditionally."""
 
     kind: str
     key: str
@@ -48,7 +48,7 @@ class PutDocument(Struct, frozen=True):
 
 
 class RemoveDocument(Struct, frozen=True):
-    """Remove a document if its revision is `expected_revision`; None removes whatever is there, also nothing."""
+    """Remove a document if its revision is `expected_revision`; None removes any revision, or nothing."""
 
     kind: str
     key: str
@@ -88,7 +88,7 @@ class Registry(Protocol):
 
     * `write` is all or nothing, and durable when it returns. At most 99 changes, no two on one document: anything
       else is a `ValueError`.
-    * A read sees every write that returned before it began, whichever process wrote it.
+    * A read sees every write, by any process, that returned before it began.
     * Conditions and changes of one `write` are one atomic step: of several writers that expect the same revision,
       exactly one succeeds, the others raise `ChangedMeanwhile` and leave nothing behind.
     """
@@ -99,7 +99,7 @@ class Registry(Protocol):
     def list(self, kind: str, *, prefix: str = "", after: str = "", limit: int | None = None) -> Sequence[Document]:
         """Documents whose keys begin with `prefix` and are greater than `after`, by key (as code points).
 
-        Each is as it was at some moment since the list began: of a write that is made meanwhile, some may be seen.
+        Each document is as it was at some moment since the list began: writes made meanwhile may appear in part.
         """
 
     def write(self, *changes: DocumentChange) -> None:
@@ -109,8 +109,8 @@ class Registry(Protocol):
         """Numbers that grow in the same atomic step as documents of the kinds in `CACHED_KINDS` change.
 
         If a document was read after one answer, and a later answer has the same number for it, then the document was
-        as it was read when that later answer was asked for. Documents that begin to be are counted where their absence
-        is remembered, and may be counted elsewhere. A number may also grow because another document changed.
+        unchanged when that later answer was requested. Documents that begin to be are counted where their absence is
+        remembered, and may be counted elsewhere. A number may also grow because another document changed.
         """
 
     def close(self) -> None:

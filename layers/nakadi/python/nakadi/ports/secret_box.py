@@ -1,4 +1,4 @@
-"""The secret box: seals what is stored, so that only the broker can read it."""
+"""The secret box: seals stored secrets, so that only the broker can read them."""
 
 from __future__ import annotations
 
@@ -10,4 +10,5 @@ class SecretBox(Protocol):
         """Text from which `open` gets the secret back, with the same context only. No two are the same."""
 
     def open(self, sealed: str, context: str) -> bytes:
-        """What was sealed. Raises `Unavailable` if the key is not the one that sealed it, or the text was changed."""
+        """The content that was sealed. Raises `Unavailable` if the key is not the one that sealed it, or the text was
+        changed."""

@@ -1,8 +1,8 @@
 """The events of a request, the work that they may cause, and what becomes of them.
 
-Events are parsed, written down again, and compared with what was sent. What comes out as it went in has no repeated
-key, no odd number and no needless blank. What is stored is the text that came, and nothing is written for it but the
-metadata that the broker adds to.
+Events are parsed, serialized again, and compared with the received text. A text that stays the same has no repeated
+key, no odd number and no needless blank. The received text is stored, and only the metadata that the broker extends
+is written again.
 
 Parsed JSON takes five to fifty times the memory of its text. So a long body is never parsed as a whole: it is cut into
 the texts of its events, which are parsed a piece at a time, and again for each step that goes through them.
@@ -57,7 +57,7 @@ ARRAY_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
 
 # About two seconds and a half at worst. Ordinary events take between 0.1 and 3 steps a byte.
 MAX_BATCH_STEPS = 50_000_000
-# A hundredth of a second at worst, which is enough for thousands of ordinary events: so much is done without a turn.
+# A hundredth of a second at worst, enough for thousands of ordinary events: this much work needs no turn.
 STEPS_WITHOUT_TURN = 200_000
 # Once for each of these portions the broker looks whether the client is still connected.
 STEPS_PER_EXTENSION = 1_000_000
@@ -101,17 +101,17 @@ class Batch(Protocol):
 
     @property
     def events(self) -> Sequence[Event]:
-        """All of them."""
+        """All events of the batch."""
 
     def rows_at(self, paths: Sequence[Path]) -> Iterable[Row]:
-        """What each event has at these paths."""
+        """The values of each event at these paths."""
 
     def in_pieces(self) -> Iterable[BatchPiece]:
-        """All of them, some at a time."""
+        """All events, in pieces."""
 
 
 def row_of_event(batch: Batch, index: int, paths: Sequence[Path]) -> Row:
-    """What one event has at these paths."""
+    """The values of one event at these paths."""
     return next(islice(iter(batch.rows_at(paths)), index, None))
 
 
@@ -270,7 +270,7 @@ def parse_piece(body: bytes) -> BatchPiece:
 def _serialize_events(events: list[Event], body: bytes) -> tuple[bytes, bool]:
     """The events as they are written here, and whether all integers are so small that every parser reads the same."""
     nested: list[Any] = events
-    # What has few brackets is not too deep; counting them in a long body takes longer than these lists do.
+    # An event with few brackets is not too deep; counting them in a long body takes longer than these lists do.
     is_flat = len(body) < _BRACKET_COUNTING_BYTES and body.count(b"{") + body.count(b"[") <= strict_json.MAX_JSON_DEPTH
     spare = 0 if is_flat else _DEPTH_PADDING
     for _ in range(spare):
@@ -308,7 +308,7 @@ class WorkBudget:
             self._held = held
 
     def add_steps(self, *, doubled: bool = False) -> None:
-        """Add steps; `doubled` makes it twice as many from now on, for what did not end with so many.
+        """Add steps; `doubled` doubles their number from now on, for events that needed more.
 
         Raises `StepsExhausted` when there are none left, and `TryLater` when this is no time for long work.
         """
@@ -368,8 +368,8 @@ class BatchStatus(Enum):
 
 
 class BatchOutcome(Struct, frozen=True):
-    """`items` are empty when everything is stored: then there is nothing to tell about them but their number. Of a
-    stored batch they say which of its events were there before. `step` is the one that refused the batch."""
+    """`items` are empty when everything is stored: then there is nothing to tell about them but their number. In a
+    stored batch, they say which of its events were stored before. `step` is the one that refused the batch."""
 
     status: BatchStatus
     items: tuple[ItemResult, ...] = ()

@@ -1,13 +1,13 @@
 """Appends that store an event once, in a log and a store of claims that know nothing of each other.
 
-Each event's id is claimed, then the events are appended, and then the claims are confirmed. Whoever meets a claim that
-is confirmed has a duplicate. A claim that is not confirmed was left by an attempt that is under way, or whose process
-died, or whose outcome is unknown: the partition is read from the place that the claim names. An event that is found
-there is a duplicate. If it is not there, the claim may be taken over when the earlier attempt is certain to be over,
-and is refused until then: neither is a duplicate stored, nor is an event called stored that is not.
+Each event's id is claimed, then the events are appended, and then the claims are confirmed. An attempt that meets a
+confirmed claim has a duplicate. A claim that is not confirmed was left by an attempt that is under way, or whose
+process died, or whose outcome is unknown: the partition is read from the place that the claim names. An event that is
+found there is a duplicate. If it is not there, a claim may be taken over when the earlier attempt is certain to be
+over, and is refused until then: so no duplicate is stored, and no missing event counts as stored.
 
-It is over `APPEND_SETTLES_AFTER` after it was begun: no append begins later than `CLAIMS_HOLD_FOR` after its claims, or
-takes longer than the rest in any log, less what clocks may differ.
+It is over `APPEND_SETTLES_AFTER` after it began: no append begins later than `CLAIMS_HOLD_FOR` after its claims, or
+takes longer than the rest in any log, less the possible difference between clocks.
 
 Each step that waits is yielded, so that tests can put others in between, and have it fail.
 """
@@ -94,7 +94,7 @@ class KnownPositions:
 
 
 class ClaimedAppend(Struct, kw_only=True):
-    """One append. `fates` has those of its events that are not simply stored, by their index in the batch."""
+    """One append. `fates` has the fates of events that are not simply stored, by their index in the batch."""
 
     logs: EventLogs
     claims: EidClaims
@@ -208,7 +208,7 @@ class ClaimedAppend(Struct, kw_only=True):
         )
 
     def _note_end(self, changes: list[tuple[EidClaim, EidClaim]]) -> Generator[Step, Any, None]:
-        """Say what became of an append. Where that cannot be said, the log is asked when somebody wants to know."""
+        """Say what became of an append. If the end is unknown, the log is read when somebody needs it."""
         try:
             yield partial(self.claims.replace, changes)
         except Unavailable as error:
@@ -221,7 +221,7 @@ class ClaimedAppend(Struct, kw_only=True):
     def _ended(self, claim: EidClaim) -> EidClaim:
         return replace(claim, settled_at=min(claim.settled_at, self.clock.now() + APPEND_SETTLES_AFTER_ITS_END))
 
-    # Where events are
+    # The places of events
 
     def _find_places(self) -> Generator[Step, Any, None]:
         """The places of duplicates that are not known yet, as far as they are found soon."""
@@ -277,7 +277,7 @@ class ClaimedAppend(Struct, kw_only=True):
                     break
                 offset = some.next_offset
         except (UnknownTopic, OffsetUnavailable):
-            return found  # what was there is gone, and would not be published twice to anybody who reads now
+            return found  # the earlier event is gone, and nobody who reads now would get it twice
         return found
 
     # Results
@@ -308,7 +308,7 @@ def _place(claim: EidClaim, event: StoredEvent | None) -> EventPlace | None:
 
 
 def run_steps(steps: Steps) -> Mapping[int, AppendResult]:
-    """Take each step, and hand its result or its error to what comes next."""
+    """Take each step, and pass its result or its error to the next one."""
     try:
         step = next(steps)
         while True:
@@ -363,7 +363,7 @@ class LogDeduplication:
         self._claims: EidClaims | None = None
         self._positions = KnownPositions(clock)
         self._threads = CallThreads("nakadi-claims")
-        # Replaced and read by several threads, each entry as a whole: another log than that of now is not taken.
+        # Several threads replace and read it, each entry as a whole: a log other than the current one is not used.
         self._deduplicating: dict[str, tuple[EventLog, DeduplicatingLog]] = {}
 
     def find(self, storage_id: str) -> DeduplicatingLog | None:

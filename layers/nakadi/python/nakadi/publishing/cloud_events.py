@@ -44,7 +44,7 @@ MAX_ATTRIBUTE_CHARACTERS = 8192
 _REQUIRED = ("specversion", "id", "source", "type")
 _TEXTS = frozenset((*_REQUIRED, "subject", "time", "datacontenttype", "dataschema", *TRACE_ATTRIBUTES))
 _DATA_MEMBERS = ("data", "data_base64")
-# What another member of the metadata has already, or the broker says itself.
+# Attributes that another member of the metadata already has, or that the broker sets itself.
 _KEPT_ELSEWHERE = frozenset(("specversion", "id", "time", "partition", *TRACE_ATTRIBUTES, *POSITION_ATTRIBUTES))
 
 _IDS_NAMESPACE = UUID("a3f4e1d2-6c0b-5c8e-9d53-2f0a8f1f6f5e")
@@ -141,7 +141,7 @@ class CloudEventReader(Struct, frozen=True, kw_only=True):
         return text[:start] + orjson.dumps(self._metadata(attributes, own)) + text[end:]
 
     def _metadata(self, attributes: Attributes, own: Mapping[str, Any]) -> dict[str, Any]:
-        """The metadata of an event. What its data says itself is kept where no attribute says it."""
+        """The metadata of an event. Members of its own data are kept where no attribute says the same."""
         metadata = {name: value for name, value in own.items() if name not in WRITTEN_BY_BROKER}
         beside = {name: value for name, value in attributes.items() if name not in _KEPT_ELSEWHERE}
         if beside.get("datacontenttype") == JSON_MEDIA_TYPE:

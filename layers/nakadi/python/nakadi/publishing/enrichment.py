@@ -1,4 +1,4 @@
-"""Which partition an event goes to, and what the broker adds to it: its sender, its time, its key for compaction."""
+"""The partition of an event, and the broker's additions to it: its sender, its time, its key for compaction."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def choose_partitions(
     count, of = len(batch), event_type.timeline.partitions
     match event_type.partition_strategy:
         case PartitionStrategy.RANDOM:
-            # Going through the events of a long batch parses them, so it is not done for nothing.
+            # Going through the events of a long batch parses them, so only necessary passes are made.
             return [int(draw_random_number() * of) for _ in range(count)] if of > 1 else [0] * count, None
         case PartitionStrategy.USER_DEFINED:
             return _wanted_partitions(event_type, batch), None
@@ -72,7 +72,7 @@ def _partitioning_rejection(detail: str, partitions: Sequence[int]) -> BatchReje
 
 
 def _wanted_partitions(event_type: EventType, batch: Batch) -> list[int]:
-    """What the metadata of the events ask for."""
+    """The partitions that the metadata of the events request."""
     numbers = {name: int(name) for name in event_type.partitions}
     partitions: list[int] = []
     for (wanted,) in batch.rows_at((("metadata", "partition"),)):
@@ -132,7 +132,7 @@ def _spend_steps_on_keys(budget: WorkBudget, steps: int, partitions: Sequence[in
 
 
 def _missing_member_message(batch: Batch, index: int, path: Path) -> str:
-    """That an event does not have the first member of a path that it does not have."""
+    """The message that an event lacks the first missing member of a path."""
     prefixes = [path[:length] for length in range(1, len(path) + 1)]
     return str(NoValueAtPath(path[row_of_event(batch, index, prefixes).index(UNSET)]))
 
@@ -173,7 +173,7 @@ def hash_of_keys(keys: Iterable[str]) -> int:
 
 
 def as_signed_32_bit(total: int) -> int:
-    """What a sum is in 32 bits with a sign."""
+    """A sum as a signed 32-bit integer."""
     return ((total + 0x80000000) & _MASK_32_BITS) - 0x80000000
 
 
@@ -185,7 +185,7 @@ def _utf16_units(text: str) -> Sequence[int]:
 
 
 class BatchOrigin(Struct, frozen=True, kw_only=True):
-    """What is the same for all events of a request."""
+    """Values that all events of a request share."""
 
     published_by: str
     flow_id: str

@@ -1,4 +1,4 @@
-"""What reading a body takes in memory, estimated from its symbols."""
+"""An estimate of the memory that reading a body takes, by its symbols."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from nakadi.publishing.batch import (
 )
 from nakadi.schemas.strict_json import estimate_parsed_memory
 
-# A body up to this long is parsed at once whatever it holds: at worst that takes 6 MB.
+# A body up to this length is parsed at once, whatever its content: at worst that takes 6 MB.
 SHORT_BODY_BYTES = 128 * 1024
-# What there is of each event beside its text and its parsed form: a view of the text at first, then a record.
+# The memory of each event beside its text and its parsed form: a view of the text at first, then a record.
 _EVENT_OVERHEAD_BYTES = 500
 
 
@@ -28,7 +28,7 @@ def is_parsed_at_once(body: bytes) -> bool:
 def estimate_batch_memory(body: bytes, limits: BatchLimits = DEFAULT_LIMITS) -> int:
     """About how much memory is needed to read a body and to store its events, beside the body itself, at most."""
     if len(body) <= SHORT_BODY_BYTES:
-        return 10 * len(body)  # what is usual; counting would take longer than the little that it may be short of
+        return 10 * len(body)  # the usual amount; counting would take longer than the small possible shortfall is worth
     events = min(body.count(b"{"), limits.max_events)
     parsed = min(4 * len(body) + estimate_parsed_memory(body), 4 * MAX_PARSED_EVENT_BYTES + MAX_EVENT_MEMORY_BYTES)
     return 3 * len(body) + _EVENT_OVERHEAD_BYTES * events + parsed

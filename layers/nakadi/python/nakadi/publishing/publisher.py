@@ -98,7 +98,7 @@ class BatchSender(Struct, frozen=True, kw_only=True):
     """Who sent a batch and may have disconnected since, and the subscription to which the client directs it, if there
     is one.
 
-    `trace_context` is that of the request; events that have none of their own get it.
+    `trace_context` is the request's; events without one get it.
     """
 
     subject: Subject
@@ -179,9 +179,9 @@ class Publisher(Struct, frozen=True, kw_only=True):
         Prepare and append until the event type's timeline is open, or for as long as a batch may be kept waiting.
 
         The cached event type may be out of date: another process may have changed it since, or deleted it and created
-        it again. That is harmless. No batch is refused for it: before a refusal, the event type is read again. And no
-        batch is stored for it: the topic of a deleted event type is gone, and permission is asked again for the event
-        type that is read then.
+        it again. That is harmless. No batch is refused for it: before a refusal, the event type is read again. Nor is
+        a batch stored for it: the topic of a deleted event type is gone, and permission is checked again for the
+        event type that is read then.
         """
         sent = RequestBody(
             body=body,
@@ -263,7 +263,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
     def _count_deleted_events(self, name: str, events: int, _size: int) -> None:
         self.metrics.events_deleted.add(events, name)
 
-    # What is made of a batch
+    # Turning a batch into records
 
     def _make_records(self, event_type: EventType, sent: RequestBody, sender: BatchSender) -> PartitionedRecords:
         made = None if sent.at_once else self._make_records_by_pieces(event_type, sent.body, sender)
@@ -299,7 +299,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
     def _make_records_of(
         self, event_type: EventType, batch: Batch, sender: BatchSender, budget: WorkBudget
     ) -> PartitionedRecords:
-        """Each step takes all events, so that the first one that finds an event at fault is the one that is told."""
+        """Each step takes all events, so the first step that finds a faulty event determines the error."""
         if isinstance(batch, LongBatch):
             budget.wait_for_turn()
         owners, reached = self._find_permitted_owners(event_type, batch, sender.subject)
@@ -381,7 +381,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
     # The event type
 
     def _newer_event_type(self, event_type: EventType, deadline: float) -> EventType | None:
-        """The event type of this name, if it is not as it was cached."""
+        """The event type of this name, if the cached one is out of date."""
         current = self.event_types.get(event_type.name)
         same = (current.id, current.revision) == (event_type.id, event_type.revision)
         return None if same or self.clock.monotonic() >= deadline else current

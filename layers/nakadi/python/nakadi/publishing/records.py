@@ -1,6 +1,6 @@
 """From the events of a batch to records: what the broker adds is put into their text as it came.
 
-What is the same for all events of a partition is put in by one replacement in the text of all of them. Nothing is
+One replacement in the joined text of a partition's events inserts the metadata that they share. Nothing is
 parsed for that but the metadata of an event that says what the broker has to overrule.
 """
 
@@ -40,7 +40,7 @@ _Lines = tuple[Sequence[int], bytes]
 
 
 class RecordMaker(Struct, frozen=True, kw_only=True):
-    """Makes the records of a batch: `keys` and `owners` are those of its events, if they have any."""
+    """Makes the records of a batch: `keys` and `owners` are the keys and owners of its events, if they have any."""
 
     partitions: Sequence[int]
     stamps: Stamps | None = None
@@ -112,7 +112,8 @@ def _split_piece(piece: BatchPiece, partitions: Sequence[int]) -> Mapping[int, _
 
 
 class _Said(Struct, frozen=True):
-    """What an event says itself of what the broker adds. `is_overruled` is one that may say more than a client may."""
+    """An event's own values for members that the broker adds. `is_overruled` is one that may say more than a client
+    may."""
 
     event_type: bool
     flow_id: bool
@@ -122,9 +123,9 @@ class _Said(Struct, frozen=True):
 
 
 class Stamps:
-    """What is added to the metadata of events, by their partition and by what they say themselves.
+    """Additions to the metadata of events, by their partition and their own values.
 
-    The stamp stands first. What the client may say stays where it is.
+    The stamp stands first. Members that the client may set stay in place.
     """
 
     def __init__(self, event_type: EventType, origin: BatchOrigin) -> None:
@@ -134,7 +135,7 @@ class Stamps:
     def put_into(
         self, lines: Mapping[int, _Lines], piece: BatchPiece, first: int, partitions: Sequence[int]
     ) -> Mapping[int, _Lines]:
-        """The lines of each partition with what is added. `first` is the index of the piece's first event."""
+        """The lines of each partition with these additions. `first` is the index of the piece's first event."""
         if self._has_free_metadata:
             _require_metadata(piece, first, partitions)
         said = self._parse_own_metadata(piece)
@@ -185,8 +186,8 @@ class Stamps:
         if said.is_overruled or said.partition not in (None, str(partition)):
             return b"\n".join([_overrule(event, added) for event in lines.split(b"\n")])
         beginning = orjson.dumps(added)[1:-1] + b","
-        # In a string a quote has a backslash before it. So where the name stands as often as there are events, and is
-        # spelled otherwise nowhere, it is that of each event's metadata.
+        # In a string a quote has a backslash before it. So if the name occurs as often as there are events, and is
+        # spelled otherwise nowhere, each occurrence is an event's metadata.
         if not (b"\\" in lines and any(each in lines for each in _ESCAPED_LETTER_PREFIXES)):
             stamped = lines.replace(_METADATA_MEMBER_PREFIX, _METADATA_MEMBER_PREFIX + beginning)
             if len(stamped) == len(lines) + number * len(beginning):
@@ -217,7 +218,7 @@ def _overrule(event: bytes, added: MetadataStamp) -> bytes:
 
 
 def member_bounds(text: bytes, name: str) -> tuple[int, int]:
-    """Where in the text of an object, which has no blanks, the value of a member begins and ends."""
+    """The bounds of a member's value in the text of an object without blanks."""
     end = 0
     for key, value in _OBJECT_DECODER.decode(text).items():
         string = JSON_STRING_PATTERN.match(text, end + 1)

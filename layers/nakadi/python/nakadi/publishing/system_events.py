@@ -1,12 +1,12 @@
 """Events that the broker itself publishes.
 
-Its audit log and the changes of event types and subscriptions go the way of all events, into event types of the
-broker's own, which are made when they are first needed. A failure to publish one is logged, and never fails the request
+Its audit log and the changes of event types and subscriptions go the way of all events, into the broker's own event
+types, which are created when they are first needed. A failure to publish one is logged, and never fails the request
 that it is about.
 
-KPI events say who published, streamed and requested how much. No request waits for one: it is put into a bounded queue,
-and a thread writes what has gathered, in batches; what finds no room or cannot be written is dropped and counted. There
-are none about the event types of KPI events themselves, for then each of their readers would cause more.
+KPI events say who published, streamed and requested how much. No request waits for one: it goes into a bounded queue,
+and a thread writes the gathered ones, in batches; those that find no room or cannot be written are dropped and
+counted. The event types of KPI events themselves have none, because each of their readers would cause more.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _new_metadata(now: datetime) -> dict[str, str]:
     return {"eid": str(uuid4()), "occurred_at": now.isoformat()}
 
 
-# What the queue may hold: enough for a pause of the log at a high rate, and little beside what else a process holds.
+# The capacity of the queue: enough for a pause of the log at a high rate, and little beside the rest of a process.
 MAX_QUEUED_EVENTS = 10_000
 MAX_QUEUED_BYTES = 8_000_000
 
@@ -241,7 +241,7 @@ class KpiCollector:
             self._changed.wait_for(lambda: self._flushes_done >= number, KPI_FLUSH_TIMEOUT_SECONDS)
 
     def close(self) -> None:
-        """Write what is queued, unless that takes too long, and end the thread."""
+        """Write queued events, unless that takes too long, and end the thread."""
         with self._changed:
             self._closing = True
             thread = self._thread
@@ -302,7 +302,7 @@ class KpiCollector:
                 self._count("written", len(texts))
                 return
             why: object = outcome.items[:1]
-        except Exception as error:  # noqa: BLE001  # whatever it is, it must not end the thread
+        except Exception as error:  # noqa: BLE001  # no error may end the thread
             why = error
         self._count("dropped", len(texts))
         log.warning("Writing %d KPI events to %s failed: %s", len(texts), event_type, why)
@@ -326,7 +326,7 @@ class SentEventTotals(Struct):
 class StreamKpis:
     """Counts what one stream sends of each event type: as metrics at once, and as KPI events when it is reported.
 
-    That is to be done at `next_report_at`, and when the stream has ended.
+    Do that at `next_report_at`, and when the stream has ended.
     """
 
     def __init__(

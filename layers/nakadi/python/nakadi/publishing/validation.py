@@ -1,8 +1,8 @@
 """From the body of a request to events that follow the schema of their event type and may be written for their owners.
 
-Bodies are read as strictly as the contract asks, and nearly as fast as a lenient parser would. What nearly every
-producer sends is parsed at once. Only a text that is wrong, or has commas out of place, is looked through symbol by
-symbol, and only an event that is wrong is read by the strict parser, which can say what is wrong and where.
+Bodies are read as strictly as the contract asks, and nearly as fast as a lenient parser would. Nearly all batches are
+parsed at once. Only a faulty text, or one with misplaced commas, is scanned symbol by symbol, and only a faulty event
+is read by the strict parser, which can name the fault and its place.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ EnterLongWork = Callable[[], AbstractContextManager[None]]
 # A longer one takes a while to parse, and no other thread can do anything meanwhile: it takes a turn.
 LONG_BODY_BYTES = 1_000_000
 
-# Where objects are smaller than this on average, events are looked for one by one. Each that is cut out has 72 bytes.
+# If objects are smaller than this on average, events are found one by one. Each that is cut out has 72 bytes.
 _MIN_AVERAGE_OBJECT_BYTES = 24
 # The number of objects among which finding the events takes about a second, if the fast way is not possible.
 _MAX_OBJECTS = 1_000_000
@@ -70,9 +70,9 @@ _BLANK_BYTES = b" \t\r\n"
 _OPENING_BRACE = ord("{")
 _BLANKS_AND_COMMAS_PATTERN = re.compile(rb"[ \t\r\n,]*")
 
-# The next brace outside of strings; objects that hold no other are stepped over. A backslash hides what follows it,
-# wherever it stands. What fails at its first byte is tried last: when the last try of a possessive repetition fails,
-# Python before 3.11.5 goes on from where it failed, and not from where it began.
+# The next brace outside of strings; objects that hold no other are stepped over. A backslash always hides the next
+# character. The alternative that fails at its first byte comes last: when the last try of a possessive repetition
+# fails, Python before 3.11.5 continues from where it failed, and not from where it began.
 _NOT_BRACES_PATTERN = rb'\\.|"(?:[^"\\]|\\.)*+"|[^{}"\\]++'
 _NEXT_BRACE_PATTERN = re.compile(rb"(?:\{(?:%b)*+\}|%b)*+[{}]" % (_NOT_BRACES_PATTERN, _NOT_BRACES_PATTERN), re.DOTALL)
 # Bytes that do not go on with a character of UTF-8, and bytes that do not begin one of four bytes.
@@ -125,7 +125,7 @@ def _read_strictly(body: bytes, limits: BatchLimits) -> Batch:
 
 
 def _read_fast(body: bytes, limits: BatchLimits, at_once: bool) -> Batch:
-    """The events of a body that is not cut by hand; raises one of `PARSE_ERRORS` if it has to be."""
+    """The events of a body that needs no scanning; raises one of `PARSE_ERRORS` if it does."""
     if at_once:
         piece = parse_piece(body)
         limits.check_event_count(len(piece.events))
@@ -134,7 +134,7 @@ def _read_fast(body: bytes, limits: BatchLimits, at_once: bool) -> Batch:
 
 
 def cut_long_body(body: bytes, limits: BatchLimits) -> LongBatch:
-    """The texts of the events; raises `TooLarge`, or one of `PARSE_ERRORS` if they have to be cut out by hand."""
+    """The texts of the events; raises `TooLarge`, or one of `PARSE_ERRORS` if a scan must find them."""
     if body.count(b"{") > max(limits.max_events, len(body) // _MIN_AVERAGE_OBJECT_BYTES):
         # If they were all events, cutting them out at once would take several times the memory of the body.
         raise NotStrictJson
@@ -244,7 +244,7 @@ def _is_strict_event(text: bytes) -> bool:
 
 
 def _strict_event_length(event: bytes) -> int:
-    """How many bytes the strict parser reads as an event; raises `Malformed` with what is wrong if it is none."""
+    """The number of bytes that the strict parser reads as an event; raises `Malformed` with the fault if it is none."""
     text = event.decode(errors="ignore")  # it may have been cut in the middle of a character
     try:
         end = strict_json.parse_leading_value(text)[1]
@@ -302,7 +302,7 @@ def _count_certain(events: Sequence[Event], are_certainly_valid: Callable[[Seque
 
 
 def _find_problem(event: Event, validator: Validator, budget: WorkBudget, has_metadata: bool) -> str | None:
-    """What is wrong with an event, or too much of it."""
+    """The fault of an event, or its excess over a limit."""
     try:
         valid: bool | None = validator.check(event, budget.steps)
     except RecursionError:

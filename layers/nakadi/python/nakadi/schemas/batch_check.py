@@ -1,8 +1,9 @@
 """Holds all events of a batch to their schema at once.
 
-Much of what schemas say can be said by a type of msgspec, and converting events to it takes a third of the time of the
-code that is made of a schema. What a type cannot say is checked after it, by code that is made of that part of the
-schema alone. What the check does not accept may be valid all the same: then the code for the whole schema decides.
+Much of what schemas say can be said by a type of msgspec, and converting events to it takes a third of the time of
+the code that is made of a schema. Rules that a type cannot express are checked after it, by code that is made from
+that part of the schema. A value that the check does not accept may still be valid: then the code for the whole schema
+decides.
 
 A type is held to each value once, and to no value twice, so its time is bounded by the size of the events.
 """
@@ -25,12 +26,12 @@ from nakadi.schemas.values import RemainingSteps, StepsExhausted
 CompileParts = Callable[[Sequence[Mapping[str, Any]]], Sequence[AcceptsValue]]
 """Makes functions of parts of one schema, which refer to it."""
 
-# What the values of the type may take: so much as their parsed form may.
+# The memory that the type's values may take: as much as their parsed form.
 _MAX_MEMORY_BYTES = 8 * 1024 * 1024
 _MEMORY_BYTES_OF_OBJECT, _MEMORY_BYTES_OF_MEMBER = 64, 8
 _MIN_OBJECT_BYTES = len("{}")
-# Of all attempts at a batch. A hundredth of a second at worst: what takes longer is left to those who wait for their
-# turn.
+# The limit for all attempts at a batch. A hundredth of a second at worst: what takes longer is left to those who wait
+# for their turn.
 MAX_STEPS = 200_000
 
 # Not a part of their schema, but a condition for events to be valid.

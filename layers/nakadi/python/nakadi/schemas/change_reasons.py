@@ -123,7 +123,7 @@ def reason_against(change: SchemaChange, forbidden_by: str) -> IncompatibilityRe
 
 
 def description_of_change(change: SchemaChange, level: ChangeLevel) -> str:
-    """What a permitted change is, and what it does to the version."""
+    """A description of a permitted change, and of its effect on the version."""
     return f"{_with_places(_REASON_TEXTS[change.kind][0], change)}. This is a {level.name.lower()} change."
 
 

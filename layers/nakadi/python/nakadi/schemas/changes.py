@@ -1,4 +1,4 @@
-"""What differs between two schemas.
+"""The differences between two schemas.
 
 Each comparison of two nodes is a generator: it yields the changes that it sees, and the pairs of inner schemas that are
 to be compared at that point. A single loop follows them, so that no schema is too deep, and the changes come in the
@@ -80,9 +80,9 @@ class _SchemaComparison:
     def changes(self) -> Iterator[SchemaChange]:
         """Follow the comparisons, innermost first.
 
-        A pair that is being compared further out is not begun again, nor one that was found to be without a change:
-        what many parts of a schema share is looked through once. Reached by a reference, a pair under way is another
-        one than where it stands, so that what changed in it is reported twice.
+        A pair whose comparison is under way is not compared again, nor one that had no change: parts that a schema
+        uses many times are compared once. Reached by a reference, a pair under way is another one than where it
+        stands, so that what changed in it is reported twice.
         """
         root = SchemaPair(self._old.root, self._new.root, ROOT_PATH)
         stack = [_OpenComparison(root, ("", ""), self._compare(root))]
@@ -148,17 +148,17 @@ PairVisit = tuple[PairIdentity, FollowedReferences]
 
 
 def _pair_identity(pair: SchemaPair) -> PairIdentity:
-    """Both schemas live as long as it is used, so that nothing else can have their numbers."""
+    """Both schemas live as long as it is used, so no other objects can have their numbers."""
     return id(pair.old), id(pair.new)
 
 
 def _pair_visit(pair: SchemaPair, references: FollowedReferences) -> PairVisit:
-    """A pair, and the references by which it was reached: its own, or those of the pair around it."""
+    """A pair, and the references by which it was reached: its own, or those of the enclosing pair."""
     return _pair_identity(pair), pair.references or references
 
 
 class _OpenComparison:
-    """A pair under way: what was found in it so far."""
+    """A pair under way, with the findings so far."""
 
     def __init__(self, pair: SchemaPair, references: FollowedReferences, found: ChangesAndPairs) -> None:
         self.pair = pair

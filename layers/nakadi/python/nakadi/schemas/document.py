@@ -16,7 +16,7 @@ from nakadi.model.outcomes import Invalid
 class SchemaPath(Struct, frozen=True):
     """A path in a schema, as its last step and the path before it.
 
-    It is written out only in an answer: names may be long, and many paths share the names on their way.
+    It is written out only in an answer: names may be long, and many paths share their first names.
     """
 
     step: str = ""
@@ -32,7 +32,7 @@ class SchemaPath(Struct, frozen=True):
 
     @property
     def pointer(self) -> str:
-        """As a JSON pointer, which is how the API writes what is not permitted: `#/properties/a`, `#` for the root."""
+        """As a JSON pointer, the API's form for forbidden keywords: `#/properties/a`, `#` for the root."""
         return "#" + "".join(f"/{escaped_step(step)}" for step in self.steps)
 
     @property
@@ -100,7 +100,7 @@ class SchemaDocument(Struct, frozen=True):
         return cls(root, draft_or_none(root) or Draft.FOUR)
 
     def find_target(self, reference: str) -> RawSchema | None:
-        # A reference may be long, and followed again and again.
+        # A reference may be long, and may be followed many times.
         if reference not in self._target_by_reference:
             self._target_by_reference[reference] = self._find_target(reference)
         return self._target_by_reference[reference]
@@ -159,7 +159,7 @@ def keywords_with_schemas(draft: Draft) -> tuple[str, ...]:
 
 
 def subschemas(schema: Mapping[str, Any], draft: Draft) -> Iterator[tuple[str, tuple[str, ...], Any]]:
-    """What stands where a schema may stand right inside this one: the keyword, the way behind it, and the value."""
+    """The schemas directly inside this one: the keyword, the way behind it, and the value."""
     for keyword in keywords_with_schemas(draft):
         match schema.get(keyword):
             case dict() as named if keyword in KEYWORDS_WITH_NAMED_SCHEMAS:
@@ -173,7 +173,7 @@ def subschemas(schema: Mapping[str, Any], draft: Draft) -> Iterator[tuple[str, t
 
 
 def count_schema_values(schema: Any) -> int:
-    """What it takes to look at a schema without those within: its keywords and what they list.
+    """The cost of checking a schema without inner ones: its keywords and their lists.
 
     Allowed values are looked at with all that is in them, and a schema for several types becomes one for each.
     """
@@ -235,7 +235,7 @@ _KEYWORDS_WITH_NAMED_SCHEMAS_OR_DEFINITIONS = frozenset(
 )
 _KEYWORDS_TO_CLOSE = ("properties", "definitions", "dependencies", "items", *COMBINATOR_KEYWORDS)
 
-# What a data event's envelope takes over from its owner's schema, since it means the document as a whole.
+# Keywords that a data event's envelope takes over from its owner's schema, because they describe the whole document.
 _ROOT_KEYWORDS = ("$schema", "definitions")
 
 
@@ -247,7 +247,7 @@ def effective_schema(
     mode: CompatibilityMode,
     cleanup_policy: CleanupPolicy,
 ) -> Schema:
-    """What events are validated against; `schema` stays as it is."""
+    """The schema that validates events; `schema` stays unchanged."""
     body = schema_forbidding_additions(schema) if mode is CompatibilityMode.COMPATIBLE else dict(schema)
     match category:
         case Category.UNDEFINED:

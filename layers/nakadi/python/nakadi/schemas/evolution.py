@@ -20,7 +20,7 @@ _NARROWING_CHANGES = frozenset(
     {ChangeKind.TYPE_NARROWED, ChangeKind.REQUIRED_ARRAY_EXTENDED, ChangeKind.ADDITIONAL_PROPERTIES_NARROWED}
 )
 
-# What may come with a change of mode from `forward` to `compatible`, whatever its level.
+# Changes that may accompany a change of mode from `forward` to `compatible`, at any level.
 _CHANGES_ALLOWED_WHEN_TIGHTENING = frozenset(
     {
         ChangeKind.DESCRIPTION_CHANGED,
@@ -72,7 +72,7 @@ class JudgedChange(Struct, frozen=True):
 
 
 class SchemaEvolution(Struct, frozen=True):
-    """What a schema changes in the one before it. `forbidden_by` names the mode that judges, as reasons name it."""
+    """The changes from one schema to the next. `forbidden_by` names the mode that judges, as reasons name it."""
 
     changes: tuple[JudgedChange, ...]
     forbidden_by: str
@@ -141,7 +141,7 @@ def level_of_change(kind: ChangeKind, mode: CompatibilityMode) -> ChangeLevel:
 
 
 def _forbids(before: CompatibilityMode, after: CompatibilityMode, kind: ChangeKind) -> bool:
-    """Whether a change is refused by the mode so far, whose rules apply, or by a change of the mode."""
+    """Whether the current mode, whose rules apply, or a change of the mode forbids a change."""
     if before is CompatibilityMode.NONE:
         return False
     if (before, after) == _TIGHTENING:

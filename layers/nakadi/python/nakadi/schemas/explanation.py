@@ -45,8 +45,8 @@ NO_EXPLANATION_MESSAGE = "#: not valid, for a reason that is too deep inside or 
 def explain_violations(
     document: SchemaDocument, patterns: SchemaPatterns, event: Any, max_steps: int
 ) -> tuple[str, bool]:
-    """The violations of an event that is known not to be valid, one a line, as far as they are found with so many
-    steps, several with their number in front; and whether the steps were enough."""
+    """The violations of an event that is known to be invalid, one a line, as far as this number of steps finds them;
+    if there are several, their number comes first. Also whether the steps were enough."""
     steps = [max_steps]
     try:
         violation = _ViolationExplainer(document, patterns, steps).find_violation(document.root, event, "#")
@@ -90,7 +90,7 @@ class _ViolationExplainer:
             # Deep inside, and under long names, a pointer is long, and is written again for each place.
             spend_steps(self._steps, _STEP_COST_OF_SCHEMA + len(pointer) // 100)
             for violation in islice(violations, MAX_VIOLATION_LINES + 1):
-                found.append(violation)  # noqa: PERF402  # what is found stays found when the next raises
+                found.append(violation)  # noqa: PERF402  # violations found so far stay when the next raises
         except StepsExhausted:
             self._is_exhaustive = False
         return tuple(found)
@@ -129,7 +129,7 @@ class _ViolationExplainer:
         elif not any(self._keyword_applies(each, schema) for each in _NON_COMBINATOR_KEYWORDS):
             yield from _COMBINATOR_METHODS[combinator](self, schema, value, pointer)
         else:
-            # What stands beside a combinator is one of two schemas, and the combinator is the other.
+            # The keywords beside a combinator form one of two schemas, and the combinator is the other.
             pair = (
                 self._non_combinator_violations(schema, value, pointer),
                 _COMBINATOR_METHODS[combinator](self, schema, value, pointer),

@@ -1,4 +1,4 @@
-"""The formats that events are held to: for each name, what is wrong with a text, or None.
+"""The formats that events are checked for: for each name, a function that returns the fault of a text, or None.
 
 Other names (`uuid`, `date`, `time`, …) are documentation. Every check takes time in proportion to the text at most.
 
@@ -43,7 +43,7 @@ _TIMESTAMP_PART_PATTERNS = tuple(
         ("hour", r"\d\d"),
         ("", ":"),
         ("minute", r"\d\d"),
-        # What ISO 8601 lets be left out is found missing only when all else is in order.
+        # Parts that ISO 8601 permits to omit are found missing only when all else is in order.
         ("second", r"(?::\d\d(?:\.\d{0,9})?)?"),
         ("offset", r"[Zz]|[+-]\d\d(?::[0-5]\d(?::[0-5]\d)?)?"),
     )
@@ -111,7 +111,7 @@ def _offset_problem(offset: str) -> str | None:
     return ": Zone offset not in valid range: -18:00 to +18:00"
 
 
-# Letters of all scripts, between dots that may be those of other scripts as well. The last label is no number.
+# Letters of all scripts, between dots that may belong to other scripts as well. The last label is no number.
 _HOSTNAME_DOT_PATTERN = r"[.\u3002\uff0e\uff61]"
 _HOSTNAME_ALNUM_PATTERN = r"(?:[A-Za-z0-9]|[^\x00-\x7f\u3002\uff0e\uff61])"
 _HOSTNAME_LABEL_PATTERN = (
@@ -149,7 +149,7 @@ _matches_uri = re.compile(
     rf"(?:\?{_URI_QUERY_CHARACTER_PATTERN}*)?(?:#{_URI_QUERY_CHARACTER_PATTERN}*)?"
 ).fullmatch
 
-# ISO 4217: what is in use, and what was: an event about the past keeps its currency.
+# ISO 4217: current and former codes, because an event about the past keeps its currency.
 CURRENCIES = frozenset(
     """
     AED AFN ALL AMD ANG AOA ARS AUD AWG AZN BAM BBD BDT BGN BHD BIF BMD BND BOB BOV BRL BSD BTN BWP BYN BZD CAD CDF CHE
@@ -196,7 +196,8 @@ def _ipv6_problem(text: str) -> str | None:
 
 
 def _is_ip_address(text: str, version: int | None = None) -> bool:
-    """Addresses of version 6 may have a zone, whatever its name; those that stand for one of version 4 are that one."""
+    """Addresses of version 6 may have a zone with any name; those that stand for an address of version 4 are that
+    address."""
     plain, percent, _ = text.partition("%")
     if len(plain) > len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255"):
         return False
@@ -255,7 +256,7 @@ _REPETITION_OPERATOR_PATTERN = re.compile(r"[{?*+|]")
 _MAX_OPERATORS_OF_LARGE_PATTERN = 6
 _PATTERN_TOO_LARGE_MESSAGE = "pattern too large"
 
-# Of all patterns of one schema.
+# The limit for all patterns of one schema.
 MAX_PATTERN_INSTRUCTIONS = 100_000
 MAX_LARGE_PATTERNS = 4
 
@@ -263,7 +264,7 @@ _INSTRUCTION_VISITS_PER_STEP = 8
 _STEPS_PER_PATTERN_SEARCH = 30
 _MAX_UNMEASURED_SEARCH_STEPS = 10_000
 
-# What RE2 says in its C++ form, and how its Java form puts it, which is what clients of the API know.
+# RE2's messages in its C++ form, and the Java form of each, which clients of the API know.
 _JAVA_REASON_BY_RE2_REASON = {
     "bad repetition operator": "invalid nested repetition operator",
     "invalid named capture group": "invalid named capture",
@@ -282,14 +283,15 @@ class BadPattern(ValueError):
 
 
 class Pattern:
-    """A compiled pattern. It is searched for anywhere in a text, as `pattern` in a schema means it."""
+    """A compiled pattern. It may match anywhere in a text, as `pattern` in a schema does."""
 
     __slots__ = ("_search", "instruction_count", "text")
 
     def __init__(self, text: str, regexp: re2._Regexp) -> None:
         self.text = text
         self.instruction_count: int = regexp.programsize
-        # The wrapper makes an object of each match. What it wraps only says where, in less than half of the time.
+        # The wrapper makes an object of each match. The wrapped pattern only finds the place, in less than half of
+        # the time.
         self._search = regexp._regexp.Match  # noqa: SLF001
 
     def is_found_in(self, text: str, steps: RemainingSteps) -> bool:
@@ -304,9 +306,9 @@ class Pattern:
         steps[0] -= worst
         if steps[0] < 0:
             raise StepsExhausted
-        # The worst case is rare. Where it would be far too much to charge for all others, the search is timed.
+        # The worst case is rare. If that would charge far too much for all others, the search is timed.
         begun = None if worst <= _MAX_UNMEASURED_SEARCH_STEPS else time.thread_time()
-        # Spans of groups with names follow that of the whole, although nothing is to be captured.
+        # Spans of groups with names follow the span of the whole, although nothing is captured.
         (start, _), *_ = self._search(re2._Anchor.UNANCHORED, subject, 0, len(subject))  # noqa: SLF001
         if begun is not None:
             taken = int((time.thread_time() - begun) * STEPS_PER_SECOND)
@@ -317,10 +319,10 @@ class Pattern:
 
 
 class Lines(Protocol):
-    """What many texts are held to at once, one a line, which takes a tenth of the time of one by one."""
+    """Many texts to check at once, one a line, which takes a tenth of the time of one by one."""
 
     def accepts(self, texts: Sequence[Any], steps: RemainingSteps) -> bool:
-        """Whether these are all null, or texts that match for certain."""
+        """Whether all of these are null, or texts that certainly match."""
 
 
 class EidLines:
@@ -376,7 +378,7 @@ _PATTERN_GROUP = re.compile(r"\([^()]*\)")
 
 
 def make_lines(*, pattern: str | None = None, form: str | None = None) -> Lines | None:
-    """What holds texts at once to a pattern or a format, if there is one for it."""
+    """An object that checks many texts at once for a pattern or a format, if there is one for it."""
     if pattern == EID_PATTERN and form is None:
         return EidLines()
     regex = USUAL_FORMS.get(form) if form is not None else None

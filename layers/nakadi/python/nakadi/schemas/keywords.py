@@ -1,4 +1,4 @@
-"""What can be said of a value without looking into it, as one boolean expression of Python.
+"""Checks of a value that need not look into it, as one boolean expression of Python.
 
 Generated code refers to constants by names that are made here; the words of a schema never become code.
 """
@@ -41,7 +41,7 @@ class CodeConstants:
         return name
 
     def add_text_once(self, text: str) -> str:
-        """The same text has one name, for property names come again and again."""
+        """Each text has one name, because property names repeat often."""
         if text not in self._names:
             self._names[text] = self.add_constant(text)
         return self._names[text]
@@ -88,7 +88,7 @@ _matches_eid = re.compile(EID_PATTERN.strip("^$"), re.ASCII).fullmatch
 
 
 def scalar_check(schema: Schema, draft: Draft, value: str, constants: CodeConstants) -> CodeCheck:
-    """What `type`, `enum`, `const` and the keywords for strings and numbers say about the variable `value`."""
+    """The checks of `type`, `enum`, `const` and the keywords for strings and numbers on the variable `value`."""
     types = _as_list(schema.get("type", []))
     checks = [
         *_type_checks("type" in schema, types, value),
@@ -137,7 +137,7 @@ def _enum_checks(
 
 
 def _equals_one_of_check(allowed: list[Any], value: str, constants: CodeConstants, is_text: bool) -> CodeCheck:
-    """That a value is a text must be known before it is looked up among texts: not every value can be."""
+    """Check that a value is a text before looking it up among texts: not every value is hashable."""
     texts = [each for each in allowed if isinstance(each, str)]
     others = [each for each in allowed if each is not None and not isinstance(each, str)]
     tests = [f"{value} is None"] if None in allowed else []
@@ -260,7 +260,7 @@ _FOUND_TYPE_NAMES = {
 
 
 class SchemaViolation(Struct, frozen=True):
-    """What is wrong at a place of the event, and what else is wrong in there that caused it."""
+    """A fault at a place of the event, and the inner faults that caused it."""
 
     pointer: str
     text: str

@@ -1,14 +1,14 @@
 """How much a schema may say, so that it is made ready within a second with little memory, and how far it may expand.
 
-How many schemas may one value of an event be held against? References and combinators multiply. Twenty definitions that
-each name the one before twice make a million, in less than a kilobyte, and so do twenty levels of properties whose
-schemas stand twice in an `anyOf`. What is counted here holds for every event: no value in it, at any depth, is held
+How many schemas may one value of an event be held against? References and combinators multiply. Twenty definitions
+that each name the one before twice make a million, in less than a kilobyte, and so do twenty levels of properties
+whose schemas stand twice in an `anyOf`. These counts hold for every event: no value in it, at any depth, is checked
 against more schemas than that.
 
 * Alternatives count one and all, for an event can be made that fails each of them at its very end.
 * A name that patterns know may match every one of them.
 * A schema that contains itself is followed once around. It may do so in several alternatives, of which mostly one is
-  taken; but where a value is held against it twice, the number doubles with each level of an event.
+taken; but if a value is checked against it twice, the number doubles with each level of an event.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def check_schema_length(text: str) -> None:
 def check_schema_size(schema: Mapping[str, Any], *, added_levels: int = 0, added_values: int = 0) -> None:
     """Raises `Invalid` if the schema is nested too deeply, or there is too much of anything in it.
 
-    What was added to the schema of its owner does not count against it.
+    Additions to the owner's schema do not count.
     """
     patterns: set[str] = set()
     for number, (depth, value) in enumerate(_values_with_depth(schema), start=1):
@@ -78,7 +78,8 @@ def _check_at_most(what: str, found: int, most: int) -> None:
         raise Invalid(f"schema is too large: at most {most} {what} are possible, found {found}")
 
 
-# As many as the values that a schema may have. A schema without references cannot contain more schemas than values.
+# The same number as the values that a schema may have. A schema without references cannot contain more schemas than
+# values.
 MAX_SCHEMAS_PER_VALUE = 10_000
 
 MAX_EXPANSION_STEPS = 300_000
@@ -91,7 +92,7 @@ _ALTERNATIVE_KEYWORDS = frozenset({"anyOf", "oneOf", "then", "else"})
 
 
 def check_expansion(document: SchemaDocument) -> None:
-    """Raise `Invalid` if the schema expands too far. It has passed `loading.check_loadable`."""
+    """Raise `Invalid` if the schema expands too far. It must have passed `loading.check_loadable`."""
     try:
         widest = _SchemaExpansion(document).max_schemas_per_value()
     except StepsExhausted as error:
@@ -132,7 +133,7 @@ class _SchemaCounts(Struct, frozen=True):
 
 
 class _InnerSchemas(Struct, frozen=True):
-    """Schemas of what is in a value: under one name, under all names, and under those that have none of their own."""
+    """Schemas of the values inside a value: under one name, under all names, and under names without a schema."""
 
     by_name: dict[MemberNameOrIndex, list[Schema]] = field(default_factory=dict)
     for_all_names: list[Schema] = field(default_factory=list)
@@ -213,7 +214,7 @@ class _SchemaExpansion:
             for each in circle:
                 if len(circle) > 1 or each in within[each]:
                     self._check_recursion_of_schema(each)
-            # Only now: as long as they are not known, those of the same circle count nothing.
+            # Only now: until they are known, schemas of the same circle count nothing.
             self._largest_count_by_schema_id.update({each: self._counts_of(each).largest_count() for each in circle})
         return max(self._largest_count_by_schema_id.values())
 
@@ -273,7 +274,8 @@ class _SchemaExpansion:
 def _own_counts(
     parts: _SubschemasByUse, itself: int, count: Callable[[Schema], int], combine_for_name: CombineCounts
 ) -> _SchemaCounts:
-    """What the schema says by itself. `combine_for_name` combines what may be about one name; an item has all of it."""
+    """The counts of the schema itself. `combine_for_name` combines what may be about one name; an item has all of
+    it."""
     members = parts.members.combined_counts(count, combine_for_name)
     items = parts.items.combined_counts(count, sum)
     return _SchemaCounts(itself, members, items, sum(map(count, parts.names)))

@@ -1,4 +1,4 @@
-"""What kind of schema a schema is.
+"""The kind of a schema.
 
 Every schema is of exactly one kind, which decides the keywords that it is compared by; all others are not looked at. A
 node says what its own keywords say; the schemas within it are left as they were written and are classified in their
@@ -19,7 +19,7 @@ from nakadi.schemas.values import StepsExhausted, canonical_text, spend_steps
 
 
 class Annotations(Struct, frozen=True):
-    """What a schema says of itself rather than of values."""
+    """Keywords that describe the schema rather than values."""
 
     id: str | None = None
     title: str | None = None
@@ -273,7 +273,7 @@ class _PathSearch:
                 return False
 
     def _resolved_node(self, schema: RawSchema | None) -> SchemaNode | None:
-        """What the schema is, or what it refers to in the end."""
+        """The schema, or the schema that its references finally lead to."""
         while schema is not None:
             spend_steps(self._steps, count_schema_values(schema))
             node = classify_schema(schema, self._document.draft)

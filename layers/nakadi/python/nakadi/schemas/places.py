@@ -1,4 +1,4 @@
-"""Where in the two documents a change stands, and what stands there."""
+"""The place of a change in both documents, and the values there."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Place(Struct, frozen=True):
 def place_of(root: Mapping[str, Any], steps: Sequence[str]) -> Place | None:
     """Where the path of a change leads in a document; None if something on the way is missing.
 
-    Two steps of such a path are no names in the document. `$ref` leads to a definition. And what stands beside a
-    combinator, or has several types, is compared as one of several members, which are nowhere written as such.
+    Two steps of such a path are no names in the document. `$ref` leads to a definition. And keywords beside a
+    combinator, or several types, are compared as one of several members, which appear nowhere in the documents.
     """
     place, value = Place(), root
     names = deque([*steps, ""])
@@ -81,7 +81,7 @@ def value_of(root: Mapping[str, Any], place: Place | None) -> Any:
 
 
 def values_of_change(change: SchemaChange, old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Any, Any]:
-    """What stood in the place of a change, and what stands there now; `UNSET` for nothing."""
+    """The values at the place of a change, before and after; `UNSET` for none."""
     before, now = (_value_in_place(change, root) for root in (old, new))
     if change.kind is ChangeKind.PROPERTIES_ADDED and isinstance(now, Mapping):
         known = before if isinstance(before, Mapping) else {}

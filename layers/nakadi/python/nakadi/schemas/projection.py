@@ -1,13 +1,13 @@
 """Cuts the members that are read out of the text of events.
 
-What is kept is copied as it was written; only the names of the cut objects are written again, in the order of the
-paths. Lists are transparent, as in paths: each item is cut. Where a path goes on and the event has neither an object
-nor a list, the result has null, since that value is not read.
+Kept parts are copied unchanged; only the names of the cut objects are written again, in the order of the paths. Lists
+are transparent, as in paths: each item is cut. Where a path goes on and the event has neither an object nor a list,
+the result has null, since that value is not read.
 
-There are two ways to the same result. msgspec decodes most events into a type with nothing but the wanted members,
-and passes over the rest without making values of it. An event that does not fit the type, such as one with a number in
-the place of an object, is taken apart object by object, which takes four times as long: too long for streams of old
-events. So is every event of a projection with very many objects, whose type would take too long to make.
+There are two ways to the same result. msgspec decodes most events into a type with only the wanted members, and skips
+the rest without creating values. An event that does not fit the type, such as one with a number in the place of an
+object, is taken apart object by object, which takes four times as long: too long for streams of old events. The same
+holds for every event of a projection with very many objects, whose type would take too long to make.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Projection:
-    """Keeps the members at these paths, each with all that is in it. Of members with the same name, the last counts."""
+    """Keeps the members at these paths, each with all that is in it. Among members with the same name, the last
+    counts."""
 
     def __init__(self, paths: Iterable[ReadPath]) -> None:
         self._kept = _KeptObject(paths)
         self._decode = self._kept.make_decoder()
 
     def cut(self, event: bytes | memoryview) -> bytes:
-        """The text of an event with nothing but what is read. What is no JSON, or nested too deep, becomes null."""
+        """The text of an event, reduced to the members that are read. A text that is no JSON, or nested too deep,
+        becomes null."""
         if self._decode is None:
             return self.cut_slowly(event)
         try:
@@ -57,7 +59,7 @@ class Projection:
 
 
 class _KeptObject:
-    """What is kept of an object, and of the objects in it."""
+    """The kept members of an object, and of the objects in it."""
 
     __slots__ = ("members", "objects")
 
@@ -95,7 +97,7 @@ class _KeptObject:
             case b"[":
                 return [self.cut(each) for each in _split_list(value)]
             case _:
-                # Only what is JSON counts as something else.
+                # Anything else counts only if it is JSON.
                 msgspec.json.decode(value)
                 return _NULL
 

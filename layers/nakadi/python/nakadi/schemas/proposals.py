@@ -1,7 +1,7 @@
 """A schema that would be accepted, as close as possible to one that is refused.
 
 Each refused change is taken back where it was made: the part of the old schema returns to its place, and the rest of
-the submitted schema stays. What is still refused then is taken back a step further out, and at the root in the end.
+the submitted schema stays. Changes that are still refused then are undone a step further out, and finally at the root.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _repaired(
 
 
 class _Repair:
-    """The submitted schema, while changes in it are taken back one after the other."""
+    """The submitted schema, while changes in it are undone one by one."""
 
     def __init__(self, old: SchemaDocument, schema: dict[str, Any]) -> None:
         self._old = old
@@ -72,7 +72,7 @@ class _Repair:
         if widened_by == 0 and self._undo_within_schema(change):
             return
         steps = change.path.steps
-        # Of the places around, the innermost that both documents have.
+        # The innermost enclosing place that both documents have.
         for length in range(max(len(steps) - max(widened_by - 1, 0), 0), -1, -1):
             before, now = place_of(self._old.root, steps[:length]), place_of(self.schema, steps[:length])
             if before is None or now is None or before.is_root is not now.is_root:
@@ -85,7 +85,7 @@ class _Repair:
                 return
 
     def _undo_within_schema(self, change: SchemaChange) -> bool:
-        """Undo a change with more care for what was submitted than to put the old schema into its place."""
+        """Undo a change and preserve more of the submitted schema than by inserting the old one."""
         steps = change.path.steps
         before, now = place_of(self._old.root, steps), place_of(self.schema, steps)
         if change.kind in KEYWORDS_BY_KIND:
@@ -97,7 +97,7 @@ class _Repair:
             now.container[now.name] = [*before.value, *(each for each in now.value if each not in before.value)]
             return True
         if change.kind is ChangeKind.TYPE_CHANGED and len(steps) > 1 and steps[-2] == "properties":
-            # What the property should have become is declared beside it.
+            # The intended property is declared beside it.
             now.container[_free_name(now)] = now.value
         self._restore(before, now)
         return True

@@ -1,8 +1,8 @@
-"""What a schema says about the members of events that subscriptions read, and what a change of it does to them.
+"""A schema's statements about the members of events that subscriptions read, and the effect of a schema change on them.
 
 A value may be described by several schemas at once (`allOf`, keywords beside a combinator) or by one of several
 (`anyOf`, `oneOf`, a list of types). So a member is described by a shape: a schema, or several of which all or any hold.
-Lists are transparent: the members of a list are those of its items.
+Lists are transparent: a list has the members of its items.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _All(Struct, frozen=True):
 
 
 class _Any(Struct, frozen=True):
-    """One of these holds."""
+    """Alternatives, one of which holds."""
 
     parts: tuple[_Shape, ...]
 
@@ -87,7 +87,7 @@ def declared_members(effective_schema: Mapping[str, Any]) -> tuple[ReadPath, ...
 def find_read_changes(
     old: Mapping[str, Any], new: Mapping[str, Any], paths: Sequence[str], steps: RemainingSteps | None = None
 ) -> tuple[ReadChange, ...]:
-    """What a change of a schema does to what is read, at most `MAX_CHANGES` things.
+    """The effects of a schema change on the members that are read, at most `MAX_CHANGES` of them.
 
     Paths that the old schema does not have are not affected. `steps` are spent; paths for which none are left may have
     changed.
@@ -101,7 +101,7 @@ def _changes_at(comparison: _Comparison, path: str) -> Iterator[ReadChange]:
     try:
         yield from comparison.changes(path)
     except StepsExhausted:
-        # Not a refusal of its own: whoever declares such a path could keep the schema as it is.
+        # This needs no refusal: a subscription that declares such a path could keep the schema unchanged.
         yield _change(path, path, ReadChangeKind.UNKNOWN, "may have changed: it takes too long to compare it")
 
 
@@ -135,7 +135,7 @@ class MemberSearch:
             waiting += [(way, each, around | schemas) for way, each in reversed(inner) if each is not None]
 
     def member(self, shape: _Shape, name: str, depth: int = 0) -> _Shape | None:
-        """What describes the member of this name; None if nothing does."""
+        """The schema of the member with this name; None if there is none."""
         if isinstance(shape, _All | _Any):
             parts = [found for each in shape.parts if (found := self.member(each, name, depth + 1)) is not None]
             return type(shape)(tuple(parts)) if len(parts) > 1 else (parts[0] if parts else None)
@@ -149,7 +149,7 @@ class MemberSearch:
         return _Any(tuple(described)) if len(described) > 1 else (described[0] if described else None)
 
     def is_required(self, shape: _Shape, name: str, depth: int = 0) -> bool:
-        """Whether each object, or each object in a list, has a member of this name."""
+        """Whether each object, or each object in a list, must have a member of this name."""
         if isinstance(shape, _All | _Any):
             holds = any if isinstance(shape, _All) else all
             return bool(shape.parts) and holds(self.is_required(each, name, depth + 1) for each in shape.parts)
@@ -164,7 +164,7 @@ class MemberSearch:
         return bool(items) and all(self.is_required(each, name, depth + 1) for each in items)
 
     def types(self, shape: _Shape, depth: int = 0) -> frozenset[str]:
-        """The types that a value may have; those of the items of a list begin with `[]`."""
+        """The types that a value may have; types of a list's items begin with `[]`."""
         if isinstance(shape, _All):
             return frozenset.intersection(*(self.types(each, depth + 1) for each in shape.parts))
         if isinstance(shape, _Any):
@@ -201,7 +201,8 @@ class MemberSearch:
         return list(dict.fromkeys(listed))
 
     def identity(self, shape: _Shape | None) -> tuple[int, ...]:
-        """The same for the same schemas. They live as long as the document, so no other can have their numbers."""
+        """The same for the same schemas. They live as long as the document, so no other object can have their
+        numbers."""
         return () if shape is None else tuple(self._schemas_in(shape))
 
     def _schemas_in(self, shape: _Shape) -> Iterator[int]:
@@ -227,7 +228,7 @@ class MemberSearch:
         return self._patterns[pattern].is_found_in(name, self._steps)
 
     def _unfold(self, schema: Mapping[str, Any] | bool, depth: int) -> _Shape:
-        """What a schema consists of, if it refers to others; else itself."""
+        """The parts of a schema that refers to others; else the schema itself."""
         if depth > MAX_DEPTH:
             raise StepsExhausted
         spend_steps(self._steps, _steps_to_look_at(schema))
@@ -253,7 +254,7 @@ class MemberSearch:
         return _All((beside, *combined))
 
     def _resolved(self, schema: RawSchema) -> RawSchema:
-        """What a reference refers to in the end; a reference that leads nowhere describes nothing."""
+        """The target to which references finally lead; a reference that leads nowhere describes nothing."""
         for _ in range(MAX_DEPTH):
             if isinstance(schema, bool) or not isinstance(reference := schema.get("$ref"), str):
                 return schema
@@ -266,7 +267,7 @@ _KEYWORDS_LOOKED_THROUGH = (*COMBINATOR_KEYWORDS, "dependencies", "patternProper
 
 
 def _steps_to_look_at(schema: Mapping[str, Any] | bool) -> int:
-    """What it takes to look at a schema. Its properties are found by their names, and cost nothing."""
+    """The steps that reading a schema costs. Its properties are found by name, at no cost."""
     if isinstance(schema, bool):
         return 1
     return 1 + sum(len(schema.get(keyword, ())) for keyword in _KEYWORDS_LOOKED_THROUGH)

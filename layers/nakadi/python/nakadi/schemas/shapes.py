@@ -1,6 +1,6 @@
 """Types of msgspec that say what a schema does, of objects, lists, texts and numbers as most schemas have them.
 
-What is parsed is converted to such a type in `batch_check`, which succeeds for valid values alone. A part of the schema
+`batch_check` converts parsed values to such a type, which succeeds only for valid values. A part of the schema
 that no type can say is checked for itself: it is one of the `untyped_parts` of the type.
 """
 
@@ -21,7 +21,7 @@ from nakadi.schemas.untyped_parts import KEYWORDS_ABOUT_FURTHER_MEMBERS, Element
 _MAX_STRUCTS_PER_SCHEMA = 30
 # Up to this, integers and floats are compared alike.
 _MAX_EXACT_FLOAT_INTEGER = 2**53
-# What may be said of each type of value. `_SUPPORTED_KEYWORDS` is what a type of msgspec can say of it.
+# Keywords that apply to each type of value. `_SUPPORTED_KEYWORDS` is what a type of msgspec can say of it.
 _KEYWORDS_FOR_ANYTHING = {"$ref", "allOf", "anyOf", "oneOf", "not", "if", "const", "enum"}
 _KEYWORDS_FOR_NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 _KEYWORDS_BY_TYPE: Mapping[str, set[str]] = {
@@ -59,7 +59,7 @@ class _MsgspecType(Struct, frozen=True):
 
 
 class MsgspecTypes:
-    """The types for the schemas of a document, each made once. What no type can say is left untyped."""
+    """The types for the schemas of a document, each made once. Parts that no type can express stay untyped."""
 
     def __init__(self, document: SchemaDocument) -> None:
         self._document = document
@@ -79,7 +79,7 @@ class MsgspecTypes:
 
     def _find_or_make_type(self, schema: RawSchema) -> _MsgspecType | None:
         if id(schema) not in self._type_by_schema_id:
-            # What refers to itself finds no type for itself.
+            # A schema that refers to itself finds no type for itself.
             self._type_by_schema_id[id(schema)] = None
             try:
                 self._type_by_schema_id[id(schema)] = self._make_type(schema)
@@ -161,7 +161,7 @@ class MsgspecTypes:
         ]
         self._struct_count += 1
         self.max_members = max(self.max_members, len(names))
-        # What it holds has no circles, and none is kept: there is nothing to collect.
+        # Its values have no circles, and are not kept: there is nothing to collect.
         made = defstruct(
             "Shape",
             fields,

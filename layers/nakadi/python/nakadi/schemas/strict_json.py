@@ -1,4 +1,4 @@
-"""JSON read strictly: whatever two parsers could understand in two ways is refused.
+"""Strict JSON: any text that two parsers could understand differently is refused.
 
 Keys and strings stand in double quotes and hold no raw control character, a key occurs once in its object, integers fit
 64 bits, floats are finite, and nothing is left dangling by a comma. The forms that only a lenient parser would take
@@ -34,7 +34,7 @@ _MAX_INTEGER_DIGITS = 20
 
 
 class StrictJsonError(ValueError):
-    """Raised when a text is not strict JSON; the message says what is wrong and where."""
+    """Raised when a text is not strict JSON; the message names the fault and its place."""
 
 
 def parse_strict(text: str) -> Any:
@@ -161,7 +161,7 @@ class _StrictReader:
         return chr(0x10000 + ((unit - 0xD800) << 10) + (int(low[1], 16) - 0xDC00))
 
     def _read_number(self) -> int | float:
-        """Whatever stands here in the characters of numbers is one, or is none."""
+        """Characters of numbers in this place are a number, or an error."""
         start = self.at - 1
         found = _NUMBER_LIKE_PATTERN.match(self._text, start)
         assert found is not None
@@ -218,7 +218,7 @@ class _StrictReader:
         return self._text[self.at - 1]
 
     def _read_symbols(self, number: int) -> str:
-        """That many symbols, behind which there has to be one more: words and escapes never end a text."""
+        """This number of symbols, followed by at least one more: words and escapes never end a text."""
         if self.at + number >= len(self._text):
             raise self._error_here("Unexpected end of data")
         self.at += number
@@ -267,7 +267,7 @@ def _exceeds_64_bits(sign: bytes, digits: bytes) -> bool:
 
 
 def _long_digits(text: bytes) -> Iterator[bytes]:
-    """All runs of 19 digits and more, whatever they are a part of."""
+    """All runs of 19 digits and more, as part of any value."""
     zeros = text.translate(_DIGITS_TO_ZERO)
     at = zeros.find(_NINETEEN_ZEROS)
     while at >= 0:
@@ -281,7 +281,7 @@ JsonText = bytes | memoryview
 
 MEMORY_ESTIMATE_CHUNK_BYTES = 1024 * 1024
 
-# What the parsed form takes for each of these symbols; measured, with what the parser itself needs meanwhile.
+# The memory that the parsed form takes for each of these symbols; measured, including the parser's own needs.
 OBJECT_MEMORY_BYTES = 200
 MEMORY_BYTES_BY_SYMBOL = ((b"{", OBJECT_MEMORY_BYTES), (b"[", 90), (b",", 60), (b":", 80))
 MAX_MEMORY_BYTES_PER_TEXT_BYTE = OBJECT_MEMORY_BYTES

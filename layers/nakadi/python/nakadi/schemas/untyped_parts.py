@@ -1,4 +1,4 @@
-"""Parts of a schema that no type can say: patterns, formats, alternatives, and whatever else is left.
+"""Parts of a schema that no type can express: patterns, formats, alternatives, and others.
 
 The values in the places of these parts are each held to the code that is made of its part alone. So a schema is not
 slower for what it says, but for what its parts cost.
@@ -63,7 +63,7 @@ class UntypedPart(Struct, frozen=True):
 
 
 def values_at(path: Sequence[PathStep], values: Sequence[Any]) -> Sequence[Any]:
-    """The values that a path leads to from all of these. What is missing or null on the way has none behind it."""
+    """The values that a path leads to from all of these. A missing or null value on the way leads to no values."""
     for step in path:
         if step is Elements.OF_LIST:
             values = [element for value in values if value is not None for element in value]

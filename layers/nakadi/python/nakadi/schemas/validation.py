@@ -27,7 +27,7 @@ from nakadi.schemas.submission import check_loadable, check_references_are_local
 from nakadi.schemas.untyped_parts import AcceptsValue
 from nakadi.schemas.values import MAX_EVENT_STEPS, RemainingSteps, StepsExhausted, all_differ
 
-# What metadata and the envelope of data events add to a schema, with room to spare.
+# The additions of metadata and of the data events' envelope to a schema, with room to spare.
 _LEVELS_ADDED_BY_ENVELOPE = 5
 _VALUES_ADDED_BY_ENVELOPE = 100
 
@@ -92,7 +92,7 @@ def compile_validator(effective: Mapping[str, Any]) -> Validator:
 
 
 class SourceLines:
-    """Source as it grows; what is written within `indented_block` is indented under the block's head."""
+    """Growing source code; lines written within `indented_block` are indented under the block's head."""
 
     def __init__(self) -> None:
         self.written: list[str] = []

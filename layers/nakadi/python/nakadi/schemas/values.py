@@ -68,7 +68,7 @@ def all_differ(values: list[Any], steps: RemainingSteps) -> bool:
     return len(values) < 2 or len({equality_key(each, steps) for each in values}) == len(values)
 
 
-# Decimals of so many digits that are different are different floats as well.
+# Different decimals of this many digits are different floats as well.
 _DIGITS_OF_FLOAT = 15
 
 
@@ -145,7 +145,7 @@ def org_json_text(value: Any) -> str:
 
 
 def _without_trailing_zeros(number: str) -> str:
-    """Within JSON, 1.50 is written as 1.5 and 1.0 as 1, but 1.0E10 as it is."""
+    """In JSON, 1.50 is written as 1.5 and 1.0 as 1, but 1.0E10 unchanged."""
     return number if "E" in number else number.rstrip("0").removesuffix(".")
 
 
@@ -238,6 +238,6 @@ def value_at_path(event: Mapping[str, Any], path: tuple[str, ...]) -> Any:
         try:
             value = value[segment]
         except (KeyError, TypeError):
-            # Only objects have names within; arrays, texts and all else cannot be asked for one.
+            # Only objects contain names; arrays, texts and all other values do not.
             raise NoValueAtPath(segment) from None
     return value

@@ -1,7 +1,7 @@
-"""Who may read an event type and which of its events, checked when a stream begins and while it lasts.
+"""The subjects that may read an event type, and which of its events, checked when a stream begins and while it lasts.
 
 Blocks, and changes made by other processes, can only be found by asking the registry, which is done every second while
-there are streams. What this process changes is checked at once.
+there are streams. Changes by this process are checked at once.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class AccessBlocked(Struct, frozen=True):
     """The stream has to end without another line."""
 
 
-# With an exception the stream has to end, and its client may learn why; with an event type it goes on, with the event
-# type as it is now.
+# With an exception the stream has to end, and its client may learn why; with an event type it continues, with the
+# current version.
 AccessChange = AccessBlocked | Exception | EventType | None
 
 
@@ -105,7 +105,7 @@ class ReadAccess:
         return self._permissions.allows(Operation.READ, owned, subject)
 
     def _current_event_type(self, known: EventType) -> EventType | None:
-        """The same event type as it is now; another one may have taken its name."""
+        """The current version of the same event type; another one may have taken its name."""
         try:
             current: EventType | None = self._event_types.cached(known.name)
         except NotFound:
@@ -129,7 +129,7 @@ class StreamAccessMonitor:
     """Checks for all streams of a process whether their clients may still read, once for each subject and event type.
 
     Belongs to one event loop; only the registry is read in a thread. So the sets of readers need no lock: they are
-    copied before the thread is asked, and readers that have left meanwhile are in no set any more when it answers.
+    copied before the thread runs, and readers that have left meanwhile are in no set any more when it returns.
     """
 
     def __init__(self, access: ReadAccess, seconds: float = CHECK_INTERVAL_SECONDS) -> None:
@@ -195,7 +195,7 @@ class StreamAccessMonitor:
             return [self._access_change_of(each) for each in checked]
         except Unavailable as error:
             log.warning("Checking the access of open streams failed, they continue unchecked: %s", error)
-        except Exception:  # whatever it is, later checks must take place
+        except Exception:  # any error: later checks must take place
             log.exception("Checking the access of open streams failed, they continue unchecked")
         return [None for _ in checked]
 

@@ -23,8 +23,8 @@ class EventChunk:
     """Consecutive events of one partition of one timeline, from offset `start` up to, not including, `next_offset`.
 
     Never changes, except that it caches its serialised events: streams that cut batches at the same places share the
-    bytes. What is done for every event here limits how fast events can be streamed. So nothing is, where the log gave
-    the text of plain events: that is sent as it was stored, cut where batches end.
+    bytes. Work done for every event here limits the speed of streams. So if the log gave the text of plain events,
+    there is no such work: the stored text is sent, cut where batches end.
     """
 
     def __init__(self, order: int, start: int, found: EventSlice) -> None:

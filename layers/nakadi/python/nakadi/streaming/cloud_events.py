@@ -40,7 +40,7 @@ _MEMBERS_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class CloudEventPlace(Struct, frozen=True):
-    """Where CloudEvents are read: `token` is that of the batch in a stream of a subscription."""
+    """Where the attributes of a CloudEvent come from: `token` identifies the batch in a stream of a subscription."""
 
     event_type: str
     partition: str
@@ -61,7 +61,7 @@ def cloud_events_line(place: CloudEventPlace, runs: Sequence[EventRun]) -> bytes
     return escape_line_separators(cloud_events_json(place, runs)) + b"\n"
 
 
-# What keeps a stream alive: a batch without CloudEvents.
+# A batch without CloudEvents, which keeps a stream alive.
 EMPTY_LINE = b"[]\n"
 
 
@@ -121,7 +121,7 @@ def read_metadata(value: bytes) -> Mapping[str, Any]:
 
 
 def _texts(members: Any) -> Iterator[tuple[str, str]]:
-    """The members that can be attributes. Who publishes events in JSON may have put others there."""
+    """The members that can be attributes. A client that publishes events in JSON may have put others there."""
     if isinstance(members, dict):
         for name, value in members.items():
             if is_attribute_name(name) and name not in _NO_TEXTS_OF_CLIENTS and _text(value):

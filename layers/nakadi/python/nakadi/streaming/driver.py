@@ -30,7 +30,7 @@ from nakadi.streaming.session import (
     StreamEnd,
 )
 
-# Event loops count milliseconds and may wake a stream up to one too early, for nothing.
+# Event loops count milliseconds and may wake a stream up to one too early, needlessly.
 TIMER_SLACK_SECONDS = 0.001
 
 # A timer for a deadline that is farther off, or infinitely far, is set again when it fires.
@@ -73,7 +73,7 @@ class StreamFigures(Protocol):
         """Record that a batch is about to be sent; its newest event was stored at `newest`."""
 
     def report(self) -> None:
-        """Report what was recorded since this was done last."""
+        """Report the counts since the last report."""
 
 
 class WriteBuffer:
@@ -149,7 +149,7 @@ class EventSource(Protocol):
 
     @property
     def is_topic_missing(self) -> bool:
-        """Whether the topic was found missing; an `update` is expected to say what has happened to it."""
+        """Whether the topic was found missing; an `update` is expected to explain it."""
 
     @property
     def needs_move(self) -> bool:
@@ -185,7 +185,7 @@ class StreamDriver(ABC):
         self._is_woken = False
         # Called when the driver is woken while it waits for something else.
         self._on_wake: Callable[[], None] | None = None
-        # What the driver waits for while there is nothing to do. An event would take several times as much memory.
+        # The event for which the driver waits while it is idle. An event would take several times as much memory.
         self._sleep: asyncio.Future[None] | None = None
         self._timer = DeadlineTimer(clock, self.wake)
         self._buffer = WriteBuffer(outlet)
@@ -221,7 +221,7 @@ class StreamDriver(ABC):
         try:
             self._buffer.put(opening)
             while True:
-                # Cleared before the round looks at anything: what happens during the round wakes the driver again.
+                # Cleared before the round looks at anything: events during the round wake the driver again.
                 self._is_woken = False
                 moved = await self._process_pending()
                 now, deadline = self._clock.monotonic(), session.next_tick_at()
@@ -260,7 +260,7 @@ class StreamDriver(ABC):
 
     @abstractmethod
     async def _flush(self) -> None:
-        """Write what is buffered, if there is still a client."""
+        """Write buffered lines, if there is still a client."""
 
     @abstractmethod
     def _release_all(self) -> None:

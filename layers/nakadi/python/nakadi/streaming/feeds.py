@@ -110,7 +110,7 @@ class PartitionFeed:
             self._forget()
 
     def refresh(self) -> None:
-        """There are new events."""
+        """Note that there are new events."""
         self._more = True
         if self._waiting:
             self._read_on()
@@ -118,8 +118,8 @@ class PartitionFeed:
     def take_chunk(self, follower: FeedFollower) -> EventChunk | None:
         """The chunk that the follower's next event is in; without one, the follower is woken when it is there.
 
-        If the chunk ends where reading has come to, the follower waits for the next one from now on, and need not ask
-        for it in vain.
+        If the chunk ends where reading has come to, the follower waits for the next one from now on, and need not
+        come again needlessly.
         """
         if follower.offset > self._tip:
             self._jump_to(follower.offset)
@@ -131,7 +131,7 @@ class PartitionFeed:
         if chunk is None:
             self._read_behind_window(follower)
         elif chunk.next_offset == self._tip:
-            self._wait_for_more(follower)  # what is read is read while the follower is busy with this one
+            self._wait_for_more(follower)  # the read happens while the follower is busy with this one
         return chunk
 
     def is_waiting(self, follower: FeedFollower) -> bool:
@@ -156,14 +156,14 @@ class PartitionFeed:
     def _read_on(self) -> None:
         if not self._reading:
             self._reading = True
-            # Before the read, not after it: what is reported meanwhile may be behind what it finds.
+            # Before the read, not after it: events reported meanwhile may be behind its result.
             self._more = False
             self._reader.read(self._tip, partial(self._add_newest_chunk, self._tip))
 
     def _add_newest_chunk(self, start: int, found: ReadOutcome) -> None:
         self._reading = False
         if start != self._tip:
-            # A follower has moved the tip on meanwhile: what was found is behind it, and no follower waits there.
+            # A follower has moved the tip on meanwhile: this chunk is behind it, and no follower waits there.
             self._more = True
         elif isinstance(found, BaseException):
             # The followers that wait end. One that comes later may have better luck.
@@ -184,7 +184,7 @@ class PartitionFeed:
             self._read_on()
 
     def _drop_chunks_if_all_wait(self) -> None:
-        """Drop what was read once all followers have it."""
+        """Drop chunks once all followers have them."""
         if len(self._waiting) == len(self._followers):
             self._drop_chunks()
 
@@ -233,7 +233,7 @@ class PartitionFeed:
 
 
 class FeedFollower:
-    """A stream's place in a partition. `offset` is that of the next event."""
+    """A stream's place in a partition. `offset` is the next event's."""
 
     __slots__ = ("_feed", "error", "given", "offset", "wake")
 
@@ -277,7 +277,7 @@ class Feeds:
     def __init__(self, logs: EventLogs, threads: int = READING_THREAD_COUNT) -> None:
         self._logs = logs
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="nakadi-feeds")
-        # To open a log, the registry is asked for its storage. If that does not answer, logs that are open are read on.
+        # Opening a log reads its storage from the registry. If that does not answer, logs that are open are read on.
         self._opening = ThreadPoolExecutor(1, thread_name_prefix="nakadi-logs")
         self._watched: dict[str, _WatchedLog] = {}
 
@@ -405,12 +405,12 @@ class PartitionReader:
         self._timeline: Timeline | None = None
         self._follower: FeedFollower | None = None
         self.partition = partition
-        # Whether the topic was found missing. The event type will say what has happened to it.
+        # Whether the topic was found missing. The event type will explain it.
         self.is_topic_missing = False
 
     @property
     def needs_move(self) -> bool:
-        """Whether reading can only go on after a move: nothing is followed, or it has no more and never will."""
+        """Whether reading can only continue after a move: nothing is followed, or it has no more and never will."""
         if self._follower is None or self._timeline is None:
             return not self.is_topic_missing
         last = self._timeline.latest_positions

@@ -9,7 +9,7 @@ from nakadi.model.event_type import Position
 from nakadi.streaming.chunks import escape_line_separators, joined_json
 from nakadi.streaming.session import SendEvents, SendStreamKeepAlive
 
-# What browsers wait before they open a stream again, in milliseconds.
+# The time that browsers wait before they open a stream again, in milliseconds.
 RETRY_MILLISECONDS = 3000
 
 
@@ -80,7 +80,8 @@ class EventStreamFormat:
 
 
 def batch_line(batch: SendEvents) -> bytes:
-    """A batch as a JSON object and a line break. Of a single run it is made once for all streams that cut there."""
+    """A batch as a JSON object and a line break. The line of a single run is made once for all streams that cut
+    there."""
     head = f'{{"cursor":{_cursor_json(batch.partition, batch.position)},"events":['.encode()
     runs = batch.runs
     if len(runs) > 1:

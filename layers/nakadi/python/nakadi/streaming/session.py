@@ -1,8 +1,8 @@
-"""Low-level streams: what a client asks, and the session that decides what is sent and when the stream ends.
+"""Low-level streams: the client's request, and the session that decides which events to send and when the stream ends.
 
 The session never waits and knows no clock: facts come in as calls, with the time where time matters, and each answers
-with the actions that follow from it. The driver hands in no more events before all of them are done, so that a session
-holds only what is not due yet.
+with the actions that follow from it. The driver hands in no more events before all of them are done, so a session
+holds only events that are not due yet.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def stream_limits(
 def shortened_seconds(seconds: int, longest: int | None, pick_seconds: PickSeconds) -> int:
     """How long a stream lasts where a response may take so long at most.
 
-    Streams that would all last that long are given different ends, in the last quarter of it: opened together after a
-    deployment, they would else come back together again and again.
+    Streams that would all last that long get different ends, in its last quarter: opened together after a deployment,
+    they would otherwise keep returning together.
     """
     if longest is None or seconds <= longest * 3 // 4:
         return seconds
@@ -109,7 +109,7 @@ def parse_cursors_header(header: str) -> tuple[Cursor, ...]:
     """The cursors of a header: `Malformed` if it is no list of objects, `CursorError` if a member is missing.
 
     Members that mean nothing here are stepped over, since clients send back whole cursors of other streams. Numbers are
-    taken as they are spelled. What follows the list is not looked at.
+    taken as they are spelled. Anything after the list is ignored.
     """
     return tuple(_cursor_from_members(each) for each in _objects_in_header(header))
 
@@ -174,7 +174,7 @@ StreamAction = SendEvents | SendStreamKeepAlive | SendProblem
 
 MAX_BUFFERED_BYTES = 50_000_000
 
-# Clients take a connection for dead that is silent for half a minute, whatever flush timeout they asked for.
+# Clients give up a connection that is silent for half a minute, whatever flush timeout they requested.
 MAX_SECONDS_BETWEEN_LINES = 25.0
 
 
@@ -297,7 +297,7 @@ class LowLevelSession:
     # Decisions
 
     def _take_in_events(self, partition: str, run: EventRun, now: float) -> Iterator[StreamAction]:
-        """Buffer events one by one as it were: no batch and no stream becomes longer than its limit."""
+        """Buffer events as if one by one: no batch and no stream becomes longer than its limit."""
         buffer = self._buffers[partition]
         rest: EventRun | None = run
         while rest is not None and rest.count and not self.end:
@@ -341,7 +341,7 @@ class LowLevelSession:
         return SendEvents(partition, buffer.position, runs)
 
     def _early_keep_alive(self) -> StreamAction:
-        """The next keep-alive before its time. It is counted when it would have been due; no timer changes."""
+        """The next keep-alive before its time. It counts when it would have been due; no timer changes."""
         partition, buffer = next(iter(self._buffers.items()))
         buffer.told_meanwhile = True
         return SendStreamKeepAlive(partition, buffer.position)

@@ -34,7 +34,7 @@ from nakadi.streaming.session import (
 
 
 class AcceptedStream(Struct, frozen=True, kw_only=True):
-    """A stream that may begin: who reads what, from where on, and for how long. Nothing is held for it yet."""
+    """A stream that may begin: its reader, its starting points, and its duration. Nothing is held for it yet."""
 
     subject: Subject
     event_type: EventType
@@ -44,8 +44,7 @@ class AcceptedStream(Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def count_stream(metrics: Metrics, api: str, end: Callable[[], Enum | None]) -> Iterator[None]:
-    """Count a stream from its beginning to its end; `end` is asked for the reason, which a stream has that came to its
-    own end."""
+    """Count a stream from its beginning to its end; `end` gives the reason why a completed stream ended."""
     metrics.streams_opened.add(1, api)
     metrics.open_streams.add(1, api)
     reason = "failed"

@@ -124,7 +124,8 @@ class ArchiveWorker:
         unreferenced.run(datetime.now(UTC) - timedelta(seconds=self._tiers.unreferenced_grace))
 
     def _evacuate(self) -> None:
-        """Have the sweep find what is dead in objects beside what lives, once they are without references."""
+        """Let the sweep find the dead parts of objects that also have live ones, once nothing refers to these
+        objects."""
         pause = WorkPacer(self._closing)
         evacuation = Evacuation(self._index, self._store, namespaces=(self._archiver.namespace,))
         with suppress(EvacuationBusy):
@@ -194,7 +195,8 @@ class ArchiveWorker:
             log.exception("The work on the archive failed")
 
     def _mark_all_partitions_due(self) -> None:
-        """What this process does not know of is as good as due: what was stored before it began, or by others."""
+        """Partitions that this process does not know of may be due as well: others, or earlier processes, may have
+        stored events there."""
         due = time.monotonic() - self._tiers.archive_after
         known = [
             (topic, known.partitions) for topic in self._index.topic_names() if (known := self._index.topic(topic))
@@ -229,7 +231,8 @@ class ArchiveWorker:
         except UnknownTopic:
             return
         except BaseException:
-            # Not as long due as it was: what fails again and again must not be tried without a pause.
+            # It is due for a shorter time than before: an archive that keeps failing must not be retried without a
+            # pause.
             for partition in partitions:
                 self._waiting.setdefault((topic, partition), time.monotonic())
             raise

@@ -77,8 +77,8 @@ class Archiver:
 
     @cached_property
     def namespace(self) -> str:
-        """That of this log index. Asked for when the first object is written: it may have to be noted down, which only
-        those may do who archive.
+        """The namespace of this log index. Asked for when the first object is written: it may have to be noted down,
+        which only those may do who archive.
         """
         return self._index.identity()
 
@@ -142,8 +142,8 @@ class Archiver:
         return found
 
     def _skip_removed_events(self, topic: str, partition: int, head: IndexHead, bounds: OffsetBounds) -> IndexingState:
-        """Where to continue. What the hot half removed before it was archived had passed its retention, and what was
-        archived before that is older still.
+        """The offset at which to continue. Events that the hot half removed before they were archived had passed
+        their retention, and earlier archived ones are older still.
         """
         if bounds.oldest <= head.state.next_offset:
             return head.state

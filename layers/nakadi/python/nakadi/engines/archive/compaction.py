@@ -42,7 +42,8 @@ class ArchiveCompaction:
         self._tiers = tiers
         self._archive = archive
         self._rewriter = ArchiveRewriter(index, store, directory)
-        # When the oldest tombstone was stored that the cold half still has; of what is missing here nothing is known.
+        # The time at which the oldest tombstone in the cold half was stored; if a partition is missing here, nothing
+        # is known.
         self._tombstones: dict[TopicPartition, int | None] = {}
 
     def run(
@@ -56,8 +57,9 @@ class ArchiveCompaction:
         tombstones_before: datetime,
     ) -> None:
         if end > bounds.oldest:
-            # Also when nothing is archived yet: an archiver that has begun may have read what is removed from the hot
-            # half, and not the tombstone behind it. Once all is archived here, what it writes does not count.
+            # Even if nothing is archived yet: an archiver that has begun may have read events that are then removed
+            # from the hot half, without the tombstone behind them. Once all is archived here, what it writes does not
+            # count.
             known = self._index.topic(topic)
             compacted = known.compacted.get(partition, 0) if known else 0
             old = microseconds_since_epoch(tombstones_before)

@@ -87,7 +87,8 @@ class Evacuation(Struct, frozen=True):
             self.index.release_claim(CLAIM, owner)
 
     def move_out_all(self, now: datetime, pause: Callable[[], None] = lambda: None) -> EvacuationResult:
-        """Move what lives out of every object that is partly dead. What cannot be moved now is left for the next time.
+        """Move what lives out of every object that is partly dead. Events that cannot be moved now are left for the
+        next time.
 
         Raises `EvacuationBusy`.
         """
@@ -114,7 +115,8 @@ class Evacuation(Struct, frozen=True):
         if older_than <= now - SETTLED_AGE:
             return self._sweep().run(older_than)
         try:
-            # Who moves members refers to their new object only when it is whole, and has the claim until then.
+            # A process that moves members refers to their new object only when the object is complete, and holds the
+            # claim until then.
             with self.claimed() as renew_claim:
 
                 def is_settled(stored: StoredObject) -> bool:
@@ -141,11 +143,12 @@ class Evacuation(Struct, frozen=True):
         return [PartlyDeadObject(each, live[each.key]) for each in found if live[each.key] < each.size]
 
     def is_settled(self, stored: StoredObject, now: datetime) -> bool:
-        """Whether nobody is about to refer to what was dead in an object when it was listed.
+        """Whether no process is about to refer to a part of an object that was dead when it was listed.
 
-        A young object may belong to a process that has still to refer to it. An indexer adds a segment only at the end
-        of what is indexed of a partition, so what lies before that end is dead for good. Who rewrites events has
-        the claim to their partition until the segment is replaced: once somebody else can have it, the claim is lost.
+        A young object may belong to a process that has still to refer to it. An indexer adds a segment only at the
+        end of a partition's index, so anything before that end is permanently dead. A process that rewrites events
+        holds the claim to their partition until the segment is replaced: once another process can get it, the claim
+        is lost.
         """
         if stored.written_at < now - SETTLED_AGE:
             return True
@@ -168,11 +171,11 @@ class Evacuation(Struct, frozen=True):
         return found
 
     def move_out(self, key: str, members: Sequence[LiveMember], patience_seconds: float = 0.0) -> None:
-        """Move the living members of an object to a new one. To be done with the claim.
+        """Move the living members of an object to a new one. Call this while holding the claim.
 
-        Raises `PartitionBusy` while another process rewrites one of the partitions, for longer than there is
-        patience; what was moved until then stays moved. Raises `ArchiveObjectGone` and `BadArchive` for an object that
-        cannot be read.
+        Raises `PartitionBusy` if another process keeps rewriting one of the partitions beyond this call's patience;
+        events moved until then stay moved. Raises `ArchiveObjectGone` and `BadArchive` for an object that cannot be
+        read.
         """
         new_key, content, locations = object_keys.new_key_beside(key), bytearray(), []
         for member in members:
@@ -186,7 +189,8 @@ class Evacuation(Struct, frozen=True):
 
     def _refer_to(self, member: LiveMember, location: ArchiveLocation, renew_claim: Callable[[], None]) -> None:
         topic, partition, segment = member
-        # Who compacted, merged or erased it meanwhile has moved it out as well; of a deleted topic nothing is left.
+        # A process that compacted, merged or erased it meanwhile has moved it out as well; nothing is left of a
+        # deleted topic.
         current = self.index.segment_at_or_before(topic, partition, segment.first_offset)
         if current != segment or self.index.topic(topic) is None:
             return

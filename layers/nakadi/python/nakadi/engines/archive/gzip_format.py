@@ -29,7 +29,8 @@ def new_compressor() -> Any:
 
 
 def decompress_members(content: bytes) -> Iterator[bytes]:
-    """What is in members that follow each other. Their checksums and lengths say whether it is what was packed."""
+    """The content of consecutive members. Their checksums and lengths show whether it is the content that was
+    packed."""
     rest = content
     while True:
         unpacker = library.decompressobj(GZIP_WINDOW_BITS)

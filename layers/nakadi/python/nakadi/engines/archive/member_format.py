@@ -84,7 +84,7 @@ def _line_prefix(topic: str, partition: int) -> bytes:
 
 
 def parse_member(content: bytes, is_wanted: Callable[[ArchivedLine], bool] | None = None) -> Sequence[StoredEvent]:
-    """The events of members, of any topics; those of some lines alone, if it is said which."""
+    """The events of members, of any topics; `lines` selects some lines."""
     return [
         _event_of_line(line)
         for text in decompress_members(content)
@@ -127,7 +127,8 @@ def join_events(parts: Sequence[Sequence[StoredEvent]]) -> Sequence[StoredEvent]
 
 
 def _parse_plain_lines(text: bytes, topic: str, partition: int) -> LazyEvents | None:
-    """The events of lines that are as they are written here, without a key and the like: what most members have.
+    """The events of lines in the form that this module writes, without a key or other extras: most members have only
+    such lines.
 
     None when there are others. No event is made here: most of them are sent as the text that they are. Neighbours that
     were stored at one time make one text; their lines begin alike, so that only the first of them has to be understood.
@@ -194,7 +195,7 @@ def _decode_lines(text: bytes) -> list[ArchivedLine]:
 
 
 def _line_suffix(record: Record) -> bytes:
-    """What follows the time in a line."""
+    """The end of a line, behind the time."""
     value, key, owner, directed_to = record
     rest = b"" if value is None else EVENT_FIELD + value
     if directed_to is not None:

@@ -93,10 +93,10 @@ def wait_for_partition(
 
 
 class SegmentMerger(Struct, frozen=True, kw_only=True):
-    """`max_small_segment_bytes`: compressed bytes; larger segments stay as they are. `max_span_microseconds`: how many
-    microseconds may lie between the first and the last event of a piece; since a segment goes when all its events are
-    too old, the first stay so much longer. `read_concurrently`: several objects are read at a time, though others may
-    want the processor.
+    """`max_small_segment_bytes`: compressed bytes; larger segments stay as they are. `max_span_microseconds`: how
+    many microseconds may lie between the first and the last event of a piece; a segment is dropped when all its
+    events are too old, so its first events stay that much longer. `read_concurrently`: several objects are read at a
+    time, though others may want the processor.
     """
 
     index: LogIndex
@@ -199,7 +199,7 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
 def store_replacement(
     group: Sequence[IndexSegment], content: bytes, event_count: int, store: ArchiveStore, topic: str, partition: int
 ) -> IndexSegment:
-    """Store what is left of neighbours as an object of its own, and give the one segment that may replace them."""
+    """Store the remaining events of neighbours as a new object, and return the one segment that may replace them."""
     assert group[0].location is not None
     key = object_keys.new_rewritten_key(group[0].location.key, topic, partition, group[0].first_offset)
     store.put(key, content)

@@ -30,7 +30,7 @@ def new_rewritten_key_in(namespace: str, topic: str, partition: int, first_offse
 
 
 def new_key_beside(key: str) -> str:
-    """A new name for what is left of an object, in its folder."""
+    """A new name, in the same folder, for the remaining events of an object."""
     folder, _, name = key.rpartition("/")
     return f"{folder}/{name.split('.')[0].rpartition('-')[0] or 'rest'}-{uuid4().hex}.json.gz"
 

@@ -12,12 +12,12 @@ class ArchivePolicy(Struct, frozen=True, kw_only=True):
     """When events move to the archive, and how long they stay where.
 
     The first three are seconds. `archive_after`: how long events wait to be archived, about; an infinite time is for
-    those who see to everything themselves. `hot_retention`: how long the hot half keeps what is archived.
+    those who see to everything themselves. `hot_retention`: how long the hot half keeps archived events.
     `unreferenced_grace`: how long archive objects without references stay: longer than it takes from writing one to the
     index entry.
 
     `new_share_to_compact`: the cold part of a compacted partition is rewritten when the events since then are such a
-    part of it. `another_process_archives`: another process archives what is appended here.
+    part of it. `another_process_archives`: another process archives the events that are appended here.
     """
 
     archive_after: float = 60.0
@@ -28,7 +28,7 @@ class ArchivePolicy(Struct, frozen=True, kw_only=True):
 
 
 class TopicCatalog(Protocol):
-    """Which topics there are, and whose they are."""
+    """The topics, and the event types that they belong to."""
 
     def topics(self) -> Iterable[tuple[str, int]]:
         """Every topic with its number of partitions."""

@@ -27,8 +27,8 @@ class ArchiveReader:
         self._segment_cache = segment_cache
 
     def read_slice(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> EventSlice | None:
-        """Events from an offset on, as many as are asked for or as the segments looked at have; perhaps none, where
-        compaction left none. None when nothing was ever archived there. Raises `UnreadableSegment`.
+        """Events from an offset on: as many as `limit` allows or as the visited segments have; none if compaction
+        left none. None when nothing was ever archived there. Raises `UnreadableSegment`.
         """
         segment = self._index.segment_at_or_before(topic, partition, start)
         if segment is None or segment.end_offset <= start or segment.location is None:
@@ -82,16 +82,16 @@ class ArchiveReader:
         next_offset: int,
         sequential: SequentialRead | None,
     ) -> None:
-        """Have read what a reader will ask for next, if it came back for what follows.
+        """Read ahead for a reader that came back for the following events.
 
-        Twice as much each time that it has used up what was read for it: what is read in vain, because a reader
-        does not come any more, is about as much as that reader took at most.
+        The amount doubles each time that the reader has used up its read-ahead: a reader that stops coming wastes
+        about as much as it took at most.
         """
         end = next((each.end_offset for each in segments if next_offset < each.end_offset), segments[-1].end_offset)
         if sequential is not None and sequential.end_offset <= end:
             wanted = min(max(2 * sequential.segment_count, 1), MAX_OBJECTS_READ_AHEAD)
             behind = self._index.segments_from(topic, partition, end, wanted)
-            # Where nothing follows, it is not looked for again before the reader has left this segment.
+            # If nothing follows, the next look waits until the reader has left this segment.
             sequential = SequentialRead(
                 wanted, max(self._segment_cache.begin_reading_ahead(topic, partition, behind), end + 1)
             )
@@ -161,7 +161,7 @@ def _blocks_that_fit(blocks: Iterable[EventTextBlock], max_bytes: int, *, at_lea
     taken: list[EventTextBlock] = []
     total = 0
     for block in blocks:
-        # So many of them end before the text gets too long; the commas between them do not count.
+        # These many end before the text gets too long; the commas between them do not count.
         fitting = bisect_right(range(len(block.ends)), max_bytes - total, key=lambda at: block.ends[at] - at)
         if at_least_one and not taken:
             fitting = max(fitting, 1)

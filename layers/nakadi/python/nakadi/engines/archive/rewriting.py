@@ -24,7 +24,8 @@ MAX_KNOWN_TOMBSTONES = 10_000
 
 
 class CompactionRule(Struct, frozen=True, kw_only=True):
-    """What stays: see `EventLog.compact`. `end_offset` is the first offset that is too new to be looked at."""
+    """The events that stay: see `EventLog.compact`. `end_offset` is the first offset that is too new to be looked
+    at."""
 
     oldest_offset: int
     end_offset: int
@@ -56,7 +57,7 @@ class ArchiveRewriter:
     def compact(
         self, topic: str, partition: int, *, oldest: int, end: int, last: int, tombstones_before: int
     ) -> int | None:
-        """Compact what is archived before `end`. Answers when the oldest tombstone that stayed was stored."""
+        """Compact the archived events before `end`. Answers when the oldest tombstone that stayed was stored."""
         with claim_partition(self._index, topic, partition) as renew_claim:
             segments = [
                 each
@@ -100,7 +101,7 @@ class ArchiveRewriter:
     def _rewrite_group(
         self, topic: str, partition: int, group: Sequence[IndexSegment], keeps: EventFilter, tombstones: list[int]
     ) -> IndexSegment:
-        """These segments as one, in an object of its own; a single one of which everything stays is left as it is."""
+        """Rewrite these segments as one, in a new object; a single segment that loses no event stays unchanged."""
         packer = MemberPacker(topic, partition, self._directory.event_type_name_of(topic))
         events_read = kept = 0
         for each in group:

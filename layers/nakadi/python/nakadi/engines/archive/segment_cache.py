@@ -1,4 +1,4 @@
-"""Reading segments of archive objects, several at a time, and keeping what was read for a moment."""
+"""Reading segments of archive objects, several at a time, and caching them for a moment."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class UnreadableSegment(ArchiveObjectGone):
 
 
 class SequentialRead(NamedTuple):
-    """A reader that comes back for what follows: how many segments were read for it the last time, and up to where."""
+    """A reader that comes back for the following events: how many segments were read for it the last time, and up to
+    where."""
 
     segment_count: int = 0
     end_offset: int = 0
@@ -81,10 +82,10 @@ class SegmentCache:
     def read_in_order(
         self, topic: str, partition: int, segments: Iterable[IndexSegment], start: int, limit: int, max_bytes: int
     ) -> Generator[tuple[IndexSegment, Events], None, None]:
-        """The events of these segments, one after the other in their order, while those that follow are read.
+        """Yield the events of these segments in order, while the next segments are read.
 
         At once, it requests only the segments that a reader probably needs for this number of events, or bytes, from
-        `start` on. To be closed by a reader that needs no more: then what has not begun is not read. Raises
+        `start` on. A reader that needs no more closes the generator: then pending reads do not begin. Raises
         `UnreadableSegment` where a segment is that cannot be read.
         """
         behind = iter(segments)
@@ -96,7 +97,7 @@ class SegmentCache:
                 while following is not None and self._fits_read_ahead(
                     waiting, following, events < limit, size < max_bytes
                 ):
-                    # What is read alone needs no thread of its own.
+                    # A single read needs no thread.
                     alone = not waiting and count_events_from(following, start) >= limit
                     waiting.append((following, None if alone else self._begin_read(topic, partition, following)))
                     events += count_events_from(following, start)

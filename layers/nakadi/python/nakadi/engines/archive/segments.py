@@ -27,8 +27,8 @@ def archived_segments_from(index: LogIndex, topic: str, partition: int, start: i
 def segments_for_read(
     index: LogIndex, segment: IndexSegment, topic: str, partition: int, start: int, limit: int
 ) -> Sequence[IndexSegment]:
-    """A segment, and if it has fewer events from `start` on than are asked for, some of those behind it: as many as
-    have enough, if they are like this one."""
+    """A segment, and if it has fewer events from `start` on than the reader wants, some of those behind it: enough
+    segments if they are like this one."""
     missing = limit - count_events_from(segment, start)
     if missing <= 0:
         return [segment]

@@ -207,7 +207,7 @@ class S3Store:
         asked = {"Bucket": self.bucket, "Key": self._prefix + location.key, "Range": f"bytes={location.start}-{last}"}
 
         def fetch() -> bytes:
-            # What is read here fails here: a connection can break in the middle of a body.
+            # Errors of reading appear here: a connection can break in the middle of a body.
             try:
                 return bytes(self._client.get_object(**asked)["Body"].read())
             except ClientError as error:

@@ -31,9 +31,9 @@ class SweepResult(Struct, frozen=True):
 class ArchiveSweep(Struct, frozen=True):
     """Sweeps an archive that one log index describes.
 
-    Each object gets a new name and a reference within moments of being written: what is old and not
-    referred to will never be. `namespaces` are those in which everything belongs to the index; without them they are
-    those that the index refers to.
+    Each object gets a new name and a reference within moments of being written: an old object without a reference
+    will never get one. `namespaces` are those in which everything belongs to the index; without them they are those
+    that the index refers to.
 
     `is_settled` says of an object without references whether nobody is about to refer to it. Without it, all that were
     written before the given moment count as such.

@@ -53,7 +53,7 @@ class TieredLog:
         self.create_topic, self.add_partitions, self.seal_topic = hot.create_topic, hot.add_partitions, hot.seal_topic
         self.add_change_listener = hot.add_change_listener
         if isinstance(hot, DeduplicatingLog):
-            # Only then: a log is asked by its methods whether it knows events by their ids.
+            # Only then: callers see from a log's methods whether it knows events by their ids.
             self.append_once = partial(self._append_once, hot)
         self._index = index
         self._store = store
@@ -61,7 +61,8 @@ class TieredLog:
         directory, tiers = directory or EmptyTopicCatalog(), tiers or ArchivePolicy()
         self._worker = ArchiveWorker(hot, index, store, clock, directory, tiers, metrics)
         self._compaction = ArchiveCompaction(hot, index, store, clock, directory, tiers, self._worker.archive_partition)
-        # From where on the hot half was seen to have something. It only grows: what is before need not be asked there.
+        # From where on the hot half was seen to have something. It only grows: no read needs the archive for anything
+        # before it.
         self._hot_from: dict[TopicPartition, int] = {}
         self._closed = False
 
@@ -109,7 +110,7 @@ class TieredLog:
                 found = self._read_hot(topic, partition, offset, limit, max_bytes, wait)
             if found is None or found.events or found.next_offset == offset:
                 break
-            # Compaction has left nothing there: on with what follows.
+            # Compaction has left nothing there, so continue behind it.
             offset = found.next_offset
         if found is None:
             raise OffsetUnavailable(f"{start} is neither in the archive nor behind it")
@@ -146,8 +147,9 @@ class TieredLog:
     def trim(self, topic: str, partition: int, stored_before: datetime) -> None:
         offset = self.first_offset_since(topic, partition, stored_before)
         self._hot.trim(topic, partition, stored_before)
-        # The archive second: an archiver makes the topic known before it reads events, so one that is not known by now
-        # can only read what was kept. The other way round, it could archive in between what is trimmed here.
+        # The archive second: an archiver makes the topic known before it reads events, so one that is unknown by now
+        # can only read the events that remained. In the other order, it could meanwhile archive events that are
+        # trimmed here.
         known = self._index.topic(topic)
         if known is not None and offset > known.oldest.get(partition, 0):
             self._index.drop_segments_before(topic, partition, offset)
@@ -194,7 +196,7 @@ class TieredLog:
         except OffsetUnavailable:
             bounds = self._hot.bounds(topic, [partition])[partition]
             if len(self._hot_from) >= MAX_KNOWN_PARTITIONS:
-                # Another process may have deleted their topics. For the others the hot half is asked once more.
+                # Another process may have deleted their topics. For other events, the hot half is read once more.
                 self._hot_from.clear()
             self._hot_from[topic, partition] = bounds.oldest
             if start >= bounds.next_offset:
@@ -227,7 +229,7 @@ class TieredLog:
 
 
 def _unavailable_if_unreadable(read: Callable[[], T]) -> T:
-    """What is found, or `Unavailable`: damage must not be taken for the end of the events."""
+    """The archive's answer, or `Unavailable`: damage must not look like the end of the events."""
     try:
         return read()
     except UnreadableSegment as error:
@@ -236,7 +238,7 @@ def _unavailable_if_unreadable(read: Callable[[], T]) -> T:
 
 @contextmanager
 def _unavailable_when_closed() -> Iterator[None]:
-    """Around chores that are asked for: closing the log meanwhile ends them in the midst."""
+    """A context for requested chores: closing the log meanwhile ends them with `Unavailable`."""
     try:
         yield
     except ChoreStopped as stopped:

@@ -13,7 +13,8 @@ def trim_all_archived(hot: EventLog, index: LogIndex, topic: str, partition: int
     """Let the hot half go of all that is archived, its last events too unless others were stored at the same time."""
     state = index.index_heads([(topic, partition)])[topic, partition].state
     behind = datetime_from_microseconds(state.latest_stored_at + 1)
-    # Of the events of one moment, some may not be archived. Later events are stored later, also those that come now.
+    # Among events of the same moment, some may not be archived. Later events are stored later, also those that come
+    # now.
     if hot.first_offset_since(topic, partition, behind) <= state.next_offset:
         hot.trim(topic, partition, behind)
     else:
@@ -23,7 +24,8 @@ def trim_all_archived(hot: EventLog, index: LogIndex, topic: str, partition: int
 def trim_hot_log(
     hot: EventLog, index: LogIndex, topic: str, partition: int, stored_before: datetime | None = None
 ) -> bool:
-    """Let the hot half go of what is archived and was stored before a moment; say whether anything archived is left.
+    """Let the hot half remove archived events that were stored before a moment; return whether any archived events
+    are left.
 
     The last archived events stay: nothing that is not archived is older than they are, which is what makes this safe.
     """

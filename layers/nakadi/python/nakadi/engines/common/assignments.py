@@ -81,7 +81,7 @@ def offset_after_commit(
 def offset_after_change(
     old: CommittedOffset | None, owner: str | None, position: Position | None, now: datetime
 ) -> CommittedOffset:
-    """The offset after a write gave it this owner, and perhaps this position. What is done ahead is not looked at."""
+    """The offset after a write gave it this owner, and perhaps this position. Events done ahead play no role."""
     at = position if position is not None else old.position if old is not None else None
     assert at is not None, "a new entry has a position"
     return CommittedOffset(at, owner, now)

@@ -44,7 +44,7 @@ class PartitionListeners:
     def wait_for_events(
         self, topic: str, partition: int, read_now: Callable[[], EventSlice], wait: float
     ) -> EventSlice:
-        """What `read_now` finds, once it finds something or this number of seconds has passed."""
+        """The result of `read_now`, once it finds something or this number of seconds has passed."""
         found = read_now()
         if found.events or wait <= 0:
             return found
@@ -172,7 +172,7 @@ class ChangePoller(ABC):
 
     @abstractmethod
     def _skip_past_changes(self) -> None:
-        """Pass over what has changed so far. Called with the lock, before the first of the watchers is there."""
+        """Skip all changes so far. Called with the lock, before the first of the watchers is there."""
 
     @abstractmethod
     def _poll(self) -> None:

@@ -80,8 +80,8 @@ def decode(frame: bytes, selection: slice = ALL_RECORDS) -> list[Record | None]:
 
 
 def text_and_ends(frame: bytes) -> tuple[bytes, list[int]]:
-    """The events of a frame of plain events with commas between them, and where each ends. To be asked where
-    `has_metadata` says no."""
+    """The events of a frame of plain events with commas between them, and where each ends. Call it only if
+    `has_metadata` is false."""
     count, _, joined = _split_frame(frame)
     find = joined.find
     ends: list[int] = []
@@ -97,12 +97,12 @@ def text_and_ends(frame: bytes) -> tuple[bytes, list[int]]:
 
 
 def has_metadata(frame: bytes) -> bool:
-    """Whether the lines do not tell everything: some of the records may be gone, or have keys."""
+    """Whether the lines do not tell everything: some of the records may have been removed, or have keys."""
     return bool(HEADER_FORMAT.unpack_from(frame)[2] & HAS_METADATA_FLAG)
 
 
 def keys_and_tombstones(frame: bytes) -> list[tuple[str | None, bool] | None]:
-    """Of each record the key and whether it is a tombstone, without a look at the events; None for those gone."""
+    """For each record, the key and whether it is a tombstone, without reading the events; None for removed records."""
     count, notes, _ = _split_frame(frame)
     columns = orjson.loads(notes) if notes else {}
     found: list[tuple[str | None, bool] | None] = [(key, False) for key in columns.get("keys", [None] * count)]

@@ -41,7 +41,7 @@ def shard_progress_text(progress: ShardProgress) -> str:
 
 
 def shard_progress_from_text(body: str) -> ShardProgress:
-    """Bodies of earlier versions have the sequence number alone, and are less than those of the same number."""
+    """Bodies of earlier versions have only the sequence number, and sort before bodies of the same number."""
     sequence, *more = body.split()
     if not more:
         return ShardProgress(int(sequence))
@@ -60,7 +60,7 @@ def continuing_topic(name: str, continued: Topic, begun_after_gaps: Sequence[str
 
 
 def with_changes_of_continued_topic(continued: Topic, continuing: Topic) -> Topic:
-    """The following topic, with what was changed about the one it continues while it was made."""
+    """The following topic, with the changes that were made meanwhile to the topic that it continues."""
     return replace(
         continuing,
         partitions=max(continued.partitions, continuing.partitions),
@@ -69,7 +69,7 @@ def with_changes_of_continued_topic(continued: Topic, continuing: Topic) -> Topi
 
 
 def placeholder_of_deleted_topic(topic: Topic) -> Topic:
-    """What stays of a deleted topic that is continued: where its records are counted."""
+    """The placeholder of a deleted topic that another one continues: it says where its records are counted."""
     return Topic(partitions=0, continues=topic.continues, continued_in=topic.continued_in)
 
 

@@ -27,7 +27,7 @@ class NoCredentials(Exception):
 
 def new_token_and_expiry(region: str) -> tuple[str, float]:
     """A token for clusters of the region, and when it expires, in seconds since 1970."""
-    # They are asked for each time: those of a role are others after some hours.
+    # Read each time: a role's credentials change after some hours.
     credentials = _aws_session().get_credentials()
     if credentials is None:
         raise NoCredentials("This process has no AWS credentials to sign in to MSK with")

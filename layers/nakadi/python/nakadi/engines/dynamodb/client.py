@@ -81,7 +81,7 @@ class CallRetryPolicy:
 
 
 def _can_be_retried(error: Exception) -> bool:
-    """Whether another attempt may end better: it was busy, broken, or did not answer."""
+    """Whether another attempt may succeed: DynamoDB was busy, failed, or did not answer."""
     return (
         _is_busy_error(error) or _may_have_taken_effect(error) or isinstance(_underlying_error(error), NOT_SENT_ERRORS)
     )

@@ -83,9 +83,9 @@ class DynamoDbCoordination:
     """Every change is a conditional write, which DynamoDB judges and makes in one step. So nothing is locked here, and
     no thread or process waits for another: of two that decided on the same state one is refused, and looks again.
 
-    A write whose answer is lost may have been made, and is made once more. Each is such that this does no harm: a
-    transaction has a token that DynamoDB knows, a commit one by which it recognises itself, a lease the moment of its
-    request, and what is put or removed twice is as if it was once.
+    A write whose answer is lost may have been made, and is made once more. Each is safe to repeat: DynamoDB
+    recognises the token of a transaction, a commit recognises itself, a lease has the moment of its request, and
+    putting or removing an item twice has the same effect as once.
     """
 
     def __init__(self, address: TableAddress, attempts: CallRetryPolicy | None = None) -> None:
@@ -135,7 +135,7 @@ class DynamoDbCoordination:
         return stored
 
     def remove_subscription_state(self, subscription: str) -> None:
-        """Remove the assignment first: what is left without it is harmless.
+        """Remove the assignment first: offsets without an assignment are harmless.
 
         A commit that comes in between moves an offset that is about to go. One that comes later finds none, for an
         update that asks for an owner makes no item.
@@ -149,7 +149,7 @@ class DynamoDbCoordination:
     # Offsets
 
     def committed_offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
-        # Each as it was at its moment: while pages are read, others may change. Readers have taken the assignment
+        # Each offset is from its own moment: while pages are read, others may change. Readers have taken the assignment
         # before, and recognise by its owner an offset that is newer.
         found = self._table.list_items(subscription_key(subscription), Item.sort_key.startswith(OFFSET_SORT_KEY_PREFIX))
         return {partition_in_sort_key(each.sort_key): offset_from_item(each) for each in found}
@@ -206,7 +206,7 @@ class DynamoDbCoordination:
         now: datetime,
         added: Sequence[OffsetRange],
     ) -> tuple[CommitResult, bool]:
-        """What became of it, and whether other processes have to be told that this partition moves."""
+        """The outcome, and whether other processes have to learn that this partition moves."""
         item = self._table.items(subscription_key(subscription), offset_sort_key(partition))
         changed_at, token = microseconds_since_epoch(now), uuid4().hex[:12]
         ahead = self._actions_to_add_done_ahead(item, position, added) if added else []
@@ -224,8 +224,9 @@ class DynamoDbCoordination:
                 return self._why_commit_was_refused(item, session, position, token if in_doubt else None)
             return CommitResult.COMMITTED
 
-        # What refused it may be gone when it is looked at, as when the partition is handed over and back: then it is
-        # made again, for an answer has to be one that was true at some moment since it was asked for.
+        # The reason for a refusal may have disappeared by the time of this look, for example when the partition was
+        # handed over and back. Then the commit is repeated, because the result must have been true at some moment
+        # during this call.
         for _ in range(MAX_COMMIT_ATTEMPTS):
             found = self._table.attempts.call_with_retries(attempt)
             if found is CommitResult.OUTDATED and ahead and not self._write_done_ahead(item, session, ahead):
@@ -239,7 +240,7 @@ class DynamoDbCoordination:
     def _actions_to_add_done_ahead(
         self, item: CoordinationItem, position: Position, added: Sequence[OffsetRange]
     ) -> list[Action]:
-        """What is read here is still true when it is written: nobody but the owner adds to it."""
+        """This value is still true when it is written: only the owner adds to it."""
         found = self._table.find_item(item.partition_key, item.sort_key)
         if found is None:
             return []
@@ -247,7 +248,8 @@ class DynamoDbCoordination:
         return [done_ahead_action(joined_ranges((*offset.done_ahead, *added), max(offset.position, position)))]
 
     def _write_done_ahead(self, item: CoordinationItem, session: str, actions: list[Action]) -> bool:
-        """Write what is done ahead of an offset that is further already; False if it is no longer the session's."""
+        """Write the events done ahead of an offset that is already further; False if the offset no longer belongs to
+        the session."""
 
         def attempt(_: bool) -> bool:
             try:
@@ -366,7 +368,7 @@ class DynamoDbCoordination:
             raise
 
     def close(self) -> None:
-        # Refused first: what comes from now on raises, in whatever thread. Commits that have begun are waited for, and
+        # Refuse first: later calls raise, in any thread. Commits that have begun are waited for, and
         # the clients that they use are closed last.
         self._table.refuse_calls()
         self._change_poller.close()

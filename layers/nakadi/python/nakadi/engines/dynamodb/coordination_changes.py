@@ -4,7 +4,7 @@ Each change leaves an item that is named by the time, and watchers ask for the i
 one small query, however many subscriptions there are, and none without watchers.
 
 A subscription in which something changed a moment ago need not be reported again: each watcher looks once more, a
-little later. So many commits are as cheap as few.
+little later. Many commits are therefore as cheap as few.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def in_same_report_interval(first: int, second: int) -> bool:
 
 
 class TableChangeReader:
-    """What others change, as far as it is known; asked by one thread at a time."""
+    """Known changes by other processes; one thread at a time uses it."""
 
     def __init__(self, items: type[CoordinationItem], own_name: str, now: Callable[[], float] = time.time) -> None:
         self._items = items
@@ -64,7 +64,7 @@ class TableChangeReader:
         self._start_key, self._seen_keys = _time_key(self._now() - MAX_REPORT_LATENESS_SECONDS), frozenset()
 
     def read_changes(self, now: float) -> Sequence[tuple[str, SubscriptionChange]]:
-        """What others changed since the last look. `now` is on a monotonic clock."""
+        """Changes by other processes since the last look. `now` is on a monotonic clock."""
         found = list(self._items.query(CHANGES_KEY, range_key_condition=CoordinationItem.sort_key > self._start_key))
         new = [each for each in found if each.sort_key not in self._seen_keys]
         self._rechecks.extend((now + RECHECK_DELAY_SECONDS, each.subscription) for each in new)
@@ -81,7 +81,7 @@ class TableChangeReader:
         self._start_key = max(self._start_key, _time_key(seconds - MAX_REPORT_LATENESS_SECONDS))
 
     def pop_due_rechecks(self, now: float) -> Sequence[str]:
-        """Where something may have changed in the same moment as what was reported."""
+        """The subscriptions that may have changed in the same moment as a reported change."""
         again: dict[str, None] = {}
         while self._rechecks and self._rechecks[0][0] <= now:
             again[self._rechecks.popleft()[1]] = None
@@ -144,7 +144,7 @@ class TableChangePoller(ChangePoller):
         try:
             found = self._change_reader.read_changes(time.monotonic())
         except CALL_ERRORS:
-            # The next look is soon, and asks for what was missed. It is said once.
+            # The next look comes soon, and finds the missed changes. The failure is logged once.
             if not self._is_failing:
                 _log.warning(
                     "Looking for changes of other processes failed, tried again in %s s",

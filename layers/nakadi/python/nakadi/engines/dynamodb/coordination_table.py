@@ -1,10 +1,11 @@
-"""What subscriptions share, as items of a table: calls that are repeated until their outcome is known, and changes.
+"""Items of a table that hold the shared state of subscriptions: calls that are repeated until their outcome is known,
+and changes.
 
 Each change leaves an item that is named by the time, and watchers ask for the items after the last one that they know:
 one small question, however many subscriptions there are, and none without watchers.
 
 A subscription in which something changed a moment ago need not be reported again: each watcher looks once more, a
-little later. So many commits are as cheap as few.
+little later. Many commits are therefore as cheap as few.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ OFFSET_SORT_KEY_PREFIX = "offset#"
 LEASES_KEY = "leases"
 CHANGES_KEY = "news"
 
-# A commit that was refused is judged by what is there then; if that would have let it through, it is made again.
+# After a refusal, a read of the item decides: if the item would have allowed the commit, the commit is repeated.
 MAX_COMMIT_ATTEMPTS = 5
 
-# One write unit pays for so much, keys and names included: a text that is longer costs less packed.
+# One write unit pays for this size, keys and names included: a longer text costs less packed.
 MAX_BYTES_STORED_UNCOMPRESSED = 900
 
 # DynamoDB accepts items of up to 400 KB, including all names and keys.
@@ -74,10 +75,10 @@ class CoordinationItem(Model):
     changed_at = NumberAttribute(null=True, attr_name="since")
     previously_changed_at = NumberAttribute(null=True, attr_name="before")
     token = UnicodeAttribute(null=True)
-    # What is consumed behind it, as JSON; most offsets have none.
+    # The events done ahead of the position, as JSON; most offsets have none.
     done_ahead = BinaryAttribute(null=True, legacy_encoding=False, attr_name="ahead")
 
-    # A parked event: its description in `body`, its value in `packed`, or in so many `pieces` with its token.
+    # A parked event: its description in `body`, its value in `packed`, or in this number of `pieces` with its token.
     pieces = NumberAttribute(null=True)
 
     # A lease, and when in the life of its holder it was asked for.
@@ -147,7 +148,7 @@ def lease_attributes(until: datetime, requested_at: int) -> Mapping[str, Any]:
 
 
 def commit_condition(session: str, position: Position) -> Condition:
-    """What must be so for a session to commit."""
+    """The condition on which a session may commit."""
     item = CoordinationItem
     same, earlier = item.timeline == position.timeline, item.timeline < position.timeline
     condition: Condition = (item.owner == session) & (earlier | (same & (item.position < position.offset)))
@@ -167,7 +168,7 @@ def commit_actions(position: Position, committed_at: int) -> list[Action]:
 def assignment_change_actions(
     owner: str | None, position: Position | None, now: datetime, *, is_consumed_again: bool
 ) -> list[Action]:
-    """What a write does to an offset: a new owner, or none, and perhaps a new position."""
+    """Writes to an offset: a new owner, or none, and perhaps a new position."""
     item, since = CoordinationItem, microseconds_since_epoch(now)
     moved = [item.changed_at.set(since)]
     if position is not None:

@@ -130,7 +130,7 @@ class DynamoDbLogIndex:
         body = topic_json(continuing_topic(topic, known, begun_after_gaps))
         item = self._items(topic_key(next_topic), TOPIC_SORT_KEY, body=body, revision=1)
         self._write_item(item, LogIndexItem.partition_key.does_not_exist())
-        # What is changed about the topic from here on is changed about the following one, too, by those who change it.
+        # From here on, a change to this topic also changes the following topic.
         known = self._change_topic(topic, lambda known: replace(known, continued_in=next_topic), count_change=True)
         self._change_topic(next_topic, lambda there: with_changes_of_continued_topic(known, there))
 

@@ -94,7 +94,7 @@ class ParkedEventItems:
         low, high = max(within, behind), within + HIGHEST_CHARACTER
         if low > high:
             return []
-        # No key is empty, and none may be asked for.
+        # No key is empty, and DynamoDB rejects queries for an empty one.
         found = self._table.list_items(
             _parked_events_key(subscription), Item.sort_key.between(low or "#", high), limit=limit
         )
@@ -108,7 +108,7 @@ class ParkedEventItems:
             return zlib.decompress(found.packed)
         its_own = Item.sort_key.startswith(f"{found.sort_key}#{found.token}#")
         pieces = [each.packed for each in self._table.list_items(_large_values_key(subscription), its_own)]
-        # Those that are missing are being taken out.
+        # Missing ones are being removed.
         return zlib.decompress(b"".join(pieces)) if len(pieces) == found.pieces else None
 
     def remove_events(self, subscription: str, partition: EventTypePartition, positions: Collection[Position]) -> None:

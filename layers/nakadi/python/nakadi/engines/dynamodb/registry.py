@@ -39,7 +39,7 @@ from nakadi.ports.registry import (
     RemoveDocument,
 )
 
-# One read unit pays for so much: a text that is longer costs less packed, one that is not stays legible in a console.
+# One read unit pays for this size: a longer text costs less packed, and a shorter one stays legible in a console.
 MAX_BYTES_STORED_UNCOMPRESSED = 4000
 
 # DynamoDB accepts items of up to 400 KB, including all names and keys, and sort keys of up to 1024 bytes.
@@ -238,7 +238,7 @@ class DynamoDbRegistry:
 
 
 def _sort_key_condition(prefix: str, after: str) -> Condition | None:
-    """Which keys a query goes through; one that goes on inside a prefix gets the place where it starts."""
+    """The keys that a query covers; a query that continues within a prefix gets its starting point."""
     if prefix:
         return DocumentItem.key.startswith(prefix)
     return DocumentItem.key > after if after else None

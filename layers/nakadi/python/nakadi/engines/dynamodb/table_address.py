@@ -52,7 +52,8 @@ def parse_table_address(url: str) -> TableAddress:
 
 
 def connect(items: type[Model]) -> Connection:
-    """What PynamoDB keeps to itself, with its client: by itself it makes one for each thread, when that first asks."""
+    """PynamoDB's private connection, with its client: by default it creates one for each thread, at that thread's
+    first call."""
     connection: Connection = items._get_connection().connection  # noqa: SLF001  # see above
     connection._local.session = new_session()  # noqa: SLF001  # see above
     assert connection.client

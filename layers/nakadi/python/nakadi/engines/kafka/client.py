@@ -86,9 +86,9 @@ class ClusterAddress(Struct, frozen=True):
 
     `prefix` begins the names of topics. `replication_factor` is the number of copies, by default the cluster's own
     default. `timeout_seconds` is the number of seconds that a request may take, and after which an append counts as
-    failed. `iam` is a region of AWS, where the process signs in to a cluster of MSK by its role.
-    The file `properties` holds settings of librdkafka, one `name=value` a line: what is secret belongs there, for URLs
-    are written to logs.
+    failed. `iam` is a region of AWS, where the process signs in to a cluster of MSK by its role. The file
+    `properties` holds settings of librdkafka, one `name=value` a line: secrets belong there, because URLs appear in
+    logs.
     """
 
     servers: str
@@ -117,7 +117,7 @@ class ClusterAddress(Struct, frozen=True):
         )
 
     def client_settings(self, **others: object) -> dict[str, Any]:
-        """What a client of the library is made with; `others` have underscores in the place of dots."""
+        """The settings of a client of the library; `others` have underscores in place of dots."""
         common = {
             "bootstrap.servers": self.servers,
             "client.id": "nakadi",

@@ -266,8 +266,8 @@ class Cluster:
 
         if (offset := self._call_with_retries(topic, ask)) >= 0:
             return offset
-        # No event is as late as that, so it leads to the end. What comes meanwhile may be late enough, and would be
-        # trimmed with what is before it: so the end is looked for first, and then the event once more.
+        # No event is as late as that, so it leads to the end. Events that arrive meanwhile may be late enough, and
+        # would be trimmed with the earlier ones: so this looks for the end first, and then for the event once more.
         end = self.read_partition_bounds(topic, partition)[1]
         return found if (found := self._call_with_retries(topic, ask)) >= 0 else end
 
@@ -311,7 +311,7 @@ class Cluster:
                 passing = isinstance(cause, KafkaException) and cause.args[0].code() in TRANSIENT_ERRORS
                 if not passing or time.monotonic() > end:
                     raise
-                # The library looks for another leader when metadata are asked for, not because of the error.
+                # The library looks for another leader when it reads metadata, not because of the error.
                 with suppress(Unavailable):
                     self._count_partitions(topic)
             time.sleep(0.02)

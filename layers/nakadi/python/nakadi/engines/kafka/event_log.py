@@ -109,7 +109,7 @@ class KafkaLog:
     # Events in
 
     async def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
-        """Without a thread for it, unless the cluster has to be asked for something before or afterwards."""
+        """Needs no thread, unless it must first, or afterwards, read something from the cluster."""
         if (
             self._closed
             or not self._cluster.is_known_writable(topic, batches)
@@ -206,7 +206,7 @@ class KafkaLog:
         known_end = self._catch_up.known_end(topic_partition, start)
         if known_end is not None:
             return self._read_from_cluster(topic_partition, start, limit, max_bytes, known_end)
-        # The tail may be a moment behind. What was stored before this read began is seen here.
+        # The tail may be a moment behind. It sees events that were stored before this read began.
         oldest, end = self._cluster_unless_closed().read_partition_bounds(*topic_partition)
         if not oldest <= start <= end:
             raise OffsetUnavailable(f"{start} is not between {oldest} and {end}")
@@ -257,7 +257,7 @@ class KafkaLog:
             self._catch_up.discard_reader_positions(topic, partition)
 
     def compact(self, topic: str, partition: int, *, stored_before: datetime, tombstones_before: datetime) -> None:
-        """Have Kafka compact the topic. It does so in its own time, after events have the age that is asked for."""
+        """Have Kafka compact the topic. It does so in its own time, after events have reached this age."""
         cluster = self._cluster_unless_closed()
         cluster.check_partitions(topic, [partition])
         now = self._clock.now()
@@ -281,8 +281,8 @@ class KafkaLog:
             _log.warning("The Kafka cluster refuses to compact the topic %s: %s", topic, error)
 
     def _oldest_events_have_keys(self, topic: str) -> bool:
-        """Whether the oldest events have keys. Where compaction began late, there are older events without a key in
-        front; Kafka would remove them, so it does not begin before their retention has."""
+        """Whether the oldest events have keys. If compaction began late, older events without a key come first; Kafka
+        would remove them, so compaction does not begin before their retention has passed."""
         bounds = self.bounds(topic, range(self._cluster.partition_count(topic)))
         oldest = {number: each.oldest for number, each in bounds.items() if each.oldest < each.next_offset}
         found = [event for number, start in oldest.items() for event in self.read(topic, number, start, limit=1).events]

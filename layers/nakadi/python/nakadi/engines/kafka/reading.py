@@ -99,8 +99,9 @@ class TailReader:
         self._arrived = threading.Condition()
         self._windows: dict[TopicPartition, _EventWindow] = {}
         self._size = 0
-        # What the thread of the tail has to do: only that thread uses the consumer, whose calls wait for each other. A
-        # change is added with the lock, in one step with that of its window, and taken by that thread without it.
+        # The tasks of the tail's thread: only that thread uses the consumer, whose calls wait for each other. A
+        # change is added with the lock, in one step with its window's change, and that thread takes it without the
+        # lock.
         self._assignment_changes: deque[KafkaPartition] = deque()
         self._thread: threading.Thread | None = None
         self._is_lost = False
@@ -116,7 +117,7 @@ class TailReader:
             return window.slice(start, limit, max_bytes)
 
     def follow_partition(self, partition: TopicPartition, end_offset: int) -> None:
-        """Keep what is stored from this offset on, unless the partition is being followed already."""
+        """Keep the events that are stored from this offset on, unless the partition is already being followed."""
         with self._arrived:
             if partition in self._windows or self._closed:
                 return
@@ -152,8 +153,8 @@ class TailReader:
                 self._drop_window(partition)
 
     def _drop_all_windows(self) -> None:
-        """Begin again. What was received and not kept would otherwise be missing between two events of a window,
-        and could not be told from what compaction removed."""
+        """Begin again. Otherwise, events that were received and not kept would be missing within a window, and would
+        look like events that compaction removed."""
         with self._arrived:
             for partition in list(self._windows):
                 self._drop_window(partition)
@@ -216,7 +217,7 @@ class TailReader:
                 consumer.incremental_unassign([change])
                 continue
             if can_look_up and change.topic not in looked_up:
-                # While the cluster is away, all other partitions would wait for each topic that is asked for.
+                # While the cluster is unreachable, each topic looked up would make all other partitions wait.
                 can_look_up = look_up_topic(consumer, change.topic)
                 looked_up.add(change.topic)
             consumer.incremental_assign([change])
@@ -225,8 +226,8 @@ class TailReader:
         grown_windows: dict[TopicPartition, _EventWindow] = {}
         with self._arrived:
             # While these were waited for, a window may have been dropped and another one begun in front of them. Then
-            # they were fetched for the earlier one, and what lies between is still to come: the next round assigns the
-            # partition anew, and has all of it again.
+            # they were fetched for the earlier one, and the events between are still to come: the next round assigns
+            # the partition once more, and gets all of them.
             changing = {(change.topic, change.partition) for change in self._assignment_changes}
             for message in messages:
                 if message.topic() is None or (message.topic(), message.partition()) in changing:
@@ -342,7 +343,7 @@ class CatchUpReader:
             reader.consumer.close()
 
     def _fetch_messages(self, reader: _PositionedReader, limit: int, end: int) -> Sequence[Any]:
-        """What is there already; when there is nothing, wait for something."""
+        """Messages that have already arrived; if there are none, wait for some."""
         if reader.unread:
             return reader.unread
         found: list[Any] = []
@@ -370,7 +371,7 @@ class CatchUpReader:
             if self._closed:
                 raise Unavailable("The event log is closed.")
             fitting = [each for each in self._idle if (each.partition, each.next_offset) == (partition, start)]
-            # One that was used a moment ago will be asked for what it fetches ahead, so it is not taken from its place.
+            # A recently used reader will soon need the events that it fetches ahead, so it stays in its place.
             free = [
                 each
                 for each in self._idle

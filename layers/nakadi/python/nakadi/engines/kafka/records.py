@@ -1,7 +1,7 @@
 """The format of events in Kafka: one record each, as brokers with the Nakadi API have always written them.
 
-The record's value is the event's JSON and its key the event's key; null is a tombstone. Who may read the event, and
-the subscription that it is directed to, are headers. So a topic that the original Nakadi wrote can be read as it is.
+The record's value is the event's JSON and its key the event's key; null is a tombstone. Headers say who may read the
+event, and to which subscription it is directed. A topic that the original Nakadi wrote is therefore readable here.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def record_headers(record: Record) -> list[tuple[str, bytes]]:
 def events_from_messages(messages: Sequence[Any]) -> Sequence[StoredEvent]:
     """The events of messages of one partition in their order, without what seals it. There is at least one message.
 
-    Plain ones come as text: streams send it as it is, and an object for each would take longer than all the rest.
+    Plain events come as text: streams send it unchanged, and creating an object for each would take longer than all
+    the rest.
     """
     values = [message.value() for message in messages]
     keys = [message.key() for message in messages]
@@ -94,7 +95,7 @@ def to_milliseconds(moment: datetime) -> int:
 
 
 def _owner_and_addressee(headers: Sequence[tuple[str, bytes | None]]) -> tuple[Attribute | None, str | None]:
-    # Of headers with the same name the last one counts, which is Kafka's own custom.
+    # Among headers with the same name the last one counts, as in Kafka itself.
     found = {name: value.decode(errors="replace") for name, value in headers if value is not None}
     owner = None
     if OWNER_TYPE_HEADER in found and OWNER_VALUE_HEADER in found:

@@ -1,9 +1,9 @@
 """Storing records: the events of one append and partition travel in one record batch, which Kafka stores whole.
 
 The library collects records and decides by itself where a batch ends. Here, it cannot: a producer holds back its
-records until a flush, which sends everything that waits for a partition as one batch, as long as it is smaller than the
-largest batch. So events that were appended together lie next to each other, whatever other processes append, and are
-stored together or not at all. Only an append of more than `MAX_BATCH_BYTES` to one partition is stored in several
+records until a flush, which sends everything that waits for a partition as one batch, as long as it is smaller than
+the largest batch. So events that were appended together are adjacent, even if other processes append meanwhile, and
+are stored together or not at all. Only an append of more than `MAX_BATCH_BYTES` to one partition is stored in several
 batches, each after the previous one was acknowledged.
 """
 
@@ -115,7 +115,7 @@ class _PendingWrite:
             self._outcomes[number] = outcome
             self._missing -= 1
             is_last = self._missing == 0
-        # Without the lock. Of several threads one is the last, and nothing changes the outcomes behind it.
+        # Without the lock. One of several threads is the last, and nothing changes the outcomes after it.
         if is_last:
             self._done(self._outcomes)
 
@@ -140,8 +140,8 @@ class RecordWriter:
         return failures | dict(written.result())
 
     def can_write_without_asking(self, topic: str, partitions: Collection[int]) -> bool:
-        """Whether nothing has to be asked before records can be written. A topic that is forgotten behind this look is
-        written all the same: its times go on from the clock, and a topic that is gone is refused by the cluster."""
+        """Whether records can be written without a request to the cluster before. A topic that is forgotten after
+        this look is still written: its times continue from the clock, and the cluster refuses a deleted topic."""
         return all(self._producer_thread((topic, number)).knows_latest_time((topic, number)) for number in partitions)
 
     def begin_write(self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnWriteDone) -> None:
@@ -221,7 +221,7 @@ class _ProducerThread:
         self._thread: threading.Thread | None = None
         # The greatest time of the records of each partition, for the partitions that were written already.
         self._latest_times: dict[TopicPartition, int] = {}
-        # Only this thread uses what follows.
+        # Only this thread uses the following attributes.
         self._under_way: dict[TopicPartition, list[_PendingBatch]] = {}
         self._producer: Producer | None = None
         # Producers that have been replaced, and have not reported every outcome yet.
@@ -230,8 +230,8 @@ class _ProducerThread:
     def ensure_latest_time_known(self, partition: TopicPartition) -> WriteOutcome:
         """Find out where the times of a partition have got to, before it is written for the first time.
 
-        The thread that appends asks, so that a partition without a leader keeps no other one waiting. It does no harm
-        that two threads ask, or that the topic is forgotten meanwhile: the first answer stays, and clocks go on.
+        The thread that appends asks, so that a partition without a leader keeps no other one waiting. Two threads may
+        ask at once, and the topic may be forgotten meanwhile: the first result stays, and clocks go on.
         """
         if partition not in self._latest_times:
             try:
@@ -281,7 +281,7 @@ class _ProducerThread:
                 try:
                     self._produce(batch)
                 except KafkaException as error:
-                    # What the library knows beforehand, as that there is no such topic. The caller logs outcomes.
+                    # Errors that the library knows beforehand, such as an unknown topic. The caller logs outcomes.
                     batch.failure = batch.failure or _as_kafka_error(error)
                     batch.complete(batch.failure)
                 except Exception as error:  # noqa: BLE001  # the thread goes on with other partitions
@@ -296,8 +296,8 @@ class _ProducerThread:
         try:
             producer.flush(MAX_SECONDS_PER_FLUSH)
         except KafkaException as error:
-            # So the library reports a fatal error, as when the cluster lets this process write nothing at all. It may
-            # not report the outcome of records any more.
+            # So the library reports a fatal error, as when the cluster lets this process write nothing at all. It can
+            # no longer report the outcome of records.
             _log.warning("Appends to Kafka failed, a new producer takes over: %s", error)
             producer.purge()
             if producer is self._producer:
@@ -436,9 +436,9 @@ class _ProducerThread:
 def _request_producer_id_early(producer: Producer, name: str) -> None:
     """Have a new producer get the id that it numbers its records with, before it is given any.
 
-    The library asks for the id when an answer about topics arrives, and if no server is connected at that moment, half
-    a second later. Its own first question goes over a connection that it gives up with the answer; so may ours be, and
-    the second one is answered by a server that stays connected. While no server answers nothing waits for that.
+    The library asks for the id when an answer about topics arrives, and if no server is connected at that moment,
+    half a second later. Its first request uses a connection that it then closes; so may ours, and a server that stays
+    connected answers the second request. While no server answers nothing waits for that.
     """
     for _ in range(TOPIC_LOOKUPS_PER_PRODUCER):
         if not look_up_topic(producer, name):

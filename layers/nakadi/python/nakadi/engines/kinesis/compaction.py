@@ -121,7 +121,7 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
     def _rewrite_group(
         self, topic: str, partition: int, group: Sequence[IndexSegment], rule: CompactionRule
     ) -> IndexSegment:
-        """Write these segments as one, into its own object. A single segment that loses no event stays as it is."""
+        """Write these segments as one, into its own object. A single segment that loses no event stays unchanged."""
         events = list(
             self._read_events(topic, partition, max(group[0].first_offset, rule.oldest_offset), group[-1].end_offset)
         )

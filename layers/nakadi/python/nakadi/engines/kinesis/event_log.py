@@ -1,15 +1,15 @@
 """The event log in a Kinesis stream.
 
-What the port leaves open is this here. An append that timed out may have been stored; a publisher that tries again may
-store its events twice, each time whole and in order. Bounds, and offsets that are asked for by time, are exact: they
-have whatever was acknowledged before the question. A read sees at once what this process stored, and what others stored
-at the latest `shared_for` seconds later; while shards are pushed, when Kinesis pushes it, and `push_silence` seconds
-later where it fails to. A topic that is deleted takes appends of other processes for a lease longer; they are gone with
-it.
+The port leaves some properties open; this engine has the following. An append that timed out may have been stored; a
+publisher that tries again may store its events twice, each time whole and in order. Bounds and searches by time are
+exact: they include all events acknowledged before the call. A read sees at once what this process stored, and what
+others stored at the latest `shared_for` seconds later; while shards are pushed, when Kinesis pushes it, and
+`push_silence` seconds later where it fails to. A topic that is deleted takes appends of other processes for a lease
+longer; they are gone with it.
 
-A partition's part of an append is one record, or several that follow each other. What was throttled is sent again, for
-it was not stored. What failed in another way may have been stored after all: it is not sent again, so that it is not
-stored twice by us, and its publisher gets that the outcome is unknown.
+A partition's part of an append is one record, or several that follow each other. Throttled records are sent again,
+because they were not stored. Records that failed in another way may have been stored after all: they are not sent
+again, so that we do not store them twice, and their publisher learns that the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ from nakadi.ports.log_index import LogIndex
 
 class KinesisOptions(Struct, frozen=True, kw_only=True):
     """Seconds and bytes. `lease`: how long a publisher relies on what it knows of a topic. `shared_for`: how old the
-    tip may be. `poll`: how often a watched shard is asked. `window_bytes`: how much a process remembers of the stream.
-    `fan_out`: what the names of consumers begin with that watched shards are pushed to; without it there are none.
-    `push_silence`: how long a push may be silent before the shard is asked what there is.
+    tip may be. `poll`: the interval between two reads of a watched shard. `window_bytes`: how much a process
+    remembers of the stream. `fan_out`: what the names of consumers begin with that watched shards are pushed to;
+    without it there are none. `push_silence`: how long a push may be silent before the shard is read instead.
     """
 
     lease: float = 2.0
@@ -138,7 +138,7 @@ class KinesisLog:
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         self._refuse_if_closed()
-        # Who continues a topic looks at it again afterwards. So one of both sees what the other has done.
+        # A process that continues a topic reads it again afterwards. So one of both sees what the other has done.
         for each in self._topic_and_continuations(topic):
             known = self._index.topic(each)
             if known is not None and known.continues is not None:

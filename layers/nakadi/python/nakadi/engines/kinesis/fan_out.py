@@ -140,8 +140,8 @@ class FanOut:
         try:
             yield from self._consumer_api.subscribe(consumer, shard, sequence)
         except NoSuchShard:
-            # The consumer or the shard. A new consumer helps in the first case; in the second the watcher, who asks
-            # now, finds out.
+            # The consumer or the shard. A new consumer helps in the first case; in the second, the watcher, which now
+            # polls, finds the cause.
             log.info("Kinesis no longer knows consumer %s or shard %s", consumer, shard)
             self._drop_consumer(consumer)
         except SequenceUnavailable:

@@ -1,12 +1,12 @@
 """Maintenance of topics: compaction, and what becomes of them when a shard forgot events before they were indexed.
 
 Compaction rewrites the archive of a partition without the events that newer ones replaced. The stream itself never
-changes. From then on readers take what is compacted from the archive alone.
+changes. From then on, readers take compacted events only from the archive.
 
 A gap is where events were forgotten too early. Nothing tells the numbers of the events behind a gap, and readers may
-have shown some of them. So no number of the topic is given again: each partition ends where it is indexed, and another
-topic continues it, whose numbers start again. It counts the same records, under the same keys, so publishers need not
-hear of it, and what the stream still has is kept.
+have shown some of them. So no number of the topic is given again: each partition ends where it is indexed, and
+another topic continues it, whose numbers start again. It counts the same records, under the same keys, so publishers
+need not learn of it, and the stream's remaining records are kept.
 
 Every step can be repeated. In this order a crash, an indexer that is still at work, or a reader cannot harm:
 
@@ -14,11 +14,11 @@ Every step can be repeated. In this order a crash, an indexer that is still at w
 2. The following topic begins where the partition ended; where there is a gap, it has no beginning yet, and cannot be
    counted.
 3. The topic refers to the following one, and all event types have their new timelines.
-4. Partitions in the shard begin at the first record that is there now, which is indexed at once with what follows. Then
+4. Partitions in the shard begin at the first remaining record, which is indexed at once with the following ones. Then
    the shard's progress is behind the gap, and all processes count on.
 
-A topic that was closed before the gap is not continued, for its timeline is not the last one. But it is known where it
-ends, so those of its events that are still there keep their numbers, and the lost ones are left out.
+A topic that was closed before the gap is not continued, for its timeline is not the last one. But the end of the gap
+is known, so the remaining events keep their numbers, and the lost ones are left out.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
     def close_gaps(self, gaps: Sequence[ShardGap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
         """Make all processes count on after these gaps.
 
-        `topics` are those of all timelines, each with the ends of its partitions, or None if it is open.
+        `topics` are the topics of all timelines, each with the ends of its partitions, or None if it is open.
         """
         stream, owner = self.shard_trees.stream.name, uuid4().hex
         if not self.index.claim(f"gaps/{stream}", owner, CLAIM_DURATION_SECONDS):
@@ -184,7 +184,7 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
             head = self.index.index_heads([(topic, partition)])[topic, partition]
             if head.state.sealed_at == SEALED_AT_INDEX_END:
                 return replace(head.state, sealed_at=None)
-            # One that was sealed counts nothing behind its seal as it is.
+            # A sealed partition already counts nothing after its seal.
             if head.state.sealed_at is not None:
                 return head.state
             ended = IndexHead(replace(head.state, sealed_at=SEALED_AT_INDEX_END))
@@ -235,7 +235,7 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
                 return
             remaining_events = self._count_remaining_events(partition_key(topic, partition), remaining)
             following_offset = max(end - remaining_events, before.next_offset)
-            # Those that are lost came later than the last time at which none was missing.
+            # The lost events came after the last time at which none was missing.
             latest = max(before.latest_stored_at, 1000 * (gap.progress.complete_until or 0))
             behind = replace(
                 before,

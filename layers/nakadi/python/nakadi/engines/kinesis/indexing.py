@@ -1,13 +1,15 @@
 """Indexing: counting once for all processes, so that none has to count from the beginning.
 
-A batch of a shard's records becomes one archive object, one segment for each partition in it, and at last a note of how
-far the shard is counted. All of it can be repeated, by several at once and in any order, and the result is the same:
+A batch of a shard's records becomes one archive object, one segment for each partition in it, and at last a note of
+how far the shard is counted. All of it can be repeated, by several processes at once and in any order, with the same
+result:
 
-* A batch that does not follow what is counted is completed from the stream first; what is counted is passed over.
+* A batch that does not follow the counted records is completed from the stream first; records that are already
+  counted are skipped.
 * A head moves on only from where it was found, so of two who count the same events one finds the work done.
 * The note comes last: what it covers is in the heads.
 * Nothing is counted behind a gap: that the stream has forgotten nothing is confirmed after it is known which topics the
-  records count for. So if a gap is declared later, those topics are ended, and what was read before cannot be added.
+  records count for. So if a gap is declared later, those topics are ended, and records read before cannot be added.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ Result = TypeVar("Result")
 
 
 class IndexingResult(Struct):
-    """The result of indexing: the number of events, their bytes as they came, and what had to be set aside."""
+    """The result of indexing: the number of events, their bytes on arrival, and the records that were set aside."""
 
     event_count: int = 0
     byte_count: int = 0
@@ -157,14 +159,14 @@ class Indexer:
                         and not noted.last_sequence
                         and not _all_ended(progress, shard_tree.all_parents(shard))
                     ):
-                        # Those that came from this one are indexed as soon as it has ended: so what it came from first.
+                        # Its child shards are indexed as soon as it has ended: so parents come first.
                         noted = noted._replace(ended=False)
                     self._index.advance_shard_progress(self._stream.name, shard, noted)
                     progress[shard] = noted
                     continue
                 waiting.append(first.arrived_at_ms)
                 if shard not in progress or indexed.complete_until is None:
-                    # What came before the first look of all is taken to be complete.
+                    # Records before the very first look count as complete.
                     complete_at = first.arrived_at_ms if indexed.complete_until is None else indexed.complete_until
                     noted = indexed._replace(complete_until=complete_at)
                     self._index.advance_shard_progress(self._stream.name, shard, noted)
@@ -330,7 +332,8 @@ class Indexer:
     def _store_batch(
         self, shard: str, numbered_batches: Mapping[TopicPartition, NumberedBatch], outcome: IndexingResult
     ) -> Mapping[TopicPartition, ArchiveLocation]:
-        """One object with a member for each partition. Its name tells its content: nothing is ever overwritten."""
+        """One object with a member for each partition. Its name follows from its content: nothing is ever
+        overwritten."""
         if self._archive is None:
             return {}
         content = bytearray()

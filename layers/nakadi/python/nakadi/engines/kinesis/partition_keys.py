@@ -42,5 +42,5 @@ def parse_partition_key(key: str) -> TopicPartition | None:
 
 
 def hash_key(key: str) -> int:
-    """The hash key. It never changes: another one would be in another shard, and the partition would lose its order."""
+    """The hash key. It never changes: another key would be in another shard, and the partition would lose its order."""
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:16]) % HASH_KEY_COUNT

@@ -1,4 +1,4 @@
-"""Reading: first what is in memory, then the archive, then the stream itself."""
+"""Reading: first from memory, then from the archive, then from the stream itself."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class StreamReader:
     # The tip
 
     def partition_state(self, topic: str, partition: int, as_of: float | None = None) -> IndexingState:
-        """A partition, counted to its tip as it was at `as_of`; without it, as it was a little while ago."""
+        """A partition, counted to its tip at `as_of`; without `as_of`, as it was a little while ago."""
         if self._topics.get(topic).topic.continued_in is not None:
             return self._end_state_of_continued_topic(topic, partition)
         key = partition_key(topic, partition)
@@ -90,7 +90,7 @@ class StreamReader:
         self._continuing = old._continuing  # of the same kind
 
     def bounds(self, topic: str, partition: int, as_of: float) -> OffsetBounds:
-        """What there is to be read, with everything that was acknowledged before `as_of`."""
+        """The readable bounds, including all events acknowledged before `as_of`."""
         found = self._topics.get_with_partition(topic, partition)
         following = self.partition_state(topic, partition, as_of).next_offset
         return OffsetBounds(min(found.oldest.get(partition, 0), following), following)
@@ -119,8 +119,8 @@ class StreamReader:
         return head.state
 
     def _number_to_newest(self, key: str, topic: str, partition: int) -> IndexingState:
-        # Several threads may count the same partition. What the index counts, and what is forgotten, goes on meanwhile:
-        # a count that does not meet the remembered one is dropped, and starts again from the current head.
+        # Several threads may count the same partition. Indexing and forgetting continue meanwhile: a count that does
+        # not meet the remembered one is dropped, and starts again from the current head.
         while (state := self._recent_records.numbering_state(key, topic)) is None:
             start = self._indexed_state(topic, partition)
             if start.sealed_at == SEALED_AT_INDEX_END:
@@ -143,7 +143,8 @@ class StreamReader:
         )
 
     def _scan_confirming_no_gap(self, key: str, scan: Callable[[], T]) -> T:
-        """What a scan of the stream finds that begins where the index ends. Raises `GapFound` when it may lack events.
+        """The result of a scan of the stream that begins at the end of the index. Raises `GapFound` when it may lack
+        events.
 
         The progress is read first: what the index counts meanwhile may be forgotten right after.
         """
@@ -163,7 +164,7 @@ class StreamReader:
             # Another process may have learned of more a moment ago.
             state = self.partition_state(topic, partition, time.monotonic())
         if start > state.next_offset and state.sealed_at == SEALED_AT_INDEX_END:
-            # It got its number before the topic ended ahead of it, and belongs to the timeline that follows.
+            # It got its number before the topic ended ahead of it, and belongs to the following timeline.
             raise Unavailable(f"{topic}/{partition} ends at {state.next_offset}, and is continued in another timeline")
         oldest = found.oldest.get(partition, 0)
         if not oldest <= start <= state.next_offset:
@@ -242,7 +243,7 @@ class StreamReader:
         head = self._index.index_heads([(topic, partition)])[topic, partition].state
         if head.next_offset <= start:
             return None, NumberingStart(head)
-        # It was indexed just now.
+        # It has just been indexed.
         segment = self._find_segment_containing(topic, partition, start)
         if segment is None:
             raise Unavailable(f"The index lacks offset {start} of {topic}/{partition}")
@@ -272,7 +273,7 @@ class StreamReader:
         return first_segment_offset_since(self._index, topic, partition, oldest, head.next_offset, stored_at)
 
     def _search_recent_records_by_time(self, topic: str, partition: int, start: int, stored_at: int) -> int:
-        """The same, with a look at what is remembered."""
+        """The same, including the remembered records."""
         times = self._recent_records.all_frames_of_partition(partition_key(topic, partition), topic)
         if not times or times[0].first_offset > start:
             return start

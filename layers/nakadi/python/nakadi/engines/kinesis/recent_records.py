@@ -111,7 +111,7 @@ class RecentRecords:
             if partition_records.numberer_for(topic) is not None:
                 return True
             if partition_records.numberer is not None:
-                # It has frames of the topic before. What comes from here on is kept as records again.
+                # It has frames of the earlier topic. From here on, events are kept as records again.
                 partition_records = self._recent_records[key] = PartitionRecords(
                     last_evicted_position=partition_records.numberer.state.last_position
                 )

@@ -26,7 +26,7 @@ StreamReaderFactory = Callable[[LastWrittenRecords], StreamReader]
 
 
 class RestartingReader:
-    """Asks a `StreamReader`. What this process stored itself is known to every new one.
+    """Asks a `StreamReader`. Every new reader knows the records that this process stored itself.
 
     `_reader` is replaced as a whole, and read without the lock: a thread that has just read the old one asks that one,
     which answers rightly or has lost its place.
@@ -47,7 +47,7 @@ class RestartingReader:
         return self._call_with_restart(lambda reader: reader.tails.read_to_tip(shard, as_of, patience))
 
     def receive_pushed_records(self, shard: str, fan_out: FanOut, should_stop: Callable[[], bool]) -> bool:
-        """Take what is pushed, as long as this is the reader that is asked."""
+        """Take pushed records as long as this reader is in use."""
         return self._call_with_restart(
             lambda reader: reader.tails.receive_pushed_records(
                 shard, fan_out, lambda: should_stop() or self._reader is not reader
@@ -78,8 +78,8 @@ class RestartingReader:
             raise Unavailable(f"Shard {asleep} cannot be read") from asleep
 
     def _replace_reader(self, old: StreamReader) -> StreamReader:
-        # Of several threads that lost their place one begins a reader, and the others ask that one. A thread that still
-        # asks the old one gets what is right, or has lost its place as well and comes here.
+        # When several threads lose their place, one creates a reader, and the others use it. A thread that still uses
+        # the old one gets right results, or has lost its place as well and comes here.
         with self._lock:
             if self._reader is old:
                 self._shard_trees.refresh()

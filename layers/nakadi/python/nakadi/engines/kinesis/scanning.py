@@ -30,7 +30,7 @@ REMEMBERED_STATE_MAX_AGE_SECONDS = 3600.0
 
 
 class NumberingStart(NamedTuple):
-    """Where counting begins, and when the first events behind it were stored, where that is known."""
+    """The place where counting begins, and when the first events after it were stored, if known."""
 
     state: IndexingState
     first_stored_at: int | None = None
@@ -67,7 +67,7 @@ class Scanner:
     def read_unfinished_parts(self, state: IndexingState) -> Mapping[RecordPosition, bytes]:
         """The records of appends that were not complete at this state: the bytes of their frames' parts.
 
-        Those of an append that was given up long ago may be missing: nothing will complete it.
+        Parts of an append that was abandoned long ago may be missing: nothing will complete it.
         """
         found = {part.position: self._read_frame_part(part.position) for part in state.unfinished_parts}
         return {mark: frame for mark, frame in found.items() if frame is not None}
@@ -117,12 +117,12 @@ class Scanner:
         return counter.state
 
     def _remember_if_young(self, key: str, state: IndexingState, last: ArrivedRecord) -> None:
-        """What comes next must not be forgotten by the stream while it is remembered here."""
+        """The stream must not forget the following records while this place is remembered here."""
         if time.time() - last.arrived_at_ms / 1000 < YOUNG_RECORD_MAX_AGE_SECONDS:
             self._remembered.remember_state(key, state)
 
     def read_records(self, key: str, start: IndexingState) -> Iterator[ArrivedRecord]:
-        """The partition's records behind a state, to the end of what is there now."""
+        """The partition's records after a state, up to the current end."""
         patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
         began_in = start.last_position.shard if start.last_position else None
         chain = self._shard_trees.refresh().shards_covering(hash_key(key))

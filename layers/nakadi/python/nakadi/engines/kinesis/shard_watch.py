@@ -55,7 +55,7 @@ class ShardWatch:
         while not self._ended.is_set():
             try:
                 leaves = self._shard_trees.current.leaves()
-            except Exception:  # whatever it was, those who wait for news must not wait for ever
+            except Exception:  # whatever the error was, the threads that wait for news must not wait for ever
                 log.warning("Listing the shards failed, tried again in %s s", self._interval, exc_info=True)
                 self._ended.wait(self._interval)
                 continue
@@ -74,11 +74,13 @@ class ShardWatch:
         """Read one shard to its end, then begin with those that came from it."""
         while not self._ended.is_set():
             try:
-                # What others have asked for just now need not be asked again: streams that begin ask in any case.
+                # A shard that other threads have just read need not be read again: streams that begin read it in any
+                # case.
                 recently = time.monotonic() - self._interval / 2
                 ended = self._reader.read_to_tip(shard, recently, GrowingPauses(RETRY_TIMEOUT_SECONDS))
                 if not ended and self._fan_out is not None:
-                    # What cannot be pushed, and what a subscription that fell silent did not tell, is asked for above.
+                    # The reads above cover records that cannot be pushed, and those that a silent subscription failed
+                    # to deliver.
                     ended = self._reader.receive_pushed_records(shard, self._fan_out, self._ended.is_set)
                 if ended and self._start_threads_of_children(shard):
                     return
@@ -113,9 +115,9 @@ class ShardWatch:
 class SharedShardWatch:
     """Watches as long as there are watchers.
 
-    A watch whose last watcher leaves is ended, and not waited for: its threads may wait for Kinesis. If another watcher
-    comes meanwhile, two threads read a shard for a moment. Each record is taken once all the same, by the reader of its
-    shard, which has a lock.
+    A watch whose last watcher leaves is ended, and not waited for: its threads may wait for Kinesis. If another
+    watcher comes meanwhile, two threads read a shard for a moment. Each record is still taken once, by the reader of
+    its shard, which has a lock.
     """
 
     def __init__(self, begin_watch: Callable[[], ShardWatch]) -> None:

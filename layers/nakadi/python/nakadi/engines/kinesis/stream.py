@@ -64,7 +64,7 @@ class OutgoingRecord(NamedTuple):
 
 class RecordPage(NamedTuple):
     """`continuation` is None at the end of a closed shard; `at_tip` says that nothing more is there at the moment.
-    What was stored before `asked_at`, by the steady clock, is among the records; a push proves nothing of this kind.
+    The records include all that were stored before `asked_at`, by the steady clock; a push proves nothing of this kind.
     """
 
     records: list[ArrivedRecord]
@@ -124,7 +124,8 @@ class Stream:
     def read_page(self, shard: str, iterator: str, limit: int = 10_000) -> RecordPage:
         """The next records of a shard; waits until another read is due. Raises `ShardBusy`."""
         self._pace.wait_for_turn(shard, MAX_WAIT_TO_READ_ON_SECONDS)
-        # Not before the turn: this read has what was stored meanwhile, and serves those who came meanwhile.
+        # Not before its turn: this read includes records stored meanwhile, and serves the threads that arrived
+        # meanwhile.
         asked_at = time.monotonic()
         with self._pace.observe_outcome(shard), self._connection_for_call():
             answer = self._client.get_records(ShardIterator=iterator, Limit=limit)

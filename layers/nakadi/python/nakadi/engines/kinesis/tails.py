@@ -52,8 +52,9 @@ class ShardTail:
         self.read_at = read_at
         self._lock = threading.Lock()
         self._known_at = float("-inf")
-        # Written by who has the lock, and read by who has it next: one that waited while Kinesis refused the read, or
-        # comes right after that, is refused as well. The thread that reads would else be another one each time.
+        # The lock's holder writes it, and the next holder reads it: a thread that waited while Kinesis refused the
+        # read, or that comes right after, is refused as well. The thread that reads would else be another one each
+        # time.
         self._busy_until = float("-inf")
         self._last_failure: Unavailable | None = None
         self._pushes = 0
@@ -76,8 +77,8 @@ class ShardTail:
         """Read on until all is known that was there at `as_of`, and the record with that sequence number.
 
         One thread reads for all that wait, however many there are: a page that was asked for after they came has what
-        they need. When Kinesis has refused it for as long as one waits, all of them are refused, and so is who comes
-        before the time that they are told to come back.
+        they need. If Kinesis refuses it for as long as a thread waits, all of them are refused, and so is any thread
+        that comes before the time at which they may come back.
         """
         with self._turn_to_read(patience):
             while not self.ended and not (self._known_at >= as_of and (self.cursor.sequence or 0) >= last_sequence):
@@ -107,14 +108,15 @@ class ShardTail:
 
     @property
     def receives_pushes(self) -> bool:
-        """Whether Kinesis tells by itself what comes: who does not need to know the very tip need not ask."""
+        """Whether Kinesis pushes new records: then a caller that can do without the very tip need not read."""
         return self._pushes > 0
 
     def receive_pushed_pages(
         self, pages: Iterator[RecordPage], receive: Callable[[list[ArrivedRecord]], None]
     ) -> Generator[None]:
-        """Take what is pushed, page by page. It begins behind what was read at that moment and leaves nothing out, and
-        so does what is read meanwhile: whichever comes first is taken, and the other one's records are known then."""
+        """Take pushed records, page by page. It begins after the records that were read by that moment and leaves
+        nothing out; reads that happen meanwhile do the same. Whichever arrives first is taken, and the other's
+        records are known by then."""
         pushed = False
         try:
             for page in pages:
@@ -185,8 +187,8 @@ class ShardTails:
         self._last_written = last_written
 
     def read_until(self, hash_key: int, as_of: float, *, trust_pushes: bool = False) -> None:
-        """See to it that everything is known that was in a partition at `as_of`; `trust_pushes`: or what is pushed of
-        it."""
+        """Ensure that all events that a partition had at `as_of` are known; `trust_pushes`: or all that were
+        pushed."""
         patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
         shard_tree = self._tree_with_written_shards()
         while self.read_to_tip(shard_tree.shards_covering(hash_key)[-1], as_of, patience, trust_pushes=trust_pushes):
@@ -257,7 +259,7 @@ class ShardTails:
         return found
 
     def _is_followed(self, shard_tree: ShardTree, shard: str) -> bool:
-        """Whether a shard is read, or one that it came from, however many splits and merges ago."""
+        """Whether a shard is read, or an ancestor of it, across any number of splits and merges."""
         return shard in self._tails or any(
             self._is_followed(shard_tree, parent) for parent in shard_tree.listed_parents(shard)
         )
@@ -273,8 +275,8 @@ class ShardTails:
             parents = shard_tree.listed_parents(shard)
             followed = [parent for parent in parents if self._is_followed(shard_tree, parent)]
             if not followed and any(known not in shard_tree for known in self._tails):
-                # This shard may come from one that was followed, by way of others that are gone: what was in those is
-                # counted by the index, and not by the trails of this process.
+                # This shard may descend from one that was followed, by way of shards that have expired: the index
+                # counts their records, and the trails of this process do not.
                 raise ShardPositionLost(shard)
             if followed or not indexed.last_sequence:
                 lost = shards_lost_before_indexed(progress, shard_tree, shard_tree.all_parents(shard))
@@ -283,7 +285,7 @@ class ShardTails:
                 for parent in followed if indexed.last_sequence else parents:
                     self._begin_tail(parent, progress)
                 cursor = GapCheckingCursor(self._shard_trees, shard, indexed._replace(last_sequence=0, ended=False))
-                # What came first in this shard may be as old as the last look at those before it.
+                # The first records of this shard may be as old as the last look at its parents.
                 known_at = min(
                     [self._tails[parent].read_at for parent in parents if parent in self._tails], default=now
                 )

@@ -1,8 +1,8 @@
 """The index's information about topics, as fresh as necessary.
 
-A publisher does not ask the index about every append. It relies for a while, its *lease*, on what it knows; a process
-that seals a topic says so first, waits until every lease has run out, and only then writes the seal into the log. So a
-publisher whose lease still holds when its records are acknowledged knows that they lie before the seal.
+A publisher does not ask the index about every append. For a while, its *lease*, it relies on its knowledge; a process
+that seals a topic announces this first, waits until every lease has run out, and only then writes the seal into the
+log. So a publisher whose lease still holds when its records are acknowledged knows that they lie before the seal.
 
 Sealing, continuing and deleting are counted in the step that makes them. So when the number of a topic is what it was
 before the topic was read, a new lease begins where that number was asked for, and one question renews the leases of all
@@ -28,7 +28,7 @@ MAX_KNOWN_TOPICS = 10_000
 
 
 class KnownTopic(Struct, frozen=True):
-    """A topic as it was at a moment, by two clocks: one may be put back, the other stop with the machine.
+    """A topic at a certain moment, by two clocks: one may be set back, the other stops with the machine.
 
     `change_count` is what its bucket had before it was read, if that is known.
     """
@@ -51,7 +51,7 @@ class TopicCache:
         self._known: dict[str, KnownTopic] = {}
 
     def get(self, topic: str) -> KnownTopic:
-        """The topic as it was less than a lease ago. Raises `UnknownTopic`."""
+        """The topic as it was at most a lease ago. Raises `UnknownTopic`."""
         known = self._known.get(topic)
         return known if known is not None and self.is_valid(known) else self.read_again(topic)
 
@@ -86,9 +86,9 @@ class TopicCache:
         return known
 
     def latest_continuation(self, topic: str) -> tuple[str, KnownTopic]:
-        """The topic in which a topic's records are counted, and what is known of it. Raises `UnknownTopic`.
+        """The topic in which a topic's records are counted, as far as known. Raises `UnknownTopic`.
 
-        A publisher may hold on to a topic that is continued, or even deleted: its records are those of the other one.
+        A publisher may still use a topic that is continued, or even deleted: its records belong to the other one.
         """
         known = self.get_for_append(topic)
         while known.topic.continued_in is not None:

@@ -47,7 +47,7 @@ class _SubscriptionState(Struct):
 class MemoryCoordination:
     """Coordination in memory, which ends with the process.
 
-    The lock is what a transaction is elsewhere: what was read under it is true until it is released. Listeners are
+    The lock replaces a transaction: a value read under it holds until it is released. Listeners are
     called without it, since they may ask for the new state at once. So two changes may be reported in the other order
     than they were made, which is harmless: a report says what to read again, or how far a session has committed, which
     only grows.

@@ -38,7 +38,7 @@ class _PartitionIndex(Struct):
 
 
 class MemoryLogIndex:
-    """What it hands out is frozen, or a copy: it stays as it was at one moment, whatever other threads change."""
+    """It returns frozen values, or copies: they stay unchanged while other threads change the index."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -137,7 +137,7 @@ class MemoryLogIndex:
     def drop_segments_before(self, topic: str, partition: int, oldest_offset: int) -> Sequence[ArchiveLocation]:
         with self._lock_while_open():
             known = self._require_topic(topic)
-            # Of two threads that trim, the one that is late takes nothing back.
+            # When two threads trim, the later one takes nothing back.
             grown = max(oldest_offset, known.oldest.get(partition, 0))
             self._topics[topic] = replace(known, oldest={**known.oldest, partition: grown})
             there = self._index_of_partition((topic, partition)).segments

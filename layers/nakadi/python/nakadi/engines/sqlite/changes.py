@@ -38,7 +38,7 @@ SELECT_APPENDED_PARTITIONS = """
 
 
 class AppendReporter(Protocol):
-    """What reports the appends of other processes while somewhere in this one is interest in them."""
+    """Reports the appends of other processes while anything in this process is interested in them."""
 
     def add_watcher(self) -> None:
         """Begin to report what other processes append, if that has not begun."""
@@ -115,7 +115,7 @@ INSERT_CHANGE = f"""
     RETURNING number
 """  # noqa: S608  # nothing but the constant above
 
-# For a connection that changes offsets by commits alone. Those are then noted within the same statement.
+# For a connection that changes offsets by commits alone. These are then noted within the same statement.
 CREATE_TRIGGER_INSERTING_CHANGES = f"""
     CREATE TEMP TRIGGER note_each_commit BEFORE UPDATE ON main.offsets BEGIN
         INSERT INTO coordination_news (subscription, changed, number)
@@ -145,8 +145,8 @@ CHANGE_KINDS = tuple(SubscriptionChange)
 class ChangePipes:
     """Pipes through which the processes of a broker report changes of subscriptions to each other, at once.
 
-    Each process reads one pipe, and writes to those of the others. Nothing depends on them: what a pipe has no room for
-    is found in the file a moment later.
+    Each process reads one pipe, and writes to the pipes of the others. Nothing depends on them: what a pipe has no
+    room for is found in the file a moment later.
     """
 
     def __init__(self, own_read_end: int | None, others: Sequence[int]) -> None:
@@ -215,14 +215,14 @@ class FileChangePoller(ChangePoller):
         once more than they would have to.
         """
         with self._lock:
-            # Without watchers nothing looks, so the set would only grow. The first one passes over what is there.
+            # Without watchers nothing looks, so the set would only grow. The first one skips existing changes.
             if self._watchers:
                 self._known.update(numbers)
-        # Of all changes of one kind only the last has its number left in the file.
+        # The file keeps only the last number of all changes of one kind.
         self._pipes.report_change(max(numbers), subscription, change)
 
     def _skip_past_changes(self) -> None:
-        # What was reported before the look is no news, and what is reported from now on is kept.
+        # Changes reported before the look are not new, and changes reported from now on are kept.
         while self._pipes.read_reports():
             pass
         with self._file.read_connection() as connection:

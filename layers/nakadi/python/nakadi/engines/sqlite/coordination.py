@@ -113,14 +113,14 @@ class _CommitWait(Wait[Commit]):
 class SqliteCoordination:
     """`pipes` lead to the other processes of a broker that has several.
 
-    Any thread may call any of this. A read borrows a connection, and sees the file as it was at one moment. What
-    changes the file waits in the queue of `SharedTransactions`, and one transaction at a time has the turn to write, of
-    all threads and processes. So what a transaction has read is still true when it writes. What was read before it is
-    compared within it: the revision of an assignment, the owner and the position of an offset.
+    Any thread may call any of this. A read borrows a connection, and sees the file at one moment. Changes to the file
+    wait in the queue of `SharedTransactions`, and across all threads and processes, one transaction at a time has the
+    turn to write. So what a transaction has read is still true when it writes. The transaction compares the values
+    that were read before it: the revision of an assignment, the owner and the position of an offset.
 
-    Listeners are called behind a transaction and outside of it. Two changes may so be reported in the other order than
-    they were made. That is harmless: a report says what to read again, or how far a session has committed, which only
-    grows.
+    Listeners are called behind a transaction and outside of it. Two changes may so be reported in the other order
+    than they were made. This is harmless: a report names the value to read again, or a session's latest commit, which
+    only grows.
     """
 
     def __init__(self, path: Path, pipes: ChangePipes = NO_PIPES) -> None:
@@ -160,15 +160,15 @@ class SqliteCoordination:
                 )
             for partition in consumed_again:
                 connection.execute(REMOVE_DONE_AHEAD, (subscription, *_names_of(partition)))
-            # In the same transaction: a process that dies before it has reported the change leaves it to be found.
+            # In the same transaction: if a process dies before it reports the change, others can still find it.
             return self._changes.insert_change(connection, subscription, SubscriptionChange.ASSIGNMENT)
 
-        # Behind the transaction: what listeners read when they are called is what was written.
+        # After the transaction: listeners that read when they are called find the change.
         self._report_change(self._changing.run(work), subscription, SubscriptionChange.ASSIGNMENT)
         return stored
 
     def committed_offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
-        # One statement reads the file as it was at one moment. The assignment is another read: readers take it first,
+        # One statement reads the file at one moment. The assignment is another read: readers take it first,
         # and recognise by its owner an offset that is newer.
         with self._file.read_connection() as connection:
             rows = connection.execute(SELECT_OFFSETS, (subscription,)).fetchall()
@@ -236,8 +236,9 @@ class SqliteCoordination:
     ) -> None:
         committed = commit_report(session, positions, results)
         if committed is not None:
-            # In this order: other processes hear of it first, for their listeners need longer. A poller of this process
-            # that finds the numbers before they are noted reports them once more, and listeners read in vain.
+            # In this order: other processes hear of it first, for their listeners need longer. A poller of this
+            # process that finds the numbers before they are noted reports them once more, and listeners read
+            # needlessly.
             self._changes.report_own_changes(numbers, subscription, SubscriptionChange.OFFSETS)
             self._listeners.notify_listeners(subscription, committed)
 
@@ -252,8 +253,8 @@ class SqliteCoordination:
         partition = partition_to_park_in(events)
 
         def work(connection: sqlite3.Connection) -> tuple[CommitResult, int | None]:
-            # Judged by the offset as it is in this transaction: the partition may have been given to another session
-            # since the caller looked, and that one parks or sends the events itself.
+            # Judged by the offset in this transaction: since the caller looked, the partition may have been given to
+            # another session, which parks or sends the events itself.
             found = parking_result(_read_offset(connection, subscription, partition), session, commit_to)
             if found is not CommitResult.COMMITTED:
                 return found, None

@@ -7,7 +7,7 @@
 
 It is never wrong about an id that is there, and about one in a hundred thousand that is not. A table takes in the runs
 of a time, until it is full; the next one is as large as all before it, so that there are few, and a table goes when all
-its runs have. Hashes are those of this process, which nobody can choose ids for.
+its runs have. Hashes are private to this process, so nobody can choose ids to collide.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class EidIndex:
     def add_if_all_new(self, run: int, keys: Sequence[bytes]) -> bool:
         """Take in keys that are in no run; False if one of them may be in one, or stands twice among them.
 
-        Then some of them may have been taken in all the same.
+        Then some of them may have been added nevertheless.
         """
         if self._runs_without_table:
             return False
@@ -123,13 +123,13 @@ class EidIndex:
         )
 
     def keep_runs(self, runs: Iterable[int]) -> None:
-        """Forget what has none of these runs."""
+        """Forget keys that are in none of these runs."""
         live = set(runs)
         self._tables = [table for table in self._tables if not live.isdisjoint(table.runs)]
         self._runs_without_table = [run for run in self._runs_without_table if run in live]
 
     def find_candidates(self, keys: Sequence[bytes]) -> Iterator[tuple[bytes, list[int]]]:
-        """The runs in which keys may be, for those of which there are any."""
+        """The runs that may contain each key, for keys that have any."""
         found: dict[bytes, list[int]] = {}
         for table in self._tables:
             for key, run in table.find_candidates(keys):

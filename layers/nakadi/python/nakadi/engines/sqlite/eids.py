@@ -2,7 +2,7 @@
 
 The transaction that stores events adds a row with their ids at the end of a table, and no row is changed until its
 window has passed: an index by id would have a page of the file written for each event. In memory are a few bytes of
-each id (`eid_index`), which say among which rows it may be. What they say is checked in these rows. When there are too
+each id (`eid_index`), which say among which rows it may be. These rows confirm its findings. When there are too
 many for that, the oldest rows are indexed in the file after all (`old_eids`), and memory forgets them.
 """
 
@@ -145,7 +145,7 @@ class EidMemory:
         return number
 
     def begin_new(self, connection: sqlite3.Connection, version: int, now: int) -> NewEids | None:
-        """What takes in the ids of a commit that has only new ones; None unless the ids are known at this version."""
+        """A step that adds the ids of a commit with only new ones; None unless the ids are known at this version."""
         if connection is not self._connection or version != self._version:
             return None
         return NewEids(self, connection, self._last_row, now)
@@ -153,7 +153,7 @@ class EidMemory:
     def take_in_new(self, connection: sqlite3.Connection, eids: Sequence[bytes]) -> bool:
         """Take in ids that are stored next, if they are new for certain, and each is there once; whether they are.
 
-        Ids that are taken in and not stored after all are looked for among rows in vain.
+        Ids that are added but not stored in the end only cause needless searches among rows.
         """
         return not any(self._find_old(connection, eids)) and self._index.add_if_all_new(self._open_run, eids)
 
@@ -189,7 +189,7 @@ class EidMemory:
             self._forget_runs_before(rows.last + 1)
 
     def stop_making_room(self) -> None:
-        """Leave memory as crowded as it is, until further ids come."""
+        """Leave memory as full as it is, until further ids come."""
         self._left_to_index = 0
 
     def _find_old(self, connection: sqlite3.Connection, eids: Sequence[bytes]) -> Iterable[tuple[bytes, int]]:
@@ -205,7 +205,7 @@ class EidMemory:
     ) -> PlacesByPartition:
         """Write down the ids that are new, and return the places of the first events with the others.
 
-        `next_offsets` are those of the partitions that are appended to, and are moved on by the new events.
+        `next_offsets` belong to the partitions that are appended to; the new events advance them.
         """
         scope, window = _digest_of(ids.scope), ids.window // MICROSECOND
         known = self._find_stored_after(connection, scope, ids.eids, now - window)
@@ -245,7 +245,7 @@ class EidMemory:
             self._forget_runs_before(max(first_needed, self._last_row_in_file_index + 1))
 
     def _forget_runs_before(self, row: int) -> None:
-        """Forget the ids of rows that are gone, or indexed in the file; those of a run go together."""
+        """Forget the ids of rows that were removed, or that the file has indexed; ids of one run go together."""
         gone = [run for run, last in self._last_row_of_run.items() if last < row]
         if gone:
             for run in gone:
@@ -259,7 +259,7 @@ class EidMemory:
         wanted: dict[RowRange, set[bytes]] = {}
         for eid, runs in self._index.find_candidates(eids):
             for run in runs:
-                # A run that is gone has no rows. What the index says may be wrong as well, or be of another scope.
+                # A run that is gone has no rows. The index may also be wrong, or belong to another scope.
                 wanted.setdefault((run, self._last_row_of_run.get(run, self._last_row)), set()).add(eid)
         for eid, row in self._find_old(connection, eids):
             wanted.setdefault((row, row), set()).add(eid)
@@ -349,7 +349,7 @@ def _eids_of_body(body: bytes, count: int) -> list[bytes]:
 def _indices_of_new(
     eids: Sequence[bytes], partitions: Sequence[int], known: Collection[bytes], next_offsets: Collection[int]
 ) -> Sequence[int]:
-    """The indices of the ids that are stored: those of the partitions at hand that are not known, each once."""
+    """The indices of ids to store: the unknown ones of these partitions, each once."""
     seen = set(known)
     new: list[int] = []
     for index, (eid, partition) in enumerate(zip(eids, partitions, strict=True)):
@@ -360,7 +360,7 @@ def _indices_of_new(
 
 
 def _next_offsets_of(partitions: Sequence[int], next_offsets: dict[int, int]) -> Sequence[int]:
-    """The offset of each event, which moves that of its partition on."""
+    """The offset of each event; this advances its partition's offset."""
     if len(next_offsets) == 1:
         [(partition, first)] = next_offsets.items()
         next_offsets[partition] += len(partitions)
@@ -390,8 +390,8 @@ def oldest_eid_row(connection: sqlite3.Connection) -> RowRange | None:
 def prune_expired_eids(connection: sqlite3.Connection, now: int) -> bool:
     """Remove the oldest rows, up to the first whose window has not passed; whether there may be more to remove.
 
-    Any process may do this at any time: what others remember of a row that is gone, they look up in vain. The last row
-    stays, so that its number is not given to another row, which others would then not read.
+    Any process may do this at any time: others that remember an id of a removed row only look it up needlessly. The
+    last row stays, so that its number is not given to another row, which others would then not read.
     """
     last_indexed = last_row_with_old_eids(connection)
     expired = connection.execute(

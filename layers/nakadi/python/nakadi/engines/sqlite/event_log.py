@@ -210,7 +210,7 @@ OFFSET_AFTER_ALL = (1 << 63) - 1
 
 
 class LogCleaner:
-    """Trims logs, and removes what is left of deleted topics, and ids of events, in a thread of its own."""
+    """Trims logs, and removes the rest of deleted topics, and ids of events, in its own thread."""
 
     def __init__(self, file: SqliteFile, writer: SqliteWriter, clock: Clock) -> None:
         self._file = file
@@ -267,7 +267,7 @@ class LogCleaner:
             self.run_steps_until_done(partial(prune_expired_eids, now=now))
 
     def _remove_deleted_topics(self) -> None:
-        """What fails is tried again after the next deletion, or the next start: nothing hangs on it."""
+        """A failed removal is retried after the next deletion, or at the next start: nothing depends on it."""
         with self._ignoring_errors_when_closing():
             for log in self._read_logs_without_topic():
                 run_and_log_failure("removal of a deleted topic", f"log {log}", partial(self._remove_log, log))
@@ -363,7 +363,7 @@ class CompactionState(Struct, frozen=True):
 
 
 class CompactedRow(Struct, frozen=True):
-    """What becomes of a row's places: which events stay, whether any goes, and whether a tombstone stays."""
+    """The result of compacting a row: which events stay, whether any is removed, and whether a tombstone stays."""
 
     row: FrameRow
     kept_events: list[bool]
@@ -372,7 +372,7 @@ class CompactedRow(Struct, frozen=True):
 
 
 class KeepRule(Struct, frozen=True):
-    """Which events go from a partition; its newest, at the offset `last_offset`, does not."""
+    """Which events of a partition are removed; the newest, at the offset `last_offset`, always stays."""
 
     newest_offset_by_key: Mapping[str, int]
     last_offset: int
@@ -440,7 +440,7 @@ class PartitionCompaction:
         return newest, end
 
     def _compact_rows_before(self, state: CompactionState, rule: KeepRule, end: int) -> int | None:
-        """Remove what goes before `end`, and answer when the oldest tombstone that stays was stored."""
+        """Remove obsolete events before `end`, and return when the oldest remaining tombstone was stored."""
         tombstone_at: int | None = None
         for rows in self._read_rows_between(state.oldest_offset, end):
             verdicts = [rule.apply_to_row(row) for row in rows]

@@ -39,11 +39,11 @@ CREATE_TABLES = (
         id INTEGER PRIMARY KEY AUTOINCREMENT, topic INTEGER, partition INTEGER NOT NULL,
         oldest INTEGER NOT NULL DEFAULT 0, compacted INTEGER NOT NULL DEFAULT 0, tombstone_at INTEGER)""",
     "CREATE UNIQUE INDEX logs_by_topic ON logs (topic, partition)",
-    # Rows are added at the end of the table, whatever partition they belong to: a commit touches few pages.
+    # Rows are added at the end of the table, for any partition: a commit changes few pages.
     """CREATE TABLE frames (
         id INTEGER PRIMARY KEY, log INTEGER NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL,
         stored_at INTEGER NOT NULL, size INTEGER NOT NULL, body BLOB NOT NULL)""",
-    # It answers every question about places and times without a look at the bodies.
+    # It answers every question about places and times without reading the bodies.
     "CREATE INDEX frames_by_log ON frames (log, first, count, stored_at, size)",
     """CREATE TABLE assignments (
         subscription TEXT PRIMARY KEY, revision INTEGER NOT NULL, body TEXT NOT NULL) WITHOUT ROWID""",
@@ -52,7 +52,7 @@ CREATE_TABLES = (
         position INTEGER NOT NULL, owner TEXT, since INTEGER NOT NULL,
         PRIMARY KEY (subscription, event_type, partition)) WITHOUT ROWID""",
     "CREATE TABLE leases (holder TEXT PRIMARY KEY, until INTEGER NOT NULL) WITHOUT ROWID",
-    # What changed last, and when in the order of changes: how processes notice each other's.
+    # The latest changes, and their place in the order of changes: this is how processes notice each other's changes.
     """CREATE TABLE coordination_news (
         subscription TEXT NOT NULL, changed TEXT NOT NULL, number INTEGER NOT NULL,
         PRIMARY KEY (subscription, changed)) WITHOUT ROWID""",
@@ -85,17 +85,17 @@ TABLES_ADDED_BY_VERSION = {
             parked_at INTEGER NOT NULL, replay TEXT, owner_type TEXT, owner_value TEXT, value BLOB NOT NULL)""",
         "CREATE UNIQUE INDEX parked_by_place ON parked (subscription, event_type, partition, timeline, position)",
     ),
-    # Ids of events. How they are found is told in `eids`.
+    # Ids of events. `eids` explains the search for them.
     4: (
         """CREATE TABLE eids (
             id INTEGER PRIMARY KEY, scope BLOB NOT NULL, stored_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
             timeline INTEGER NOT NULL, count INTEGER NOT NULL, body BLOB NOT NULL)""",
-        # Those of events in other logs.
+        # The ids of events in other logs.
         """CREATE TABLE eid_claims (
             key BLOB PRIMARY KEY, expires_at INTEGER NOT NULL, body BLOB NOT NULL) WITHOUT ROWID""",
         "CREATE INDEX eid_claims_by_expiry ON eid_claims (expires_at)",
     ),
-    # What is consumed behind an offset. Few subscriptions have it, so commits of the others do not carry it.
+    # The events consumed behind an offset. Few subscriptions have it, so commits of the others do not carry it.
     5: (
         """CREATE TABLE done_ahead (
             subscription TEXT NOT NULL, event_type TEXT NOT NULL, partition TEXT NOT NULL, ranges TEXT NOT NULL,
@@ -118,7 +118,7 @@ TABLE_NAMES = (
 
 CONNECTION_PRAGMAS = (
     "PRAGMA synchronous = FULL",  # in WAL mode: a commit returns when the log is on the disk
-    # Deleted rows are zeroed in pages that are written anyway; what is left of them elsewhere is for `wiping`.
+    # Deleted rows are zeroed in pages that are written anyway; `wiping` removes the remains elsewhere.
     "PRAGMA secure_delete = FAST",
     "PRAGMA cache_size = -4000",
     "PRAGMA wal_autocheckpoint = 4000",

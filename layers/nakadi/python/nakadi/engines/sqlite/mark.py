@@ -1,12 +1,13 @@
 """The high-water mark of a data file: a small file beside it that says how far the data file had come.
 
-SQLite takes a log that was cut or changed for one that ends there, and a missing or empty file for a new one. It would
-start with less than was acknowledged, and say nothing. So a `Marker` now and then gives the data file a number, in a
-commit of its own, and when that is durable it writes the number into the mark. Commits are durable in their order:
-where a number is there, all is there that was committed before it. `examine` compares the two at the next start.
+SQLite takes a log that was cut or changed for one that ends there, and a missing or empty file for a new one. It
+would start with less than it acknowledged, without a word. So a `Marker` now and then gives the data file a number,
+in a commit of its own, and when that is durable it writes the number into the mark. Commits are durable in their
+order: where a number is there, all is there that was committed before it. `examine` compares the two at the next
+start.
 
 The mark never claims more than was committed, whenever a process ends. Other commits pay nothing for it, except that
-they occasionally wait for their turn. What was acknowledged after the last mark may be lost without a trace, unless
+they occasionally wait for their turn. Events acknowledged after the last mark may be lost without a trace, unless
 SQLite's own log shows it.
 """
 
@@ -59,7 +60,7 @@ SELECT_EVENT_TYPE_OF_TOPIC = "SELECT key FROM documents WHERE kind = 'event-type
 # A half-written mark looks like damage; its writer is done by the next look, or by the last one.
 CHECK_ATTEMPTS, SECONDS_BETWEEN_CHECKS = 10, 0.1
 
-# What the mark lists is for people who look for what is missing; the number alone says that something is.
+# The mark's list helps people who look for missing data; the number alone shows that something is missing.
 MAX_LISTED_KEYS = 10_000
 MAX_NAMES_SHOWN = 5
 # A file of this size is looked through in a moment.
@@ -72,7 +73,8 @@ REMEDY_MESSAGE = (
 
 
 class DataFileMark(Struct, frozen=True, kw_only=True):
-    """How far a data file had come. `keys` are those of its documents by kind, `ends` the next offsets of its logs."""
+    """How far a data file had come. `keys` are the keys of its documents by kind, `ends` the next offsets of its
+    logs."""
 
     file: str
     number: int
@@ -112,7 +114,7 @@ def check_against_mark(path: Path, *, accept_loss: bool) -> int:
 
 
 def _describe_missing(path: Path, mark: DataFileMark | None) -> str | None:
-    """What is missing, in sentences; None if nothing is known to be."""
+    """A description of missing data, in sentences; None if none is known to be missing."""
     if not path.exists() or path.stat().st_size == 0:
         state = "empty" if path.exists() else "not there"
         found = f"The data file {path} is {state}"
@@ -127,7 +129,8 @@ def _describe_missing(path: Path, mark: DataFileMark | None) -> str | None:
 
 
 def _open_read_only(path: Path) -> sqlite3.Connection:
-    """A connection that changes nothing: the last one to leave would else put away the log, with what is in there."""
+    """A connection that changes nothing: otherwise, the last connection to close would remove the log together with
+    its content."""
     connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=WRITE_TIMEOUT_SECONDS)
     try:
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -183,7 +186,7 @@ def _first_names_and_count(names: list[str]) -> str:
 
 
 def _describe_damage(path: Path, connection: sqlite3.Connection) -> str | None:
-    """What SQLite says of a file that is small enough to be looked through."""
+    """SQLite's report about a file that is small enough to check."""
     pages, page_size = _query_value(connection, "PRAGMA page_count"), _query_value(connection, "PRAGMA page_size")
     if pages * page_size > MAX_FULLY_CHECKED_BYTES:
         return None
@@ -194,7 +197,7 @@ def _describe_damage(path: Path, connection: sqlite3.Connection) -> str | None:
 def _describe_cut_log(path: Path, connection: sqlite3.Connection) -> str | None:
     """Whether transactions that were on the disk stand in SQLite's log behind the place where it ends.
 
-    SQLite reads the log up to the first frame that is not as it was written. A transaction is on the disk before the
+    SQLite reads the log up to the first damaged frame. A transaction is on the disk before the
     next one begins. So where two ends of transactions stand behind that place, the first was whole once: it was changed
     later. One alone is what a power cut may leave of a transaction that was never acknowledged.
     (The formats: https://www.sqlite.org/walformat.html and fileformat2.html#walformat.)
@@ -290,7 +293,7 @@ class Marker:
         seen = _query_value(self._connection, "PRAGMA data_version")
         if seen == self._seen:
             return
-        # What is listed is read before the number is given: the mark must not cover anything that comes after it.
+        # The list is read before the number is assigned: the mark must not cover later changes.
         keys = {kind: _read_document_keys(self._connection, kind) for kind in KINDS_IN_MARK}
         ends = _read_next_offset_by_log(self._connection)
         identity = _query_value(self._connection, SELECT_IDENTITY)

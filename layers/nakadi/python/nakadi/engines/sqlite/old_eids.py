@@ -36,7 +36,7 @@ def add_old_eids(connection: sqlite3.Connection, rows: Iterable[tuple[int, Seque
     for row, eids in rows:
         last = row
         entries += [(eid, row) for eid in eids]
-    # In the order of the table, so that entries for one page come one after the other.
+    # In the order of the table, so that entries for one page are adjacent.
     connection.executemany("INSERT OR IGNORE INTO old_eids (eid, row) VALUES (?, ?)", sorted(entries))
     connection.execute("DELETE FROM old_eid_rows")
     connection.execute("INSERT INTO old_eid_rows (last) VALUES (?)", (last,))

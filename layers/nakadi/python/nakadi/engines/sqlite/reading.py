@@ -52,7 +52,7 @@ class Chunk(Struct, frozen=True, array_like=True):
 
 
 class FrameRow(NamedTuple):
-    """As it was read. `seats` is how many offsets it covers."""
+    """A row of frames, as it was read. `seats` is how many offsets it covers."""
 
     first_offset: int
     offset_count: int
@@ -85,7 +85,7 @@ def split_into_chunks(records: Sequence[Record]) -> Iterator[Chunk]:
 
 def merge_small_chunks(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
     """Join neighbours that are small: readers of single events would otherwise fetch as many rows."""
-    # What is a frame and nothing else is left alone: unpacking it here would take longer than reading one more row.
+    # A chunk with a single frame stays unchanged: unpacking it here would take longer than reading one more row.
     for group, size in _groups_of_frame_size(
         chunks, [chunk.size if chunk.records else TARGET_FRAME_BYTES + 1 for chunk in chunks]
     ):
@@ -259,7 +259,7 @@ def records_of_row(row: FrameRow, selection: slice = frames.ALL_RECORDS) -> list
 
 
 def keys_and_tombstones_of_row(row: FrameRow) -> list[tuple[str | None, bool] | None]:
-    """Of each place the key and whether it holds a tombstone; None where nothing is left."""
+    """For each place, the key and whether it holds a tombstone; None for a removed event."""
     if not row.frame:
         return []
     try:

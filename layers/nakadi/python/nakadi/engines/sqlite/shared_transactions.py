@@ -1,6 +1,6 @@
 """Changes of a SQLite file that are made together when they come together, as commits of cursors do.
 
-What changes the file waits in one queue, in the order in which it came. A thread that waits for its own change may make
+Changes to the file wait in one queue, in order of arrival. A thread that waits for its own change may make
 the changes of others with it; for those that nothing waits for a thread of its own does that. Commits that come one
 after the other are one statement, which is a transaction by itself: each further statement would give the interpreter
 away and wait for it again, and each transaction waits for the disk.
@@ -50,8 +50,8 @@ class Change:
     """Something that waits for its turn to change the file.
 
     The thread that makes it changes it, and no other looks at more than `is_made` before that is set. It is set last,
-    when the outcome is there, and never taken back: so it is read without a lock, and a thread that has just missed it
-    asks for the turn, and finds it then.
+    when the outcome is there, and never reset: so it is read without a lock, and a thread that has just missed it
+    waits for its turn, and finds it then.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Transaction(Change, Generic[T]):
         try:
             self._result = self._work(connection)
         except sqlite3.Error:
-            # It may have ended the transaction, with what the pieces before have changed: all of them fail.
+            # It may have ended the transaction, including the changes of earlier pieces: all of them fail.
             raise
         except Exception as error:  # noqa: BLE001  # it is raised in the waiting thread
             self._error = error
@@ -99,7 +99,7 @@ OffsetRowKey = tuple[str, str, str]
 class Commit(Change):
     """Positions that a session commits. `finished` is called with it, if nothing waits for it.
 
-    `numbers` are those of its changes in the order of all changes of subscriptions.
+    `numbers` place its changes in the order of all changes of subscriptions.
     """
 
     def __init__(
@@ -158,13 +158,13 @@ class Commit(Change):
 
 
 class SharedTransactions:
-    """`changes` notes in the file what is committed."""
+    """`changes` notes committed changes in the file."""
 
     def __init__(self, file: SqliteFile, changes: FileChangePoller) -> None:
         self._file = file
         self._changes = changes
         # A deque needs no lock: any thread adds at its end, in one step, and only the one that has `_turn` takes from
-        # its front. What that one sees in front cannot be taken by another before it does so itself.
+        # its front. No other thread can take the change at the front before this one does.
         self._waiting: deque[Change] = deque()
         self._turn = threading.Lock()
         # The connection on which commits note what they change, once there were some.
@@ -176,23 +176,23 @@ class SharedTransactions:
         self._is_awake = False
 
     def run(self, work: TransactionStep[T]) -> T:
-        """Have work done in a transaction, perhaps together with that of others, and return when it is durable."""
+        """Do work in a transaction, perhaps together with other threads' work, and return when it is durable."""
         transaction = Transaction(work)
         self.make_and_wait(transaction)
         return transaction.outcome()
 
     def make_and_wait(self, change: Change) -> None:
-        # Before the lock is asked for: the thread that holds it now may make this change as well.
+        # Before taking the lock: the thread that holds it now may make this change as well.
         self._waiting.append(change)
-        # The thread that gets the lock makes all that is queued; the others find theirs made. It may have to go on:
-        # what was queued before it comes first, and only so much is made at once.
+        # The thread that gets the lock makes all that is queued; the others find theirs made. It may have to
+        # continue: earlier changes in the queue come first, and each round makes a limited number.
         while not change.is_made:
             self._make_next_changes(change)
 
     def begin_change(self, change: Change) -> None:
         """Begin a change, and return without waiting for it; its `report_finished` is called in another thread."""
         with self._beginning:
-            # Under the lock of `close`: what is queued before the thread is told to end is still made.
+            # Under the lock of `close`: changes queued before the thread receives its end are still made.
             if self._closed:
                 raise Unavailable("The coordination is closed.")
             self._waiting.append(change)
@@ -202,7 +202,7 @@ class SharedTransactions:
                 )
                 self._thread.start()
         # The flag is put back before the queue is looked at: what a thread that finds it set has queued will be made.
-        # Two threads that find it clear wake the writer twice, and it looks once in vain.
+        # Two threads that find it clear wake the writer twice, and its second look finds nothing.
         if not self._is_awake:
             self._is_awake = True
             self._wishes.put(None)
@@ -232,7 +232,7 @@ class SharedTransactions:
                 return
 
     def _make_next_changes(self, wanted: Change | None = None) -> None:
-        """Make the changes that wait first and can be made together, unless what is wanted has been made by now."""
+        """Make the first waiting changes that can be made together, unless the requested one has been made by now."""
         with self._turn:
             # Looked at again, now that no other thread makes any: it may have been made while this one waited. If it
             # was not, it is in the queue, for it is only taken from there in a turn.
@@ -269,7 +269,7 @@ class SharedTransactions:
             return changes
         rows = set(first.remaining_rows)
         while waiting and isinstance(following := waiting[0], Commit):
-            # Two commits of one partition are judged one after the other.
+            # Two commits of one partition are judged in order.
             if len(rows) + len(following.remaining_rows) > MAX_ROWS_PER_STATEMENT or not rows.isdisjoint(
                 following.remaining_rows
             ):
@@ -286,7 +286,7 @@ class SharedTransactions:
     def _make_commits(self, commits: Sequence[Commit]) -> None:
         if sum(len(each.remaining_rows) for each in commits) <= MAX_ROWS_PER_STATEMENT:
             self._commit_in_one_statement(commits)
-        # Those that moved are durable. A transaction determines why the others did not: between the two another
+        # The commits that moved are durable. A transaction determines why the others did not: between the two another
         # process may have moved their offsets or given them to others, and then that is the answer.
         rest = [each for each in commits if each.remaining_rows]
         if rest:

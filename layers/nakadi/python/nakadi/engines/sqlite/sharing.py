@@ -6,7 +6,7 @@ arrives to its own event log, and reports to the others which partitions grew. B
 a message is its length and MessagePack.
 
 A connection that breaks leaves appends without an outcome. They end with `Unavailable`, which means, as everywhere,
-that they are not known to be stored: the commit may have happened.
+that it is unknown whether they are stored: the commit may have happened.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class RemoteWriter:
         self._connection = connection
         self._changed = threading.Condition()
         self._next = 0
-        # By number: what is called with the outcome, and the size.
+        # By number: the function to call with the outcome, and the size.
         self._waiting: dict[int, tuple[OnAppendDone, int]] = {}
         self._waiting_bytes = 0
         self._ended = ""
@@ -134,7 +134,7 @@ class RemoteWriter:
     def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._changed:
             self._refuse_if_ended()
-        # SQLite has one connection write at a time, whichever process it is in. The process that commits sees by the
+        # SQLite lets one connection write at a time, across all processes. The process that commits sees by the
         # version of the file that another has written, and reads again where its partitions end.
         with self._file.write_transaction() as connection:
             return work(connection)
@@ -146,7 +146,7 @@ class RemoteWriter:
             first, self._is_asked_to_watch = not self._is_asked_to_watch, True
         if first:
             self._outbox.send(encode_length_prefixed(_WatchRequest()))
-        # What is committed after this returned must be reported, so the other side has to know.
+        # Commits after this call returns must be reported, so the other side has to know.
         # If the connection ends, so does this wait, and the look behind it finds the reason.
         self._watching.wait()
         with self._changed:
@@ -230,7 +230,7 @@ def _without_redundant_records(chunk: Chunk) -> Chunk:
 
 
 class _SocketOutbox:
-    """Sends without waiting. What the socket does not take at once is sent by a thread, in its order."""
+    """Sends without waiting. A thread sends the bytes that the socket does not take at once, in order."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -278,7 +278,7 @@ class _SocketOutbox:
                         return
                     self._changed.wait()
                 data = self._unsent.popleft()
-            # It may wait long for the other process, so without the lock: `send` must not wait with it.
+            # It may wait long for the other process, so it runs without the lock: `send` must not wait with it.
             try:
                 self._connection.sendall(data)
             except OSError:
@@ -334,8 +334,8 @@ class AppendService:
         self._schedule_sending()
 
     def _schedule_sending(self) -> None:
-        """Have what is new sent. May be called in any thread."""
-        # The flag is put back before the queues are emptied: what is added by those who find it set is still sent.
+        """Schedule sending of new messages. May be called in any thread."""
+        # The flag is cleared before the queues are emptied: messages added by threads that find it set are still sent.
         if not self._is_awake:
             self._is_awake = True
             try:
@@ -344,8 +344,8 @@ class AppendService:
                 log.debug("An append has ended after the event loop")
 
     def _flush_connections(self) -> None:
-        # Before the queues are looked at. A thread that finds the flag unset from now on has the loop woken once more,
-        # perhaps for nothing.
+        # Before the queues are looked at. A thread that finds the flag unset from now on wakes the loop once more,
+        # perhaps needlessly.
         self._is_awake = False
         for sender in self._connections:
             sender.flush()
@@ -372,7 +372,7 @@ class _WorkerConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         if exc is not None:
-            # That a process died is reported by the one that started it.
+            # The process that started it reports its death.
             log.debug("The connection to a process that appends events is broken: %s", exc)
         self.gone.set()
 
@@ -407,8 +407,8 @@ class _WorkerConnection(asyncio.Protocol):
         self.flush()
 
     def flush(self) -> None:
-        """Send what is new. While the other process does not read, each partition is kept once."""
-        # Threads of the log append at the other end meanwhile: what comes behind this look wakes the loop again.
+        """Send new messages. While the other process does not read, each partition is kept once."""
+        # Threads of the log append at the other end meanwhile: messages added after this look wake the loop again.
         while self.news:
             self._grown[self.news.popleft()] = None
         if self._is_paused or not (self._outcomes or self._grown):
@@ -428,12 +428,12 @@ class _WorkerConnection(asyncio.Protocol):
         self._write(_AppendOutcomes(grown, stored, failed, duplicates))
 
     def _queue_outcome(self, request_number: int, outcome: AppendResultByPartition | Exception) -> None:
-        # Called in threads of the log. First what is to be sent, then the request to send it.
+        # Called in threads of the log. First the message, then the request to send it.
         self._outcomes.append((request_number, outcome))
         self._schedule_sending()
 
     def _write(self, message: Struct) -> None:
-        # On the loop alone. A process that is gone needs no outcome: its appends are stored or refused all the same.
+        # On the loop alone. A process that has ended needs no outcome: its appends are still stored or refused.
         if self._transport is not None:
             self._transport.write(encode_length_prefixed(message))
 

@@ -7,10 +7,10 @@ SQLite leaves copies of a deleted row in three places: in pages that are no long
 that are in use (a row leaves one there whenever its page is merged or split), and in the log. So a wipe rewrites every
 row with events, fills the free pages with zeros, and truncates the log.
 
-Any process may do it, whether the broker is running or not. A request is a note in the data file, which stays until the
-wipe is complete: if the first process is killed, or readers keep the log from being truncated, the broker tries to
-complete it every few seconds. All of it is done in steps of a few milliseconds with pauses of the same length, so that
-no append waits for long. `VACUUM` would let all of them wait until the whole file is written.
+Any process may do it, whether the broker is running or not. A request is a note in the data file, which stays until
+the wipe is complete: if the first process is killed, or readers keep the log from being truncated, the broker tries
+to complete it every few seconds. All of this happens in steps of a few milliseconds with pauses of the same length,
+so that no append waits for long. `VACUUM` would let all of them wait until the whole file is written.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ MAX_BYTES_PER_STEP = 500_000
 MAX_FREE_PAGES_PER_STEP = 128
 
 # A page between two steps keeps its free space, so each step repeats the last rows of the one before it: half of them
-# at the most. Merging and splitting concerns three neighbours at a time. Of a large row only the beginning, of at least
-# so many bytes, lies in such a page.
+# at the most. Merging and splitting concerns three neighbours at a time. Such a page holds only the beginning of a
+# large row, of at least this number of bytes.
 REPEATED_PAGES = 6
 MIN_LOCAL_BYTES = 400
 
@@ -91,7 +91,7 @@ class _ClaimLost(Exception):
 
 
 def request_wipe(path: Path) -> None:
-    """Leave a note in the data file: what has been deleted until now is to be wiped."""
+    """Leave a note in the data file: wipe all data deleted until now."""
     with _open_connection(path) as connection, _transaction(connection):
         connection.execute(PUT_NOTE, (msgspec.json.encode(WipeNote()).decode(),))
 

@@ -96,7 +96,7 @@ class _PendingAppend:
         self.ids = ids
         self.done = done
         self.partitions = [(topic, partition) for partition in batches]
-        # Checked before the writer has them: what is wrong with a record must not fail the commit of the others.
+        # Checked before the writer gets them: a bad record must not fail the commit of the others.
         self.chunks = {(topic, partition): chunks_of(records) for partition, records in batches.items()}
         self.size = sum(chunk.size for chunks in self.chunks.values() for chunk in chunks)
 
@@ -153,12 +153,12 @@ class _WriterTask(Generic[T]):
 
 
 class SqliteWriter(Protocol):
-    """What writes the events of a process, and does the small steps of looking after them."""
+    """Writes the events of a process, and does the small steps of maintenance."""
 
     def append(
         self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnAppendDone, ids: EventIds | None = None
     ) -> None:
-        """Have `done` called when the records are durable, or with the reason why they are not. Waits for nothing.
+        """Have `done` called when the records are durable, or with the reason why they are not. Does not wait.
 
         With `ids`, records whose ids are known are left out.
         """
@@ -180,7 +180,7 @@ class LogWriter:
         self._metrics = metrics
         self._changed = threading.Condition()
         self._appends: deque[_PendingAppend] = deque()
-        # Those with ids wait here until the ids of the file have been read, which may take seconds.
+        # Records with ids wait here until the ids of the file have been read, which may take seconds.
         self._appends_with_ids: deque[_PendingAppend] = deque()
         self._has_read_eids = False
         self._steps: deque[_WriterTask[Any]] = deque()
@@ -197,7 +197,7 @@ class LogWriter:
     def append(
         self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnAppendDone, ids: EventIds | None = None
     ) -> None:
-        # Its chunks are made in this thread and without the lock, so that others append meanwhile.
+        # This thread makes its chunks, without the lock, so that others append meanwhile.
         append = _PendingAppend(topic, batches, done, ids)
         with self._changed:
             # Under the lock of the writer's last look: nothing gets into the queue once the writer has found it empty.
@@ -245,10 +245,10 @@ class LogWriter:
             del turns, appends, steps
 
     def _pop_next_work(self) -> tuple[list[_PendingAppend], list[_WriterTask[Any]]] | None:
-        """As many appends as fit into a commit, and one step; None when there will be nothing more."""
+        """The appends that fit into a commit, and one step; None when no more work will come."""
         with self._changed:
             while not self._appends and not self._steps and not self._appends_with_ids:
-                # Looked at only when nothing waits: what was accepted before the end is still written.
+                # Checked only when nothing waits: appends accepted before the end are still written.
                 if self._closing:
                     return None
                 if not self._has_read_eids or self._eids.has_to_make_room:
@@ -298,7 +298,7 @@ class LogWriter:
                 self._file, self._ends, self._eids, appends, microseconds_since_epoch(self._clock.now())
             )
         except Exception as error:  # noqa: BLE001  # it is for those who wait
-            # They were moved on for rows that are not in the file after all.
+            # They were advanced for rows that are not in the file after all.
             self._ends.forget_all()
             self._eids.forget_all()
             self._metrics.log_commit_failures.add()
@@ -315,11 +315,11 @@ class LogWriter:
 
 
 class PartitionEnds:
-    """Where partitions end, as the connection that writes sees them.
+    """The ends of partitions, as the writing connection sees them.
 
-    What is remembered holds while nothing else has changed the file: `PRAGMA data_version` says whether another
-    connection has, and is exact within a transaction that may write. What this connection changes by other means than
-    appends has to be followed by `forget_all`, and so has a transaction that failed.
+    Remembered ends hold while nothing else has changed the file: `PRAGMA data_version` says whether another
+    connection has, and is exact within a transaction that may write. After this connection has changed anything by
+    other means than appends, or a transaction has failed, `forget_all` must be called.
     """
 
     def __init__(self) -> None:
@@ -368,13 +368,13 @@ def _store_appends(
         version, ends = partition_ends.version, partition_ends.known_ends(connection, partitions)
         new_eids = None if ends is None else _collect_new_eids(eids, connection, version, appends, ends, now)
         if ends is not None and new_eids is not None:
-            # In one statement, which looks at the version when it has the turn to write: so what was remembered is
-            # either still true or nothing is stored.
+            # In one statement, which checks the version when it has the turn to write: so either the remembered ends
+            # are still true or nothing is stored.
             rows = _frame_rows_of_appends([append.chunks for append in appends], ends, now)
             if _insert_unless_file_changed(file, connection, rows, new_eids.rows(), version):
                 eids.note_stored(connection, new_eids)
                 return [NO_DUPLICATES] * len(appends), _committed_appends(partitions, ends)
-            # They have been moved on, though nothing is stored.
+            # They have been advanced, though nothing is stored.
             partition_ends.forget_all()
         with file.transaction(connection):
             ends = partition_ends.read_ends(connection, partitions)

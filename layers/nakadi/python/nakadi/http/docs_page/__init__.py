@@ -294,7 +294,7 @@ def _example_url(operation: ApiOperation) -> str:
     return path
 
 
-# What may stand in a tag without a closing one.
+# Characters of a tag without a closing one.
 VOID_ELEMENTS = frozenset({"meta", "input", "wbr"})
 
 INLINE_MARKUP_PATTERN = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*|\*([^*\s][^*]*)\*")

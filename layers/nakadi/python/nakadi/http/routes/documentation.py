@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 HTML_MEDIA_TYPE = "text/html"
 
-# Whatever a client writes into its headers, only what can be an address comes back in the page.
+# Of all that a client may write into its headers, only a possible address comes back in the page.
 HOST_PATTERN = re.compile(r"[a-zA-Z0-9._-]+(:\d{1,5})?|\[[0-9a-fA-F:.]+\](:\d{1,5})?")
 DEFAULT_HOST = "localhost:8080"
 
@@ -52,7 +52,7 @@ def _answer_docs_page(request: Request) -> Response:
 
 
 def _broker_address(request: Request) -> str:
-    """The address at which the browser reached the broker, as far as it is known."""
+    """The address at which the browser reached the broker, as far as known."""
     host = HOST.read(request) or ""
     scheme = (FORWARDED_PROTO.read(request) or "").partition(",")[0].strip().lower()
     return f"{'https' if scheme == 'https' else 'http'}://{host if HOST_PATTERN.fullmatch(host) else DEFAULT_HOST}"

@@ -53,7 +53,7 @@ def _route(events: str, handler: Callable[[Request], AnswerTask], operation: str
         lane=Lane.EVENTS,
         quick=True,
         accepts_any_content_type=True,
-        # What became of each event (207) is sent to every client: refused, it would publish all of them again.
+        # Every client gets the result for each event (207): after a refusal, it would publish all of them again.
         ignores_accept_header=True,
         max_body_bytes=MAX_DECOMPRESSED_BYTES,
         max_parsed_bytes=None,
@@ -108,8 +108,8 @@ class _PublishingHandlers(Struct, frozen=True):
             raise Malformed(f"Required request body is missing: {request.method} {request.path}")
 
     def _admit_batch(self, request: Request) -> None:
-        """Raise an outcome for who is blocked, before the broker looks up the event type, and for what there is
-        no memory for.
+        """Raise an outcome if the client is blocked, before the broker looks up the event type, or if there is no
+        memory for the batch.
         """
         self.permissions.require_producer(request.subject, request.path_parameters["name"])
         request.memory.take(estimate_batch_memory(request.body, self.publisher.limits))
@@ -149,7 +149,7 @@ class _PublishingHandlers(Struct, frozen=True):
     def _publication_response(
         self, request: Request, outcome: BatchOutcome, began: float, ids: Sequence[str] = ()
     ) -> Response:
-        """The response to a batch; `ids` are those of its events if they are CloudEvents."""
+        """The response to a batch; `ids` are the ids of its events if they are CloudEvents."""
         items = [_item_view(each) for each in outcome.items]
         for view, cloud_event_id in zip(items, ids, strict=False):
             view["id"] = cloud_event_id

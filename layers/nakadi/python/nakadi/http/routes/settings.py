@@ -112,7 +112,7 @@ class _SettingsHandlers(Struct, frozen=True):
 
 
 def _requested_blocked_kind(request: Request) -> BlockedKind:
-    """Exactly as it is written, upper case and all."""
+    """Exactly as written, in this case."""
     name = request.path_parameters["blacklist_type"]
     if name not in set(BlockedKind):
         raise unknown_enum_value_error(name, BlockedKind)

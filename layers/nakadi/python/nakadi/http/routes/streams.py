@@ -33,7 +33,8 @@ NewStreamKpis = Callable[[Request], StreamKpis]
 
 def routes(streams: EventStreams, new_stream_kpis: NewStreamKpis) -> list[Route]:
     return [
-        # Whatever a client says it accepts, it gets a stream: some say text/html, and mean it no more than we do.
+        # A client gets a stream even if it says it accepts something else: some say text/html, and mean it no more
+        # than we do.
         Route(
             method="GET",
             template="/event-types/{name}/events",

@@ -54,7 +54,8 @@ def routes(streams: SubscriptionStreams, new_stream_kpis: NewSubscriptionStreamK
     handlers = _SubscriptionStreamHandlers(streams, new_stream_kpis)
     template = "/subscriptions/{subscription_id}/events"
     return [
-        # Whatever a client says it accepts, it gets a stream: some say text/html, and mean it no more than we do.
+        # A client gets a stream even if it says it accepts something else: some say text/html, and mean it no more
+        # than we do.
         Route(
             method="GET",
             template=template,

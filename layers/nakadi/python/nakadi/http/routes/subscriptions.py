@@ -281,7 +281,7 @@ def read_subscription_id(request: Request) -> str:
 
 
 def _page_limit(request: Request, max_limit: int) -> int:
-    """How many there are in a page; what is allowed is more than some pages have."""
+    """The number of items in a page; more is allowed than some pages have."""
     limit = LIMIT.read(request)
     if not 1 <= limit <= MAX_PAGE_LIMIT:
         raise Malformed(f"'limit' parameter should have value between 1 and {MAX_PAGE_LIMIT}")

@@ -1,4 +1,4 @@
-"""Who may consume a subscription: whoever may see and read it, and is not blocked."""
+"""Who may consume a subscription: subjects that may see and read it, and are not blocked."""
 
 from __future__ import annotations
 

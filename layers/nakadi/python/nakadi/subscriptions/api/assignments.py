@@ -43,7 +43,7 @@ def with_session(assignment: Assignment, session: Session, subscription: str, no
     if is_being_reset(assignment, now):
         raise Conflict(RESET_IN_PROGRESS_MESSAGE)
     if assignment.reset is not None:
-        # Its time has ended, and other sessions have not.
+        # Its time has ended, and the other sessions' time has not.
         assignment = with_reset_ended(assignment, assignment.reset.id, now, RESET_TIMED_OUT_MESSAGE)
     return with_rebalanced_partitions(replace(assignment, sessions=(*assignment.sessions, session)))
 
@@ -71,8 +71,8 @@ MAX_STANDSTILLS = 100
 
 
 def with_standstills(assignment: Assignment, found: Iterable[Standstill]) -> Assignment:
-    """Remembering where the partitions of a session stand when it ends; `streams` is 1 for those of which it had sent
-    more, and 0 for the others."""
+    """Remember where the partitions of a session stand when it ends; `streams` is 1 for partitions of which it had
+    sent more, and 0 for the others."""
     known = {each.partition: each for each in assignment.standstills}
     for each in found:
         continued = _with_earlier_streams(each, known.pop(each.partition, None))
@@ -153,7 +153,7 @@ def with_reset_ended(assignment: Assignment, reset_id: str, now: datetime, failu
     reset = assignment.reset
     if reset is None or reset.id != reset_id:
         return assignment
-    # That streams were to end is not remembered: the next request for it is about other partitions.
+    # The request to end streams is not remembered: the next one concerns other partitions.
     task = None if reset.task == SetOffsets() else reset.task
     return replace(assignment, reset=None, ended_reset=EndedReset(reset_id, now, failure, task))
 
@@ -208,8 +208,8 @@ def changes_to_rebalance(
 ) -> tuple[PartitionAssignment, ...]:
     """The entries that have to change so that every session has a fair share; none if that cannot be had.
 
-    It cannot be had if a partition is requested that does not exist or is requested twice, or if the sessions that
-    share outnumber the partitions left to them.
+    It raises an outcome if a requested partition does not exist or is requested twice, or if the sessions that share
+    outnumber the partitions left to them.
     """
     claimed = _sessions_by_requested_partition(sessions, entries)
     if claimed is None:
@@ -287,7 +287,7 @@ def _belongs_to_sharing_sessions(entry: PartitionAssignment, sharing: Collection
 
 
 def _entries_above_quota(entries: Sequence[PartitionAssignment], quota: int) -> Sequence[PartitionAssignment]:
-    """What a session has too much: first what it would only get later, then the last."""
+    """A session's excess entries: first those that it would only get later, then the last."""
     coming = [entry for entry in entries if entry.next_owner is not None]
     present = [entry for entry in entries if entry.next_owner is None]
     return [*coming, *reversed(present)][: max(0, len(entries) - quota)]

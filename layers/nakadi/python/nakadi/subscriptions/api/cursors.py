@@ -113,7 +113,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         )
         written = await self.coordination.commit(subscription_id, stream_id, greatest, self.clock.now())
         await self._require_owned_by_stream(written, subscription_id, stream_id, resolved)
-        # What another request committed meanwhile makes the rest of its partition outdated.
+        # Commits by another request meanwhile make the rest of its partition outdated.
         return [
             verdict if written.get(each.partition, verdict) is CommitResult.COMMITTED else CommitResult.OUTDATED
             for each, verdict in zip(resolved, judged, strict=True)
@@ -144,7 +144,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
             if entry.owner != stream_id:
                 shown = f"{each.partition.event_type}:{each.partition.partition}:{each.position}"
                 return Invalid(f"Cursor {shown} cannot be committed with stream id {stream_id}")
-        # It was another session's just now.
+        # It belonged to another session just now.
         return Invalid(str(_partition_not_found(resolved[0])))
 
     # Setting
@@ -153,7 +153,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         """Set offsets, back or forth. Without cursors, only initialise the offsets."""
         found = self.subscription_repository.find(subscription_id)
         self._require_not_blocked(found, subject)
-        # Not by a cached event type: the bounds that are read next are those of the event type as it is now.
+        # Not by a cached event type: the bounds that are read next belong to the current event type.
         resolved = [self._resolved_from_registry(each) for each in cursors]
         if found is None:
             raise subscription_not_found(subscription_id)

@@ -31,7 +31,7 @@ def check_fields(draft: SubscriptionDraft) -> None:
     found = (
         *openapi_violations("SubscriptionDraft", _body_from_draft(draft)),
         *annotation_violations(annotations),
-        # Of these two annotations clients are shown one mistake at a time.
+        # Clients see one mistake at a time in these two annotations.
         *islice(unprocessable_event_annotation_violations(annotations), 1),
         *label_violations(draft.labels or {}),
         *read_path_violations(draft),

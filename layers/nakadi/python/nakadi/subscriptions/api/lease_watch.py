@@ -1,10 +1,10 @@
 """Leases: which processes are alive, and so the sessions that they serve.
 
-A lease says by the clock of its holder until when it is good, and a clock may be set back: then it is good an hour too
-long, or has run out before it was written. So each process measures with its own steady clock how long each lease has
-not changed. A holder renews its lease long before it runs out, and stops sending when it could not: a lease that has
-not been renewed for its whole length has run out, whatever it says, and one that was renewed a moment ago has not. What
-a lease says counts only when it is read for the first time.
+A lease says by the clock of its holder until when it is good, and a clock may be set back: then it is good an hour
+too long, or has run out before it was written. So each process measures with its own steady clock how long each lease
+has not changed. A holder renews its lease long before it expires, and stops sending if it cannot: a lease that was
+not renewed for its whole length has expired, whatever its time says, and one that was renewed a moment ago has not.
+A lease's own time counts only when it is read for the first time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LeaseObservation(Struct, frozen=True):
 
 
 class LeaseWatch:
-    """What one process has seen of the leases of all. To be kept: who looks twice sees more."""
+    """One process's observations of all leases. To be kept: who looks twice sees more."""
 
     def __init__(self, coordination: Coordination, clock: Clock) -> None:
         self._coordination = coordination

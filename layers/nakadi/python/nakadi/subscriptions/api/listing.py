@@ -19,7 +19,7 @@ DEFAULT_PAGE_SIZE = 20
 
 
 class PageDirection(StrEnum):
-    """Which side of an id a page lies on, as the first letter of a token."""
+    """The side of an id on which a page lies, as the first letter of a token."""
 
     BEHIND = "F"
     FROM = "W"
@@ -28,7 +28,7 @@ class PageDirection(StrEnum):
 
 
 class SubscriptionFilters(Struct, frozen=True, kw_only=True):
-    """Which subscriptions are wanted: those that fulfil all of these."""
+    """Filters that select subscriptions: those that match all of these."""
 
     owning_application: str | None = None
     event_types: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class SubscriptionListing(Struct, frozen=True):
     subscription_repository: Subscriptions
 
     def page(self, filters: SubscriptionFilters, offset: int, limit: int) -> SubscriptionPage:
-        """So many from this place on; a full page may have another one behind it."""
+        """A page of this size from this place on; another page may follow a full one."""
         items = list(islice(self._matching_newest_first(filters), offset, offset + limit))
         return SubscriptionPage(
             items=items,
@@ -84,7 +84,7 @@ class SubscriptionListing(Struct, frozen=True):
         itself = self._subscription_if_matching(filters, subscription_id) if direction is PageDirection.FROM else ()
         items = list(islice(chain(itself, self._matching_newest_first(filters, subscription_id)), limit + 1))
         if not items:
-            # Going back from nowhere leads to what was left behind.
+            # Going back from nowhere leads to the part that was left behind.
             back = PageDirection.UP_TO if direction is PageDirection.BEHIND else PageDirection.BEFORE
             return SubscriptionPage(items=(), previous_page=f"{back}{subscription_id}")
         return SubscriptionPage(

@@ -1,4 +1,4 @@
-"""Offsets that no commit sets: the first ones, those of later partitions, and those that clients ask for.
+"""Offsets that no commit sets: the first ones, those of later partitions, and those that clients set.
 
 Clients ask for resets, and for parked events to be sent once more. Both can only be done while no stream is open. The
 task is written into the assignment with the reset. That ends streams and keeps new ones away. Once the last session is
@@ -61,7 +61,7 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
     clock: Clock
 
     def ensure_initialised(self, subscription: Subscription) -> Assignment:
-        """The assignment, with an offset for every partition. What has one keeps it.
+        """The assignment, with an offset for every partition. Existing offsets stay.
 
         Raises `NotFound` if an event type of a subscription that was never streamed is gone.
         """
@@ -78,7 +78,7 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
     ) -> tuple[Assignment, bool]:
         """With entries for partitions that the event type has got meanwhile, and whether there were any.
 
-        Whatever `read_from` says, these are read from their beginning.
+        For any `read_from`, these are read from their beginning.
         """
         before = self.ensure_initialised(subscription)
         positions = {
@@ -130,8 +130,8 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
     def _add_entries_until(
         self, subscription_id: str, positions: Positions, done: Callable[[Assignment], bool]
     ) -> Assignment:
-        """Add what is missing, as much as fits a write at a time. Other processes may do the same: a write that comes
-        second fails, and is decided again on what is there then."""
+        """Add missing entries, as many at a time as fit a write. Other processes may do the same: the second write
+        fails, and is decided again on the new state."""
         for _ in range(ASSIGNMENT_WRITE_ATTEMPTS):
             old = self.coordination.assignment(subscription_id)
             if done(old):
@@ -185,7 +185,7 @@ RESET_OUTCOME_RETENTION = timedelta(minutes=1)
 
 
 class ResetExecution(Struct, frozen=True, kw_only=True):
-    """What any process does for a reset, whichever of them was asked for it."""
+    """The steps of a reset, which any process may carry out, not only the one that received the request."""
 
     coordination: Coordination
     leases: LeaseWatch
@@ -266,8 +266,8 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         return self.coordination.assignment(subscription_id)
 
     def _write_reset(self, subscription_id: str, reset: Reset, changes: PartitionChangeByPartition) -> None:
-        """As many partitions at a time as fit a write. If this process dies in between, another one begins anew, which
-        does no harm: while the reset stands, no session can move what was already written."""
+        """As many partitions at a time as fit a write. If this process dies in between, another one starts again,
+        harmlessly: while the reset stands, no session can move written offsets."""
         rest = sorted(changes)
         while True:
             part, rest = rest[:MAX_PARTITIONS_PER_WRITE], rest[MAX_PARTITIONS_PER_WRITE:]
@@ -282,7 +282,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
     def _write_part(
         self, subscription_id: str, reset: Reset, part: PartitionChangeByPartition, *, is_last: bool
     ) -> bool:
-        """Whether a part was written, or nothing was because another process has carried out the reset."""
+        """Whether a part was written, or another process had carried out the reset."""
         positions = {partition: position for partition, (_, position) in part.items()}
         for _ in range(ASSIGNMENT_WRITE_ATTEMPTS):
             old = self.coordination.assignment(subscription_id)
@@ -302,8 +302,8 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
 
 
 class ResetRequests(Struct, frozen=True, kw_only=True):
-    """What a request does: it asks for a reset, and waits for its end. `max_wait_seconds` None leaves how long it may
-    wait to the longest commit timeout."""
+    """The steps of a request: it asks for a reset, and waits for its end. `max_wait_seconds` None leaves how long it
+    may wait to the longest commit timeout."""
 
     execution: ResetExecution
     max_commit_timeout: float
@@ -313,8 +313,8 @@ class ResetRequests(Struct, frozen=True, kw_only=True):
         self.request_and_wait(subscription_id, SetOffsets(tuple(sorted(positions.items()))))
 
     def request_and_wait(self, subscription_id: str, task: ResetTask) -> None:
-        """Reset a subscription once its streams have ended. A request for the same task as that of a
-        reset that stands waits with it, and one that repeats a request that was answered early learns its outcome.
+        """Reset a subscription once its streams have ended. A request for the same task as a standing reset waits
+        with it, and one that repeats a request that was answered early learns its outcome.
 
         Raises `Conflict` while a reset with another task stands, and `StillRunning` if the caller may not wait longer.
         """
@@ -374,7 +374,7 @@ class ResetRequests(Struct, frozen=True, kw_only=True):
         return found if found.reset is not None and found.reset.id == reset_id else None
 
     def _abandon_or_leave_running(self, standing: Mapping[str, Assignment]) -> None:
-        """A request that waits as long as streams may take gives up what stands then. One that may not wait so long
+        """A request that waits as long as streams may take gives up the standing reset. One that may not wait so long
         leaves it to others, unless the reset's time has ended."""
         now = self.execution.clock.now()
         goes_on = False
@@ -393,7 +393,7 @@ class ResetRequests(Struct, frozen=True, kw_only=True):
         if ended is None or ended.id != reset_id:
             # Another reset came after its time, or the subscription is gone.
             raise TryLater(assignments.RESET_TIMED_OUT_MESSAGE)
-        # Who cannot write that the outcome is known only leaves it for a repeated request.
+        # A failure to record that the outcome is known only leaves it for a repeated request.
         with suppress(Fault, TryLater):
             self.execution.change_assignment(
                 subscription_id, lambda assignment: without_reported_task(assignment, reset_id)

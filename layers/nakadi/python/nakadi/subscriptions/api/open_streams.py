@@ -1,8 +1,8 @@
-"""What a client asks of a stream that it has open: to end now, and more time to commit.
+"""A client's requests to a stream that it has open: to end now, and for more time to commit.
 
 Only the process that serves a stream can do either, and the request may come to any other. So the request is written
 into the session's line of the assignment. The session finds it there, does what it says, and answers in the same place:
-it leaves the assignment, or grants the extension. The request is answered when that is to be seen.
+it leaves the assignment, or grants the extension. The response comes when the effect is visible.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class OpenStreams(Struct, frozen=True, kw_only=True):
     max_wait_seconds: float | None = None
 
     def leave(self, subscription_id: str, stream_id: str, subject: Subject) -> None:
-        """End a stream, and return when its partitions are free for others. One that has ended is left as it is.
+        """End a stream, and return when its partitions are free for others. A stream that has ended is left alone.
 
         Raises `StillRunning` if the stream has not ended in time.
         """
@@ -98,7 +98,7 @@ def check_stream_id(stream_id: str) -> None:
 
 
 def session_not_found_message(assignment: Assignment, stream_id: str) -> str:
-    """That a session is not there, and why, if that is remembered."""
+    """The message that a session is not there, and why, if that is remembered."""
     message = f"Session with stream id {stream_id} not found"
     known = next((each for each in assignment.timed_out_sessions if each.id == stream_id), None)
     if known is None:

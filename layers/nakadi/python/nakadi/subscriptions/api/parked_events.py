@@ -1,8 +1,8 @@
 """The parked events of a subscription: listing, skipping and redriving them.
 
 Sending once more puts the cursors of the partitions back to before the first of the events, as a reset does, and with
-no stream open. What lies between was consumed or stays parked: the next stream is sent the parked events, and
-then goes on where the cursors were.
+no stream open. Events between them were consumed or stay parked: the next stream gets the parked events, and then
+continues from the cursors.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _PARKED_EVENT_ID_PATTERN = re.compile(
 
 
 class ParkedEventFilter(Struct, frozen=True, kw_only=True):
-    """Which parked events are asked for: those that fulfil all of these."""
+    """Filters that select parked events: those that match all of these."""
 
     event_type: str | None = None
     partition: str | None = None
@@ -175,7 +175,7 @@ def notify_streams(coordination: Coordination, subscription_id: str, now: dateti
 
 
 class RedrivePlanner(Struct, frozen=True, kw_only=True):
-    """What a redrive changes while no stream is open."""
+    """The changes that a redrive makes while no stream is open."""
 
     coordination: Coordination
     event_types: EventTypes
@@ -183,8 +183,8 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
     def plan_replays(
         self, subscription_id: str, redrive: Redrive
     ) -> Mapping[ParkedPartition, tuple[PartitionAssignment, Position]]:
-        """Where the cursors go, and entries with the replay from there on. What is parked
-        for no reason any more is removed. Raises `Conflict` if events cannot be sent.
+        """Where the cursors go, and entries with the replay from there on. Events that no longer have a reason to be
+        parked are removed. Raises `Conflict` if events cannot be sent.
         """
         offsets = self.coordination.committed_offsets(subscription_id)
         assignment = self.coordination.assignment(subscription_id)
@@ -206,7 +206,7 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
         parked: list[ParkedEventInfo],
         offsets: OffsetsByPartition,
     ) -> None:
-        """What was sent once more and consumed since then goes; so does what the log will give once more."""
+        """Remove events that were sent once more and consumed since then, and those that the log will send again."""
         reached = offsets[entry.partition].position
         gone = [each for each in parked if is_parking_obsolete(each, entry, reached)]
         self.coordination.remove_parked_events(subscription_id, entry.partition, [each.position for each in gone])
@@ -235,13 +235,14 @@ def is_parking_obsolete(parked: ParkedEventInfo, entry: PartitionAssignment, com
 def _planned_replay(
     entry: PartitionAssignment, parked: Sequence[ParkedEventInfo], committed: Position, redrive: Redrive
 ) -> Iterator[tuple[PartitionAssignment, Position, Sequence[ParkedEventInfo]]]:
-    """The entry of a partition with what is to be sent once more, where its cursor goes, and these events."""
+    """The entry of a partition with the events to send once more, where its cursor goes, and these events."""
     chosen = {each.key for each in parked if _is_selected(each, redrive)}
     if not chosen:
         return
     all_ = redrive.partition_and_key is None
     old = entry.replay
-    # Of what was to be sent once more already, the rest still is, but for keys that were parked again meanwhile.
+    # Of the events that were already due to be sent once more, the rest still is, except for keys that were parked
+    # again meanwhile.
     failed = {each.key for each in parked if old is not None and not old.includes(each)}
     going_on = {each.key for each in parked if old is not None and old.includes(each)} - failed
     keys = going_on | chosen
@@ -290,7 +291,7 @@ PARKED_EVENTS_PER_QUERY = 1000
 
 
 class ParkedEventStore(Struct, frozen=True):
-    """Of one subscription."""
+    """The parked events of one subscription."""
 
     coordination: Coordination
     subscription_id: str
@@ -298,7 +299,7 @@ class ParkedEventStore(Struct, frozen=True):
     def events(
         self, partition: EventTypePartition | None = None, after: tuple[EventTypePartition, Position] | None = None
     ) -> Iterator[ParkedEventInfo]:
-        """What is parked, or what of it is of a partition, in order."""
+        """The parked events, of all partitions or of one, in order."""
         while page := self.coordination.list_parked_events(
             self.subscription_id, partition=partition, after=after, limit=PARKED_EVENTS_PER_QUERY
         ):

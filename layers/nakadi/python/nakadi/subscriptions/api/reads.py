@@ -1,4 +1,4 @@
-"""What subscriptions declare to read: whether it is there, and what became of it since."""
+"""The members that subscriptions declare to read: whether they exist, and how they have changed since."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ class ChangedRead(Struct, frozen=True):
 def with_declaration(
     subscription: Subscription, draft: SubscriptionDraft, event_types: Sequence[EventType]
 ) -> Subscription:
-    """The subscription with what a draft declares. Raises `Violations` for what is in no schema of its event types.
+    """The subscription with what a draft declares. Raises `Violations` for members that no schema of its event types
+    has.
 
-    Whoever declares something again has seen how the schemas are now.
+    A client that declares something again has seen the current schemas.
     """
     reads, versions = subscription.reads, subscription.declared_versions
     if draft.reads is not UNSET:

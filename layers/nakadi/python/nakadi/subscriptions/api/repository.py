@@ -4,7 +4,7 @@ Four kinds of documents: the subscription; its key, which makes it the only one 
 event types, by which it is found; and for each of those a mark, rewritten whenever a subscription to it begins, so that
 the deletion of an event type notices a subscription that begins meanwhile.
 
-Ids are in the order of creation, the newest first, so that a page costs what is on it and before it.
+Ids are in the order of creation, the newest first, so the cost of a page is its own subscriptions and those before it.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Subscriptions:
         return replace(new, revision=old.revision + 1)
 
     def remove(self, subscription: Subscription) -> None:
-        """Remove it, leaving a note of what has to be cleared away; raises `ChangedMeanwhile`."""
+        """Remove it, and note the remaining state to clear; raises `ChangedMeanwhile`."""
         try:
             self._write_in_batches(changes_to_remove(subscription))
         finally:
@@ -180,7 +180,7 @@ class Subscriptions:
     def no_new_subscription_condition(self, event_type: EventType) -> DocumentChange:
         """The change that makes a write fail if a subscription to the event type has begun since.
 
-        To be asked for before looking at its subscriptions.
+        Ask for it before looking at its subscriptions.
         """
         document = self._registry.get(NEW_SUBSCRIPTION_MARKS_KIND, event_type.id)
         return RemoveDocument(
@@ -199,7 +199,7 @@ class Subscriptions:
             for line in self._registry.list(SUBSCRIPTIONS_BY_EVENT_TYPE_KIND, prefix=f"{event_type}/")
         )
 
-    # What is left of those that are gone
+    # The remains of deleted subscriptions
 
     def deleted_subscription_ids(self) -> Sequence[str]:
         return [note.key for note in self._registry.list(DELETED_SUBSCRIPTIONS_KIND)]
@@ -214,7 +214,7 @@ class Subscriptions:
 
 
 def changes_to_remove(subscription: Subscription) -> tuple[DocumentChange, ...]:
-    """The changes that remove a subscription and note what is left of it; the most important ones come first."""
+    """The changes that remove a subscription and note its remains; the most important ones come first."""
     return (
         RemoveDocument(SUBSCRIPTIONS_KIND, subscription.id, expected_revision=subscription.revision),
         RemoveDocument(SUBSCRIPTION_KEYS_KIND, _key_of_subscription(subscription)),

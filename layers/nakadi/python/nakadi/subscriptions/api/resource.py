@@ -1,4 +1,4 @@
-"""Creating, updating and deleting subscriptions; also what happens to them when an event type changes."""
+"""Creating, updating and deleting subscriptions; also the effects on them when an event type changes."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ class SubscriptionUpdater(Struct, frozen=True, kw_only=True):
     clock: Clock
 
     def update(self, subscription_id: str, draft: SubscriptionDraft, subject: Subject) -> Subscription:
-        """Replace authorization, annotations, labels and what is read; everything else has to be as it is."""
+        """Replace authorization, annotations, labels and declared reads; everything else must stay unchanged."""
         check_fields(draft)
         self.features.require_writes_allowed()
         if draft.authorization is None and self.features.is_on(Feature.FORCE_SUBSCRIPTION_AUTHZ):
@@ -251,7 +251,7 @@ class SubscriptionDeletion(Struct, frozen=True, kw_only=True):
 
 
 class DeletedSubscriptionCleanup(Struct, frozen=True):
-    """What deleted subscriptions leave behind: an assignment and offsets. Running streams end when these go."""
+    """Clears the remains of deleted subscriptions: an assignment and offsets. Running streams end when these go."""
 
     subscription_repository: Subscriptions
     coordination: Coordination
@@ -270,19 +270,19 @@ class DeletedSubscriptionCleanup(Struct, frozen=True):
         self.subscription_repository.remove_deletion_note(subscription_id)
 
     def try_to_clean_up_all(self) -> None:
-        """What cannot be cleared now is cleared by the next housekeeping."""
+        """Remains that cannot be cleared now are left for the next housekeeping."""
         try:
             self.clean_up_all()
         except Fault:
             log.warning("Cleaning up deleted subscriptions failed, housekeeping will retry", exc_info=True)
 
 
-# What an event type's own removal needs beside.
+# Additional conditions for removing an event type.
 MAX_CHANGES_BESIDE_REMOVAL = 90
 
 
 class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
-    """What happens to subscriptions when an event type is deleted, or gets partitions."""
+    """Adjusts subscriptions when an event type is deleted, or gets partitions."""
 
     subscription_repository: Subscriptions
     features: Features
@@ -320,7 +320,7 @@ class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
         return (mark,)
 
     def clear_deleted_subscriptions(self) -> None:
-        """An event type is deleted, and with it perhaps subscriptions: end what is left of them."""
+        """An event type is deleted, and with it perhaps subscriptions: clear their remains."""
         self.deleted_subscription_cleanup.try_to_clean_up_all()
 
     def before_repartitioning(self, event_type: EventType) -> None:
@@ -393,7 +393,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
         )
 
     def _attach_to_new_targets(self, event_type: EventType, partition: str) -> None:
-        """What was looked through before something failed is looked through once more."""
+        """Subscriptions checked before a failure are checked once more."""
         named: set[str] = set()
         start = self._searched_positions[event_type.id].get(partition, Position(event_type.timeline.order, -1))
         end = start
@@ -415,7 +415,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
     def _target_subscriptions_behind(
         self, event_type: EventType, partition: str, position: Position
     ) -> Iterator[tuple[set[str], Position]]:
-        """What follows a position, stretch by stretch: who is named in it, and where it ends."""
+        """The subscriptions behind a position, stretch by stretch: the names in it, and its end."""
         number = int(partition)
         while True:
             timeline, offset = self.cursor_resolver.next_event_location(event_type, position, partition)

@@ -1,4 +1,4 @@
-"""How the streams of a subscription are doing: who reads what, how far behind, and since when."""
+"""The state of a subscription's streams: who reads which partition, how far behind, and since when."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class _AssignmentSnapshot(Struct, frozen=True):
         return None if entry is None or entry.owner is None else self.sessions.get(entry.owner)
 
     def is_stalled(self, partition: EventTypePartition, since: datetime | None, now: datetime) -> bool:
-        """Whether streams get no further in a partition where events wait: one after the other has ended at its present
-        offset, or the one that reads it has committed nothing since then, which is too long."""
+        """Whether streams make no progress in a partition where events wait: several in a row have ended at its
+        present offset, or the current one has committed nothing since then, for too long."""
         standstill, owner = self.standstills.get(partition), self.reading_session(partition)
         is_overdue = owner is not None and since is not None and is_commit_overdue(owner, since, now)
         return is_overdue or (
@@ -116,10 +116,10 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
     def stats_of_each(
         self, subscriptions: Sequence[Subscription], subject: Subject, *, with_lag: bool
     ) -> Iterator[tuple[Subscription, StatsByEventType]]:
-        """What `of` says, for many: of the event types that are there, and that the subject may see.
+        """The result of `of`, for many: for existing event types that the subject may see.
 
         Where the newest events of an event type are is looked up once. After `AGE_LOOKUP_TIMEOUT_SECONDS` no ages are
-        found out any more. Of a subscription that the subject may not see, only who reads what is said, as in `status`.
+        found out any more. For a subscription that the subject may not see, it has only the readers, as in `status`.
         """
         newest: dict[str, Mapping[str, Position]] = {}
         ages_until = self.clock.now() + timedelta(seconds=AGE_LOOKUP_TIMEOUT_SECONDS)
@@ -137,7 +137,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
                 yield each, {found.name: stats(found, shared) for found in self._visible_event_types(each, subject)}
 
     def status(self, subscription: Subscription, subject: Subject) -> StatsByEventType:
-        """Who reads what, of the event types that are there and that the subject may see."""
+        """The readers of the partitions, for existing event types that the subject may see."""
         shared = self._snapshot_without_offsets(self.coordination.assignment(subscription.id))
         return {
             each.name: [
@@ -242,12 +242,12 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
             end = positions.last_offset_if_closed(timeline, number)
             if found.events or end is None:
                 return found.events[0].stored_at if found.events else None
-            # What was left of this timeline is gone.
+            # The remaining events of this timeline are gone.
             position = Position(timeline.order, end)
 
 
 def stats_of_reader(partition: EventTypePartition, shared: _AssignmentSnapshot) -> PartitionStats:
-    """Who reads a partition; only who lives counts."""
+    """The reader of a partition; only live sessions count."""
     owner, entry = shared.reading_session(partition), shared.entries.get(partition)
     if owner is None or entry is None:
         return PartitionStats(partition=partition.partition)

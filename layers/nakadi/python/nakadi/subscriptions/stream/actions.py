@@ -1,4 +1,4 @@
-"""What a session is given and asks for: the limits of its stream, its state, its actions, and why it ends."""
+"""The inputs and outputs of a session: the limits of its stream, its state, its actions, and the reason for its end."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from nakadi.streaming.session import (
 
 DEFAULT_MAX_UNCOMMITTED_EVENTS = 10
 
-# Clients take a connection for dead that is silent for half a minute, whatever flush timeout they asked for.
+# Clients give up a connection that is silent for half a minute, whatever flush timeout they requested.
 MAX_SECONDS_BETWEEN_LINES = 25.0
 
-# What becomes of events that are not committed when the connection is gone: the session waits for commits, or not.
+# The treatment of uncommitted events when the connection is gone: the session waits for commits, or not.
 DISCONNECT_CHOICES = WAIT_ON_DISCONNECT, RELEASE_ON_DISCONNECT = "wait", "release"
 
 
@@ -51,7 +51,7 @@ class SubscriptionStreamLimits(Struct, frozen=True, kw_only=True):
 
     `max_uncommitted_events` is how many events may be sent and not yet committed, all partitions together.
     `max_uncommitted_per_partition` is the same for each of them, 0 is none. `releases_on_disconnect` ends the session
-    with its connection, and does not wait for commits. `sends_at_once` makes a batch of whatever is there.
+    with its connection, and does not wait for commits. `sends_at_once` makes a batch of any events that are ready.
     """
 
     batch_limit: int = 1
@@ -120,7 +120,7 @@ def _refuse_unless(condition: bool, message: str) -> None:
 
 
 class SendBatch(Struct, frozen=True):
-    """Send events of a partition; `position` is that of the last one."""
+    """Send events of a partition; `position` is the last one's."""
 
     partition: EventTypePartition
     position: Position
@@ -137,7 +137,7 @@ class SendKeepAlive(Struct, frozen=True):
 
 
 class OpenPartition(Struct, frozen=True):
-    """Find out where reading goes on behind a position, and call `handle_opening`; what was being read is closed.
+    """Find out where reading continues behind a position, and call `handle_opening`; this closes any open source.
 
     With a `replay` parked events come first.
     """
@@ -187,7 +187,7 @@ class GiveUpOnEvent(Struct, frozen=True):
 class ParkEvents(Struct, frozen=True, kw_only=True):
     """Put events away that have to follow others of their keys, and perhaps move the cursor, then `handle_parking_end`.
 
-    `opening_number` is that of the opening since when they were read.
+    `opening_number` identifies the opening after which they were read.
     """
 
     partition: EventTypePartition
@@ -220,8 +220,8 @@ class GrantExtension(Struct, frozen=True):
 
 
 class DepartureRecord(Struct, frozen=True):
-    """What is left to do when a session ends: what its partitions have failed at by now, and what its client never got
-    to see.
+    """The records to make when a session ends: the events at which its partitions have failed by now, and those that
+    its client never received.
 
     `has_timed_out` says that the client's time to commit had ended. `standstills` says where the partitions stand, with
     one stream for each of which the client has not committed everything that it was sent.
@@ -263,7 +263,7 @@ class SessionEnd(Enum):
     # These at once, because the client will commit nothing further.
     LEFT = "its client has left"
     RELEASED = "its client is gone, and wanted its partitions to be released then"
-    # Those at once, without a chance to commit.
+    # Reasons to end at once, without a chance to commit.
     DRAINED = "this process is stopping"
     REFUSED = "its client may not read any more, or cannot go on"
     EVENT_FAILED = "its sink failed at an event, which the next stream gives up"
@@ -272,7 +272,7 @@ class SessionEnd(Enum):
 
 
 class SharedState(Struct, frozen=True):
-    """What the streams of a subscription share, as it was read: first the assignment, then the offsets.
+    """The shared state of a subscription's streams, as it was read: first the assignment, then the offsets.
 
     `is_being_reset` says that offsets are being reset right now.
     """
@@ -307,14 +307,14 @@ MeasureDistance = Callable[[EventTypePartition, Position, Position], int]
 
 
 class ReadingRules(Protocol):
-    """What holds for everything that is read here, and may change at any time."""
+    """Rules for everything that is read here; they may change at any time."""
 
     skips_misplaced_events: bool
     """Whether every event has to be looked at, even where none has an owner or an addressee."""
 
 
 class SessionContext(Struct, frozen=True, kw_only=True):
-    """What a session asks while it decides; every answer is known without waiting."""
+    """The values that a session needs to decide; all are known without waiting."""
 
     measure_distance: MeasureDistance
     is_deliverable: IsDeliverable

@@ -53,9 +53,9 @@ class StreamAdmission(Struct, frozen=True, kw_only=True):
         self.subscription_repository.get(subscription.id)
 
     def _get_subscription(self, subscription_id: str, subject: Subject) -> Subscription:
-        """Who is blocked does not learn whether it exists."""
+        """A blocked client does not learn whether it exists."""
         try:
-            # Not as it was a moment ago: what is shared of one that was deleted must not come into being again.
+            # Not a cached one: the shared state of a deleted subscription must not be created again.
             subscription: Subscription = self.subscription_repository.get(subscription_id)
         except NotFound:
             self.permissions.require_consumer(subject, ())
@@ -161,9 +161,9 @@ class KnownEventTypes(dict[str, EventType]):
     """The event types of a stream by name, each in the newest revision that was seen.
 
     Two parts read them independently: `PartitionStarts` when a partition is opened, and the access monitor once a
-    second. The newer revision has to win, whichever part read it: a partition that is read by an event type as it was
-    before it moved to another timeline would wait for events that never come there. Written on the event loop only;
-    threads that read it may see the older revision, as if they had come a moment earlier.
+    second. The newer revision has to win, whichever part read it: a partition read by the event type from before its
+    move to another timeline would wait for events that never come there. Written on the event loop only; threads that
+    read it may see the older revision, as if they had come a moment earlier.
     """
 
     def __init__(self, event_types: Iterable[EventType], look_again: Callable[[], None]) -> None:
@@ -190,14 +190,14 @@ class PartitionStarts:
     def __init__(self, event_types: EventTypes, cursor_resolver: CursorResolver, clock: Clock) -> None:
         self._event_types = event_types
         self._cursor_resolver = cursor_resolver
-        # By the id of the event type and the least revision that is known: another event type may get its name, and a
-        # caller that knows of a change must not get what was read before.
+        # By the id of the event type and the least known revision: another event type may get its name, and a caller
+        # that knows of a change must not get an earlier version.
         self._views: Cache[tuple[str, int], tuple[EventType, PartitionSnapshot]] = Cache(
             clock, SNAPSHOT_MAX_AGE_SECONDS
         )
 
     def find(self, partition: EventTypePartition, stored: Position, known: EventType | None = None) -> PartitionStart:
-        """Where reading begins behind what is committed. Raises `UnusableCursor` if there is no such position.
+        """Where reading begins after the committed position. Raises `UnusableCursor` if there is no such position.
 
         `known` is the event type as the caller knows it; without it, it is looked up.
         """

@@ -1,4 +1,4 @@
-"""Carrying out the calls of a session, one after the other, and publishing dead letters.
+"""Carrying out the calls of a session, in order, and publishing dead letters.
 
 Each call may be carried out again.
 """
@@ -58,8 +58,8 @@ HandleUnprocessableEvent = Callable[[GiveUpOnEvent], None]
 class SessionCallExecutor:
     """Carries out the calls of one session. Without `parking` no event can be parked.
 
-    It works in threads, and one call at a time. Of the session, which belongs to the loop, it reads nothing but the id;
-    what it finds is a fact, which the driver has the session take on the loop.
+    It works in threads, and one call at a time. It reads only the id of the session, which belongs to the loop; its
+    results are facts, which the driver passes to the session on the loop.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class SessionCallExecutor:
         match call:
             case HandOverPartitions(partitions, positions):
                 # In this order: a commit is refused as soon as the partition is another session's. If the second step
-                # fails, both are repeated, and what is committed already stays as it is.
+                # fails, both are repeated, and earlier commits stay.
                 self._members.commit(session.id, positions)
                 revision = self._members.hand_over(session.id, partitions).revision
                 self._metrics.partitions_handed_over.add(len(partitions))

@@ -1,6 +1,6 @@
 """The driver of a subscription's stream: carries facts to its session, lines to the client, and calls to the executor.
 
-Calls are carried out in threads, one after the other, while lines go on being sent. While the driver has to wait, for a
+Threads carry out calls, in order, while lines continue to be sent. While the driver has to wait, for a
 client that does not read or for a log, facts still reach the session, and time passes for it: other streams may be
 waiting for its partitions.
 """
@@ -61,7 +61,7 @@ class SubscriptionFormat(Protocol):
     content_type: str
 
     def stream_opening(self, stream_id: str) -> bytes:
-        """What is sent before everything else."""
+        """The lines that precede all others."""
 
     def encode_line(self, line: SessionLine) -> bytes: ...
 
@@ -150,17 +150,17 @@ OpenSource = Callable[[EventTypePartition, PartitionStart], EventSource]
 
 
 class SessionCallThreads(NamedTuple):
-    """Where calls are carried out. Opening a partition also asks the registry, which may not answer."""
+    """The threads that carry out calls. Opening a partition also asks the registry, which may not answer."""
 
     for_opening: Executor
     for_others: Executor
 
 
 class SubscriptionDriver(StreamDriver):
-    """When a topic is gone, `known` is asked to look again; `update` or `add_fact` then says what became of it.
+    """When a topic is gone, `known` reads it again; `update` or `add_fact` then explains the change.
 
-    Calls are carried out in threads, one after the other, and what comes of them is a fact that is handed in on the
-    event loop. So the session, the sources and the calls that wait are only ever touched there.
+    Threads carry out calls, in order, and the event loop passes each result to the session as a fact. So the session,
+    the sources and the calls that wait are only ever touched there.
     """
 
     def __init__(  # noqa: PLR0913  # every part by its name
@@ -225,7 +225,7 @@ class SubscriptionDriver(StreamDriver):
                         source.update_event_type(event_type)
             # A copy: while one of them moves, facts are handed in, which open and close others.
             for each, source in tuple(self._open.items()):
-                # What the one before has made ready may be so much that the client has to read it first.
+                # The client may first have to read the lines that the fact before has produced.
                 if self._buffer.is_full:
                     await self._flush_before_deadline()
                 moved = await self._pass_on_next_run(each, source) or moved
@@ -291,14 +291,14 @@ class SubscriptionDriver(StreamDriver):
     # Calls
 
     async def _perform_calls(self) -> None:
-        # One after the other, in the order of the actions: a partition is handed over behind its last commit.
+        # In the order of the actions: a partition is handed over after its last commit.
         while self._calls:
             call = self._calls.pop(0)
             try:
                 self.add_fact(await self._perform_with_retries(call))
-            except Exception as error:  # whatever it is, the stream must not go on as if it had worked
+            except Exception as error:  # any error: the stream must not continue as if it had worked
                 log.warning("The stream %s ends: its call %s failed", self._session.id, call, exc_info=error)
-                # Those behind it rely on it.
+                # Later ones rely on it.
                 self._calls.clear()
                 self.add_fact(lambda _, error=error: self._session.handle_refusal(error))  # type: ignore[misc]  # bound early
         # No await since the queue was found empty: a call that is added from now on begins a new task.
@@ -321,7 +321,7 @@ class SubscriptionDriver(StreamDriver):
     def _attempt_call(self, call: SessionCall) -> ApplyFact:
         if not isinstance(call, OpenPartition):
             return self._executor.perform(call)
-        # In a thread: what is found becomes the session's only on the loop.
+        # In a thread: only the loop passes the result to the session.
         start = self._executor.find_start(call)
         return lambda now: self._handle_start_found(call, start, now)
 

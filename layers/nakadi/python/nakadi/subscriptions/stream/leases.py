@@ -56,7 +56,7 @@ class LeaseKeeper:
         self._unremoved: set[tuple[str, str]] = set()
 
     def ensure_lease(self) -> ProcessLease:
-        """A lease that is good for some time to come. Raises `Unavailable`."""
+        """A lease that is valid for some time to come. Raises `Unavailable`."""
         with self._lock:
             if not self._lease.is_valid(self._clock.monotonic() + MIN_REMAINING_LEASE_SECONDS):
                 self._renew_and_count()
@@ -140,7 +140,7 @@ def renew_and_clean_up(
     subscriptions: Iterable[tuple[SubscriptionSessions, Assignment]],
     members_of: Callable[[str], SubscriptionSessions],
 ) -> None:
-    """What a process does every few seconds for its subscriptions, whose assignments were read before."""
+    """The regular work of a process for its subscriptions, whose assignments were read before."""
     keeper.renew()
     keeper.retry_session_removals(members_of)
     keeper.remove_expired_sessions(subscriptions)

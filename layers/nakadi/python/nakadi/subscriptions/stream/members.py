@@ -5,10 +5,10 @@ was read; if another process was faster, all that is done again. So no lock betw
 be repeated after it was carried out, so a caller that got no answer simply repeats it.
 
 Assignment and offsets are read once for all streams of this process that share them. A subscription is read when the
-store reports a change, and every minute in case a report was lost. A listener gets only what was read after it began to
-follow, so that no session sees a state from before it joined. A commit through this process says itself what it has
-moved, and after one through another only the offsets are read; but not for longer than a minute, or commits without a
-pause would hide a change whose report was lost.
+store reports a change, and every minute in case a report was lost. A listener gets only states that were read after
+it began to follow, so no session sees a state from before it joined. A commit through this process says itself what
+it has moved, and after one through another only the offsets are read; but not for longer than a minute, or commits
+without a pause would hide a change whose report was lost.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class SubscriptionSessions(Struct, frozen=True):
 
         def without(assignment: Assignment) -> Assignment:
             nonlocal there
-            # Anew with each attempt: another process may have removed some of them in between, and counted them.
+            # Computed for each attempt: another process may have removed some of them in between, and counted them.
             there = {each.id for each in assignment.sessions if each.id in sessions}
             return assignments.without_sessions(assignment, there) if there else assignment
 
@@ -190,7 +190,7 @@ class SubscriptionSessions(Struct, frozen=True):
 
     def _write_until_unchanged(self, decide: ChangeAssignment) -> Assignment:
         for attempt in range(SESSION_CHANGE_ATTEMPTS):
-            # Read and decide again each time: what was true of the assignment before may have changed.
+            # Read and decide again each time: the assignment may have changed.
             old = self.assignment()
             new = decide(old)
             if new == old:
@@ -235,7 +235,7 @@ class SubscriptionWatch:
         return lambda: self._stop_following(watched, listener)
 
     def last_read_assignments(self) -> Mapping[SubscriptionSessions, Assignment]:
-        """Every subscription that is followed, as it was last read."""
+        """Every followed subscription, as it was last read."""
         read = [(each.members, each.state_reader.shared) for each in tuple(self._watched.values())]
         return {members: shared.assignment for members, shared in read if shared is not None}
 
@@ -249,7 +249,7 @@ class SubscriptionWatch:
 class _WatchedSubscription:
     """The streams of one subscription, and the task that reads its state for them.
 
-    `add_change` is called by threads of the store, and only notes what has changed and wakes the loop. There commits
+    Threads of the store call `add_change`, which only notes the change and wakes the loop. There commits
     are passed on at once. For everything else the task reads, and takes the notes before: what changes during the read
     is noted again, and waits for its end.
     """
@@ -309,7 +309,7 @@ class _WatchedSubscription:
                     await self._watch()
                 await self._read()
                 pause = MIN_STATE_RETRY_PAUSE_SECONDS
-            except Exception:  # whatever it is, streams without the state would neither send nor end
+            except Exception:  # any error: streams without the state would neither send nor end
                 log.warning(
                     "Reading the assignment and the offsets of %s failed, tried again in %s s",
                     self.members.subscription_id,
@@ -334,13 +334,13 @@ class _WatchedSubscription:
     async def _read(self) -> None:
         with self._lock:
             changes, self._changes = self._changes, set()
-        # Those that follow from now on get the next state: this one may be from before they joined.
+        # Listeners that join from now on get the next state: this one may be from before they joined.
         listeners = tuple(self.listeners)
         self._reading = True
         try:
             await self._loop.run_in_executor(self._threads, self.state_reader.read, changes)
         except BaseException:
-            # Put back, when this was cancelled as well: what was not read has still to be read.
+            # Put back, when this was cancelled as well: unread changes have still to be read.
             with self._lock:
                 self._changes |= changes
             raise
@@ -385,7 +385,7 @@ class SharedStateReader:
     def add_commits(self, changes: Collection[SubscriptionChangeNotice]) -> bool:
         """Bring the state up to date without reading anything; False if these changes do not say enough for that.
 
-        An offset only grows as long as it is one session's, so it does not matter whether a commit was read already.
+        An offset only grows as long as one session owns it, so it does not matter whether a commit was already read.
         If an offset has another owner here, then so it has in a newer assignment, which is reported too, or the commit
         is an old one.
         """
@@ -410,7 +410,8 @@ class SharedStateReader:
 
 
 def read_shared_state(members: SubscriptionSessions, known: SharedState | None) -> SharedState:
-    """Read the state that the streams of a subscription share; the assignment of the `known` state is taken as it is.
+    """Read the state that the streams of a subscription share; the assignment of the `known` state is used without
+    reading it.
 
     The assignment is read before the offsets: an offset that is newer than the assignment is recognised by its owner.
     If partitions are not shared evenly, because the process that changed something died before it had rebalanced them,

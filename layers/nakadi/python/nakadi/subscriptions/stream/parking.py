@@ -1,8 +1,8 @@
 """Parking: an event that consumers fail at is parked, and so are later events of its key; and replaying parked events.
 
-An event that has to be parked is parked before anything behind it is sent, for a commit of what is behind it moves the
-cursor past it. So every event that the cursor has passed was consumed or is parked, and of one key nothing is sent as
-long as an event of it is parked.
+An event that has to be parked is parked before any later event is sent, because a later commit moves the cursor past
+it. So every event that the cursor has passed was consumed or is parked, and of one key nothing is sent as long as an
+event of it is parked.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _parking_batches(runs: Iterable[EventRun]) -> Iterator[list[EventRun]]:
         yield step
 
 
-# So many parked events are held in memory at a time.
+# The number of parked events that are held in memory at a time.
 MAX_FETCHED_AT_ONCE = 20
 
 FETCH_RETRY_INTERVAL_SECONDS = 1.0
@@ -137,7 +137,7 @@ FetchParkedValue = Callable[[ParkedEventInfo], bytes | None]
 
 
 class ReplaySource:
-    """First the parked events, then those of the log. What lies between counts as skipped."""
+    """First the parked events, then the log's events. Events between them count as skipped."""
 
     def __init__(
         self,

@@ -1,4 +1,5 @@
-"""What a session knows of each of its partitions: what waits, was sent, skipped and committed, and what goes next."""
+"""A session's knowledge of each of its partitions: which events wait, were sent, skipped and committed, and which go
+next."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _NO_KEYS: frozenset[str] = frozenset()
 
 
 class EventDisposition(Enum):
-    """What is done with an event that was read."""
+    """The treatment of an event that was read."""
 
     SEND = auto()
     SKIP = auto()
@@ -35,7 +36,7 @@ class EventDisposition(Enum):
 
 
 class SessionTotals(Struct):
-    """What the partitions of a session add up to. Each of them keeps its share up to date, so that an event does not
+    """The sums over the partitions of a session. Each of them keeps its share up to date, so that an event does not
     cost a look at every partition."""
 
     uncommitted: int = 0
@@ -94,7 +95,7 @@ class PartitionProgress:
         self.totals = totals or SessionTotals()
         self.partition = entry.partition
         self.stored = self.committed = self.sent = self.taken = stored
-        # What was consumed before behind the committed offset: it is skipped.
+        # Events beyond the committed offset that were consumed before: they are skipped.
         self.done_ahead = _ranges_behind(done_ahead, stored)
         self.failed_streams = entry.failed_streams if counts else 0
         self.search_end = entry.search_end if counts else None
@@ -160,7 +161,7 @@ class PartitionProgress:
         self._update_uncommitted(measure_distance)
 
     def prepare_reopening(self) -> None:
-        """What was read and not sent will be read again."""
+        """Events that were read and not sent will be read again."""
         self.is_open = False
         self._parking.clear()
         self._enter_state_after(PartitionFact.REOPENED)
@@ -313,7 +314,7 @@ class PartitionProgress:
         return measure_distance(self.partition, before, self.committed)
 
     def committable_position(self) -> Position | None:
-        """How far everything is committed, skipped or parked, if that is further than what is committed."""
+        """The position up to which everything is committed, skipped or parked, if it is beyond the committed one."""
         if not self.skipped:
             return None
         reached = self.settled_position(short_of=self._parking[0][0] if self._parking else None)

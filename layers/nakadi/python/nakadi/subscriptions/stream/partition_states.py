@@ -33,7 +33,7 @@ class PartitionState(Enum):
 
 
 class PartitionFact(Enum):
-    """What a session learns of a partition, and what it begins itself."""
+    """Facts about a partition, from outside or from the session itself."""
 
     OPENED = "opened"
     REOPENED = "reopened"
@@ -63,7 +63,7 @@ def _table() -> Transitions[PartitionState, PartitionFact]:
     going_on = (fact.OPENED, fact.REOPENED, fact.PARKING_BEGAN, fact.PARKED, fact.PASSED)
     return {
         (state.OPENING, fact.OPENED): (state.READING,),
-        # A commit beyond what was read, or a parked event whose key may have others behind it.
+        # A commit beyond the events read, or a parked event whose key may have others behind it.
         **{(each, fact.REOPENED): (state.OPENING,) for each in (state.OPENING, state.READING, state.PARKING)},
         # Events that were on their way come to a partition that gives one up, too.
         **{(each, fact.PARKING_BEGAN): (state.PARKING,) for each in (state.READING, state.PARKING)},
@@ -81,7 +81,7 @@ def _table() -> Transitions[PartitionState, PartitionFact]:
         **{(state.HANDING_OVER, each): (state.HANDING_OVER,) for each in (fact.WANTED, fact.UNWANTED)},
         (state.HANDING_OVER, fact.HANDED_OVER): (state.RELEASED,),
         (state.HANDING_OVER, fact.STILL_OURS): (*AT_WORK, state.DRAINING),
-        # What was in progress when somebody came to wait finishes.
+        # Work that was in progress when a session began to wait finishes.
         **{(each, other): (each,) for each in going for other in going_on},
         # The offset was set back during the hand-over, so the partition started again.
         **{(each, fact.HANDED_OVER): (state.RELEASED,) for each in (*AT_WORK, state.DRAINING)},

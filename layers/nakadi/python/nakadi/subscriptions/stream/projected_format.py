@@ -21,7 +21,7 @@ from nakadi.streaming.chunks import EventChunk, EventRun
 from nakadi.subscriptions.stream.actions import SendBatch, SessionLine
 from nakadi.subscriptions.stream.driver import SubscriptionFormat
 
-# It takes a millisecond to make one, and the streams of a subscription share it.
+# Creating one takes a millisecond, and the streams of a subscription share it.
 MAX_SHARED_PROJECTIONS = 1000
 
 
@@ -42,8 +42,8 @@ def make_projection(reads: Sequence[str], always_sent: Sequence[str]) -> Project
 
 
 class ProjectedFormat:
-    """Another format, for events that are cut. An event type that is attached to the subscription without being one of
-    its own has no projection: nobody has declared what is read of it.
+    """Another format, for events that are cut. An event type that is attached to the subscription without being one
+    of its own has no projection: nobody has declared reads of it.
     """
 
     def __init__(self, lines: SubscriptionFormat, projections: Mapping[str, Projection]) -> None:
@@ -61,7 +61,7 @@ class ProjectedFormat:
 
 
 def projected_run(run: EventRun, projection: Projection) -> EventRun:
-    """The same events, in their places, with nothing but what is read."""
+    """The same events, in their places, reduced to the members that are read."""
     chunk = run.chunk
     events: Sequence[StoredEvent]
     if chunk.lazy is not None:

@@ -21,10 +21,10 @@ MAX_BUFFERED_BYTES = 50_000_000
 
 
 class SendSchedule:
-    """Says what is due for each partition at a moment, within the limits of the stream.
+    """Says which partitions are due at a moment, within the limits of the stream.
 
-    `partitions` and `totals` belong to the session. `commit_by` is when the client's time ends to commit
-    what is outstanding.
+    `partitions` and `totals` belong to the session. `commit_by` is the end of the client's time to commit outstanding
+    events.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class SendSchedule:
         self._sent_events = 0
         self._started = False
 
-    # What the session asks
+    # Queries of the session
 
     def events_allowed_now(self) -> int:
         """How many events the session may send before the client must commit, or the stream reaches its limit."""
@@ -121,7 +121,7 @@ class SendSchedule:
             yield self._take_batch(largest, count, now, "Stream parameters are causing overflow")
 
     def keep_alive_after_silence(self, now: float) -> Iterator[SessionAction]:
-        """A keep-alive beyond what was agreed, after a long silence; it is not counted, and changes no timer."""
+        """A keep-alive beyond the agreed ones, after a long silence; it is not counted, and changes no timer."""
         if now < self._last_line_at + self._limits.max_seconds_between_lines:
             return
         some = next((each for each in self._partitions.values() if each.may_send), None)
@@ -130,7 +130,7 @@ class SendSchedule:
             yield SendKeepAlive(some.partition, some.sent, self._take_info_for(some))
 
     def take_line_info(self, text: str = "") -> str:
-        """Debug information for a line: this, and what was waiting to be sent."""
+        """Debug information for a line: this text, and the number of events that waited."""
         pending, self.pending_info = self.pending_info, ""
         return f"{text}; {pending}" if text and pending else text or pending
 

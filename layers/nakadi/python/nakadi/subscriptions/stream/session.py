@@ -1,7 +1,7 @@
 """The session of a subscription's stream: what it sends, which partitions it hands over, and when it ends.
 
-It never waits, and knows no clock and no store: facts come in as method calls, and each returns the actions that follow
-from it. Calls among those are carried out one after the other, and the outcome of each is another fact.
+It never waits, and knows no clock and no store: facts come in as method calls, and each returns the resulting
+actions. Calls among those are carried out in order, and the outcome of each is another fact.
 
 A session is *streaming* until something ends it in an orderly way. Then it is *closing*: silent, but still there for
 commits of what it has sent, for one commit timeout at most. In the end `end` is set, and only its departure is left
@@ -69,7 +69,7 @@ class SubscriptionSession:
         self._context = context
         self._policy = policy
         self._partitions: dict[EventTypePartition, PartitionProgress] = {}
-        # What was handed in last, and the entries in it that are this session's.
+        # The last state handed in, and this session's entries in it.
         self._assignment: Assignment | None = None
         self._offsets: Mapping[EventTypePartition, CommittedOffset] = {}
         self._entries: dict[EventTypePartition, PartitionAssignment] = {}
@@ -118,7 +118,7 @@ class SubscriptionSession:
         if self._policy and any(isinstance(each, OpenPartition) for each in actions):
             self._schedule.pending_info = failed_partitions_text(self._entries.values())
         if own.is_leaving:
-            # Behind the offsets, so that what was committed before does not count as failed.
+            # After the offsets, so that events committed before do not count as failed.
             return [*actions, *self._release_now(SessionEnd.LEFT)]
         if shared.is_being_reset:
             actions += self._begin_closing(SessionEnd.RESET, now, "Resetting subscription cursors")
@@ -146,14 +146,14 @@ class SubscriptionSession:
         return [] if self._is_over(now) else self._next_actions(now)
 
     def handle_parked_keys(self, call: ReloadParkedKeys, keys: frozenset[str]) -> list[SessionAction]:
-        """These keys are parked, and those of the events that were parked since they were asked for."""
+        """These keys are parked, and so are the keys of events parked since the request for them."""
         partition = self._partitions.get(call.partition)
         if partition is not None and partition.opening_number == call.opening_number:
             partition.set_parked_keys(keys)
         return []
 
     def end_hand_over(self, partitions: Iterable[EventTypePartition], revision: int, now: float) -> list[SessionAction]:
-        """Partitions were handed over, or no session waited for them any longer. `revision` is that of the assignment
+        """Partitions were handed over, or no session waited for them any longer. `revision` belongs to the assignment
         since then."""
         self._revision = max(self._revision, revision)
         for partition in partitions:
@@ -189,7 +189,8 @@ class SubscriptionSession:
         return [*actions, *self._next_actions(now)]
 
     def handle_failed_event(self, partition: EventTypePartition, position: Position, now: float) -> list[SessionAction]:
-        """A sink fails at the event behind what is committed: have the next stream give it up, as the policy says."""
+        """A sink fails at the event after the committed position: let the next stream give it up, according to the
+        policy."""
         progress = self._partitions.get(partition)
         if self._is_over(now) or self._policy is None or progress is None:
             return []
@@ -256,7 +257,7 @@ class SubscriptionSession:
         return SessionProgress(len(partitions), self._totals.uncommitted, oldest)
 
     def departure_record(self) -> DepartureRecord:
-        """What has to be recorded when the session leaves the assignment."""
+        """The records to make when the session leaves the assignment."""
         if self.end in (SessionEnd.REMOVED, SessionEnd.LEASE_LOST):
             return DepartureRecord()
         partitions = self._partitions.values()
@@ -280,7 +281,7 @@ class SubscriptionSession:
         is_same = shared.assignment is self._assignment
         self._assignment, self._offsets = shared.assignment, offsets
         if is_same:
-            # What equals what was there before may be another object: then it is looked at once more, for nothing.
+            # An equal entry may be another object: then it is checked once more, needlessly.
             return [entry for each, entry in self._entries.items() if offsets.get(each) is not before.get(each)]
         self._entries = {entry.partition: entry for entry in shared.assignment.entries if entry.owner == self.id}
         return tuple(self._entries.values())
@@ -406,7 +407,7 @@ class SubscriptionSession:
     # Going on
 
     def _next_actions(self, now: float) -> list[SessionAction]:
-        """What follows whenever something has changed."""
+        """The actions that follow from any change."""
         actions: list[SessionAction] = []
         if self._is_streaming and 0 < self._limits.stream_limit <= self._committed_events:
             info = f"Stream limit in events reached: {self._committed_events}"
@@ -450,8 +451,8 @@ class SubscriptionSession:
         return actions
 
     def _release_now(self, end: SessionEnd) -> list[SessionAction]:
-        """End without a wait for commits, as a session does whose time to commit has ended: so events at which a client
-        fails again and again are counted, however it goes away."""
+        """End without waiting for commits, like a session whose time to commit has ended: so events at which a client
+        fails repeatedly are counted, however it leaves."""
         self._enter_state_after(SessionFact.LEFT, end)
         return []
 

@@ -117,7 +117,7 @@ class SubscriptionStreams:
         self._keeper = LeaseKeeper(coordination, clock, metrics=self._metrics)
         self._feeds = Feeds(logs)
         self._threads = ThreadPoolExecutor(CALL_THREAD_COUNT, thread_name_prefix="nakadi-consuming")
-        # Two kinds of calls have threads of their own. Where a partition begins is asked of the registry, too, which
+        # Two kinds of calls have threads of their own. The start of a partition is read from the registry, too, which
         # may not answer. And if leases are not kept in time, partitions are taken from streams that work well.
         self._opening = ThreadPoolExecutor(CALL_THREAD_COUNT, thread_name_prefix="nakadi-opening")
         self._keeping = ThreadPoolExecutor(1, thread_name_prefix="nakadi-leases")
@@ -216,7 +216,7 @@ class SubscriptionStreams:
                 self._starts.find(partition, offset.position, known.get(partition.event_type))
 
     def _remove_session(self, subscription_id: str, stream_id: str) -> None:
-        """Whatever goes wrong: a session without a stream would keep its partitions as long as this process lives."""
+        """After any failure: a session without a stream would keep its partitions as long as this process lives."""
         try:
             self._sessions_of(subscription_id).remove({stream_id})
         except Exception:
@@ -340,7 +340,7 @@ class SubscriptionStreams:
             return
         try:
             self._sessions_of(joined.subscription.id).leave(joined.id, session.departure_record())
-        except Exception:  # whatever it was: see `_remove_session`
+        except Exception:  # any error: see `_remove_session`
             log.warning(
                 "Removing the session %s of %s failed, tried again", joined.id, joined.subscription.id, exc_info=True
             )
@@ -359,7 +359,7 @@ class SubscriptionStreams:
         while self._drivers or self._keeper.has_unremoved_sessions:
             try:
                 await loop.run_in_executor(self._keeping, self._renew_lease_and_clean_up)
-            except Exception:  # whatever it was: without a lease every stream of this process ends
+            except Exception:  # any error: without a lease every stream of this process ends
                 log.warning(
                     "Renewing the lease failed, tried again in %s s", LEASE_RENEWAL_INTERVAL_SECONDS, exc_info=True
                 )
