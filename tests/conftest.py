@@ -32,11 +32,11 @@ os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 if not os.access(Path.home(), os.W_OK):
     os.environ["JSII_RUNTIME_PACKAGE_CACHE"] = "disabled"
 
-# What takes long to begin is begun in one process: a Spark session, the deployment on this machine, templates, several
-# workers, a Kafka, a browser. What takes longest goes first.
+# Slow resources are started in one process: a Spark session, the deployment on this machine, templates, several
+# workers, a Kafka, a browser. The longest groups go first.
 TOGETHER = ("glue_jobs", "aws-local", "aws-local subscriptions", "infra", "two-workers", "kafka", "console")
 
-# They go with the jobs, for the sake of their Spark.
+# They go with the jobs, because they share their Spark.
 WITH_SPARK = ("tests/docs/test_analytics.py", "tests/e2e/test_jobs.py")
 
 
@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What a test draws without a generator of its own depends on the seed of the run and on the test alone."""
+    """Random values that a test draws without its own generator depend only on the seed of the run and on the test."""
     random.seed(f"{everything.SEED} {item.nodeid}")
 
 
@@ -78,7 +78,7 @@ def pytest_report_header() -> str | None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only `make test-all` runs. What takes longest goes first, so that no process works alone at the
+    """Leave out what only `make test-all` runs. The longest groups go first, so that no process works alone at the
     end."""
     left_out = [item for item in items if everything.is_skipped(item)]
     if left_out:
@@ -93,8 +93,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def descriptions_of_services():
-    """Clients of AWS share the descriptions of services. Each session of boto reads them anew otherwise, which takes
-    most of the time of tests that make clients."""
+    """Clients of AWS share the descriptions of services. Otherwise, each session of boto reads them from disk, which
+    takes most of the time of tests that create clients."""
     from botocore.loaders import JSONFileLoader  # noqa: PLC0415  # most tests do without it
 
     read = cache(JSONFileLoader().load_file)
@@ -113,8 +113,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays until the end: it need not be looked through again and again for garbage, or even once,
-    which takes a second in each process."""
+    """Collected tests stay until the end: looking through them for garbage takes a second in each process, even if it
+    happens only once."""
     gc.freeze()
 
 
@@ -126,7 +126,8 @@ def splits_aws_local(config: pytest.Config) -> bool:
 
 
 def group(nodeid: str, splits: bool = False) -> str:
-    """Which tests go to the same process. `splits`: the deployment is begun in two of them."""
+    """The group of a test: tests of one group run in the same process. `splits`: the deployment is begun in two of
+    them."""
     file, _, name = nodeid.partition("::")
     folder = file.removeprefix("tests/").partition("/")[0]
     for engine in ("aws-local", "two-workers"):

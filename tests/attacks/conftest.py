@@ -1,4 +1,4 @@
-"""What the attacks share: a broker in a process of its own, one for each file."""
+"""Fixtures of the attacks: a broker in its own process, one for each file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.attacked import AttackedBroker, start_attacked_broker
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[AttackedBroker]:
-    """A broker that a file of tests attacks. It is there at the end, and has logged no traceback."""
+    """A broker that a file of tests attacks. At the end, it still runs, and has logged no traceback."""
     with start_attacked_broker() as broker:
         yield broker
         assert broker.alive()

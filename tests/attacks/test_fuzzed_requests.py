@@ -55,7 +55,7 @@ class Target:
             self._wire.socket.close()
 
     def restore(self) -> None:
-        """Make whatever is missing, and undo what is in the way."""
+        """Create anything that is missing, and remove obstacles."""
         for feature in self._api.get("/settings/features").json()["items"]:
             if feature["enabled"]:
                 self._api.post("/settings/features", json={"feature": feature["feature"], "enabled": False})
@@ -172,7 +172,7 @@ def target(request, tmp_path_factory) -> Iterator[Target]:
 
 @pytest.mark.parametrize("target", ["sqlite"], indirect=True)
 def test_hostile_requests_are_answered_as_described(target, record_property):
-    """Whatever stands in a path, a query, a header or a body, the answer is a documented one and no fault. (R16)"""
+    """For any path, query, header or body, the answer is a documented one and no fault. (R16)"""
 
     @settings(SEEDED, max_examples=choose_repetitions(150, 4_000))
     @given(hostile_requests(BrokerContent(target.names, target.bodies)))

@@ -48,13 +48,13 @@ def an_event_type(broker, name, **changes):
 
 
 def batch_of(event, size):
-    """As many of these events as fit into so many bytes."""
+    """As many of these events as fit into this number of bytes."""
     return b"[" + b",".join([event] * (size // (len(event) + 1))) + b"]"
 
 
 @pytest.fixture
 def quiet(broker):
-    """How much memory the broker had when it had answered what comes before."""
+    """The memory of the broker after it has answered all earlier requests."""
     broker.forget_peak()
     return broker.memory()
 
@@ -77,7 +77,7 @@ def test_half_a_million_tiny_events_are_refused_unparsed(broker, quiet):
 
 
 def test_ten_thousand_tiny_events_take_little(broker, quiet):
-    """As many events as a batch may have take some hundred bytes each, also where they are kept."""
+    """A batch with the largest number of events takes some hundred bytes for each, also where they are kept."""
     status, answer = publish_compressed(broker, an_event_type(broker, "many"), b"[" + b"{}," * 9_999 + b"{}]")
 
     assert (status, answer) == (200, b"")
@@ -100,7 +100,7 @@ OFTEN = ("numbers", "names", "letters")
 
 @pytest.mark.parametrize("shape", SHAPES if LONG else OFTEN)
 def test_a_body_takes_a_few_times_its_size(broker, quiet, shape, record_property):
-    """A body takes less than eight times its size in memory, whatever it holds; what is stored is among them."""
+    """Any body takes less than eight times its size in memory, stored events included."""
     body = batch_of(SHAPES[shape], 16 * MEGABYTE)
     status, answer = publish_compressed(broker, an_event_type(broker, f"shape.{shape.replace(' ', '-')}"), body)
 

@@ -52,7 +52,7 @@ def health(broker):
 
 
 def worst_batches(broker, stack):
-    """As many batches as there are threads for them, each with as much work as a batch may have, and more."""
+    """One batch for each thread that works on batches, each with more work than a batch may have."""
     wires = [stack.enter_context(a_wire(broker)) for _ in range(BATCHES)]
     for wire in wires:
         post_events(wire, "the.worst", [{}] * 1_300)

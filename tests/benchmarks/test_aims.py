@@ -1,4 +1,4 @@
-"""The table of aims says what was seen, and whether that is enough."""
+"""The table of aims shows the measured figures, and whether they are enough."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from benchmarks import aims
 
 
 def test_the_table_says_what_was_met(tmp_path, monkeypatch, capsys):
-    """Figures of several files stand in it, those made of two as well, and what was not measured is said."""
+    """It contains figures of several files, also those computed from two, and names missing ones."""
     rates = {f"http_random_broker_{clients}_clients_100_per_batch_requests_per_s": clients for clients in (8, 64)}
     (tmp_path / "publish.json").write_text(json.dumps(rates))
     (tmp_path / "stream.json").write_text(json.dumps({"throughput_1_of_floor": 0.5, "idle_kb_per_stream": 9.5}))

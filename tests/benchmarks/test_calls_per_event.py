@@ -1,4 +1,4 @@
-"""What takes a call or a piece of memory for each event, and what does not."""
+"""The calls and the memory that each event takes, and the parts that take none."""
 
 import gc
 import sys
@@ -75,7 +75,7 @@ def test_old_events_from_the_archive_take_no_call_for_each():
 
 
 def test_a_partition_of_a_stream_in_which_nothing_happens_takes_little_memory():
-    """It takes what says where it is: queues and sets with nothing in them take nothing."""
+    """It takes the memory for its position: empty queues and sets take none."""
     entry, stored = PartitionAssignment(EventTypePartition("a", "0"), "s"), Position(1, -1)
     PartitionProgress(entry, stored, 0.0, counts=False, totals=SessionTotals())
     totals = SessionTotals()

@@ -58,7 +58,7 @@ def test_rows_are_measured_and_nothing_is_left(brokers):
 
 @pytest.mark.long
 def test_every_row_is_measured(brokers):
-    """No row is refused by this broker, whatever the shape of its events."""
+    """This broker refuses no row, whatever the shape of its events."""
     figures = check_rows(brokers, ROWS)
 
     loads = [load.name for loads in LOADS.values() for load in loads]
@@ -86,7 +86,7 @@ def test_a_row_that_a_broker_refuses_is_reported_and_the_others_are_measured(bro
 
 
 def test_no_load_begins_after_the_time_is_over(brokers):
-    """What began before is still measured."""
+    """Loads that began before are still measured."""
     asked = []
 
     async def measured(_broker, _seconds):
@@ -143,5 +143,5 @@ def test_the_summary_names_the_least_rate():
     ],
 )
 def test_brokers_elsewhere_are_found_out(url, loopback):
-    """A load test goes to this machine unless it is asked to go elsewhere."""
+    """A load test only measures brokers on this machine unless an option permits others."""
     assert is_loopback(url) is loopback

@@ -61,7 +61,7 @@ def api(broker):
 
 @pytest.fixture(autouse=True)
 def a_home(tmp_path, monkeypatch):
-    """No context but those of the test, and the broker of the tests."""
+    """Only the test's own contexts, and the broker of the tests."""
     monkeypatch.setenv("NAKADI_CONFIG", str(tmp_path / "config" / "nakadi.yaml"))
     monkeypatch.delenv("NAKADI_TOKEN", raising=False)
     monkeypatch.delenv("NAKADI_URL", raising=False)

@@ -160,7 +160,7 @@ def clin(folder, url, target):
 
 
 def everything(run, url):
-    """What a broker has, without what differs from one to the next."""
+    """The content of a broker, without members that differ from one to the next."""
     own = {"created_at", "updated_at", "id", "version"}
 
     def drop_server_fields(value):
@@ -178,7 +178,8 @@ def everything(run, url):
 
 
 def test_files_are_applied_twice_the_second_time_without_a_change(run, empty, folder):
-    """What is missing is created, event types before subscriptions; what is as the files say is left alone."""
+    """Missing resources are created, event types before subscriptions; resources that match the files are left
+    alone."""
     arguments = ("-f", str(folder), "--env", "staging", "-o", "json")
 
     before = run("diff", *arguments, url=empty.url)
@@ -195,7 +196,7 @@ def test_files_are_applied_twice_the_second_time_without_a_change(run, empty, fo
 
 
 def test_events_can_be_published_once(run, empty, folder):
-    """A manifest may give a window of deduplication; one that gives none leaves the event type's as it is."""
+    """A manifest may set a window of deduplication; one without it leaves the event type's window unchanged."""
     arguments = ("-f", str(folder), "--env", "staging", "-o", "json")
     order = folder / "definitions/order.yaml"
     order.write_text(EVENT_TYPE.replace("category: business", "category: business\n  deduplicationSeconds: 300"))
@@ -209,7 +210,8 @@ def test_events_can_be_published_once(run, empty, folder):
 
 
 def test_the_result_is_the_same_as_with_clin(run, empty, folder):
-    """What clin creates from the files needs no change, and what this creates is the same and needs none of clin's."""
+    """A broker that clin has set up from the files needs no change, and one that this command has set up needs none
+    by clin."""
     arguments = ("-f", str(folder / "shop.clin.yaml"), "--env", "live", "-o", "json")
     clin(folder, empty.url, "live")
     after_clin = run("diff", *arguments, url=empty.url)
@@ -265,7 +267,7 @@ def test_what_the_broker_refuses_is_said_and_the_rest_is_applied(run, empty, fol
 
 
 def test_each_failure_is_said_once(run, empty, folder):
-    """A failure is named once, with its manifest; where nothing was applied, the exit code is that of the first."""
+    """A failure is named once, with its manifest; if nothing was applied, the exit code is the first failure's."""
     run("apply", "-f", str(folder), "--env", "live", url=empty.url)
     (folder / "schemas/order.yaml").write_text(SCHEMA.replace("note: {type: string}", "note: {type: integer}"))
     one = run("apply", "-f", str(folder), "--env", "live", url=empty.url)
@@ -282,7 +284,7 @@ def test_each_failure_is_said_once(run, empty, folder):
 
 
 def test_what_the_files_do_not_name_is_deleted_on_request(run, empty, folder):
-    """--prune deletes what belongs to the files' applications and is in none, once its number is typed."""
+    """--prune deletes resources that belong to the files' applications and are in none, once their number is typed."""
     arguments = ("-f", str(folder), "--env", "live", "--prune")
     run("apply", *arguments, url=empty.url)
     same = json.loads(run("event-types", "get", "shop.order", "-o", "json", url=empty.url).out)
@@ -367,7 +369,7 @@ def test_an_environment_is_a_context_of_that_name(run, empty, folder):
     ],
 )
 def test_files_that_cannot_be_used_are_refused_with_their_names(tmp_path, files, said):
-    """A mistake in the files names the file, before the broker is asked."""
+    """A mistake in the files names the file, before the first request to the broker."""
     for name, text in files.items():
         (tmp_path / name).write_text(text)
 
@@ -377,7 +379,7 @@ def test_files_that_cannot_be_used_are_refused_with_their_names(tmp_path, files,
 
 
 def test_a_manifest_without_a_necessary_value_is_refused(run, empty, tmp_path):
-    """What is missing in a manifest is named."""
+    """The message names the missing value."""
     (tmp_path / "a.yaml").write_text("kind: event-type\nspec: {name: a.b}\n")
 
     done = run("apply", "-f", str(tmp_path), url=empty.url)

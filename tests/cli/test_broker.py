@@ -42,7 +42,8 @@ def test_topics_of_another_broker_are_adopted(run, api):
 
 
 def test_storages_are_created_chosen_and_deleted(run, empty):
-    """A storage is described in a file, becomes that of new event types, and can be deleted when it is not used."""
+    """A storage is described in a file, becomes the default for new event types, and can be deleted when it is not
+    used."""
     identity = uuid.uuid4().hex
     definition = {"id": identity, "storage_type": "embedded", "embedded_configuration": {}}
 

@@ -107,7 +107,7 @@ def test_a_consumer_that_is_killed_releases_its_partitions(broker, api, subscrip
 
 
 def test_a_command_gets_more_time_while_it_works(run, subscription, tmp_path, monkeypatch):
-    """A consumer asks for more time again and again until the command has ended. (S330)"""
+    """A consumer extends its time until the command has ended. (S330)"""
     send, answers = Api.send, []
 
     def send_and_note(api, request):

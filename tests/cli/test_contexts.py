@@ -1,4 +1,4 @@
-"""Which broker is asked, and with which token."""
+"""The choice of broker and token."""
 
 import os
 import stat
@@ -138,7 +138,7 @@ def test_a_broker_that_asks_for_tokens_is_sent_one(run, tmp_path):
 
 
 def test_a_token_that_has_expired_is_asked_for_again(tmp_path):
-    """What goes on for longer than a token is good for takes the next one, in calls and in streams, and asks once."""
+    """Calls and streams that outlast a token take the next one, and ask for it once."""
     issuer = Issuer(tmp_path)
     expired = issuer.token(exp=datetime.now(UTC) - timedelta(hours=1))
     with Broker(**issuer.settings) as guarded:

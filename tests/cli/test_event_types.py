@@ -68,7 +68,7 @@ def test_an_event_type_is_created_from_json(run, api, tmp_path):
 
 
 def test_a_refusal_is_a_sentence_with_the_detail_and_the_flow_id(run, api):
-    """What the broker refuses ends with 3 and one line: the detail, the violations, the status and the flow id."""
+    """A refusal by the broker ends with 3 and one line: the detail, the violations, the status and the flow id."""
     name = create_event_type(api)["name"]
 
     twice = run("event-types", "create", "-f", "-", stdin=json.dumps(a_definition(name=name)))
@@ -93,7 +93,7 @@ def test_an_event_type_is_deleted_when_its_name_is_typed(run, api):
 
 
 def test_where_nothing_can_be_typed_nothing_is_deleted(run, api):
-    """Without a terminal and without `--yes` a script is told what is missing."""
+    """Without a terminal and without `--yes`, a script learns which option is missing."""
     name = create_event_type(api)["name"]
     done = run("event-types", "delete", name)
 
@@ -112,7 +112,7 @@ def test_partitions_are_listed(run, api):
 
 @pytest.mark.parametrize("text", ["{", "[", "\t- : :", "", pytest.param("[" * 100_000, id="deep nesting")])
 def test_a_file_that_is_no_definition_is_exit_code_2(run, text):
-    """What is neither JSON nor YAML, or no object, is refused before the broker is asked."""
+    """A file that is neither JSON nor YAML, or no object, is refused before the first request to the broker."""
     assert run("event-types", "create", "-f", "-", stdin=text, url="http://127.0.0.1:9").code == 2
 
 
@@ -142,7 +142,7 @@ def test_an_answer_of_something_else_is_no_broker(run):
 
 
 def test_readers_are_shown_and_forced(run, api):
-    """`readers` shows who reads what, and `update --force` names those that may miss it. (D7, D13)"""
+    """`readers` shows the readers of members, and `update --force` names those that may miss one. (D7, D13)"""
     name = create_event_type(api, schema={"properties": {"order": {"type": "integer"}, "note": {}}})["name"]
     identity = run(
         "subscriptions", "create", name, "--owner", "the-cli", "--reads", "order", "--projection"

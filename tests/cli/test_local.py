@@ -39,7 +39,7 @@ def test_each_job_that_can_be_named_exists(job):
 
 
 def test_a_job_that_there_is_not_is_refused(run):
-    """The jobs are named when another one is asked for."""
+    """For an unknown job, the message names the jobs."""
     done = run("jobs", "dance")
 
     assert done.code == 2
@@ -70,7 +70,7 @@ def test_fish_shows_whole_descriptions(run):
 
 
 def test_commands_and_options_are_completed():
-    """What a shell asks is answered with commands, those of groups and options."""
+    """Completion offers commands, the commands of groups, and options."""
 
     def complete(words, at):
         done = subprocess.run(
@@ -96,7 +96,7 @@ def test_commands_and_options_are_completed():
     ("arguments", "shown"), [(["--help"], "event-types"), (["jobs", "retention", "--help"], "--grace-hours")]
 )
 def test_the_console_script_of_a_checkout_runs(tmp_path, arguments, shown):
-    """What `make run` writes beside Python runs from anywhere, without settings of the environment."""
+    """The script that `make run` writes beside Python runs from anywhere, without settings of the environment."""
     script = tmp_path / "with a space" / "nakadi"
     script.parent.mkdir()
     subprocess.run(

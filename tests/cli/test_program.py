@@ -133,7 +133,7 @@ def test_every_command_explains_itself(name, command):
 
 @pytest.mark.parametrize("arguments", [("event-types",), ("event-types", "get"), ("no-such-thing",), ("--no-option",)])
 def test_a_wrong_command_line_is_exit_code_2(run, arguments):
-    """What cannot be parsed ends with 2 and a hint."""
+    """A command line that cannot be parsed ends with 2 and a hint."""
     done = run(*arguments)
 
     assert done.code == 2

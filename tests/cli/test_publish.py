@@ -44,7 +44,7 @@ def test_events_are_published_line_by_line(run, orders):
 
 
 def test_ctrl_c_says_how_many_are_published(run, orders, monkeypatch):
-    """What was published before an interruption is counted."""
+    """Events published before an interruption are counted."""
     send, sent, is_over = Api.send, [], threading.Event()
 
     def send_two(api, request):
@@ -153,7 +153,7 @@ def test_only_what_was_not_stored_is_sent_again(run):
 
 
 def test_what_was_refused_can_be_sent_again(run, orders, tmp_path):
-    """--refused keeps the events that are not published as they were; put right, the file is published in turn."""
+    """--refused keeps unpublished events unchanged; once corrected, the file can be published."""
     kept = tmp_path / "refused.ndjson"
     text = '[{"n": 0}, {"n": 1.50, \n "x": "a\\nb"}, {"n": 2}]'
 
@@ -179,7 +179,8 @@ def test_where_publishing_ends_the_rest_is_kept(run, orders, tmp_path):
 
 
 def test_what_was_given_up_is_kept(run, tmp_path):
-    """Where no answer comes, every event is kept; with a name that is taken, or cannot be, nothing is published."""
+    """If no answer comes, every event is kept; if the file exists already, or cannot be created, nothing is
+    published."""
     kept = tmp_path / "kept.ndjson"
     gone = run(
         "publish", "any", "--retries", "0", "--refused", str(kept), stdin=lines(*range(5)), url="http://127.0.0.1:9"
@@ -237,7 +238,7 @@ def test_a_broker_that_is_not_there_is_exit_code_6(run):
 
 
 def test_an_event_type_that_does_not_exist_is_exit_code_5(run):
-    """What no retry can mend is not sent again."""
+    """An error that no retry can mend is not retried."""
     assert run("publish", a_name(), stdin=lines(1)).code == 5
 
 

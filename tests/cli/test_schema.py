@@ -95,7 +95,7 @@ def test_annotations_for_gitlab(run, name, rejected_schema):
 
 
 def test_annotations_of_an_accepted_schema(run, name, tmp_path):
-    """Where nothing changed, there is nothing to annotate, and the report says that the schema is the same."""
+    """Without changes there is nothing to annotate, and the report says that the schema is the same."""
     (tmp_path / "same.json").write_text(json.dumps(SCHEMA))
     arguments = ("schema", "check", str(tmp_path / "same.json"), "--event-type", name, "--annotations")
 
@@ -131,7 +131,7 @@ def test_the_lines_are_those_of_a_definition(run, name, tmp_path):
     ],
 )
 def test_lines_are_found(text, steps, line):
-    """A line is that of the innermost value on the way, in JSON and in YAML."""
+    """The line of a change is the line of the innermost value on its path, in JSON and in YAML."""
     assert find_line(text, steps) == line
 
 

@@ -47,7 +47,7 @@ VALUES = st.recursive(
 @settings(max_examples=50)
 @given(st.lists(st.dictionaries(NAMES, VALUES, max_size=5), min_size=1, max_size=30))
 def test_every_event_is_valid_under_the_inferred_schema(events):
-    """Whatever the events are, a broker registers the schema, in any mode, and accepts all of them."""
+    """For any events, a broker registers the schema, in any mode, and accepts all of them."""
     schema = inferred(*events, category=Category.UNDEFINED)
 
     parse_submitted_schema(json.dumps(schema), category=Category.UNDEFINED)
@@ -108,7 +108,7 @@ def test_places_that_are_merged_may_be_known_in_part():
 
 
 def test_categories_are_recognized(run, tmp_path):
-    """Metadata and the envelope of a data event are not the owner's: what is proposed can be registered."""
+    """Metadata and the envelope of a data event are not the owner's: the proposed schema can be registered."""
     metadata = {"eid": "105a76d8-db49-4144-ace7-e683e8f4ba46", "occurred_at": "2026-11-21T12:00:00Z"}
     data = {"metadata": metadata, "data_type": "x", "data_op": "C", "data": {"a": 1}}
     file = tmp_path / "events.ndjson"
@@ -256,7 +256,7 @@ def test_examples_are_valid_and_violations_break_one_rule(seed):
 
 
 def test_most_schemas_have_examples_and_most_rules_can_be_broken():
-    """What is left out is rare: schemas that contradict themselves, and rules that are implied by others."""
+    """Only rare ones are left out: schemas that contradict themselves, and rules that others imply."""
     made, found, unbroken = [], 0, 0
     for seed in range(60):
         schema = RandomSchemas(Random(seed)).root().schema
@@ -308,7 +308,7 @@ LATER_KEYWORDS = {
 
 @pytest.mark.parametrize("keyword", [*KEYWORDS, *LATER_KEYWORDS])
 def test_every_keyword_is_broken(keyword):
-    """There is an event that breaks this rule alone."""
+    """At least one event breaks this rule alone."""
     schema = {"type": "object", "properties": {"value": {**KEYWORDS, **LATER_KEYWORDS}[keyword]}, "required": ["value"]}
     if keyword in LATER_KEYWORDS:
         schema["$schema"] = "http://json-schema.org/draft-07/schema#"
@@ -329,7 +329,7 @@ def test_texts_match_patterns(pattern):
 
 
 def test_examples_can_be_published(run, api):
-    """The broker takes examples of each category as they are, and again the same; it refuses what is invalid."""
+    """The broker accepts unchanged examples of each category, also a second time; it refuses invalid ones."""
     for category in ("undefined", "business", "data"):
         strategies = [] if category == "undefined" else ["metadata_enrichment"]
         definition = a_definition(schema=RICH, category=category, enrichment_strategies=strategies)
@@ -362,7 +362,7 @@ def test_examples_can_be_published(run, api):
     ],
 )
 def test_hostile_schemas_end(run, tmp_path, schema, message):
-    """Bounded work, and a sentence, for what has no examples."""
+    """A schema without examples costs bounded work, and gets a sentence."""
     (tmp_path / "hostile.json").write_text(json.dumps({"type": "object", **schema}))
     done = run("schema", "example", str(tmp_path / "hostile.json"))
 

@@ -41,7 +41,8 @@ def waiting(run, subscription):
 
 
 def test_a_subscription_lives_from_create_to_delete(run, numbers, owner):
-    """It is created once, listed by owner and event type, shown, and deleted when its application is typed."""
+    """A subscription is created once, listed by owner and event type, shown, and deleted when its application is
+    typed."""
     identity = created_by(run, numbers, "--owner", owner, "--group", "live")
 
     assert created_by(run, numbers, "--owner", owner, "--group", "live") == identity
@@ -101,7 +102,7 @@ def test_a_subscription_is_created_from_a_file(run, numbers, owner, tmp_path):
 
 
 def test_a_subscription_is_changed_to_what_a_definition_says(run, api, numbers, owner):
-    """What `get` shows can be edited and handed to `update`."""
+    """The output of `get` can be edited and passed to `update`."""
     identity = created_by(run, numbers, "--owner", owner)
     definition = run("subscriptions", "get", identity, "-o", "json").json
 
@@ -125,7 +126,7 @@ def test_lag_is_shown_and_watched(run, numbers, owner, monkeypatch):
             raise KeyboardInterrupt
 
     once = run("subscriptions", "lag", identity)
-    # Of this command alone: threads of the broker pause as well.
+    # Only this command's pauses: threads of the broker pause as well.
     monkeypatch.setattr(subscription_commands, "sleep", wait)
     watched = run("subscriptions", "lag", identity, "--watch", "--every", "7")
 
@@ -200,7 +201,7 @@ def test_a_reset_is_shown_before_it_is_made(run, numbers, owner):
 
 
 def test_a_subscription_is_reset(run, numbers, owner):
-    """It goes to the beginning, to a time, to the end, or to offsets of some partitions."""
+    """A subscription moves to the beginning, to a time, to the end, or to offsets of some partitions."""
     identity = created_by(run, numbers, "--owner", owner, "--from", "end")
     run("consume", identity, "--no-follow")
     first = run("event-types", "partitions", numbers, "-o", "json").json[0]["oldest_available_offset"]

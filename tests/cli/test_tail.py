@@ -33,7 +33,7 @@ def test_all_partitions_are_read_from_the_beginning(run, numbers):
 
 
 def test_numbers_keep_all_of_their_digits(run, api):
-    """What `tail` and `consume` write is what was stored, also numbers that Python has no room for."""
+    """`tail` and `consume` write stored events unchanged, including numbers that Python cannot represent."""
     name, text = create_event_type(api)["name"], '{"price":1.10,"share":0.12345678901234567890}'
     assert run("publish", name, stdin=f"{text}\n" * 2).code == 0
     subscription = run("subscriptions", "create", name, "--owner", "digits", "--from", "begin").out.strip()

@@ -1,4 +1,4 @@
-"""`nakadi types`: what is written, from where, and that nobody's names become code."""
+"""The output of `nakadi types`, its sources, and that no name becomes code."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_the_same_schemas_give_the_same_text():
     assert alone.partition("export")[2].partition("/** What the producer")[0] in text
 
 
-# What is written
+# Output
 
 
 def test_categories_add_metadata():
@@ -191,7 +191,7 @@ def test_dataclasses_read_events():
 
 @given(st.integers(0, 100_000), st.sampled_from([Models.PYDANTIC, Models.MSGSPEC]))
 def test_types_accept_every_valid_event(seed, models):
-    """Whatever the schema says, its types read the events that are valid under it."""
+    """For any schema, its types read all events that are valid under it."""
     schema = RandomSchemas(Random(seed)).root().schema
     try:
         events = make_examples(schema, 5)
@@ -229,7 +229,7 @@ ALIASES = "".join(f"k{number}: &k{number} [*k{number - 1}, *k{number - 1}]\n" fo
 
 @pytest.mark.parametrize("text", ["[" * 100_000, f"k0: &k0 [x]\n{ALIASES}", "a: &a [*a]"])
 def test_hostile_files_are_refused(run, tmp_path, text):
-    """Neither depth nor aliases of YAML, nor a list in itself, take long."""
+    """Deep nesting, aliases of YAML and a list that contains itself take little time."""
     (tmp_path / "hostile.yaml").write_text(text)
 
     assert run("types", "python", "-f", str(tmp_path / "hostile.yaml")).code == 2
@@ -280,7 +280,7 @@ HOSTILE_SCHEMAS = st.recursive(
 
 @given(HOSTILE_SCHEMAS, HOSTILE_TEXTS, st.sampled_from(Models))
 def test_no_name_becomes_code_in_python(schema, name, models):
-    """A module has classes with annotated fields and nothing else, whatever its schema says."""
+    """For any schema, a module has classes with annotated fields and nothing else."""
     text = write_python(read_declarations([an_event_type({"properties": {"a": schema}}, name)]), models)
     calls = {"Field", "field", "ConfigDict", "dataclass", "super"}
 
@@ -336,7 +336,7 @@ def test_no_comment_is_a_directive(text):
 
 
 def choices_in(schema: dict) -> list[str]:
-    """The values of choices that types have: those of members that have a name, without empty ones."""
+    """The values of the choices of types whose members have names, without empty ones."""
     if "enum" in schema:
         return [each for each in schema["enum"] if all(schema["enum"])]
     return [each for name, member in schema.get("properties", {}).items() if name for each in choices_in(member)]

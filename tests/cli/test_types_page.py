@@ -13,7 +13,7 @@ BLOCKS = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 
 
 def test_every_example_runs(run, api, tmp_path, monkeypatch):
-    """What a reader copies succeeds, and gives what the page shows."""
+    """Each pasted command succeeds, and prints the output on the page."""
     shutil.copytree(ROOT / "events", tmp_path / "events")
     for name in ("order.placed", "shipment.delayed"):
         api.delete(f"/event-types/{name}")

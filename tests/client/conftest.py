@@ -17,6 +17,6 @@ def nakadi() -> Iterator[LocalNakadi]:
 
 @pytest.fixture
 def network(nakadi) -> Iterator[Network]:
-    """What lies between the client and the broker."""
+    """A breakable network between the client and the broker."""
     with Network(nakadi.url) as network:
         yield network

@@ -1,4 +1,4 @@
-"""Answers are read whatever form they have."""
+"""Answers in all their forms are read."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""What is committed in part covers no event that the loop is not done with."""
+"""A partial commit covers no event that the loop has not finished."""
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ def offset(number, timeline=1):
     data=st.data(),
 )
 def test_a_part_of_a_batch_covers_only_what_is_done(numbers, data):
-    """Wherever numbers are missing, and whichever place before the batch is known."""
+    """For any missing numbers, and for any known place before the batch."""
     before = data.draw(st.integers(-1, numbers[0] - 1))
     batch = Batch(numbers, Cursor("0", offset(numbers[-1]), "t"), "s", before=offset(before))
     loop = iter(batch)

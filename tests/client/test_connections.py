@@ -53,7 +53,7 @@ def connection(tokens, answer=broker):
 
 @pytest.mark.parametrize("in_loop", [False, True])
 def test_a_refused_token_is_replaced_once(in_loop):
-    """After 401 the source is asked for another token, and the request is made once more."""
+    """After 401, the source provides another token, and the request is repeated once."""
     assert send(connection(Tokens("bad", "good")), in_loop=in_loop).status == 200
     tokens = Tokens("bad", "worse")
     assert send(connection(tokens), in_loop=in_loop).status == 401

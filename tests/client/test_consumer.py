@@ -1,4 +1,4 @@
-"""Consumers read subscriptions of a real broker, over sockets, whatever breaks."""
+"""Consumers read subscriptions of a real broker, over sockets, despite all kinds of faults."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_commits_are_made_after_so_many_events_or_seconds(nakadi, orders, policy
 
 
 def test_a_commit_by_hand_is_the_only_one(nakadi, orders):
-    """By hand, only batches that are marked count."""
+    """With `by_hand`, only marked batches count."""
     marked = 0
     options = StreamOptions(commit_timeout=2, batch_limit=10, max_uncommitted_events=1_000)
     with Consumer(nakadi.url, orders, options=options, commit=BY_HAND) as consumer:
@@ -174,7 +174,7 @@ def test_a_broker_that_restarts_loses_nothing(tmp_path):
 
 
 def test_two_consumers_share_the_partitions(nakadi, orders):
-    """A second consumer takes partitions over, both are told, and nothing is lost or read twice."""
+    """A second consumer takes partitions over, both learn of it, and nothing is lost or read twice."""
     told = {"first": [], "second": []}
     seen = Counter()
     consumers = [
@@ -234,7 +234,7 @@ def test_an_event_that_does_not_fit_is_parked(nakadi, orders):
 
 
 def test_an_event_that_cannot_be_parked_ends_the_consumer(nakadi, orders):
-    """Where nothing can be parked, no event is passed over: the batch is not committed."""
+    """If nothing can be parked, no event is skipped: the batch is not committed."""
     publish(nakadi, ["bad"])
     with pytest.raises(Refused, match="nowhere"):
         for _ in consume(nakadi.url, orders, model=Order, on_poison=Park("nowhere")):
@@ -272,7 +272,7 @@ def test_an_event_that_the_handler_fails_at_is_treated_as_asked(nakadi, orders, 
 
 
 def test_slow_work_on_a_long_batch_keeps_its_partitions(nakadi, orders):
-    """Work that takes longer than the commit timeout is not handed to anybody else, nor repeated."""
+    """Work that takes longer than the commit timeout is neither given to another consumer nor repeated."""
     seen = Counter()
     with Consumer(nakadi.url, orders, options=StreamOptions(commit_timeout=1, batch_limit=100)) as consumer:
         for batch in consumer:
@@ -294,7 +294,7 @@ def test_a_consumer_of_nothing_says_so(nakadi):
 
 
 def test_health_and_lag_are_numbers(nakadi, orders):
-    """Monitoring sees the stream, what was done, and what is left."""
+    """Monitoring sees the stream, the finished events, and the remaining ones."""
     with Consumer(nakadi.url, orders, options=QUICK) as consumer:
         for batch in consumer:
             assert sum(consumer.lag().values()) == 300
@@ -337,7 +337,7 @@ def test_a_program_that_is_ended_finishes_its_batch_and_commits_it(nakadi, order
 
 
 def test_a_consumer_ends_at_its_limit_or_when_nothing_waits(nakadi, orders):
-    """What was handed out is committed, and the next consumer goes on behind it."""
+    """Batches that the application received are committed, and the next consumer continues after them."""
     first = [event["n"] for batch in consume(nakadi.url, orders, limit=70, options=QUICK) for event in batch.events]
     assert len(first) == 70
     assert nakadi.unconsumed(orders) == 230
@@ -349,7 +349,7 @@ def test_a_consumer_ends_at_its_limit_or_when_nothing_waits(nakadi, orders):
 
 
 def test_a_consumer_that_is_aborted_commits_nothing(nakadi, orders):
-    """What is in hand and what was handled comes again, and nothing that follows is told as trouble."""
+    """The batch in hand and the handled ones come again, and later events are not reported as trouble."""
     told = []
     with Consumer(
         nakadi.url, orders, commit=CommitPolicy(seconds=15.0), options=LATE, on_trouble=told.append
@@ -363,7 +363,8 @@ def test_a_consumer_that_is_aborted_commits_nothing(nakadi, orders):
 
 
 def test_a_broker_that_is_not_there_is_told_and_given_up(nakadi, orders):
-    """Each failure is told in the thread of the loop; with patience, a consumer raises what it failed at."""
+    """Each failure is reported in the thread of the loop; once its patience has ended, a consumer raises the last
+    error."""
     with Network(nakadi.url) as network:
         network.go_down()
         told = []

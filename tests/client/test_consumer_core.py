@@ -1,4 +1,5 @@
-"""What a consumer decides: in every order of lines, cuts, commits and answers, only what was handled is committed."""
+"""The decisions of a consumer: in every order of lines, cuts, commits and answers, only handled events are
+committed."""
 
 from __future__ import annotations
 
@@ -96,7 +97,7 @@ class World:
         elif self.random.random() < 0.2:
             self.core.handle_refusal(self.random.choice([NoAnswer("down"), Answer(503)]), self.now)
         else:
-            # Whatever the one before had not committed is sent again.
+            # Events that the earlier connection had not committed are sent again.
             self.live.clear()
             self.streams += 1
             self.connected = f"s{self.streams}"
@@ -192,7 +193,7 @@ class World:
     policy=st.sampled_from([EACH_BATCH, CommitPolicy(events=7), CommitPolicy(seconds=1.0)]),
 )
 def test_no_order_of_facts_commits_what_was_not_handled_or_stops_for_ever(seed, extends, policy):
-    """Whatever breaks and whenever: a commit covers handled events only, and in the end everything is committed."""
+    """Whatever breaks at any time, a commit covers handled events only, and in the end everything is committed."""
     world = World(seed, extends=extends, policy=policy)
     world.run(400)
     for _ in range(20):
@@ -252,7 +253,7 @@ def test_batches_that_are_done_together_share_a_commit():
 
 
 def test_a_commit_that_got_no_answer_is_made_again():
-    """It is repeated after a pause, with what was done since."""
+    """It is repeated after a pause, together with events finished since then."""
     core = open_core()
     core.handle_line(line("0", [0]), 0.0)
     core.handle_line(line("1", [0]), 0.0)
@@ -267,7 +268,7 @@ def test_a_commit_that_got_no_answer_is_made_again():
 
 
 def test_a_commit_that_is_made_again_goes_as_far_as_work_has_come():
-    """Of a partition the later cursor is committed, not the one that got no answer."""
+    """The later cursor of a partition is committed, not the one without an answer."""
     core = open_core()
     core.handle_line(line("0", [0]), 0.0)
     core.handle_line(line("0", [1]), 0.0)
@@ -295,7 +296,7 @@ def test_a_stream_that_takes_no_commits_is_dropped():
 
 
 def test_work_that_takes_long_is_told_to_the_broker():
-    """In time before the commit timeout the stream is extended, again and again."""
+    """The stream is extended repeatedly, each time before the commit timeout."""
     core = open_core(commit_timeout=10)
     core.handle_line(line("0", [0]), 0.0)
     next_batch(core)
@@ -307,7 +308,7 @@ def test_work_that_takes_long_is_told_to_the_broker():
 
 
 def test_a_broker_that_cannot_be_told_gets_commits_of_what_is_done():
-    """Where streams cannot be extended, a part of the batch is committed; never more than the loop is done with."""
+    """If streams cannot be extended, a part of the batch is committed, but never more than the loop has finished."""
     core = open_core(commit_timeout=10)
     core.handle_line(line("0", [3, 5, 9]), 0.0)
     batch = next_batch(core)
@@ -322,12 +323,12 @@ def test_a_broker_that_cannot_be_told_gets_commits_of_what_is_done():
     core.handle_committed_offsets({("t", "0"): offset(1)})
     commit = core.commit_step(4.3)
     assert commit.is_progress
-    # Of the events 3, 5 and 9 one is done. Behind 1 nothing can stand before 2.
+    # Of the events 3, 5 and 9, the first is finished. Behind 1 nothing can stand before 2.
     assert commit.cursors[0].offset == offset(2)
 
 
 def test_a_stream_that_broke_off_takes_commits_and_is_left():
-    """What was in hand when the connection broke is committed on the old stream, which is left then."""
+    """The batch that was in hand when the connection broke is committed on the old stream, which is then left."""
     core = open_core()
     core.handle_line(line("0", [0]), 0.0)
     core.handle_line(line("0", [1]), 0.0)
@@ -377,7 +378,7 @@ def test_a_batch_that_nobody_works_on_any_more_is_not_waited_for():
 
 
 def test_a_commit_by_hand_waits_for_done():
-    """By hand, the order of marks does not matter: the latest batch of a partition counts."""
+    """With `by_hand`, the order of marks does not matter: the latest batch of a partition counts."""
     core = open_core(BY_HAND)
     core.handle_line(line("0", [0]), 0.0)
     core.handle_line(line("0", [1]), 0.0)
@@ -442,7 +443,8 @@ def test_a_problem_in_the_stream_ends_it():
 
 
 def test_a_consumer_with_a_limit_asks_for_no_more_and_ends():
-    """Each stream brings what is missing at the limit; with the last event, nothing more is opened or handed out."""
+    """Each stream brings the number of events that the limit still allows; after the last event, nothing more is
+    opened or handed out."""
     core = ConsumerCore(StreamOptions(stream_limit=4), EACH_BATCH, lambda: 0.0, limit=5)
     assert core.connection_step(0.0).options.stream_limit == 4
     core.handle_opened_stream("s", 0.0)
@@ -488,7 +490,7 @@ def test_a_consumer_that_does_not_follow_ends_when_nothing_waits():
     ],
 )
 def test_patience_ends_when_nothing_else_has_come_for_its_time(answer, patience):
-    """Each failure is told; the consumer raises the last one when they have gone on for too long, and not before."""
+    """Each failure is reported; the consumer raises the last one when they have lasted too long, and not before."""
     core = ConsumerCore(StreamOptions(), EACH_BATCH, lambda: 0.0, patience=patience)
     core.handle_refusal(answer, 0.0)
     assert trouble_of(core).failures == 1
@@ -505,7 +507,7 @@ def test_patience_ends_when_nothing_else_has_come_for_its_time(answer, patience)
 
 
 def test_a_stream_that_breaks_at_a_stop_is_no_failure():
-    """Who stops a consumer breaks its connection: the loop ends without an error, whatever the patience."""
+    """Stopping a consumer breaks its connection: the loop ends without an error, whatever the patience."""
     core = ConsumerCore(StreamOptions(), EACH_BATCH, lambda: 0.0, patience=Patience(without_answer=0))
     core.connection_step(0.0)
     core.handle_opened_stream("s", 0.0)
@@ -526,7 +528,7 @@ def test_a_commit_that_is_lost_is_told():
 
 
 def test_after_an_abort_nothing_is_committed():
-    """What was handled and what is in hand come again; the connection is to be closed."""
+    """Handled events and those in hand come again; the connection is to be closed."""
     core = open_core()
     core.handle_line(line("0", [0]), 0.0)
     core.handle_line(line("1", [0]), 0.0)

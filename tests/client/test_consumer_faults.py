@@ -1,4 +1,4 @@
-"""Every fault at once, in a random order: nothing is lost, and only what was not committed is handled twice."""
+"""All faults at once, in a random order: nothing is lost, and only uncommitted events are handled twice."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Group:
             self.leave()
 
     def mark(self):
-        """Remember what is committed now: streams that begin later must not bring it again."""
+        """Remember the current commits: streams that begin later must not bring these events again."""
         committed = self.nakadi.committed(self.subscription)
         self._marks.append((committed, {stream for stream, *_ in list(self.handled)}))
 

@@ -22,7 +22,7 @@ def test_lines_are_the_same_however_they_arrive(texts, rest, cuts):
 
 
 def test_a_torn_line_is_no_line():
-    """What follows the last line feed is not taken for a line."""
+    """Text after the last line feed is no line."""
     splitter = LineSplitter()
     assert splitter.feed(b'{"a":1}\n{"b"') == [b'{"a":1}']
     assert splitter.feed(b":2") == []

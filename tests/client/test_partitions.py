@@ -43,7 +43,7 @@ def test_names_of_partitions_are_sorted_as_texts():
 
 
 def test_a_key_is_made_of_the_values_at_paths():
-    """Mappings and attributes are read; what is missing is told."""
+    """Values of mappings and attributes are read; a missing one is named."""
     assert key_at("a.b", "c")({"a": {"b": 1}, "c": "x"}) == "1\0x"
     with pytest.raises(BadEvent, match=r"a\.b"):
         key_at("a.b")({"a": {}})

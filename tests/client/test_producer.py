@@ -1,4 +1,4 @@
-"""Producers publish to a real broker, over sockets, whatever fails."""
+"""Producers publish to a real broker, over sockets, despite all kinds of faults."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_cloud_events_are_published(nakadi):
 
 
 def test_a_producer_that_stops_takes_nothing_behind_what_failed(nakadi):
-    """With `on_failure="stop"`, a refused event ends the producer; what was stored before stays."""
+    """With `on_failure="stop"`, a refused event ends the producer; earlier stored events stay."""
     nakadi.create_event_type("sent", schema={"type": "json_schema", "schema": STRICT})
     with Producer(nakadi.url, "sent", on_failure="stop", limits=Limits(linger=60)) as producer:
         producer.send({"n": 1})
@@ -104,7 +104,7 @@ def test_a_producer_that_stops_takes_nothing_behind_what_failed(nakadi):
 
 
 def test_a_category_without_metadata_gets_none(nakadi):
-    """With `metadata=None` an event is published as it is."""
+    """With `metadata=None`, an event is published unchanged."""
     nakadi.create_event_type("sent", category="undefined")
     with Producer(nakadi.url, "sent", metadata=None) as producer:
         producer.send({"n": 1})
@@ -143,7 +143,8 @@ def test_what_a_partition_refused_is_sent_again_in_its_order(nakadi):
 
 
 def test_a_write_that_timed_out_may_have_stored_the_event(nakadi):
-    """What was stored though the broker said otherwise is there twice, with one `eid`, and the report says so."""
+    """An event that was stored although the broker denied it is stored twice, with one `eid`, and the report says
+    so."""
     nakadi.create_event_type("sent")
     nakadi.faults.time_out(event_type="sent")
     with Producer(nakadi.url, "sent") as producer:
@@ -187,7 +188,7 @@ def whole_event(n):
 
 
 def test_an_unknown_event_type_fails_the_event(nakadi):
-    """What will never be accepted is reported, with the broker's words."""
+    """An event that the broker will never accept is reported, with the broker's words."""
     with Producer(nakadi.url, "nowhere") as producer:
         delivery = producer.send({"n": 1})
     with pytest.raises(Refused, match="nowhere"):
@@ -340,7 +341,7 @@ def test_a_program_that_ends_delivers_what_it_sent(nakadi, ending):
 
 
 def test_the_example_of_the_module_runs():
-    """What the module's docstring shows is so."""
+    """The example in the module's docstring works."""
     with LocalNakadi() as nakadi:
         nakadi.create_event_type("order.placed")
         with Producer(nakadi.url, "order.placed") as producer:

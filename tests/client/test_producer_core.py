@@ -1,4 +1,4 @@
-"""What a producer decides: in every order of answers and faults, no event is lost or overtaken."""
+"""The decisions of a producer: in every order of answers and faults, no event is lost or overtaken."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ WORDS = ["sent", "stored", "good", "no", "no"]
 
 @given(seed=st.integers(0, 2**32), in_flight=st.integers(1, 4), keys=st.integers(1, 6), quiet=st.booleans())
 def test_no_order_of_answers_loses_or_overtakes_an_event(seed, in_flight, keys, quiet):
-    """Whatever a broker answers, and in whichever order: what is acknowledged is stored, in the order of its key, and
-    twice only where an answer left it open."""
+    """Whatever a broker answers, in any order: acknowledged events are stored, in the order of their keys, and twice
+    only where an answer left it open."""
     rng = random.Random(seed)
     broker = Broker(lambda: "none" if quiet else rng.choice(FAULTS + WORDS))
     limits = Limits(batch_events=7, batch_bytes=200, linger=0.5, in_flight=in_flight, delivery_timeout=1e9)
@@ -103,7 +103,7 @@ def test_no_order_of_answers_loses_or_overtakes_an_event(seed, in_flight, keys, 
             assert in_flight > len(on_their_way)
             of_these = {each.key for each in step.deliveries}
             assert not any(each.key in of_these for batch, _ in on_their_way for each in batch.deliveries)
-            # What it does with the batch and when its answer comes are two things.
+            # The treatment of the batch and the moment of its answer are independent.
             on_their_way.append((step, broker.take(step.deliveries)))
         elif on_their_way and rng.random() < 0.5:
             batch, answer = on_their_way.pop(rng.randrange(len(on_their_way)))
@@ -146,7 +146,7 @@ def check_order(broker):
 
 @given(seed=st.integers(0, 2**32))
 def test_a_producer_that_stops_lets_nothing_pass_what_failed(seed):
-    """With `stops`, what is stored is the beginning of what was sent, and every event has an outcome."""
+    """With `stops`, the stored events are the first of those sent, and every event has an outcome."""
     rng = random.Random(seed)
     broker = Broker(lambda: rng.choice(FAULTS + WORDS))
     limits = Limits(batch_events=7, linger=0.5, attempts=3, delivery_timeout=1e9)
@@ -317,7 +317,7 @@ def test_unordered_events_that_failed_are_not_sent_again_at_once():
 
 
 def test_old_events_are_given_up():
-    """What is not acknowledged in time is reported, and whether it may be stored."""
+    """An event that is not acknowledged in time is reported, and whether it may be stored."""
     core, [delivery] = core_with(1, delivery_timeout=10.0)
     core.settle(core.step(1.0), NoAnswer("lost"), 1.0)
     assert core.expire(10.0) == [delivery]

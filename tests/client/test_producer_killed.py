@@ -1,4 +1,4 @@
-"""A broker is killed again and again, between a producer and a consumer that go on."""
+"""A broker is killed repeatedly, between a producer and a consumer that continue."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class Life:
 
 @pytest.mark.long("tests/client/test_consumer.py::test_a_broker_that_restarts_loses_nothing")
 def test_nothing_that_was_acknowledged_is_lost(tmp_path, record_property):
-    """Every acknowledged event is stored and consumed, in the order of its key; copies are told where they may be."""
+    """Every acknowledged event is stored and consumed, in the order of its key; reports say where copies are
+    possible."""
     rng = random.Random(SEED)
     kills = choose_count(3, 40)
     life = Life(tmp_path)

@@ -1,4 +1,4 @@
-"""What a reader decides: whatever breaks and whenever, every event comes once, in its order."""
+"""The decisions of a reader: whatever breaks at any time, every event comes once, in its order."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_partition_that_does_not_exist_is_refused():
 
 
 def test_a_refusal_ends_the_reader_and_a_fault_does_not():
-    """The reader raises a refusal that would repeat. It asks a failing broker again until its patience ends."""
+    """The reader raises a refusal that would repeat. It retries a failing broker until its patience ends."""
     core = ReaderCore("t", ReadOptions(patience=Patience(without_answer=10)), lambda: 0.0)
     core.handle_answer(core.step(0.0), Answer(503), 0.0)
     assert core.step(0.0).failures == 1
@@ -156,7 +156,7 @@ def test_a_refusal_ends_the_reader_and_a_fault_does_not():
 
 
 def test_a_stream_that_says_why_it_ends_is_opened_again():
-    """A Problem in place of a line, and what is no line at all, are told, and the reader goes on."""
+    """A Problem in place of a line, and a line that is none, are reported, and the reader continues."""
     core = ReaderCore("t", ReadOptions({"0": offset(1)}), lambda: 0.0)
     for text, told in ((b'{"title":"Gone","detail":"moved"}', "moved"), (b"<html>", "no line of a stream")):
         with pytest.raises(NakadiError, match=told) as raised:

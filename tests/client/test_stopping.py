@@ -7,7 +7,7 @@ from nakadi_client import stopping
 
 
 def test_a_handler_of_the_application_stays():
-    """Who handles SIGTERM keeps doing so."""
+    """An application's own handler of SIGTERM stays."""
 
     def own(_number, _frame):
         """Nothing."""

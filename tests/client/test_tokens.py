@@ -66,7 +66,7 @@ def test_a_provider_that_fails_is_named_without_the_secret():
 
 
 def test_a_token_file_is_read_again_when_it_changes(tmp_path):
-    """Who rotates the token replaces the file, or writes into it."""
+    """A program that rotates the token replaces the file, or writes into it."""
     file = tmp_path / "token"
     file.write_text("one\n")
     tokens = TokenFile(file)
@@ -81,7 +81,7 @@ def test_a_token_file_is_read_again_when_it_changes(tmp_path):
 
 
 def test_strings_and_functions_are_sources():
-    """What an application passes as `token` becomes a source that shows nothing."""
+    """The `token` of an application becomes a source that shows nothing."""
     fresh = iter(["a", "b"])
     assert token_source(None).get() is None
     assert token_source(SECRET).get() == SECRET
@@ -91,7 +91,7 @@ def test_strings_and_functions_are_sources():
 
 
 def test_a_function_that_takes_long_is_asked_again_only_when_its_token_is_refused():
-    """Whatever it returned is kept, no token too."""
+    """Its result is kept, even if it is no token."""
     given = ["second", None]
     tokens = UntilRefused(given.pop)
     assert [tokens.get(), tokens.get()] == [None, None]

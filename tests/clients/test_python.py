@@ -22,7 +22,7 @@ from tests.support.patience import until
 
 PACKAGE = "generated_nakadi_client"
 
-# Those that need nothing to be there, and that everybody may ask for.
+# Operations that need no existing resource, and that everybody may call.
 READING = (
     "list_event_types",
     "list_subscriptions",
@@ -66,7 +66,7 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
 
 
 def generate(folder: Path) -> None:
-    """Write a package into the folder. Whatever the generator warns of is a failure."""
+    """Write a package into the folder. Any warning of the generator is a failure."""
     (folder / "openapi.json").write_bytes(openapi.document_json())
     (folder / "settings.json").write_text('{"post_hooks": []}', "utf-8")
     made = subprocess.run(
@@ -99,7 +99,7 @@ def publish(ask: Ask, name: str, count: int) -> None:
 
 @pytest.mark.parametrize("operation", READING)
 def test_what_is_there_can_be_read(ask: Ask, operation: str) -> None:
-    """What needs no parameters is answered, and the client can make something of it."""
+    """Operations without parameters succeed, and the client can decode the answers."""
     answer = ask(operation)
     assert answer.status_code == 200
     assert answer.parsed is not None
@@ -120,7 +120,7 @@ def test_event_types_can_be_managed(ask: Ask) -> None:
 
 
 def test_events_can_be_published_and_streamed(ask: Ask) -> None:
-    """What was published comes as lines of JSON."""
+    """Published events come as lines of JSON."""
     name = a_name()
     assert ask("create_event_type", body=a_draft(name)).status_code == 201
     publish(ask, name, 2)
@@ -177,7 +177,7 @@ def test_subscriptions_can_be_consumed(ask: Ask) -> None:
     # The client gives a stream back when it has ended, which it does once what it sent is committed.
     with ThreadPoolExecutor(1) as threads:
         reading = threads.submit(ask, "stream_subscription_events", there, stream_limit=2, batch_limit=2)
-        # A commit of what was not sent yet would pass it over.
+        # Committing an event that was not sent yet would skip it.
         until(lambda: is_sent(ask, there))
         [newest] = ask("list_partitions", name).parsed
         cursor = {"event_type": name, "partition": "0", "offset": newest.newest_available_offset, "cursor_token": ""}

@@ -44,7 +44,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _needed() -> str | None:
-    """What is missing for tests in a browser."""
+    """The parts that are missing for tests in a browser."""
     if not (BUILT / "index.html").exists() or not (ROOT / "console/node_modules/playwright-core").exists():
         return "the console is not built with what its tests need: `make console` does it, and says why if it cannot"
     named = [CACHE / "browser" / "chromium", *(Path(os.environ[name]) for name in ("CHROMIUM",) if name in os.environ)]
@@ -75,7 +75,7 @@ def token() -> str:
 @pytest.fixture(scope="module")
 def url(request: pytest.FixtureRequest, settings: Mapping[str, object]) -> str:
     """Where the broker is: one of our own, or the one that CONSOLE_BROKER names, as `make run ENGINE=aws-local` starts
-    it, which is emptied for each module. What needs settings has its own."""
+    it, which is emptied for each module. A test that needs settings has its own broker."""
     missing = _needed()
     if missing:
         pytest.skip(missing)
@@ -88,7 +88,8 @@ def url(request: pytest.FixtureRequest, settings: Mapping[str, object]) -> str:
 
 
 def _empty(url: str) -> None:
-    """Take away what is there, such as what other modules have left; subscriptions keep event types from going."""
+    """Remove existing resources, such as those that other modules have left; subscriptions prevent the deletion of
+    event types."""
     with httpx.Client(base_url=url, timeout=PATIENCE) as client:
         while found := client.get("/subscriptions", params={"limit": 1000}).raise_for_status().json()["items"]:
             for each in found:
@@ -112,7 +113,7 @@ def browser() -> Iterator[str]:
         address = process.stdout.readline().strip()
         assert address, "the browser does not start"
         yield address
-        # It closes the browser when nothing can come any more.
+        # It closes the browser when no more messages can come.
         process.communicate(timeout=PATIENCE)
 
 

@@ -1,4 +1,4 @@
-"""What survives in both halves of a log when a process is killed."""
+"""The data that survive in both halves of a log when a process is killed."""
 
 from collections import defaultdict
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""What every coordination promises: the sentences of `nakadi.ports.coordination.Coordination`, one by one."""
+"""The promises of every coordination: the sentences of `nakadi.ports.coordination.Coordination`, one by one."""
 
 import threading
 from datetime import timedelta
@@ -97,8 +97,7 @@ class TestAssignment:
         ids=["streams end", "offsets", "redrive", "redrive one key"],
     )
     def test_keeps_the_task_of_a_reset(self, coordination: Coordination, task):
-        """What a reset is to do is read by whichever process finds it, and what it has done by any process that asks.
-        (S137)"""
+        """Any process that finds a reset reads its task, and any process can read its result. (S137)"""
         begin_assignment(coordination, "")
         for reset, ended in (
             (Reset("r", LATER, A_MOMENT, task), None),
@@ -113,7 +112,7 @@ class TestAssignment:
             assert (stored.reset, stored.ended_reset) == (reset, ended)
 
     def test_is_one_per_subscription(self, coordination: Coordination):
-        """What is written of one subscription says nothing of another."""
+        """The state of one subscription does not affect another."""
         begin_assignment(coordination, "")
         assert coordination.assignment("another") == EMPTY_ASSIGNMENT
         assert coordination.committed_offsets("another") == {}
@@ -259,8 +258,8 @@ class TestCommit:
         assert commit(coordination, "a", 5) is CommitResult.COMMITTED
 
     def test_remembers_what_is_done_ahead(self, coordination: Coordination):
-        """It is added to what was done before, whether the position moves or not, and goes once that has passed it.
-        (X61)"""
+        """Positions done ahead are added to earlier ones, whether the position moves or not, and disappear once it
+        has passed them. (X61)"""
         begin_assignment(coordination, "a")
         commit_ahead(coordination, "a", 1, OffsetRange(1, 3, 4))
         commit_ahead(coordination, "a", 0, OffsetRange(1, 5, 5), OffsetRange(2, 0, 7))
@@ -273,14 +272,14 @@ class TestCommit:
         assert coordination.committed_offsets(SUBSCRIPTION)[a_place(0)].done_ahead == offset.done_ahead
 
     def test_remembers_so_many_ranges(self, coordination: Coordination):
-        """Of too many, those that come first. (X61)"""
+        """If there are too many, the first ones are kept. (X61)"""
         begin_assignment(coordination, "a")
         many = [OffsetRange(1, 2 * each, 2 * each) for each in range(1, MAX_OFFSET_RANGES + 10)]
         commit_ahead(coordination, "a", 0, *many)
         assert coordination.committed_offsets(SUBSCRIPTION)[a_place(0)].done_ahead == tuple(many[:MAX_OFFSET_RANGES])
 
     def test_of_what_is_done_ahead_is_for_the_owner_alone(self, coordination: Coordination):
-        """What a former owner has done comes too late. (X61)"""
+        """A former owner's positions come too late. (X61)"""
         begin_assignment(coordination, "b", "a")
         assert commit_ahead(coordination, "a", 5, OffsetRange(1, 7, 7)) is CommitResult.NOT_OWNED
         assert coordination.committed_offsets(SUBSCRIPTION)[a_place(0)].done_ahead == ()
@@ -368,7 +367,7 @@ class TestCommit:
 
 class TestCommitSoon:
     def test_does_what_a_commit_does(self, coordination: Coordination):
-        """Without waiting: the outcome comes later, of each partition, and what is committed then is there."""
+        """Without waiting: the outcome of each partition comes later, and commits are stored by then."""
         begin_assignment(coordination, "a", "b", "a")
         commit(coordination, "a", 5, partition=2)
         outcome = commit_async(coordination, "a", {a_place(n): at(3) for n in range(4)})
@@ -381,7 +380,7 @@ class TestCommitSoon:
         assert [position(coordination, n) for n in range(3)] == [at(3), at(-1), at(5)]
 
     def test_is_reported_before_its_outcome(self, coordination: Coordination):
-        """Whoever is told that a commit is made may rely on it that the streams have been told."""
+        """A caller that learns of a commit can rely on it that the streams have learned of it."""
         begin_assignment(coordination, "a")
         heard: list[SubscriptionChangeNotice] = []
         end = coordination.add_change_listener(SUBSCRIPTION, heard.append)
@@ -393,7 +392,8 @@ class TestCommitSoon:
         assert first in (SubscriptionChange.OFFSETS, OffsetsCommitted("a", ((a_place(), at(3)),)))
 
     def test_many_at_once_are_judged_one_after_the_other(self, coordination: Coordination):
-        """Of many commits of several partitions each number is committed once or outdated, and the greatest stays."""
+        """If many commits of several partitions meet, each number is committed once or outdated, and the greatest
+        stays."""
         begin_assignment(coordination, *["a"] * 20)
         outcomes = [
             commit_async(coordination, "a", {a_place(number % 20): at(number), a_place(7): at(number)})
@@ -437,8 +437,8 @@ class TestLeases:
 
 class TestWatch:
     def test_reports_of_changes_at_once(self, coordination: Coordination):
-        """A watcher hears of writes, commits and forgetting before they return, of that subscription alone. Of a commit
-        it may hear the positions."""
+        """A watcher hears of writes, commits and forgetting before they return, of that subscription alone. A report
+        of a commit may contain its positions."""
         committed = OffsetsCommitted("a", ((a_place(), at(3)),))
         heard: list[SubscriptionChangeNotice] = []
         end = coordination.add_change_listener(SUBSCRIPTION, heard.append)

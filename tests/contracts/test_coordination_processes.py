@@ -1,4 +1,4 @@
-"""What every coordination promises to several processes (the port `Coordination`)."""
+"""The promises of every coordination to several processes (the port `Coordination`)."""
 
 import subprocess
 import sys
@@ -55,11 +55,11 @@ coordination.close()
 
 @pytest.fixture(params=["sqlite", "dynamodb", *DYNAMODB_LOCAL])
 def shared_url(request, tmp_path):
-    """Where two processes meet."""
+    """The place that two processes share."""
     if request.param == "sqlite":
         yield SQLITE.format(folder=tmp_path)
         return
-    # It takes seconds to load.
+    # Loading it takes seconds.
     from tests.support.dynamodb_service import a_dynamodb, start_dynamodb_local  # noqa: PLC0415
 
     with a_dynamodb() if request.param == "dynamodb" else start_dynamodb_local() as url:
@@ -94,7 +94,7 @@ def two(shared_url):
 
 class TestTwoProcesses:
     def test_see_and_hear_of_each_other(self, two):
-        """What one process commits is seen by the other, which hears of it. (S198)"""
+        """The other process sees one process's commit, and gets a report of it. (S198)"""
         here, ask = two
         begin_assignment(here, "a")
         heard = threading.Event()

@@ -1,4 +1,4 @@
-"""What survives a process that is killed."""
+"""The data that survive a process that is killed."""
 
 from collections import defaultdict
 

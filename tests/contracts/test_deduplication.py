@@ -1,4 +1,4 @@
-"""What every log promises that knows events by their ids: the sentences of `nakadi.ports.deduplication`."""
+"""The promises of every log that knows events by their ids: the sentences of `nakadi.ports.deduplication`."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_finds_the_first_in_another_partition(log):
 
 
 def test_finds_the_first_in_the_same_batch(log):
-    """Of events with one id in a batch, the first is stored, whatever their partitions. (P157)"""
+    """If several events of a batch have one id, the first is stored, whatever their partitions. (P157)"""
     topic = log.a_topic(partitions=2)
     fates = once(log, topic, "a", "a", "b", "a", partitions=[1, 0, 0, 1])
     assert fates == {1: duplicates(_1=(1, 1, 0)), 0: duplicates(_0=(1, 1, 0))}
@@ -117,7 +117,7 @@ def test_finds_the_first_in_the_same_batch(log):
 
 
 def test_finds_the_first_in_another_topic(log):
-    """Ids hold for the event type: those of the timeline before count as well. (P158)"""
+    """Ids belong to the event type: those of the earlier timeline count as well. (P158)"""
     before, after = log.a_topic(), log.a_topic()
     once(log, before, "a")
     log.log.seal_topic(before)
@@ -135,7 +135,7 @@ def test_keeps_scopes_apart(log):
 
 
 def test_ends_with_the_window(log):
-    """When the window has passed, an id is new, and what is stored then begins a window of its own. (P158)"""
+    """When the window has passed, an id is new, and an event stored then begins another window. (P158)"""
     topic = log.a_topic()
     once(log, topic, "a")
     log.passes(WINDOW - timedelta(seconds=1))
@@ -156,7 +156,7 @@ def test_goes_by_the_window_of_now(log):
 
 
 def test_remembers_nothing_of_a_refused_append(log):
-    """What was not stored is not remembered. (P159)"""
+    """Ids of events that were not stored are not remembered. (P159)"""
     topic, sealed = log.a_topic(), log.a_topic()
     log.log.seal_topic(sealed)
     with pytest.raises(SealedTopic):
@@ -204,7 +204,7 @@ def test_takes_long_records(log):
 
 
 def test_stores_once_what_many_append(log):
-    """Of many that append the same events at once, one stores each. (P158)"""
+    """When many processes append the same events at once, one of them stores each. (P158)"""
     topic = log.a_topic(partitions=4)
     names = [f"event {number}" for number in range(60)]
 
@@ -226,7 +226,7 @@ def test_stores_once_what_many_append(log):
 
 
 def test_mixes_with_appends_without_ids(log):
-    """The places that are told are right whatever else is appended at the same time."""
+    """The reported places are right, whatever else is appended at the same time."""
     topic = log.a_topic()
 
     def publish(thread: int) -> None:

@@ -1,4 +1,4 @@
-"""What every store of claims promises: the sentences of `nakadi.ports.eid_claims`."""
+"""The promises of every store of claims: the sentences of `nakadi.ports.eid_claims`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def a_claim(name: str, token: str = "one", since: datetime = NOON) -> EidClaim:
 
 
 def standing(claims: EidClaims, *names: str) -> list[EidClaim | None]:
-    """The claims that are there, as another attempt finds them; what is free is left free."""
+    """The existing claims, as another attempt finds them; free keys stay free."""
     wanted = [a_claim(name, "somebody who looks") for name in names]
     found = claims.claim(wanted)
     claims.remove(wanted)
@@ -51,7 +51,7 @@ def standing(claims: EidClaims, *names: str) -> list[EidClaim | None]:
 
 
 def test_one_attempt_has_a_claim(claims):
-    """What is free is claimed, and what is claimed is returned as it was claimed."""
+    """A free key is claimed, and an existing claim is returned unchanged."""
     first, second = a_claim("a"), a_claim("a", "two")
     assert claims.claim([first, a_claim("b")]) == {}
     assert claims.claim([second, a_claim("c", "two")]) == {first.key: first}
@@ -102,7 +102,7 @@ def test_many_claims_at_once(claims):
 
 
 def test_of_many_attempts_one_wins(claims):
-    """Of attempts that claim the same events at the same time, each event has one."""
+    """When several attempts claim the same events at the same time, each event has one of them."""
     names = [f"event {number}" for number in range(20)]
 
     def attempt(number: int) -> list[str]:
@@ -115,7 +115,7 @@ def test_of_many_attempts_one_wins(claims):
 
 
 def test_closed_claims_refuse_every_call(claims):
-    """What is closed raises `Unavailable`, rather than letting an event through."""
+    """A closed store raises `Unavailable`, rather than letting an event through."""
     claims.close()
     for call in (lambda: claims.claim([a_claim("a")]), lambda: claims.replace([(a_claim("a"), a_claim("a"))])):
         with pytest.raises(Unavailable):

@@ -1,4 +1,4 @@
-"""What every event log promises: the sentences of `nakadi.ports.event_log.EventLog`, one by one."""
+"""The promises of every event log: the sentences of `nakadi.ports.event_log.EventLog`, one by one."""
 
 import threading
 import time
@@ -92,7 +92,7 @@ class TestAppend:
             assert all(len({name.rsplit("/", 1)[0] for name in group}) == 1 for group in groups)
 
     def test_keeps_the_order_of_each_appender(self, log: LogUnderTest):
-        """What one thread appends after another append returned has a greater offset."""
+        """An append that begins after another one of the same thread has returned has a greater offset."""
         topic = log.a_topic()
         run_in_threads(lambda writer: [log.store(topic, f"{writer}/{number}") for number in range(50)], 8)
         for writer in range(8):
@@ -228,7 +228,7 @@ class TestRead:
             assert [event.offset for event in reading.result(PATIENCE).events] == [0]
 
     def test_waits_no_longer_than_asked(self, log: LogUnderTest):
-        """A read that waits in vain answers an empty slice when its time ends."""
+        """A read that finds nothing returns an empty slice when its time ends."""
         topic = log.a_topic(partitions=2)
         begun = time.monotonic()
         with ThreadPoolExecutor(1) as reader:
@@ -418,7 +418,7 @@ class TestWatch:
         end()
 
     def test_does_not_hurt_any_client_that_appends(self, log: LogUnderTest, caplog):
-        """A watcher that fails is logged, and neither the append nor the other watchers notice."""
+        """A failing watcher is logged, and affects neither the append nor the other watchers."""
         topic = log.a_topic()
         told: list[object] = []
 

@@ -1,4 +1,4 @@
-"""What every event log promises of trimming and compaction (the port `EventLog`)."""
+"""The promises of every event log for trimming and compaction (the port `EventLog`)."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +12,7 @@ from tests.support.patience import PATIENCE, run_in_threads
 
 class TestTrim:
     def test_releases_what_was_stored_before(self, log: LogUnderTest):
-        """Deleting old events moves the oldest offset; a read before it is refused, what is newer stays."""
+        """Deleting old events moves the oldest offset; a read before it is refused, and newer events stay."""
         topic = log.a_topic()
         began = log.now()
         for names in ("ab", "cd", "ef"):
@@ -44,7 +44,7 @@ class TestTrim:
         assert log.events(topic) == [(0, "a")]
 
     def test_while_events_arrive_loses_none_of_them(self, log: LogUnderTest):
-        """Trimming beside appends takes only what is old, and leaves the numbers dense."""
+        """Trimming during appends removes only old events, and leaves the numbers dense."""
         topic = log.a_topic()
         old = 500
         for _ in range(old // 10):
@@ -143,7 +143,7 @@ class TestCompact:
         assert log.values(topic) == ["2", "end"]
 
     def test_goes_on_where_it_ended(self, log: LogUnderTest):
-        """Compacting again takes what came since into account, and changes nothing when nothing came."""
+        """Compacting again includes later events, and changes nothing if there are none."""
         topic = log.a_topic()
         for round_ in range(4):
             log.store(topic, *[a_record(f"{key}{round_}", key) for key in "abc"], f"end {round_}")
@@ -153,7 +153,7 @@ class TestCompact:
         assert log.values(topic) == ["end 0", "end 1", "end 2", "a3", "b3", "c3", "end 3"]
 
     def test_and_trim_work_on_the_same_partition(self, log: LogUnderTest):
-        """What was compacted can be trimmed, and finding a moment steps over the holes."""
+        """Compacted events can be trimmed, and finding a moment skips the holes."""
         topic = log.a_topic()
         began = log.now()
         for number in range(6):

@@ -1,4 +1,4 @@
-"""Whatever is done to it, an event log shows what the one in memory shows."""
+"""After any operations, an event log shows the same as the one in memory."""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whatever is done to a log of two halves, it shows what a log of one half shows."""
+"""After any operations, a log of two halves shows the same as a log of one half."""
 
 import random
 from collections import Counter
@@ -77,7 +77,7 @@ class Walk:
             self.both(lambda log, topic=topic: log.create_topic(topic, PARTITIONS))
 
     def open_halves(self) -> None:
-        """A log of two halves, and what is between them, which is at work only when it is asked."""
+        """A log of two halves, and the archiver between them, which works only on request."""
         hot, folder, clock, tiers = self.made
         self.parts = TierParts(hot, folder, clock)
         self.halves = self.parts.log(tiers)
@@ -202,7 +202,7 @@ class Walk:
                 self.both(lambda log, place=(topic, partition): everything(log, *place))
 
     def see_that_the_index_tells_the_truth(self) -> None:
-        """Segments follow each other without a gap, and each is in the archive as it was written."""
+        """Segments follow each other without a gap, and each is in the archive unchanged."""
         index, store = self.parts.index, self.parts.store
         for topic in index.topic_names():
             for partition in range(PARTITIONS):
@@ -250,7 +250,7 @@ def test_two_halves_show_what_one_shows(hot, walks, tmp_path):
         finally:
             walk.close()
         seen += walk.seen
-    # It would show little if hardly anything had been cold.
+    # The test would show little if hardly any event had been cold.
     assert seen["read"] > len(walks) / 2
     assert seen["found"] > len(walks) / 2
 
@@ -260,7 +260,7 @@ def test_a_cold_half_that_is_seldom_compacted_brings_nothing_back(hot, walks, tm
     """However seldom the cold half is compacted, a reader of all of it ends with the newest event of every key."""
     for number in walks:
         walk = Walk(f"{hot} {number}", tmp_path / str(number), hot, RELUCTANT)
-        walk.read = walk.find_a_moment = walk.trim = lambda: None  # as it is for event types that are only compacted
+        walk.read = walk.find_a_moment = walk.trim = lambda: None  # as for event types that are only compacted
         try:
             for _ in range(STEPS):
                 walk.step()
@@ -272,6 +272,6 @@ def test_a_cold_half_that_is_seldom_compacted_brings_nothing_back(hot, walks, tm
 
 
 def state(log, topic, partition):
-    """What a reader knows in the end, who forgets keys that were deleted."""
+    """The final knowledge of a reader that forgets deleted keys."""
     newest = {event.record.key: event for event in everything(log, topic, partition)}
     return {key: event.offset for key, event in newest.items() if key is not None and event.record.value is not None}

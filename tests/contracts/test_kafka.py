@@ -1,4 +1,4 @@
-"""What holds of an event log in Kafka beside the contract: for processes that share a cluster, and for its topics."""
+"""Properties of an event log in Kafka beyond the contract: for processes that share a cluster, and for its topics."""
 
 import threading
 import time
@@ -72,8 +72,8 @@ class TestArchive:
             assert values(second, "t") == names
 
     def test_has_everything_once_when_several_processes_write_it(self, url, tmp_path):
-        """Two workers that have opened the same storage archive it while events arrive, and remove from Kafka what is
-        archived: the archive has no gap and nothing twice, and each worker reads every event once and in order."""
+        """Two workers that have opened the same storage archive it while events arrive, and remove archived events
+        from Kafka: the archive has no gap and nothing twice, and each worker reads every event once and in order."""
         first, second = (self._open_log(url, tmp_path, hot_retention=0.0) for _ in range(2))
         appended = threading.Event()
 
@@ -196,7 +196,7 @@ class TestTwoProcesses:
         assert acknowledged == len(values(log, "t", 0)) + len(values(log, "t", 1))
 
     def test_learn_that_a_topic_was_deleted(self, log, another):
-        """What another process deleted is unknown, also to a process that has used it."""
+        """A topic that another process deleted is unknown, also to a process that has used it."""
         run_blocking(another.append("t", {0: [a_record("a")]}))
         assert len(log.read("t", 0, 0).events) == 1
         another.delete_topic("t")
@@ -282,7 +282,8 @@ class TestTopics:
         ]
 
     def test_of_transactions_are_read_to_their_end(self, url, log):
-        """What a transaction leaves between the events is stepped over, also at the end, and undone events with it."""
+        """Readers skip the markers that a transaction leaves between the events, also at the end, and events of
+        aborted transactions."""
         name = url.partition("prefix=")[2] + "t"
         producer = Producer({"bootstrap.servers": kafka.servers(), "transactional.id": name})
         producer.init_transactions(PATIENCE)
@@ -319,7 +320,8 @@ class TestTopics:
         assert found == sorted(found, key=int)
 
     def test_stay_where_the_cluster_takes_no_settings_of_compaction(self, log, caplog):
-        """A cluster that lets few settings be changed is asked once, and the log says that nothing is compacted."""
+        """A cluster that permits few changes of settings gets one attempt, and the log says that nothing is
+        compacted."""
         run_blocking(log.append("t", {0: [a_record("a", "k"), a_record("b", "k")]}))
         now = SystemClock().now()
         refused = KafkaException(KafkaError(KafkaError.INVALID_CONFIG))

@@ -1,4 +1,4 @@
-"""Answers of Kafka that are errors, come late, or never come: what was acknowledged is there, once and in order.
+"""Kafka's answers are errors, come late, or never come: acknowledged events are stored, once and in order.
 
 A proxy in front of a real server spoils its answers while events are published and read. The summary of the run shows
 how many events each test published, and what became of them.
@@ -109,7 +109,8 @@ def test_an_error_that_lasts_is_told_in_time(proxy, spoiled, record_property):
     "spoiled", [*STORED.values(), {"reaches_server": True, "held_back": True}], ids=[*STORED, "answer late"]
 )
 def test_events_without_an_answer_have_an_unknown_outcome(proxy, spoiled, record_property):
-    """What Kafka has stored without saying so is refused when the time is over, and is stored once all the same."""
+    """Events that Kafka has stored without an answer are refused when the time is over, and are still stored only
+    once."""
     with a_log(proxy, timeout=2) as log, Load(log, record_property) as load:
         with proxy.spoiling(Fault(PRODUCE, **spoiled)):
             load.is_refused()
@@ -131,7 +132,7 @@ def test_publishing_that_is_not_allowed_is_refused_at_once(proxy, record_propert
 
 @pytest.mark.parametrize("spoiled", SPOILED_READS.values(), ids=SPOILED_READS)
 def test_readers_go_on_after_an_error(proxy, spoiled, record_property):
-    """Whether it passes at once or lasts until reads fail, no event is left out, and none is read twice."""
+    """Whether the error passes at once or lasts until reads fail, no event is missing or read twice."""
     with a_log(proxy, timeout=2) as log, Load(log, record_property) as load:
         with proxy.spoiling(Fault(FETCH, times=3, **spoiled)) as fault:
             until(lambda: fault.seen == fault.times)
@@ -154,7 +155,7 @@ def test_readers_go_on_after_slow_answers_about_ends(proxy, record_property):
 
 
 def test_slow_answers_about_topics_delay_only_those_who_ask(proxy, record_property):
-    """What is known needs no asking; what is not known is refused in time, and there when the answers are."""
+    """Known topics need no request; unknown ones are refused in time, and are there when the answers are."""
     with a_log(proxy, timeout=2) as log, Load(log, record_property) as load:
         log.create_topic("other", 1)
         with proxy.spoiling(Fault(METADATA, reaches_server=True, held_back=True)):

@@ -1,6 +1,6 @@
-"""Servers of Kafka that fail while events are published and read: what was acknowledged is there, once and in order.
+"""Servers of Kafka fail while events are published and read: acknowledged events are stored, once and in order.
 
-The cluster's answers are waited for two seconds instead of ten, so that what is unknown is known to be soon.
+The tests wait two seconds for the cluster's answers instead of ten, so that unknown outcomes are known soon.
 The summary of the run shows how many events each test published, and what became of them.
 """
 
@@ -26,7 +26,7 @@ pytestmark = kafka.NOT_IN_EVERY_RUN
 
 class TestOneServer:
     def test_is_killed_and_restarted(self, tmp_path, record_property):
-        """Publishers see refusals for as long as it is away, and go on with it; the reader goes on too."""
+        """Publishers see refusals while it is away, and continue with it; so does the reader."""
         with kafka.a_server(tmp_path) as server, open_log([server]) as log:
             log.create_topic("t", 1)
             with Load(log, record_property) as load:
@@ -48,8 +48,8 @@ class TestOneServer:
 
     @pytest.mark.parametrize("timeout", [2, 10], ids=["for six seconds", "for thirty seconds, as the default is"])
     def test_is_paused(self, tmp_path, timeout, record_property):
-        """What a paused server has not answered is refused in time. At most what was on its way may be stored later:
-        one request of each writer, and nothing that was appended after those.
+        """Events that a paused server has not acknowledged are refused in time. At most the requests on their way may
+        be stored later: one of each writer, and nothing that was appended after those.
         """
         with kafka.a_server(tmp_path) as server, open_log([server], timeout) as log:
             log.create_topic("t", 1)
@@ -65,7 +65,7 @@ class TestOneServer:
                 assert len(stored) <= WRITERS
 
     def test_that_is_paused_costs_bounded_memory(self, tmp_path):
-        """What cannot be sent waits in a bounded queue, and is refused at once when the queue is full."""
+        """Unsent events wait in a bounded queue, and are refused at once when the queue is full."""
         big = Record(b'"%s"' % (b"x" * 4_000_000))
         with (
             kafka.a_server(tmp_path) as server,
@@ -97,7 +97,7 @@ class TestOneServer:
             run_blocking(log.append("t", {0: [a_record("a")]}))
             server.pause()
             try:
-                # Each needs a batch of its own. One after the other, they would take longer than this test waits.
+                # Each needs a batch of its own. In sequence, they would take longer than this test waits.
                 big = Record(b'"%s"' % (b"x" * 5_000_000))
                 appends = [threads.submit(append_and_wait, log, "t", {0: [big]}) for _ in range(12)]
                 fates = [each.result(PATIENCE)[0] for each in appends]

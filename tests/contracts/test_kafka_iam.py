@@ -22,7 +22,7 @@ REFUSED = 58
 
 
 class Server:
-    """It has clients sign in, keeps their tokens, and answers nothing else."""
+    """Requires clients to sign in, keeps their tokens, and answers nothing else."""
 
     def __init__(self, error=0):
         self.tokens = []
@@ -82,7 +82,7 @@ def server():
 
 
 def address_of(server):
-    # MSK is asked over TLS, this server is not.
+    # MSK uses TLS, this server does not.
     return ClusterAddress(
         server.address, timeout_seconds=2, iam_region="eu-central-1", properties={"security.protocol": "sasl_plaintext"}
     )
@@ -102,7 +102,7 @@ def test_clusters_without_iam_are_asked_as_ever():
 
 @pytest.mark.parametrize("kind", ["cluster", "producer", "consumer"])
 def test_every_client_signs_in_by_itself(server, kind):
-    """Each client sends a token, though nothing is asked of it yet."""
+    """Each client sends a token, before its first request."""
     client = {"cluster": Cluster, "producer": new_producer, "consumer": new_consumer}[kind](address_of(server))
 
     until(lambda: server.tokens)

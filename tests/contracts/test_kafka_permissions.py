@@ -138,7 +138,7 @@ def publishes(log, topic):
 
 
 def finds_the_end(log, topic):
-    """What is published to a topic that another process has sealed is refused for this reason."""
+    """Events for a topic that another process has sealed are refused for this reason."""
     seal = log._cluster.read_topic_configuration(topic)
     assert seal["max.message.bytes"] != "1"
 

@@ -1,4 +1,4 @@
-"""What every log index promises: the sentences of `nakadi.ports.log_index.LogIndex`, one by one."""
+"""The promises of every log index: the sentences of `nakadi.ports.log_index.LogIndex`, one by one."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -127,7 +127,7 @@ class TestTopics:
         assert index.segment_at_or_before("other", 0, 15) == a_segment(10)
 
     def test_changed_by_many_at_once_keep_every_change(self, index: LogIndex):
-        """Of many who note different things about a topic at once, all succeed."""
+        """If many processes note different things about a topic at once, all succeed."""
         index.create_topic("t", 8)
         with ThreadPoolExecutor(4) as threads:
             list(threads.map(lambda partition: index.drop_segments_before("t", partition, 1 + partition), range(8)))
@@ -153,7 +153,7 @@ class TestChanges:
         assert index.change_counters().count_of_bucket(change_bucket(TOPICS_KIND, "t")) > before
 
     def test_that_are_made_often_are_not_counted(self, index: LogIndex):
-        """What the indexer and the housekeeping note of a topic ends no lease."""
+        """Notes by the indexer and the housekeeping about a topic end no lease."""
         before = index.change_counters()
         index.create_topic("t", 1)
         add_segments(index, "t", [10])
@@ -210,7 +210,7 @@ class TestHeads:
         assert index.index_heads([("t", 0)]) == {("t", 0): IndexHead(NOTHING_INDEXED, 0)}
 
     def test_are_kept_to_the_digit(self, index: LogIndex):
-        """Everything that counting depends on comes back as it was, long sequence numbers and open parts too."""
+        """All values that counting depends on come back unchanged, including long sequence numbers and open parts."""
         counted = IndexingState(
             last_position=RecordPosition("shard-1", FAR),
             next_offset=12,
@@ -227,7 +227,7 @@ class TestHeads:
         assert segment.state_before == counted
 
     def test_of_more_than_a_hundred_partitions_are_found(self, index: LogIndex):
-        """Heads are asked for in any number."""
+        """Any number of heads can be read."""
         for partition in range(0, 130, 10):
             index.advance_head("t", partition, 0, IndexHead(IndexingState(next_offset=partition)), None)
         found = index.index_heads([("t", partition) for partition in range(130)])
@@ -236,7 +236,7 @@ class TestHeads:
         ]
 
     def test_move_on_only_from_where_they_were(self, index: LogIndex):
-        """Who counted on from a head that moved meanwhile changes nothing, and adds no segment."""
+        """A process that counted on from a head that moved meanwhile changes nothing, and adds no segment."""
         assert index.advance_head("t", 0, 0, IndexHead(IndexingState(next_offset=10)), a_segment(0))
         assert not index.advance_head("t", 0, 0, IndexHead(IndexingState(next_offset=99)), a_segment(50))
         assert not index.advance_head("t", 0, 7, IndexHead(IndexingState(next_offset=99)), None)
@@ -244,7 +244,7 @@ class TestHeads:
         assert index.segments_from("t", 0, 0, 10) == [a_segment(0)]
 
     def test_moved_by_many_at_once_move_once(self, index: LogIndex):
-        """Of several who count on from the same head exactly one succeeds."""
+        """If several processes count on from the same head, exactly one succeeds."""
         with ThreadPoolExecutor(6) as threads:
             won = list(
                 threads.map(
@@ -273,14 +273,14 @@ class TestSegments:
         ]
 
     def test_are_listed_in_their_order(self, index: LogIndex):
-        """The segments that begin at or after an offset, the first so many of them."""
+        """The segments that begin at or after an offset, up to a number."""
         added = add_segments(index, "t", [10, 1, 89, 5])
         assert index.segments_from("t", 0, 0, 10) == added
         assert index.segments_from("t", 0, 1, 2) == added[1:3]
         assert index.segments_from("t", 0, 101, 2) == []
 
     def test_are_replaced_by_fewer(self, index: LogIndex):
-        """Segments can be replaced by ones that cover the same; what is behind them stays."""
+        """Segments can be replaced by ones that cover the same offsets; later ones stay."""
         add_segments(index, "t", [10, 10, 10, 10])
         merged = [a_segment(10, 20, "new")]
         index.replace_segments("t", 0, merged, 30)
@@ -329,7 +329,7 @@ class TestReferences:
         assert set(index.referenced_archive_keys()) == {"t0", "t1", "t2", "other"}
 
     def test_end_with_the_segment(self, index: LogIndex):
-        """What was replaced, removed or deleted with its topic is referred to no more."""
+        """Objects of replaced, removed or deleted segments are no longer referenced."""
         for topic in ("t", "other"):
             index.create_topic(topic, 1)
         for revision in range(3):
@@ -348,7 +348,7 @@ class TestReferences:
         assert set(index.referenced_archive_keys()) == {"other"}
 
     def test_of_a_topic_that_is_not_there_do_not_count(self, index: LogIndex):
-        """Whatever is added to a topic that is deleted at the same time keeps no object."""
+        """Segments added to a topic that is deleted at the same time keep no object."""
         index.advance_head("gone", 0, 0, IndexHead(IndexingState(next_offset=10)), a_segment(0, archived="orphan"))
         assert list(index.referenced_archive_keys()) == []
 

@@ -1,4 +1,4 @@
-"""What every coordination promises of parked events (the port `Coordination`)."""
+"""The promises of every coordination for parked events (the port `Coordination`)."""
 
 import threading
 
@@ -28,7 +28,7 @@ class TestParkedEvents:
     """Parked events: those that consumers could not process, until an operator skips or redrives them."""
 
     def test_takes_events_and_moves_the_cursor_in_one_step(self, coordination: Coordination):
-        """What is parked is stored and consumed, or neither; parking it again is outdated."""
+        """An event is stored as parked and consumed, or neither; parking it again is outdated."""
         begin_assignment(coordination, "a")
         event = a_parked_event(3, b'{"n":3}', failed_streams=4, replay="r", owner=Attribute("team", "checkout"))
         assert park_events(coordination, "a", event, upto=3) is CommitResult.COMMITTED
@@ -65,7 +65,7 @@ class TestParkedEvents:
         assert coordination.parked_event_value(SUBSCRIPTION, a_place(), at(5)) == b"[]"
 
     def test_is_listed_in_order_page_by_page(self, coordination: Coordination):
-        """Pages go by event type, partition and position, and begin behind what is named, be it there or not."""
+        """Pages go by event type, partition and position, and begin after the named event, whether it exists or not."""
         order = [
             *(a_parked_event(9, partition=a_place(10, "order")), a_parked_event(99, partition=a_place(2, "order"))),
             *(

@@ -1,4 +1,4 @@
-"""What every registry promises: the sentences of `nakadi.ports.registry.Registry`, one by one."""
+"""The promises of every registry: the sentences of `nakadi.ports.registry.Registry`, one by one."""
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -39,7 +39,7 @@ class TestDocuments:
         assert registry.get(KIND, "a") == Document("a", body, 1)
 
     def test_that_are_not_there_are_none(self, registry: Registry):
-        """Getting what was never written, or lies in another kind, answers nothing."""
+        """Getting a document that was never written, or is of another kind, returns nothing."""
         registry.write(PutDocument("other", "a", {}))
         assert registry.get(KIND, "a") is None
 
@@ -60,7 +60,7 @@ class TestDocuments:
         assert registry.get(KIND, "a") == Document("a", {}, 1)
 
     def test_cannot_be_changed_by_any_client_that_holds_them(self, registry: Registry):
-        """What a caller does to a body, before or after, changes nothing that is kept."""
+        """A caller's changes to a body, before or after, change no stored document."""
         body = {"list": [1]}
         registry.write(PutDocument(KIND, "a", body))
         body["list"].append(2)
@@ -172,7 +172,7 @@ class TestWrite:
         assert registry.get("other", "c") == Document("c", {}, 1)
 
     def test_without_conditions_takes_what_it_finds(self, registry: Registry):
-        """Without an expected revision a put writes, and a removal removes, whatever is there, also nothing."""
+        """Without an expected revision, a put writes and a removal removes unconditionally."""
         registry.write(RemoveDocument(KIND, "a"))
         registry.write(PutDocument(KIND, "a", {"n": 1}))
         registry.write(PutDocument(KIND, "a", {"n": 2}))
@@ -209,7 +209,7 @@ class TestWrite:
         assert registry.get(KIND, "counter") == Document("counter", {"count": 80}, 81)
 
     def test_creates_a_key_once(self, registry: Registry):
-        """Of many who create the same key at the same time exactly one succeeds, and its body is kept."""
+        """If many create the same key at the same time, exactly one succeeds, and its body is kept."""
 
         def create(writer: int) -> list[str]:
             mine = []
@@ -248,7 +248,7 @@ class TestWrite:
         assert (first.body, first.revision) == (second.body, second.revision)
 
     def test_is_seen_by_every_read_that_begins_later(self, registry: Registry):
-        """A read sees every write that returned before it began, in whatever thread."""
+        """A read sees every write that returned before it began, in any thread."""
 
         def write_and_read(writer: int) -> None:
             for number in range(20):
@@ -260,7 +260,7 @@ class TestWrite:
 
 
 class TestChanges:
-    """What lets processes go on with what they remember."""
+    """The numbers that let processes continue to use their caches."""
 
     @pytest.mark.parametrize("kind", sorted(CACHED_KINDS))
     @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ class TestChanges:
             registry.write(PutDocument(kind, "a", {}, expected_revision=ABSENT_REVISION))
 
     def test_that_are_not_made_are_not_counted(self, registry: Registry):
-        """What fails for its condition changes no number, and neither does a check."""
+        """A change whose condition fails changes no number, and neither does a check."""
         registry.write(PutDocument(REMEMBERED_KIND, "a", {}))
         before = registry.change_counters()
         with pytest.raises(ChangedMeanwhile):
@@ -333,7 +333,7 @@ class TestChanges:
         assert all(number_in(after, each) - number_in(before, each) >= 5 for each in writers)
 
     def test_are_seen_whenever_a_change_is(self, registry: Registry):
-        """A process that finds the number as it was before it read a document has read what the document was then."""
+        """A process that finds an old number before it reads a document has read the document of that time."""
         registry.write(PutDocument(REMEMBERED_KIND, "a", {"n": 0}))
 
         def change() -> None:

@@ -1,6 +1,7 @@
 """Documents as stores have them: another version of the broker, before or after this one, reads them too.
 
-They are written from the values of the model by the names of its fields. A field that is renamed keeps its stored name.
+They are written from the values of the model, by the names of its fields. A field that is renamed keeps its stored
+name.
 """
 
 import json
@@ -139,7 +140,8 @@ BROUGHT_BACK = {
 
 @pytest.mark.parametrize(("stored", "read_and_written"), BROUGHT_BACK.values(), ids=BROUGHT_BACK)
 def test_what_is_stored_keeps_its_names_and_its_form(stored, read_and_written):
-    """What is read and written again is as it was: no name of a field and no form of a value has changed."""
+    """A document that is read and written again stays unchanged: no name of a field and no form of a value has
+    changed."""
     assert json.loads(json.dumps(read_and_written(stored))) == stored
 
 

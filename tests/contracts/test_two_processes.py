@@ -1,4 +1,4 @@
-"""What holds when two processes have one data file open."""
+"""Properties of a data file that two processes have open."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -88,7 +88,7 @@ class TestEventLog:
         end()
 
     def test_notifies_watchers_that_come_later(self, log, neighbour):
-        """A watcher that comes after others have gone is notified of what is stored from then on."""
+        """A watcher that comes after others have left is notified of events stored from then on."""
         log.add_change_listener(lambda *_: None)()
         neighbour.ask("append", "t", "unwatched", 3)
         told = threading.Event()
@@ -117,7 +117,7 @@ class TestEventLog:
 
 class TestRegistry:
     def test_creates_a_key_once(self, registry, neighbour):
-        """Of two processes that create the same keys each key is created by one of them."""
+        """If two processes create the same keys, each key is created by one of them."""
         neighbour.begin("create", "theirs", 60)
         mine = []
         for number in range(60):

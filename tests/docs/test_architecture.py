@@ -14,9 +14,9 @@ PAGE = (ROOT / "docs/architecture.md").read_text()
 
 
 def rooms() -> set[str]:
-    """Folders of the package with modules in them; what lies below such a folder belongs to it."""
+    """Folders of the package with modules in them; subfolders belong to the room."""
     found: set[str] = set()
-    # A folder that was moved away may still hold what was compiled.
+    # A folder that was moved away may still contain compiled modules.
     for folder in sorted(module.parent for module in PACKAGE.rglob("*/__init__.py")):
         name = ".".join(folder.relative_to(PACKAGE).parts)
         has_code = any(folder.glob("[!_]*.py")) or (folder / "__init__.py").stat().st_size > 2000
@@ -47,7 +47,7 @@ def test_every_name_stands_in_the_file_where_it_is_said_to_be():
 
 
 def test_the_diagrams_are_the_tables_of_the_states():
-    """Whoever changes a table draws its diagram again: the failure shows it."""
+    """If a table changes, the diagram must be drawn again: the failure shows it."""
     drawn = [
         state_diagram(session_states.TRANSITIONS, session_states.SessionState.STREAMING),
         state_diagram(

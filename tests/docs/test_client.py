@@ -32,7 +32,7 @@ def nakadi():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_example_runs(page, nakadi):
-    """What a reader copies does what the page says."""
+    """Each pasted example does what the page says."""
     handled = []
 
     def handle(events):

@@ -1,4 +1,4 @@
-"""The examples of docs/concepts.md work, one after the other, on a broker."""
+"""The examples of docs/concepts.md work, in their order, on a broker."""
 
 import json
 import re
@@ -22,7 +22,7 @@ def example(*members):
 
 
 def send(api, request, more=""):
-    """Send an example of a request as it is on the page, with more parameters."""
+    """Send an example request of the page, with more parameters."""
     head, _, body = request.partition("\n\n")
     line, *headers = head.strip().splitlines()
     method, path = line.split()

@@ -55,7 +55,7 @@ def test_the_number_of_a_statement_is_unique_and_its_anchor():
 
 
 def test_every_citation_of_a_test_exists_in_the_contract(contract):
-    """What the docstring of a test cites can be looked up."""
+    """Every statement that the docstring of a test cites exists."""
     assert [each for each in citations() if each.cited not in contract and each.cited not in traps()] == []
 
 
@@ -134,7 +134,7 @@ def test_the_index_leads_to_every_statement(contract):
 
 
 def test_differences_are_reported_by_the_contract_and_by_compatibility(contract):
-    """A statement that says what is different here links to compatibility, which links back from the same section."""
+    """A statement that describes a difference here links to compatibility, which links back from the same section."""
     linked = {
         (number, section)
         for number, statement in contract.items()

@@ -1,4 +1,4 @@
-"""Are the bills in docs/cost.md those that the calculator makes, and is what is said of them true?"""
+"""Are the bills in docs/cost.md those that the calculator makes, and are the statements about them true?"""
 
 import re
 import shlex
@@ -23,7 +23,7 @@ def total(capsys, *arguments: str) -> float:
 
 @pytest.mark.parametrize(("arguments", "bill"), EXAMPLES, ids=range(len(EXAMPLES)))
 def test_a_bill_is_what_the_calculator_says(capsys, arguments, bill):
-    """Every example prints what stands below it."""
+    """Every example prints the output below it."""
     assert printed_by(capsys, *shlex.split(arguments.replace("\\\n", " "))) == bill
 
 
@@ -40,7 +40,7 @@ def test_a_million_events_that_come_directly_cost_a_dime(capsys):
 
 @pytest.mark.parametrize(("example", "most"), [(0, 45), (1, 20)], ids=["idle", "asleep"])
 def test_an_idle_stage_is_cheap(capsys, example, most):
-    """What stands there is at most $45 a month with the defaults, and at most $20 while it sleeps."""
+    """Standing costs are at most $45 a month with the defaults, and at most $20 while it sleeps."""
     assert total(capsys, *shlex.split(EXAMPLES[example][0])) <= most
 
 
@@ -54,7 +54,7 @@ def test_small_batches_are_dear(capsys):
 
 
 def test_a_hasty_indexer_is_dear(capsys):
-    """What is said of an index that is written every second is so."""
+    """The statement about an index that is written every second is true."""
     arguments = shlex.split(EXAMPLES[3][0].replace("\\\n", " "))
     at = arguments.index("--index-seconds") + 1
     said = re.search(r"DynamoDB is \$(\d+) of the bill above instead of \$(\d+)", PAGE)

@@ -1,4 +1,4 @@
-"""What a group of tests has begun ends with the group, and not with the run."""
+"""Resources of a group of tests end with the group, not with the run."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def for_a_group():
 
 @pytest.mark.usefixtures("for_a_group")
 def test_fixtures_of_the_session_end_with_the_group(monkeypatch):
-    """Those that were set up are finished at once, and only once."""
+    """Fixtures that were set up are finished at once, and only once."""
     own = [each for each in group_ends._fixtures if each[0].argname == "for_a_group"]
     monkeypatch.setattr(group_ends, "_fixtures", own)
     group_ends.finish_fixtures()

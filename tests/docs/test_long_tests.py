@@ -62,7 +62,7 @@ def test_named_tests_run_in_every_run():
     ],
 )
 def test_faults_are_found(name, fault):
-    """What a mark names is looked for in its module."""
+    """The test that a mark names is searched in its module."""
     assert fault_of(name) == fault
 
 

@@ -1,4 +1,4 @@
-"""What `make` says to words that it does not know, and programs in Python within scripts."""
+"""The messages of `make` for unknown words, and Python programs within scripts."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Is every metric explained, as it is in the code, and shown to move?"""
+"""Is every metric explained correctly, and does a test show that it moves?"""
 
 import ast
 import re
@@ -98,7 +98,7 @@ def test_no_other_metric_is_explained():
 
 
 def test_every_end_of_a_stream_is_explained():
-    """Whoever looks for a consumer that is stuck finds the reasons why streams ended, and no others."""
+    """A person who looks for a stuck consumer finds the reasons why streams ended, and no others."""
     page = (ROOT / "docs" / "metrics.md").read_text()
     [line] = [each for each in page.splitlines() if each.startswith("* For ended streams,")]
     names = set(re.findall(r"`([a-z_]+)`", line)) - {"reason"}

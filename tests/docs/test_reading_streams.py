@@ -31,7 +31,7 @@ def source_of(name, language):
 
 
 def example(name):
-    """What the Python block behind a mark defines."""
+    """The definitions in the Python block behind a mark."""
     defined = {}
     exec(compile(ast.parse(source_of(name, "python")), name, "exec"), defined)
     return defined
@@ -51,7 +51,7 @@ class Enough(Exception):
 
 def test_the_example_of_httpx_consumes_a_subscription(url):
     """Batches are handled and committed."""
-    # As many as the example takes in a batch, which comes at once then.
+    # The number of events that the example takes in a batch, which then comes at once.
     events = [*EVENTS, *({"n": number} for number in range(len(EVENTS), 100))]
     httpx.post(f"{url}/event-types", json={**EVENT_TYPE, **SCHEMA, "name": "consumed"}).raise_for_status()
     httpx.post(f"{url}/event-types/consumed/events", json=events).raise_for_status()
@@ -70,7 +70,7 @@ def test_the_example_of_httpx_consumes_a_subscription(url):
 
 
 def test_the_example_of_requests_reads_an_event_type(url):
-    """Every event comes, whatever characters it has."""
+    """Every event comes, with any characters."""
     begin = [{"partition": "0", "offset": "BEGIN"}]
     assert list(example("requests")["read"](url, "read", len(EVENTS), begin)) == EVENTS
 
@@ -142,7 +142,7 @@ BEGIN = json.dumps([{"partition": "0", "offset": "BEGIN"}])
 
 
 def lines_of_program(program, url, *command, **environment):
-    """What a program prints that reads the event type to its third event."""
+    """The output of a program that reads the event type up to its third event."""
     arguments = [*command, str(program), url, "read", BEGIN]
     told = subprocess.run(
         arguments,
@@ -180,10 +180,10 @@ def url_of_ended_streams(url):
 @pytest.mark.skipif(not everything.WANTED, reason="compiling Go's library takes half a minute: `make test-all`")
 @pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go")
 def test_the_example_in_go_reads_long_lines(url_of_ended_streams, tmp_path):
-    """Every event comes, whatever characters it has, until the stream ends."""
+    """Every event comes, with any characters, until the stream ends."""
     program = tmp_path / "reading.go"
     program.write_text(GO_PROGRAM.replace("EXAMPLE", source_of("go", "go")), "utf-8")
-    # What is compiled serves later runs.
+    # Later runs use the compiled program.
     folders = {"GOCACHE": str(ROOT / ".cache" / "go"), "GOPATH": str(tmp_path / "go"), "GOTOOLCHAIN": "local"}
     assert lines_of_program(program, url_of_ended_streams, "go", "run", **folders) == EVENTS
 

@@ -1,4 +1,4 @@
-"""Does the README's quick start work as it is written?"""
+"""Does the README's quick start work as written?"""
 
 import json
 import re
@@ -21,7 +21,7 @@ COMMANDS = [line for line in QUICK_START.splitlines() if line.startswith("curl")
 
 @pytest.fixture(scope="module")
 def answers():
-    """What each line of the quick start prints, pasted one after the other."""
+    """The output of each line of the quick start, pasted line by line."""
     with Broker() as broker:
         return [run_pasted_command(command.replace("http://127.0.0.1:8080", broker.url)) for command in COMMANDS]
 

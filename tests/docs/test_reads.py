@@ -1,4 +1,4 @@
-"""The examples of docs/reads.md work, one after the other, on a broker."""
+"""The examples of docs/reads.md work, in their order, on a broker."""
 
 import json
 import re

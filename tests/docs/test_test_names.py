@@ -22,7 +22,7 @@ def modules_in(room: Path) -> set[str]:
     """Names of modules and folders in a room, and the room's own name, which stands for its `__init__.py`."""
     if not room.is_dir():
         return set()
-    # A folder that was moved away may still hold what was compiled.
+    # A folder that was moved away may still contain compiled modules.
     folders = {each.parent.name for each in room.glob("*/__init__.py")}
     return {each.stem for each in room.glob("[!_]*.py")} | folders | {room.name}
 
@@ -42,7 +42,7 @@ def find_misnamed(unit: Path, package: Path) -> list[str]:
 
 
 def test_unit_tests_are_named_after_modules():
-    """Whoever changes a module of the package finds its tests by its name."""
+    """A developer who changes a module of the package finds its tests by its name."""
     names = (
         find_misnamed(UNIT, PACKAGE)
         + find_misnamed(ROOT / "tests/client", CLIENT)

@@ -68,7 +68,7 @@ def running(request, tmp_path_factory) -> Iterator[Running]:
 
 @pytest.fixture(scope="session")
 def laptop(tmp_path_factory) -> Iterator[Laptop]:
-    """What is deployed on AWS, on this machine."""
+    """The deployment for AWS, on this machine."""
     with Laptop(tmp_path_factory.mktemp("laptop"), FAST_SETTINGS, STRICTNESS) as there:
         yield there
 
@@ -81,7 +81,7 @@ def api(running) -> Iterator[httpx.Client]:
 
 
 def client_of(running: Running, **options: Any) -> httpx.Client:
-    """Of several workers, each request meets another one than the last."""
+    """With several workers, each request goes to another one than the last."""
     transport = workers.RoundRobinTransport() if isinstance(running, workers.BrokerProgram) else None
     return httpx.Client(base_url=running.url, timeout=PATIENCE, transport=transport, **options)
 
@@ -134,7 +134,7 @@ def is_long(item: pytest.Item) -> bool:
 
 
 def is_chosen(name: str, engine: str) -> bool:
-    """Whether a test is tried with several workers, with its events in Kafka, or in memory.
+    """Whether a test runs with several workers, with its events in Kafka, or in memory.
 
     Every test runs on SQLite. In memory the same code runs but for the engine, which has its contracts: what a log or
     stores may do differently is enough.

@@ -32,7 +32,7 @@ def read_cloud_events(line: bytes | str) -> list[CloudEvent]:
 
 
 def describe(event: CloudEvent) -> tuple[dict[str, object], object]:
-    """What a CloudEvent says, without the place where it was read."""
+    """The content of a CloudEvent, without the place where it was read."""
     places = ("eventtype", "partition", "offset", "cursortoken")
     named = {name: value for name, value in event.get_attributes().items() if name not in places}
     return {"datacontenttype": "application/json"} | named, event.get_data()
@@ -55,7 +55,7 @@ def read_low_level(api, event_type, count):
 
 @pytest.mark.parametrize("to_message", [to_binary_event, to_structured_event])
 def test_each_content_mode_publishes_what_comes_back(api, event_type, to_message):
-    """What the SDK sends in any mode, it reads again as it was, on a stream. (E1, E2, E7, E20, E22)"""
+    """An event that the SDK sends in any mode reads back unchanged, on a stream. (E1, E2, E7, E20, E22)"""
     event = a_cloud_event()
     message = to_message(event)
 
@@ -93,7 +93,7 @@ def test_cloud_events_come_back_from_a_subscription_and_are_committed(api, event
 
 
 def test_every_reader_gets_attributes_and_trace_context(api, event_type):
-    """Those who read events in Nakadi's form find both in the metadata. (E2, E3, E7)"""
+    """Readers of events in Nakadi's form find both in the metadata. (E2, E3, E7)"""
     publish(api, event_type, batch_of(a_cloud_event()))
 
     [line] = api.get(f"/event-types/{event_type}/events?stream_limit=1", headers=BEGIN).text.splitlines()
@@ -129,7 +129,7 @@ def test_an_event_in_nakadis_form_is_a_cloud_event(api, event_type):
 
 
 def test_data_change_events_and_events_without_a_category(api):
-    """The members of the data are those of the event. (E6)"""
+    """The members of the data are the members of the event. (E6)"""
     change = {"data_type": "order", "data_op": "C", "data": {"n": 1}}
     data = create_event_type(
         api, a_business_definition(category="data", cleanup_policy="compact", partition_strategy="random")

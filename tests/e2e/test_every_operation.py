@@ -34,9 +34,9 @@ IGNORE_ACCEPT = ("publish_events", "delete_events", "get_metrics", "get_request_
 
 
 class Tour:
-    """Asks for every operation in turn with one `Accept` header, and keeps what was answered.
+    """Calls every operation with one `Accept` header, and keeps the answers.
 
-    What it needs to know on the way it finds out as `api`, a client that accepts everything.
+    It reads values that it needs on the way through `api`, a client that accepts everything.
     """
 
     def __init__(self, broker: Broker, api: httpx.Client, accept: str) -> None:
@@ -234,7 +234,7 @@ def tours() -> Iterator[dict[str, list[tuple[str, Answer]]]]:
 
 
 def test_every_described_success_is_answered_and_no_other(tours: dict[str, list[tuple[str, Answer]]]) -> None:
-    """Each operation's successes are those of its description: status, presence of a body, media type and schema."""
+    """Each operation's successes match its description: status, presence of a body, media type and schema."""
     assert {(operation, str(status)) for operation, (status, _, _) in tours["*/*"]} == {
         (each.id, status) for each in openapi.operations().values() for status in each.responses if status < "3"
     }
@@ -264,7 +264,7 @@ def test_clients_that_expect_no_body_can_do_everything(tours: dict[str, list[tup
 
 
 def test_clients_that_accept_only_streams_can_do_everything(tours: dict[str, list[tuple[str, Answer]]]) -> None:
-    """A client with one `Accept` for streams is refused only an answer in JSON, and what it asked for is done. (R12)
+    """A client with one `Accept` for streams is refused only the answer in JSON, and its request is carried out. (R12)
 
     All that is asked for on the way works although some of it was answered with 406.
     """

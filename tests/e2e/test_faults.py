@@ -75,7 +75,7 @@ def test_when_all_fail_it_is_still_207(broker, api, name):
 
 
 def test_a_timeout_may_have_stored_the_events(broker, api, name):
-    """What timed out may be stored all the same; a client that repeats it stores it twice. (P111, P115)"""
+    """Events may be stored in spite of a timeout; a client that repeats them stores them twice. (P111, P115)"""
     broker.faults.time_out(event_type=name, times=2)
 
     answer = publish(api, name)

@@ -32,7 +32,8 @@ __all__ = ["quick_spark"]  # a fixture that all use
 
 @dataclass(frozen=True)
 class Deployed:
-    """Where it is, what settings jobs get, and on AWS their roles, whose names are the access keys here."""
+    """A deployment: its place, the settings of jobs, and on AWS the jobs' roles, whose names are the access keys
+    here."""
 
     url: str
     index: str
@@ -95,14 +96,14 @@ def read_stream(api, name, count):
             for event in batch.get("events", ()):
                 place = int(batch["cursor"]["partition"]), int(batch["cursor"]["offset"].rpartition("-")[2])
                 found[place] = event
-                # There is one event in a line, behind its cursor, and nothing else behind it.
+                # Each line has one event, after its cursor, and nothing else after it.
                 sizes[place] = len(line[line.index('"events":[') : line.rindex("]")].encode()) - len('"events":[')
     return found, sizes
 
 
 def test_from_publisher_to_table(deployed, tmp_path, tmp_path_factory):
-    """What was published is in the table, offset by offset as streams have it, with the size that it has there, and its
-    traffic is returned."""
+    """Published events are in the table, offset by offset as in streams, with the same sizes, and their traffic is
+    returned."""
     tables = tmp_path_factory.getbasetemp() / "e2e-tables"
     database = table_name(tmp_path.name)
     places = ["--tables", str(tables), "--database", database, "--master", "local[2]"]
@@ -137,7 +138,7 @@ def test_from_publisher_to_table(deployed, tmp_path, tmp_path_factory):
 
 
 def comparable_values(event):
-    """What there is to compare in a row and in an event."""
+    """The values that a row and an event have in common."""
     return event["number"], event["metadata"]["eid"], event["metadata"]["received_at"]
 
 

@@ -113,7 +113,7 @@ def total(published) -> int:
 def consumed(api, subscription: str, published: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
     """The numbers of each publisher, in the order in which a stream of the subscription has them."""
     found: dict[str, list[int]] = {}
-    # The stream ends by itself, with or without the last event: what is missing is seen then.
+    # The stream ends by itself, with or without the last event: missing ones are noticed then.
     parameters = {
         "stream_limit": total(published),
         "stream_timeout": 2 * int(PATIENCE),

@@ -41,7 +41,7 @@ class TheOther:
 
 
 def an_event(foo: str) -> bytes:
-    """What the original writes: compact JSON with the metadata that it adds."""
+    """An event as the original writes it: compact JSON with the metadata that it adds."""
     metadata = {
         "occurred_at": "2026-11-22T16:00:00Z",
         "published_by": "unauthenticated",
@@ -87,7 +87,8 @@ def events(api, name, begin="BEGIN", count=1):
 
 
 def test_events_of_another_broker_are_read_as_they_are(api, other):
-    """All timelines can be read with the other broker's cursors, and what is published follows in its topic. (R281)"""
+    """All timelines can be read with the other broker's cursors, and newly published events follow in its topic.
+    (R281)"""
     old, new = other.topic(), other.topic()
     written = [an_event(f"{number}") for number in range(4)]
     other.publish(old, *written[:2], key=b"k", headers=[("X-AuthParam-Name", b"team"), ("X-AuthParam-Value", b"a")])
@@ -152,7 +153,7 @@ def test_an_event_type_with_subscriptions_cannot_adopt(api, other):
     ("written", "detail"), [(None, "There is no topic {topic}"), (b"\x00\x01a", "Event 0 in partition 0 of the topic ")]
 )
 def test_topics_that_cannot_be_read_are_refused(api, other, written, detail):
-    """A topic that is not there, or has events in Avro, is 422, and the event type stays as it was. (R281)"""
+    """A topic that does not exist, or has events in Avro, is 422, and the event type stays unchanged. (R281)"""
     topic = str(uuid.uuid4())
     if written is not None:
         other.publish(topic := other.topic(1), written)
@@ -165,7 +166,7 @@ def test_topics_that_cannot_be_read_are_refused(api, other, written, detail):
 
 
 def test_large_batches_fit_into_an_adopted_topic(api, other):
-    """The other broker's topics take a megabyte at once; what is published together here may be more. (R281)"""
+    """The other broker's topics take a megabyte at once; a batch here may be larger. (R281)"""
     topic = other.topic(1)
     name = create_event_type(api)["name"]
     assert adopt(api, name, {"order": 1, "topic": topic}).status_code == 201

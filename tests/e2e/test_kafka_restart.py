@@ -37,8 +37,8 @@ class Publisher:
 
 @pytest.mark.long("tests/e2e/test_faults.py::test_a_log_that_is_stopped_is_reported_as_such")
 def test_publishers_are_refused_and_streams_go_on(tmp_path, record_property):
-    """While it is away publishing fails item by item and what asks is 503, both in bounded time. Streams stay open, and
-    have what was acknowledged, once and in order, when it is back. (C29, P111)"""
+    """While it is away publishing fails item by item and what asks is 503, both in bounded time. Streams stay open,
+    and have all acknowledged events, once and in order, when it is back. (C29, P111)"""
     with (
         kafka.a_server(tmp_path) as server,
         Broker(event_log=f"kafka://{server.address}?timeout=2") as broker,
@@ -79,7 +79,7 @@ def test_publishers_are_refused_and_streams_go_on(tmp_path, record_property):
 
 @kafka.NOT_IN_EVERY_RUN
 def test_the_program_with_a_kafka_of_its_own_keeps_what_it_was_given(tmp_path):
-    """`make run ENGINE=kafka` starts a Kafka and a broker, ends both in order, and goes on with what is there."""
+    """`make run ENGINE=kafka` starts a Kafka and a broker, ends both in order, and continues with the existing data."""
     command = [sys.executable, "-m", "infra.laptop.kafka_local", "--port=0", "--data", str(tmp_path)]
     name = "kept.thing"
     for round_ in range(2):

@@ -144,7 +144,7 @@ def refusal(data):
 
 
 def test_a_loss_is_reported_and_has_to_be_accepted(tmp_path):
-    """It starts after kills as ever, and once its file was taken away only if that is accepted."""
+    """It starts normally after kills; once its file was removed, only with an option that accepts the loss."""
     acknowledged = 0
     for seconds in (0.05, 0.3):
         with start_program("--data", str(tmp_path)) as program:

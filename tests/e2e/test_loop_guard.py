@@ -1,4 +1,4 @@
-"""What would block the event loop goes to a thread; where that is forgotten, tests notice."""
+"""Work that would block the event loop goes to a thread; if that is forgotten, tests notice."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -229,7 +229,7 @@ def test_what_forgets_to_go_to_a_thread_is_noticed(stage, guard, scene, what_sen
     steps = scene(stage)
     next(steps)
     forgotten = Staying() if what_sends.endswith("LEAVE_LOOP") else lambda: None
-    # What raises on the loop is answered as a fault of the broker's.
+    # An error raised on the loop is answered as a fault of the broker.
     with patch(f"nakadi.{what_sends}", forgotten), suppress(AssertionError):
         next(steps, None)
     steps.close()

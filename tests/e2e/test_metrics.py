@@ -1,4 +1,4 @@
-"""What Prometheus reads about requests, streams and the broker's own work."""
+"""Prometheus reads metrics of requests, streams and the broker's own work."""
 
 import json
 from contextlib import ExitStack
@@ -65,7 +65,7 @@ def consumer(api):
 
 
 def test_prometheus_gets_what_it_likes_best(api):
-    """What Prometheus says it accepts gets OpenMetrics, which its own parser reads."""
+    """An `Accept` header of Prometheus gets OpenMetrics, which its own parser reads."""
     answer = api.get("/metrics", headers={"accept": PROMETHEUS})
 
     assert answer.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -197,7 +197,7 @@ def test_a_client_that_goes_away_is_a_reason(api, measure_change, running):
 
 
 def test_a_subscription_reports_how_far_its_consumers_are(api, measure_change, consumer):
-    """Of what is sent and not committed there is the number of events, and the age of the oldest, by subscription."""
+    """For sent and uncommitted events, there is their number, and the age of the oldest, by subscription."""
     name = create_event_type(api)["name"]
     subscription = create_subscription(api, name, read_from="begin")
     publish(api, name, 2)
@@ -254,7 +254,7 @@ def test_a_removed_stream_loses_its_partitions(api, measure_change, consumer):
     assert measure_change("nakadi_streams_ended_total", api="subscription", reason="removed") == 1
 
 
-# What consumers fail at
+# Failures of consumers
 
 
 def test_parked_events_are_counted(api, measure_change, running, consumer):
@@ -288,11 +288,11 @@ def test_events_that_are_given_up_are_counted(api, measure_change, running, cons
     assert measure_change(metric, **labels) == 1
 
 
-# What the broker does by itself
+# The broker's own work
 
 
 def test_the_archive_is_counted(api, measure_change, running):
-    """What is archived counts in segments, events and bytes; what is read from there asks the cache first."""
+    """Archived segments, events and bytes count; reads from the archive use the cache first."""
     name = create_event_type(api)["name"]
     for _ in range(5):
         publish(api, name)
@@ -326,7 +326,7 @@ def test_housekeeping_is_counted(api, measure_change, running):
 
 
 def test_json_reports_the_same(api):
-    """What is counted for Prometheus is in the JSON too, under a name made of the metric's and its labels. (R245)"""
+    """Metrics for Prometheus are in the JSON too, under a name made of the metric's name and its labels. (R245)"""
     name = create_event_type(api)["name"]
     publish(api, name, 2)
     told = api.get("/metrics").json()
@@ -343,7 +343,7 @@ def test_json_reports_the_same(api):
 
 
 def test_requests_are_timed_by_client_and_path(api):
-    """Each path that a client asks for has a timer of its own; what it asks for in vain has none. (R246)"""
+    """Each requested path has a timer; a path that does not exist has none. (R246)"""
     api.get("/event-types")
     api.get("/nothing-here")
 
@@ -376,7 +376,7 @@ def test_streams_are_metered_by_client(api):
 
 
 def test_deleted_event_types_are_not_reported():
-    """Of event types that came and went nothing is left in any family, and later ones are reported by name."""
+    """No family keeps deleted event types, and later ones are reported by name."""
     with ServedBroker(max_metric_names=3) as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
         names = [f"gone.number-{number}" for number in range(5)]
         for name in names:

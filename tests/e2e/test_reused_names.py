@@ -1,4 +1,4 @@
-"""Names that are used again: one process deletes and makes things again, and another one remembers what was before."""
+"""Reused names: one process deletes and recreates resources, and another one remembers the old ones."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def test_events_are_judged_by_the_schema_that_there_is(both, before, after, stat
 
 
 def test_events_come_to_the_event_type_that_there_is(both):
-    """What another process acknowledges right after an event type was deleted and made again is in the new one."""
+    """Events that another process acknowledges right after an event type was deleted and recreated are in the new
+    one."""
     one, two = both
     name = create_event_type(one)["name"]
     publish(two, name)

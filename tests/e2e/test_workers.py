@@ -1,4 +1,5 @@
-"""The program with several processes: who answers, who commits, and what is there when one of them is killed."""
+"""The program with several processes: which one answers, which one commits, and what survives when one of them is
+killed."""
 
 import json
 import os
@@ -48,7 +49,7 @@ def processor_seconds(program):
 
 
 def state(process):
-    """What Linux says a process does: "Z" if it has ended and nothing has collected it, "" if there is none."""
+    """The state of a process in Linux: "Z" if it has ended and nothing has collected it, "" if there is none."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -56,7 +57,7 @@ def state(process):
 
 
 def has_ended(process):
-    """Its first thread may be gone while another still keeps its sockets open."""
+    """Its first thread may have ended while another still keeps its sockets open."""
     try:
         threads = list(Path(f"/proc/{process}/task").iterdir())
     except FileNotFoundError:
@@ -134,7 +135,7 @@ def names_in(url):
 
 
 def the_partitions_of_killed_workers_are_free(program, data):
-    """Whoever comes back gets them, and need not wait until their leases would have expired."""
+    """Clients that come back get them, and need not wait until their leases would have expired."""
     with client_of_a_worker(program) as api:
         subscription = create_subscription(api, EVENT_TYPE["name"], read_from="begin")
         with (
@@ -188,7 +189,7 @@ def get_answers_while_a_worker_leaves(program):
 
 
 def forget_deleted_event_types(program):
-    """Whichever worker deletes one, the others drop what they counted of it."""
+    """When any worker deletes one, the others drop its counts."""
     with ExitStack() as stack:
         clients = [stack.enter_context(httpx.Client(base_url=program.url, timeout=PATIENCE)) for _ in range(4)]
         create_event_type(clients[0], a_definition(name="gone.with-its-figures"))
@@ -305,7 +306,8 @@ def outlive_a_worker(program, publishers):
 
 
 def be_served_by_the_process_that_suits_them(program):
-    """Single events are for the process that commits. Who publishes more goes on in another, on the same connection."""
+    """Single events are for the process that commits. A client that publishes more continues in another, on the same
+    connection."""
     with ExitStack() as stack:
         clients = [stack.enter_context(httpx.Client(base_url=program.url, timeout=PATIENCE)) for _ in range(6)]
 
@@ -336,8 +338,8 @@ def end_with_the_process_that_commits(program, publishers):
 
 
 def test_nothing_is_lost_whichever_process_is_killed(tmp_path):
-    """Two workers share commits and see each other's changes at once. One worker is killed, then both, then the process
-    that commits: what was acknowledged is there after the next start, and nothing is there twice."""
+    """Two workers share commits and see each other's changes at once. One worker is killed, then both, then the
+    process that commits: all acknowledged events are there after the next start, and none is there twice."""
     with start_broker(tmp_path, processes=3) as program:
         serve_the_names_of_the_machine(program)
         forget_deleted_event_types(program)

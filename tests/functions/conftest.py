@@ -13,7 +13,7 @@ from tests.support.tokens import Issuer
 
 @pytest.fixture
 def environment(tmp_path, monkeypatch):
-    """What the deployment gives to functions; events are kept in a file for as long as a test takes."""
+    """The settings that the deployment gives to functions; events are kept in a file during a test."""
     for name, value in {
         "AWS_DEFAULT_REGION": REGION,
         "NAKADI_REGISTRY": "dynamodb://live",

@@ -11,7 +11,7 @@ from tests.support.functions import load_recorded_event
 
 @pytest.fixture
 def clock(environment, monkeypatch):
-    """The clock of all functions. They remember for a second, as they do in a deployment."""
+    """The clock of all functions. They cache for a second, as in a deployment."""
     environment.setenv("NAKADI_CACHE_SECONDS", "1")
     clock = HandMovedClock()
     for name in ("now", "monotonic", "sleep"):
@@ -63,7 +63,7 @@ def test_after_a_new_partition_count_no_event_goes_by_the_old_one(ask):
 
 
 def test_a_feature_is_in_force_for_the_next_request_on_and_off(ask):
-    """A function that knew a feature as it was goes by it as soon as the switch is answered, both ways. (R295)"""
+    """A function that has cached a feature follows the switch as soon as it is answered, both ways. (R295)"""
     statuses = []
     for enabled in (False, True, False):
         switch = {"feature": "disable_event_type_creation", "enabled": enabled}

@@ -1,4 +1,4 @@
-"""What clients of the functions get while Kinesis, DynamoDB or S3 do not do what they are asked."""
+"""The answers of the functions while Kinesis, DynamoDB or S3 fail."""
 
 import json
 
@@ -39,7 +39,7 @@ def ends() -> dict:
 
 
 def problem(answer: dict) -> dict:
-    """A 503 that says when to come again, and nothing of what is inside."""
+    """A 503 that says when to come again, and nothing about the inside."""
     assert answer["statusCode"] == 503
     assert answer["multiValueHeaders"]["retry-after"] == ["1"]
     assert answer["multiValueHeaders"]["content-type"] == ["application/problem+json"]

@@ -43,7 +43,7 @@ def test_invocations_are_answered(functions, function, event, status):
 
 @pytest.mark.usefixtures("event_type")
 def test_functions_share_what_they_know(functions):
-    """What one function writes, another finds: an event type in the tables, its events in the log."""
+    """One function finds the writes of another: an event type in the tables, its events in the log."""
     assert functions.invoke("publish", "apigateway/publish_batch")["statusCode"] == 200
 
     shifted = load_recorded_event("apigateway/shift_cursors")
@@ -59,7 +59,7 @@ def test_functions_share_what_they_know(functions):
     [("publish", "create_event_type"), ("cursors", "switch_feature"), ("admin", "publish_batch")],
 )
 def test_a_function_has_its_own_routes_only(functions, function, event):
-    """What belongs to another function is not there."""
+    """Paths of another function are not found."""
     assert functions.invoke(function, f"apigateway/{event}")["statusCode"] == 404
 
 
@@ -86,7 +86,7 @@ def test_the_authorizers_word_is_taken_and_no_other(functions, environment, even
 
 
 def test_the_registrys_absence_is_a_503(functions, broker, event_type):
-    """When DynamoDB does not answer, the client is asked to come back, and nothing is published."""
+    """When DynamoDB does not answer, the client is told to come back, and nothing is published."""
     assert event_type
     functions.invoke("publish", "apigateway/publish_batch")
     broker.goes_wrong("GetItem", refusal_fault("AccessDeniedException"))
@@ -133,7 +133,7 @@ class TestLogsOfFunctions:
         assert (told["operation"], told["status"], told["flow_id"]) == ("publish_events", 200, "checkout-4711")
 
     def test_every_line_bears_the_flow_id(self, functions, broker, capsys):
-        """What a function logs while it answers bears the request's flow id and the function's name. (R38)"""
+        """Log lines of a function during a request have the request's flow id and the function's name. (R38)"""
         capsys.readouterr()
         broker.goes_wrong("GetItem", refusal_fault("AccessDeniedException"))
         functions.invoke("publish", "apigateway/publish_batch")

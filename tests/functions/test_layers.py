@@ -1,4 +1,4 @@
-"""What is installed beside the functions."""
+"""The packages that are installed beside the functions."""
 
 import marshal
 import re
@@ -71,8 +71,8 @@ def a_module(folder):
 
 
 def test_layers_are_compiled_to_the_same_bytes(build_layers, tmp_path):
-    """Wherever and whenever a layer is compiled, it is the same: modules bear the paths that they have in Lambda, no
-    times, and are taken as they are, for nothing can be written beside them there."""
+    """A layer compiled anywhere, at any time, is the same: modules have the paths that they have in Lambda, and no
+    times, and Lambda takes them unchanged, because nothing can be written beside them there."""
     compiled = []
     for folder in (a_module(tmp_path / "one"), a_module(tmp_path / "another")):
         build_layers.compile_modules(folder)
@@ -85,7 +85,7 @@ def test_layers_are_compiled_to_the_same_bytes(build_layers, tmp_path):
 
 
 def test_layers_without_a_compiler_are_reported(build_layers, monkeypatch, tmp_path, capsys):
-    """Where there is no Python of the right version the layers are made and a line says what that costs."""
+    """Without a Python of the right version, the layers are built, and a line states the cost."""
     monkeypatch.setattr(build_layers, "compiler", tuple)
     build_layers.compile_modules(a_module(tmp_path / "one"))
     assert [*tmp_path.rglob("*.pyc")] == []
@@ -93,7 +93,7 @@ def test_layers_without_a_compiler_are_reported(build_layers, monkeypatch, tmp_p
 
 
 def test_the_package_is_copied_without_what_this_machine_compiled(build_layers, monkeypatch, tmp_path):
-    """What another Python has compiled in a checkout does not come into a layer."""
+    """Modules that another Python has compiled in a checkout do not come into a layer."""
     package = a_module(tmp_path / "package")
     (package / "part" / "__pycache__").mkdir()
     (package / "part" / "__pycache__" / "module.cpython-38.pyc").write_text("old")

@@ -1,4 +1,4 @@
-"""The log indexer: whatever batches Lambda makes of a shard, and however often they come, the result is the same."""
+"""The log indexer: for any batches that Lambda makes of a shard, repeated at will, the result is the same."""
 
 import base64
 import json
@@ -72,7 +72,7 @@ class Shards:
         return {"Records": [to_lambda_record(stream, shard["ShardId"], record) for record in records[first:last]]}
 
     def read_progress(self) -> dict:
-        """Of each partition how far it is counted, and the events that its segments name in the archive."""
+        """For each partition, how far it is counted, and the events that its segments name in the archive."""
         heads = self.index.index_heads([(TOPIC, partition) for partition in range(PARTITIONS)])
         store = open_archive(ARCHIVE)
         found = {}
@@ -299,7 +299,7 @@ def test_a_long_frame_that_came_in_several_batches_is_one(functions, shards):
 
 
 def test_events_of_deleted_topics_are_passed_over(functions, shards):
-    """What was published to a topic that is deleted meanwhile is neither counted nor archived."""
+    """Events of a topic that is deleted meanwhile are neither counted nor archived."""
     shards.publish(6)
     shards.index.delete_topic(TOPIC)
     assert functions.invoke("log_indexer", shards.event()) == NOTHING_FAILED

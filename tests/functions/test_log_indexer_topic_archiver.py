@@ -1,4 +1,4 @@
-"""The log indexer for logs that number events themselves: started by the clock, it archives what is new."""
+"""The log indexer for logs that number events themselves: the clock starts it, and it archives new events."""
 
 import json
 import os
@@ -79,7 +79,7 @@ def test_events_are_read_from_the_archive_once_the_log_has_removed_them(function
 
 
 def test_a_second_run_finds_nothing_left(functions, broker, capsys):
-    """What is archived is not archived again."""
+    """Archived events are not archived again."""
     publish(broker, "a", 5)
     functions.invoke("log_indexer", ALL)
     capsys.readouterr()
@@ -160,7 +160,7 @@ def test_it_reads_the_settings_that_it_is_given(broker, environment):
 
 
 def test_it_reports_how_long_the_oldest_event_has_waited(broker, capsys):
-    """The delay is that of the oldest event that was not archived when the run began."""
+    """The delay is the age of the oldest event that was not archived when the run began."""
 
     class InAnHour(SystemClock):
         def now(self):

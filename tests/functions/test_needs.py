@@ -1,4 +1,4 @@
-"""What functions need, and what they do without."""
+"""The settings that functions need, and those that they do without."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ STREAM = {"NAKADI_EVENT_LOG": "kinesis://events", "NAKADI_LOG_INDEX": "dynamodb:
 
 
 class Watched:
-    """Settings that notice what is read of them."""
+    """Settings that record which of them are read."""
 
     def __init__(self, settings):
         self._settings = settings
@@ -66,14 +66,14 @@ def test_a_function_reads_the_settings_that_it_is_given(name, issuer, monkeypatc
     for event in INVOCATIONS[name]:
         handler(load_recorded_event(event) | {"authorizationToken": f"Bearer {issuer.token()}"}, Context())
     if NEEDS[name].settings.issuperset(OWN_EVENT_TYPE_SETTINGS):
-        # What no invocation came to: the event type of the audit log is made where it is missing.
+        # Reasons that no invocation had: the event type of the audit log is created if it is missing.
         with closing(open_broker(settings)) as broker:
             broker.prepare_for_requests()
             if name == "housekeeping":
-                # It tells of events that were lost.
+                # It reports lost events.
                 assert broker.audit
 
-    # Who archives is asked for by the log of a storage in Kafka, which this world has none of.
+    # The log of a storage in Kafka, which this test has not, would read who archives.
     given = NEEDS[name].settings
     assert settings.read - ({"auth"} - given) | ({"archiver"} & given) == given
 
@@ -141,7 +141,7 @@ EVERYWHERE = ["asyncio", "boto3", "uvicorn", "nakadi.local", "jsonschema"]
 def test_importing_a_handler_does_nothing_but_import(name):
     """Nothing is opened, asked or started at import, without any setting, and nothing is loaded that is not used.
 
-    What opening takes long to load is loaded, for processor time is plentiful until the first invocation.
+    Modules that are slow to load are loaded, because processor time is plentiful until the first invocation.
     """
     probe = f"""
 import socket, sys, threading

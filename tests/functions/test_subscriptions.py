@@ -1,4 +1,4 @@
-"""Subscriptions in the functions: the resource, offsets, and what goes with event types."""
+"""Subscriptions in the functions: the resource, offsets, and the effects of event types."""
 
 import json
 
@@ -47,7 +47,7 @@ def subscription(functions, ask):
 
 @pytest.fixture
 def coordination(broker):  # noqa: ARG001  # it is inside
-    """What streams have in common with the functions."""
+    """The state that streams share with the functions."""
     opened = open_coordination("dynamodb://live")
     yield opened
     opened.close()
@@ -97,7 +97,7 @@ def test_a_stream_commits_by_a_function(ask, subscription, coordination):
 
 
 def test_a_commit_that_cannot_be_made_is_a_503(ask, broker, subscription, coordination):
-    """When DynamoDB has no capacity for longer, the client is asked to come back, and nothing is committed."""
+    """If DynamoDB has no capacity for longer, the client is told to come back, and nothing is committed."""
     stream = "4c1c9a6d-3ab4-4f5e-9a54-111111111111"
     stream_everything(coordination, subscription, stream)
     broker.goes_wrong("UpdateItem", *[refusal_fault("ProvisionedThroughputExceededException")] * 4)

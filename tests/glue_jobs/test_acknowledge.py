@@ -1,4 +1,4 @@
-"""Misfits and gaps of tables: warned of until an operator says that they are known, and counted all the same."""
+"""Misfits and gaps of tables: they cause warnings until an operator acknowledges them, and are counted all the same."""
 
 import pytest
 
@@ -66,7 +66,7 @@ def a_state(**changes):
 
 
 def test_an_acknowledgement_is_for_all_event_types_or_for_some(data, capsys):
-    """It says what is known now; a table without misfits and gaps is not mentioned."""
+    """It covers the current ones; a table without misfits and gaps is not mentioned."""
     named = [data.event_type(name) for name in ("order.placed", "order.paid", "order.sent", "order.lost")]
     for each, state in zip(
         named, (a_state(), a_state(misfit_count=1), a_state(misfit_count=0, unreadable_count=0)), strict=False
@@ -92,7 +92,7 @@ def test_what_cannot_be_acknowledged(data, capsys, wrong):
 
 
 def test_a_job_that_writes_at_the_same_time_loses_no_acknowledgement(data):
-    """What was changed between reading and writing is read again."""
+    """A document that changed between reading and writing is read again."""
     orders = data.event_type("order.placed")
     data.registry.write(PutDocument(TABLE_STATES_KIND, orders.id, table_state_body(a_state())))
 

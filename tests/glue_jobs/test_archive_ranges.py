@@ -75,7 +75,7 @@ def test_what_was_read_is_not_read_again(index):
 
 
 def test_what_was_released_is_not_looked_for(index):
-    """Offsets before the oldest are gone, and no part of what is to be read."""
+    """Offsets before the oldest are gone, and are not searched."""
     add(index, 10)
     add(index, 10)
     index.drop_segments_before(TOPIC, 0, 12)
@@ -83,7 +83,7 @@ def test_what_was_released_is_not_looked_for(index):
 
 
 def test_reading_stops_where_nothing_is_archived(index):
-    """What is behind a part that is not archived waits, so that nothing is passed over."""
+    """Parts after one that is not archived wait, so that nothing is skipped."""
     add(index, 10)
     add(index, 10, archived=False)
     add(index, 10)
@@ -91,7 +91,7 @@ def test_reading_stops_where_nothing_is_archived(index):
 
 
 def test_damaged_parts_are_gaps(index):
-    """What could not be read is tried again by every run until it can be; the rest goes on."""
+    """Every run retries unreadable parts until they can be read; the others go on."""
     add(index, 10)
     damaged = add(index, 5)
     add(index, 5)
@@ -142,7 +142,7 @@ def test_the_number_of_events_is_unknown_where_some_were_compacted_away(index):
 
 
 def test_segments_that_were_written_anew_say_how_many_events_they_have(index):
-    """Their number is that of the segment, whether the partition counts as compacted or not; of a cut it is unknown."""
+    """Their number is the segment's, whether the partition counts as compacted or not; for a cut it is unknown."""
     first, second = add(index, 10), add(index, 10)
     index.replace_segments(TOPIC, 0, [replace(first, event_count=7)], 10)
     index.replace_segments(TOPIC, 0, [replace(second, event_count=9)], 20)
@@ -182,7 +182,7 @@ def test_nothing_is_passed_over(index):
 
 
 def test_what_was_read_can_be_looked_up_again(index):
-    """The places of a batch are found again, and what was replaced there meanwhile is seen."""
+    """The places of a batch are found again, and replacements since then are noticed."""
     add(index, 10)
     middle = add(index, 5)
     add(index, 5)

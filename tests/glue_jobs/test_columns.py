@@ -69,12 +69,12 @@ def test_references_are_followed():
 
 @pytest.mark.parametrize("name", ["a.b", "", "a b", "order-number", "nakadi_offset", "x" * 200])
 def test_a_name_that_cannot_be_a_column_is_none(name):
-    """What no query engine would take as a name is left to the text of the event."""
+    """A name that no query engine would accept stays in the text of the event."""
     assert of({name: {"type": "string"}, "fine": {"type": "string"}}) == Struct((Field("fine", STRING),))
 
 
 def test_names_that_differ_by_case_alone():
-    """Of two such names the first is the column."""
+    """The first of two such names is the column."""
     assert of({"id": {"type": "string"}, "ID": {"type": "string"}}) == Struct((Field("id", STRING),))
 
 
@@ -136,7 +136,7 @@ def test_a_very_wide_schema():
 
 @pytest.mark.parametrize(("kind", "levels"), [("object", MAX_LEVELS), ("array", MAX_LEVELS // 2)])
 def test_a_very_deep_schema(kind, levels):
-    """What is deeper than Spark can have it is a text."""
+    """Values deeper than Spark allows are texts."""
     schema = {"type": "number"}
     for _ in range(90):
         schema = {"type": "array", "items": schema} if kind == "array" else {"properties": {"a": schema}}
@@ -173,7 +173,7 @@ def test_a_property_whose_type_changes_has_further_columns():
 
 
 def test_a_table_that_is_there_keeps_its_types():
-    """What an earlier version of the job made of a property stays, with a further column for what it is made of now."""
+    """The column of an earlier version of the job stays, with a further column for the new type."""
     there = Struct((Field("price", DOUBLE), Field("at", STRING), Field("in", Struct((Field("n", BIGINT),)))))
     schema = {
         "properties": {
@@ -198,7 +198,7 @@ def test_a_table_that_is_there_keeps_its_types():
     ],
 )
 def test_decimals_and_moments(schema, name):
-    """What a schema says of decimals and of dates gives the column its type."""
+    """Decimals and dates in a schema determine the types of columns."""
     assert ddl(of({"it": schema})) == f"struct<`it`:{name}>"
 
 
@@ -221,7 +221,7 @@ def test_columns_that_hold_everything():
 
 
 def test_columns_come_into_a_table_in_one_change_of_it(jobs):
-    """Also those within others. Of columns that another run has added meanwhile the others are added nevertheless."""
+    """Also those within others. If another run has added some of the columns meanwhile, the others are still added."""
     table = Table(jobs.spark(), jobs.database, "grown")
     table.create([("a", "struct<x:int>", "")], {})
     table.add([(("a", "y"), "int"), (("b",), "string"), (("c",), "int")])

@@ -39,7 +39,7 @@ from nakadi_jobs.transform import count_column_members, count_names
     ],
 )
 def test_members_are_counted_by_type(kind, said):
-    """Each member that a column holds counts once; one whose column was of another type counts for nothing."""
+    """Each member that a column holds counts once; one whose column had another type does not count."""
     assert count_column_members("v", kind) == said
 
 
@@ -87,14 +87,14 @@ LISTS = [
     *([WHOLE, {name: value for name, value in WHOLE.items() if name != left_out}] for left_out in WHOLE),
     [WHOLE, {**WHOLE, "price": {"amount": 1.5}}],
     [WHOLE, {**WHOLE, "price": {"exact": 2}}],
-    # What is asked for, to see whether there is nothing.
+    # The expected members, to prove an absence.
     [WHOLE, {**WHOLE, "sku": "\0", "count": -99991}],
 ]
 
 
 @pytest.mark.long
 def test_members_in_lists(jobs):
-    """Members of objects in lists are counted, whatever is missing in one of them, and so in lists in lists."""
+    """Members of objects in lists are counted, even if one of the objects lacks some, and so in lists in lists."""
     columns = Struct((Field("items", Array(ITEM)), Field("parcels", Array(Struct((Field("items", Array(ITEM)),))))))
     values = [{"items": items, "parcels": [None, {"items": items}, {}]} if items is not None else {} for items in LISTS]
     one = jobs.spark().range(1)

@@ -18,7 +18,7 @@ from tests.support.table_readers import assert_read_alike
 
 
 def test_events_become_rows(jobs, data):
-    """Each event is a row, with its place and its properties as columns; a second run adds only what is new."""
+    """Each event is a row, with its place and its properties as columns; a second run adds only new ones."""
     orders = data.event_type("order.placed", partitions=2)
     data.archive_events(orders, [order(number) for number in range(5)])
     data.archive_events(orders, [order(9)], partition=1, at=STORED_AT + timedelta(microseconds=123456))
@@ -61,7 +61,7 @@ def test_a_commit_is_at_most_one_job_of_spark_which_copies_lines_twice(jobs, dat
 
 @pytest.mark.long("tests/glue_jobs/test_compaction.py::test_events_become_rows")
 def test_nothing_that_was_said_is_dropped(jobs, data):
-    """What the columns do not hold is in the text of the event: other names, types, nulls."""
+    """Values that no column holds are in the text of the event: other names, types, nulls."""
     events = [
         order(1),
         order(2, more={"a": 1}),
@@ -149,7 +149,7 @@ def test_compacted_event_types_have_a_second_table(jobs, data):
 
 @pytest.mark.long("tests/glue_jobs/test_compaction.py::test_compacted_event_types_have_a_second_table")
 def test_data_changes_have_a_current_state(jobs, data):
-    """Of data changes the second table has what there is now; the first has all of them, deletions too."""
+    """The second table of data changes has the current state; the first has all of them, deletions too."""
     things = data.event_type(
         "thing.changed",
         schema={"properties": {"name": {"type": "string"}}},
@@ -249,7 +249,7 @@ def test_many_objects_are_copied_by_tasks_of_spark(jobs, data, tables, monkeypat
 
 
 def test_bad_input_is_reported_and_the_rest_done(jobs, data):
-    """Damaged and lost objects are reported once, with their offsets, and read again when that is asked for."""
+    """Damaged and lost objects are reported once, with their offsets, and read again on request."""
     orders = data.event_type("order.placed")
     data.archive_events(orders, [order(1)])
     cut, foreign, lost = (data.archive_events(orders, [order(number), order(number)]) for number in (2, 3, 4))
@@ -276,7 +276,7 @@ def test_bad_input_is_reported_and_the_rest_done(jobs, data):
 
 
 def test_a_line_that_is_no_event_is_kept_and_reported(jobs, data):
-    """What cannot be parsed is in the table as it is, at its place."""
+    """A line that cannot be parsed is in the table unchanged, at its place."""
     orders = data.event_type("order.placed")
     data.archive_events(orders, [order(1), b"{broken", order(3)])
 
@@ -303,7 +303,7 @@ def test_an_object_with_too_few_events_is_noticed(jobs, data):
 
 
 def a_member(lines, length):
-    """A gzip member of a given length: what is missing is its file name."""
+    """A gzip member of a given length: its file name fills it up."""
     packed = gzip.compress(b"".join(lines), mtime=0)
     name = b"x" * (length - len(packed) - 1) + b"\0"
     return packed[:3] + b"\x08" + packed[4:10] + name + packed[10:]
@@ -326,7 +326,7 @@ def test_an_event_type_deleted_meanwhile(jobs, data, monkeypatch):
 
 
 def test_two_runs_at_once_double_nothing(jobs, data):
-    """Of two changes that began at the same snapshot one counts; the other one has to begin again."""
+    """If two changes began at the same snapshot, one counts; the other one has to begin again."""
     orders = data.event_type("order.placed")
     data.archive_events(orders, [order(1)])
     jobs.compact()

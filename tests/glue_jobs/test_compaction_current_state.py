@@ -1,5 +1,5 @@
-"""States of tables: the newest event of each key, where a change costs what it changes and what is older brings nothing
-back, and what a table was at the end of a day."""
+"""States of tables: the newest event of each key, where a change costs only its own rows and older events bring
+nothing back, and the state of a table at the end of a day."""
 
 from datetime import UTC, datetime, time, timedelta
 
@@ -46,8 +46,8 @@ def test_an_older_event_that_comes_later_brings_nothing_back(jobs, data):
 
 @pytest.mark.long
 def test_what_is_too_old_brings_nothing_back(jobs, data):
-    """An event that fills a gap after the deletion of its key was removed for its age does not come; what follows in a
-    partition comes however old it is, and what is there stays."""
+    """If the deletion of a key was removed for its age, an event that later fills a gap before it does not come back;
+    later events of a partition come at any age, and existing ones stay."""
     customers = data.event_type("customer.changed", annotations={RETENTION_ANNOTATION: "7 days"}, **COMPACTED)
     at = datetime.now(UTC) - timedelta(days=20)
     damaged = data.archive_events(customers, named("A", "B"), keys=["a", "b"], at=at)
@@ -98,7 +98,7 @@ def test_a_change_writes_what_it_changes(jobs, data, tables, monkeypatch):
 
 @pytest.mark.long
 def test_the_state_of_a_day_has_a_name(jobs, data):
-    """The last state of a day is asked for by its name for as many days as that is wanted, and its files stay."""
+    """Queries name the last state of a day for the configured number of days, and its files stay."""
     orders = data.event_type("order.placed")
     data.archive_events(orders, [order(1), order(2)])
     jobs.compact()

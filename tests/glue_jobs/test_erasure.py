@@ -56,7 +56,7 @@ def test_a_value_is_found(event, path, value):
     ],
 )
 def test_another_value_is_not_meant(event, path, value):
-    """What merely looks like the value, or is somewhere else, stays."""
+    """A value that merely looks the same, or is somewhere else, stays."""
     assert not ErasedValue(tuple(path.split(".")), value).occurs_in(event)
 
 
@@ -95,14 +95,14 @@ def test_a_tombstone_is_known_by_its_key(how):
 
 
 def test_a_value_is_found_in_what_cannot_be_parsed():
-    """Tables keep broken events as text; what has to be erased is not overlooked there."""
+    """Tables keep broken events as text; erasure finds values there as well."""
     wanted = ErasedValue(("customer", "id"), "c-1")
     assert wanted.occurs_in_text(b'{broken "c-1"')
     assert not wanted.occurs_in_text(b'{broken "c-2"')
 
 
 def test_parts_of_an_archive_are_searched(tmp_path):
-    """A part is found by what is in it, a number however it is written; one that cannot be read is named."""
+    """A part is found by its content, a number in any notation; an unreadable one is named."""
     store = FolderStore(tmp_path)
     contents = {
         "a": member_format.pack_member("t", 0, make_events({"id": "b"}, {"id": 4711.0})),
@@ -146,7 +146,7 @@ def test_bounds_that_are_the_beginning_of_a_value(bound, found):
 
 
 def test_folders_of_tables():
-    """A table's folder is found below that of all tables; one that lies elsewhere cannot be looked through."""
+    """A table's folder is found below the folder of all tables; one that lies elsewhere cannot be searched."""
     assert relative_folder("file:///data/tables", "file:/data/tables/nakadi/orders") == "nakadi/orders"
     assert relative_folder("s3://bucket/tables", "s3://bucket/tables/nakadi.db/orders") == "nakadi.db/orders"
     with pytest.raises(Unreadable):

@@ -1,4 +1,4 @@
-"""Not a byte of what was erased is left, in any file; and an erasure sees for itself whether one is."""
+"""No byte of an erased value is left, in any file; and an erasure notices by itself whether one is."""
 
 import json
 from contextlib import closing, suppress
@@ -54,7 +54,7 @@ def named_orders(data, **changes):
 
 
 def branch_of_a_killed_run(table):
-    """Keep what is returned: the branch goes with it."""
+    """Keep the result: the branch goes with it."""
     run = table.change()
     run.__enter__().append(table.rows(), "{}")
     return run
@@ -76,7 +76,7 @@ def cut_short(jobs, data, tables):
     copies.mkdir(parents=True)
     (copies / "killed-0.json.gz").write_bytes(data.path(segment).read_bytes())
     yield folder, copies
-    # What is left of the run goes now: its branch may be gone.
+    # The rest of the run goes now: its branch may be gone.
     run.gen.close()
 
 
@@ -104,7 +104,7 @@ def test_nothing_on_disk_has_what_was_erased(jobs, data, cut_short):
 
 @pytest.mark.long
 def test_an_erasure_that_is_killed_is_finished_by_the_next(jobs, data, cut_short, monkeypatch):
-    """Wherever it is killed, the next run erases what is left, and nothing else."""
+    """Wherever it is killed, the next run erases the rest, and nothing else."""
     moments = [
         (Rewriter, "rewrite"),
         (retention, "_erase_from_table"),
@@ -145,8 +145,8 @@ def archive_names(data, name, count):
 
 
 def test_the_data_file_of_a_running_broker_keeps_nothing(jobs, data, running):
-    """What was published to a broker, archived and erased is in no byte of its data file and of SQLite's log, and the
-    report says so; other events stay."""
+    """An event that was published to a broker, archived and erased is in no byte of its data file and of SQLite's
+    log, and the report says so; other events stay."""
     definition = a_definition()
     assert running.post("/event-types", json=definition).status_code == 201
     events = f"/event-types/{definition['name']}/events"
@@ -212,8 +212,8 @@ def bucket(tables, tmp_path, monkeypatch):
 
 @pytest.mark.long
 def test_nothing_in_a_bucket_has_what_was_erased(bucket, monkeypatch):
-    """Nothing is left of it in archive and tables in S3, whatever runs left that were killed; on the same day files may
-    belong to a run that goes on, and so they stay, are found, and nothing is called gone."""
+    """Nothing of it is left in archive and tables in S3, even after killed runs; on the same day, files may belong to
+    an active run, and so they stay, are found, and nothing is called gone."""
     s3, data, jobs = bucket
     orders, segment = named_orders(data)
     other = data.event_type("order.paid")
@@ -266,7 +266,7 @@ def versioned(bucket):
 
 @pytest.mark.long("tests/glue_jobs/test_erasure_bytes_left.py::test_nothing_on_disk_has_what_was_erased")
 def test_nothing_is_left_in_a_bucket_that_keeps_versions(versioned):
-    """What was removed and replaced is gone from every version, and other events keep theirs."""
+    """Removed and replaced content is gone from every version, and other events keep theirs."""
     s3, data, jobs, others = versioned
     before = members(data, others)
     told = jobs.drop_before(*ERASE_NAME)
@@ -380,7 +380,7 @@ def test_rows_that_are_only_marked_as_replaced_are_found(jobs, data, monkeypatch
 
 @pytest.mark.long
 def test_manifests_are_read_without_iceberg(jobs, data, tables):
-    """A manifest that no snapshot has is read as Iceberg reads those of the table; what is damaged is no manifest."""
+    """A manifest outside all snapshots is read as Iceberg reads the table's own; a damaged file is no manifest."""
     orders, _ = named_orders(data)
     jobs.compact()
     table = events_table(jobs.spark(), jobs.database, orders)
@@ -388,7 +388,7 @@ def test_manifests_are_read_without_iceberg(jobs, data, tables):
 
     found = frozenset().union(*(read_bounds(each.read_bytes()) for each in manifests))
     assert NAME.encode() in found
-    # Of days Iceberg shows the date, and files have their number.
+    # For days, Iceberg shows the date, and files have their number.
     assert table.bounds() - {str(LATELY.date()).encode()} <= found
     whole = manifests[0].read_bytes()
     for broken in (b"", b"PAR1", whole[:-1], whole[:40], whole + b"\x02", whole[:-16] + bytes(16)):
@@ -412,7 +412,7 @@ def shared_objects(data):
 
 
 def members(data, event_types):
-    """What segments of these refer to, to the byte."""
+    """The exact bytes to which segments of these refer."""
     return [
         data.store.read_range(segment.location)
         for each in event_types

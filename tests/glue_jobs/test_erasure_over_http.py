@@ -1,5 +1,5 @@
-"""Events published over HTTP to a broker that is killed again and again, archived, merged, compacted and read into
-tables: once a value is erased, no byte of any file, object or version has it."""
+"""Events published over HTTP to a broker that is killed repeatedly, archived, merged, compacted and read into tables:
+once a value is erased, no byte of any file, object or version has it."""
 
 import json
 from contextlib import ExitStack, closing, suppress
@@ -101,7 +101,7 @@ def place(request, tmp_path, tables, monkeypatch):
 
 
 class Publisher:
-    """Publishes to all event types; every tenth order has the name. Remembers what was acknowledged."""
+    """Publishes to all event types; every tenth order has the name. Remembers acknowledged events."""
 
     def __init__(self):
         self.sent = dict.fromkeys((ORDERS, PAYMENTS, CUSTOMERS), 0)
@@ -163,7 +163,7 @@ def compact_log(place):
     "tests/glue_jobs/test_erasure_bytes_left.py::test_the_data_file_of_a_running_broker_keeps_nothing",
 )
 def test_no_byte_of_what_was_erased_is_left(place, monkeypatch):
-    """Whatever was killed meanwhile: the broker while it archives, and the erasure at its steps."""
+    """Despite kills of the broker while it archives, and of the erasure at its steps."""
     data, jobs, publisher = place.data, place.jobs, Publisher()
     for number in range(KILLS_OF_BROKER):
         # Leaving the context kills it while it archives.

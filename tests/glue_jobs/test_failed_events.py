@@ -58,7 +58,7 @@ def publish_events(api, event_type, *events):
 
 
 def archived_all(data, name, count):
-    """Wait until so many events of an event type with one partition are in the archive."""
+    """Wait until this number of events of an event type with one partition is in the archive."""
     place = (data.event_types.get(name).timeline.topic, 0)
     until(lambda: data.index.index_heads([place])[place].state.next_offset >= count)
 
@@ -117,7 +117,7 @@ def test_an_erasure_takes_what_consumers_failed_at(jobs, data, broker, api, tmp_
 
 
 def test_a_parked_event_for_redriving_is_named(jobs, data, broker, api, tmp_path):
-    """It may be an event of any event type, so it is left to whoever erases from the event type for redriving."""
+    """It may be an event of any event type, so erasing it is left to the owner of the event type for redriving."""
     create_event_type(api, {**a_keyed_definition(), "name": REDRIVE})
     other = create_event_type(api, a_definition())["name"]
     subscription = create_subscription(api, REDRIVE, read_from="begin", annotations=PARKING)

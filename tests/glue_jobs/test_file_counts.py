@@ -1,4 +1,5 @@
-"""Tables are counted file by file, without a job of Spark, and a file only once; the figures are those of all rows."""
+"""Tables are counted file by file, without a job of Spark, and a file only once; the figures match those of all
+rows."""
 
 import gzip
 import json
@@ -46,7 +47,7 @@ def measured(jobs, tmp_path):
 
 @pytest.fixture
 def counts_folder(jobs, tables):
-    """The folder of what is known of files."""
+    """The folder of cached counts of files."""
     return tables / "_counted" / jobs.database
 
 
@@ -55,7 +56,7 @@ def files_of(jobs):
 
 
 def figures_from_nothing(jobs, counts_folder, measured):
-    """The figures of all files as they are, whatever is known."""
+    """The figures of all files, without any cached counts."""
     for each in counts_folder.rglob("*.gz"):
         each.unlink()
     assert measured() == len(files_of(jobs))
@@ -94,7 +95,7 @@ def test_all_ways_count_alike(jobs, measured, counts_folder, monkeypatch, module
 
 @pytest.mark.long
 def test_a_file_is_read_once(jobs, data, orders, measured, counts_folder):
-    """A run reads files that are new, and takes no job of Spark; what was merged, erased or made again is new."""
+    """A run reads new files, without a job of Spark; merged, erased or rewritten files are new."""
     assert jobs.spark_jobs(measured) == 0
     first, files = windows_of(jobs), files_of(jobs)
     assert jobs.spark_jobs(lambda: measured(*PERIOD, "--plots", str(counts_folder.parent / "plots"))) == 0
@@ -131,7 +132,7 @@ def test_a_file_is_read_once(jobs, data, orders, measured, counts_folder):
 @pytest.mark.long
 @pytest.mark.usefixtures("orders")
 def test_periods_that_end_within_a_file(jobs, measured):
-    """Of a file that goes on after the period the rest is not counted, nor is it afterwards what is known."""
+    """If a file goes on after the period, the rest is neither counted nor cached."""
     minutes = 75
     early = ("--until", (STORED_AT + timedelta(minutes=minutes)).isoformat(), "--hours", "1")
     assert measured(*early) > 0
@@ -145,7 +146,7 @@ def test_periods_that_end_within_a_file(jobs, measured):
     assert measured(*early) > 0
     assert sum(row[0] for row in windows_of(jobs)) == len(timely)
 
-    # More hours, and other windows, are not what is known.
+    # More hours, and other windows, are not in the cache.
     assert measured("--until", UNTIL.isoformat(), "--hours", "24") > 0
     assert measured("--until", UNTIL.isoformat(), "--hours", "24", "--window-minutes", "120") > 0
     rows = jobs.table("nakadi__statistics").where("window_minutes = 120").collect()
@@ -155,7 +156,7 @@ def test_periods_that_end_within_a_file(jobs, measured):
 @pytest.mark.long
 @pytest.mark.usefixtures("orders")
 def test_rows_that_are_only_marked_as_deleted(jobs, measured):
-    """What another engine deletes is not counted, in the table of events and in that of measurements."""
+    """Rows that another engine deletes are not counted, in the table of events and in the table of measurements."""
     measured()
     for table in ("order_placed", "nakadi__statistics"):
         path = f"nakadi.{jobs.database}.{table}"
@@ -171,7 +172,7 @@ def test_rows_that_are_only_marked_as_deleted(jobs, measured):
 @pytest.mark.long
 @pytest.mark.usefixtures("orders")
 def test_what_is_known_is_damaged(jobs, measured, counts_folder, monkeypatch):
-    """It is counted again, also if not all rows are read at once; and of publishers there are no names."""
+    """It is counted again, even if not all rows are read at once; and names of publishers are not cached."""
     measured()
     figures = windows_of(jobs)
     monkeypatch.setattr(file_counts, "ROWS_PER_READ", 7)

@@ -1,4 +1,4 @@
-"""Tables that follow the archive, and what is known of them."""
+"""Tables that follow the archive, and their metrics."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def rounds(monkeypatch):
 
 
 def test_news_are_in_the_table_once_and_rounds_without_news_do_nothing(data, jobs, rounds):
-    """What is archived while it runs is added by the next round, for the event types that have it, until a signal."""
+    """Events archived while it runs are added by the next round, for the event types that have them, until a signal."""
     busy, quiet = data.event_type("busy"), data.event_type("quiet", partitions=2)
     off = data.event_type("off", annotations={"datalake.zalando.org/materialize-events": "off"})
     just_now = datetime.now(UTC) - timedelta(seconds=30)

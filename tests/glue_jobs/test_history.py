@@ -1,4 +1,4 @@
-"""Tables have every event that was published, whatever the log forgets afterwards."""
+"""Tables have every published event, even after the log forgets some."""
 
 from contextlib import closing
 from datetime import timedelta
@@ -57,7 +57,7 @@ class LiveBroker:
         self.broker.run_housekeeping()
 
     def offsets(self):
-        """Those that are left in the log."""
+        """The offsets that are left in the log."""
         oldest = self.log.bounds("customers", [0])[0].oldest
         return [event.offset for event in self.log.read("customers", 0, oldest).events]
 
@@ -71,8 +71,8 @@ def live(data):
 
 @pytest.mark.long
 def test_compaction_leaves_events_alone_until_they_are_in_their_table(jobs, live):
-    """A job that runs late, for the first time or after others, finds all that was published; only then the log forgets
-    what was replaced. Statistics count every event."""
+    """A job that runs late, for the first time or after others, finds all published events; only then does the log
+    forget replaced ones. Statistics count every event."""
     live.event_type()
     live.publish(5)
     live.round()
@@ -82,7 +82,7 @@ def test_compaction_leaves_events_alone_until_they_are_in_their_table(jobs, live
 
     live.publish(4)
     live.round()
-    # What is in the table went, but for the newest, behind which nothing was in the table.
+    # Events in the table were removed, except for the newest, after which nothing was in the table.
     assert live.offsets() == [4, 5, 6, 7, 8]
     live.publish(1)
     live.round(after=2 * MINUTE)
@@ -100,7 +100,7 @@ def test_compaction_leaves_events_alone_until_they_are_in_their_table(jobs, live
 
 
 def test_compaction_does_not_wait_for_ever(live):
-    """Where no job runs, events are compacted two days after they were stored."""
+    """If no job runs, events are compacted two days after they were stored."""
     live.event_type()
     live.publish(3)
     live.round(after=47 * HOUR)
@@ -114,7 +114,7 @@ def test_compaction_does_not_wait_for_ever(live):
     [({"compaction_wait_hours": 0}, {}), ({}, {"annotations": {MATERIALIZE_ANNOTATION: "off"}})],
 )
 def test_compaction_waits_for_no_table_that_is_not_to_be(data, settings, changes):
-    """Where no job makes tables, and for event types that have none, the log is compacted at once."""
+    """If no job makes tables, and for event types that have none, the log is compacted at once."""
     live = LiveBroker(data, **settings)
     with closing(live.broker):
         live.event_type(**changes)

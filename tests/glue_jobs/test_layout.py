@@ -1,4 +1,4 @@
-"""What tables are partitioned and sorted by."""
+"""The columns by which tables are partitioned and sorted."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def layout(**texts):
 
 
 def test_columns_are_called_as_the_table_calls_them():
-    """Names are found whatever their case; what an annotation does not say is as usual."""
+    """Names are found in any case; the defaults apply without an annotation."""
     found = layout(partition_by="bucket(4, customer.ID), day(AT)", sort_by="customer.rank desc, total")
     assert found.partition_by == (TablePartitionColumn("Customer.id", "bucket", 4), TablePartitionColumn("at", "day"))
     assert found.sort_by == (TableSortColumn("Customer.rank", descending=True), TableSortColumn("total"))
@@ -52,15 +52,15 @@ def test_columns_are_called_as_the_table_calls_them():
     ],
 )
 def test_columns_that_no_table_is_partitioned_by(text, reason):
-    """What does not fit the columns of the table is refused with a reason."""
+    """A layout that does not fit the columns of the table is refused with a reason."""
     with pytest.raises(BadTableLayout, match=f"^{reason}$"):
         layout(partition_by=text)
 
 
 @pytest.mark.long
 def test_a_table_is_partitioned_and_sorted_as_annotations_say(jobs, data, tables, monkeypatch):
-    """Annotations hold for what is written after them, also when small files are merged; files that are there stay
-    as they are, and every engine reads both. A wrong annotation is a warning, and the table goes on as it was."""
+    """Annotations hold for files written later, also when small files are merged; existing files stay unchanged, and
+    every engine reads both. A wrong annotation is a warning, and the table continues as before."""
     orders = data.event_type("order.placed")
     data.archive_events(orders, [order(1), order(2)])
     jobs.compact()

@@ -16,7 +16,7 @@ from nakadi_jobs.__main__ import run_all
     ],
 )
 def test_a_job_with_complaints_stops_no_other(codes, expected, started):
-    """What needs attention is in the exit code, and every job has run; a failure ends the round."""
+    """Complaints are in the exit code, and every job has run; a failure ends the round."""
     given = []
 
     def job(code):

@@ -78,7 +78,7 @@ def test_advice_is_what_a_new_event_type_would_get(readers, writers, partitions,
 
 
 def test_the_statistic():
-    """What was measured is reported in the terms in which owners expect it."""
+    """The measured figures are reported in the terms that owners expect."""
     told = traffic([*counts(120, size=250), *counts(60, size=250, publisher="b")], NOON, NOON + HOUR, 1)
     assert statistic(told, 4) == Statistics(
         messages_per_minute=3, message_size=250, read_parallelism=4, write_parallelism=2

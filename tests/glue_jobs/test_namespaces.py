@@ -1,4 +1,4 @@
-"""Which namespaces of the archive belong to a broker."""
+"""The archive's namespaces that belong to a broker."""
 
 from types import SimpleNamespace
 
@@ -29,7 +29,8 @@ def broker(event_log, *storages):
     ],
 )
 def test_a_broker_owns_the_namespaces_that_it_writes_to(event_log, streams):
-    """They are known without a reference: that of the index, and those of the streams of the log and of storages."""
+    """They are known without a reference: the index's namespace, and those of the streams of the log and of
+    storages."""
     work = broker(event_log, ("kinesis", {"stream": "orders"}), ("kafka", {"bootstrap_servers": "k:9092"}))
 
     assert namespaces_of_broker(work) == {work.index.identity(), "orders", *streams}

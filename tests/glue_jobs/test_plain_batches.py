@@ -71,7 +71,7 @@ def events(seed, plain):
 
 @pytest.mark.parametrize(("seed", "plain"), [pytest.param(1, 0.0, marks=pytest.mark.long), (2, 0.9)])
 def test_tables_are_as_spark_would_make_them(jobs, data, monkeypatch, seed, plain):
-    """Whatever is published: each column of each row, but for texts of events that the columns hold anyway."""
+    """For any events, each column of each row is the same, except for texts of events that the columns hold anyway."""
     monkeypatch.setattr(plain_files, "MAX_DOUBTFUL_SHARE", 1)
     monkeypatch.setattr("nakadi_jobs.plain_lines.FEW_LINES", 2)
     one, other = (data.event_type(name, schema=SCHEMA, partitions=2) for name in ("by.files", "by.spark"))
@@ -188,7 +188,7 @@ def test_tasks_of_spark_make_files_where_they_run_elsewhere(jobs, data, monkeypa
 
 
 def test_owners_and_publishers(jobs, data):
-    """They have columns of their own, as Spark would fill them."""
+    """They have their own columns, filled as Spark would fill them."""
     orders = data.event_type("order.placed", category=Category.BUSINESS)
     metadata = {"eid": "e", "occurred_at": "2026-11-20T10:00:00Z", "published_by": "shop"}
     data.archive_events(orders, [order(1, metadata=metadata), order(2), None])

@@ -1,4 +1,4 @@
-"""Plots of what was measured."""
+"""Plots of measured figures."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -18,7 +18,7 @@ def window(hour):
 
 
 def test_one_window_fills_its_plot():
-    """The axis of time spans what was measured, also when that is a single hour."""
+    """The axis of time spans the measured period, even if that is a single hour."""
     one = [window(timedelta(0))]
     axes = plots._draw_figure({"order.placed": one}, "Events", plots._draw_rates, logarithmic=True).axes[0]
     left, right = axes.get_xlim()
@@ -43,7 +43,7 @@ def test_every_plot_is_drawn():
 
 
 def test_tables_are_drawn_with_what_they_have():
-    """A bar is how long events took, the slowest first; its text says what there is and what is missing."""
+    """A bar shows how long events took, the slowest first; its text names the counts and the missing events."""
     state = TableState(
         table_name="a",
         next_offsets={},

@@ -1,4 +1,4 @@
-"""What was published is what tables have; `make published` does this at length."""
+"""Tables contain the published events; `make published` tests this at length."""
 
 import pytest
 

@@ -82,7 +82,7 @@ def test_a_shared_object_is_read_once_for_all_event_types(monkeypatch):
 
 
 def test_what_lies_between_members_is_left_out_if_it_is_much(monkeypatch):
-    """Members that are far from each other are read by themselves; what is damaged or lost is named."""
+    """Members that are far apart are read separately; damaged or lost ones are named."""
     monkeypatch.setattr(reading, "MAX_SKIPPED_BYTES", 50)
     store = CountingStore()
     members = an_object(store, "o", ["a", *["other"] * 3, "a", "b"], 7)

@@ -1,4 +1,4 @@
-"""What a run reports while it works, and at its end."""
+"""The reports of a run while it works, and at its end."""
 
 from datetime import UTC, datetime
 

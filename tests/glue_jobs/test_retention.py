@@ -1,4 +1,4 @@
-"""What is too old goes, and what has to be erased is found nowhere any more."""
+"""Old events are removed, and erased values are found nowhere."""
 
 import json
 from contextlib import suppress
@@ -73,8 +73,8 @@ class Killed(BaseException):
 
 @pytest.mark.long
 def test_a_table_takes_the_name_of_its_event_type_once_that_is_free(jobs, data, monkeypatch):
-    """The tables of an event type that was made again are found under its name when those of the deleted one are gone,
-    with all that they had and what came since; also when the move is cut short again and again."""
+    """When an event type was recreated, its tables are found under its name once those of the deleted one are gone,
+    with all their earlier and later content; also when the move is interrupted repeatedly."""
     annotations = {PARTITION_BY_ANNOTATION: "bucket(2, name)", RETENTION_ANNOTATION: "7 days"}
     definition = {
         "schema": {"properties": {"name": {"type": "string"}}},
@@ -138,7 +138,7 @@ def killed_after(calls, plain):
 
 @pytest.mark.long
 def test_an_event_type_that_was_made_again_has_one_table(jobs, data):
-    """An erasure finds the events of the deleted one and its own, whatever its table is called at that time."""
+    """An erasure finds the events of the deleted one and of the new one, whatever its table is called at that time."""
     gone = data.event_type("order.placed")
     data.archive_events(gone, [order(1), order(2)])
     jobs.compact()
@@ -225,7 +225,7 @@ def test_erasing(jobs, data, tmp_path, monkeypatch, how):
 
 @pytest.mark.long
 def test_tables_are_made_after_an_erasure(jobs, data):
-    """An erasure before the first compaction leaves nothing to complain of, nor does a table built anew after one."""
+    """An erasure before the first compaction leaves no complaints, and neither does a table rebuilt after one."""
     orders = data.event_type("order.placed")
     data.archive_events(orders, [order(number) for number in range(7)])
     data.archive_events(orders, [order(7)])
@@ -293,8 +293,8 @@ STREAM, KAFKA = REMAINING_EVENTS_NOTES.values()
     ],
 )
 def test_an_erasure_tells_what_logs_still_deliver(built_in, storages, told):
-    """What a stream keeps is not delivered any more, for the archive has it; Kafka delivers what it keeps, also where
-    only some timelines are in a storage there."""
+    """Events that only a stream still keeps are no longer delivered, because the archive has them; Kafka delivers the
+    events that it keeps, even if only some timelines are in a storage there."""
     registry = open_registry("memory:")
     for kind in ("embedded", "kinesis", "kafka"):
         registry.write(

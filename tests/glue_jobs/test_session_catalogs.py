@@ -14,7 +14,7 @@ BUCKET = "arn:aws:s3tables:eu-central-1:123456789012:bucket/nakadi-test"
 
 @pytest.mark.long
 def test_tables_in_a_rest_catalog(jobs, data, tables, tmp_path):
-    """Every job keeps its tables in a catalog that is asked over HTTP, with a token that is in no argument."""
+    """Every job keeps its tables in a catalog over HTTP, with a token that is in no argument."""
     warehouse = tables / "rest"
     orders = data.event_type("order.placed", retention_time=3_600_000)
     data.archive_events(orders, [order(number) for number in range(5)])

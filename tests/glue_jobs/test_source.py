@@ -77,7 +77,7 @@ def test_a_read_has_what_was_there_and_the_next_one_what_came_since(spark, order
 
 
 def test_a_batch_that_fails_comes_again_as_it_was(spark, orders, tmp_path):
-    """What a batch has is known before it is handled: after a failure it comes with its number and its events."""
+    """The content of a batch is known before it is handled: after a failure it comes with its number and its events."""
     seen = []
 
     def handle(rows, batch):
@@ -95,7 +95,7 @@ def test_a_batch_that_fails_comes_again_as_it_was(spark, orders, tmp_path):
 
 
 def test_the_example_runs(orders, tmp_path, monkeypatch):
-    """docs/examples/spark_source.py reads what was published, and writes it once."""
+    """docs/examples/spark_source.py reads the published events, and writes them once."""
     monkeypatch.setenv("NAKADI_URL", orders.url)
     monkeypatch.setenv("EXAMPLE_FOLDER", str(tmp_path))
     numbers = orders.publish(3)
@@ -108,7 +108,7 @@ def test_the_example_runs(orders, tmp_path, monkeypatch):
 
 
 class Cutting(BaseHTTPRequestHandler):
-    """Answers streams with what is scripted, and ends each of them."""
+    """Answers streams with scripted lines, and ends each of them."""
 
     def do_GET(self):
         self.server.asked.append(json.loads(self.headers["X-Nakadi-Cursors"])[0]["offset"])

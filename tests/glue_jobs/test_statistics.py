@@ -99,7 +99,7 @@ def test_bad_input_is_left_out(jobs, data):
 
 @pytest.mark.long
 def test_what_deleted_event_types_had_is_forgotten(jobs, data):
-    """What was measured of a deleted event type does not stay behind."""
+    """The measurements of a deleted event type are removed."""
     pages = data.event_type("page.viewed", schema={})
     data.archive_events(pages, [order(1)])
     jobs.measured(*UNTIL)
@@ -110,7 +110,7 @@ def test_what_deleted_event_types_had_is_forgotten(jobs, data):
 
 @pytest.mark.long("tests/glue_jobs/test_statistics.py::test_windows_are_measured")
 def test_the_table_is_counted(jobs, data, orders):
-    """What is in the table is counted there, what came later in the archive, and the figures are those of all lines."""
+    """Events in the table are counted there, later ones in the archive, and the figures match all lines."""
     lines = jobs.measured(*UNTIL)
     first = windows_of(jobs)
     jobs.compact()
@@ -122,7 +122,7 @@ def test_the_table_is_counted(jobs, data, orders):
     assert second[0] == first[0]
     assert second[1][:2] == (first[1][0] + 3, first[1][1] + 1)
 
-    # What the log forgets later stays counted.
+    # Events that the log forgets later stay counted.
     for segment in list(data.index.segments_from(orders.timeline.topic, 1, 0, 10)):
         data.path(segment).unlink()
     jobs.measured(*UNTIL)
@@ -144,13 +144,13 @@ def test_event_types_are_counted_together(jobs, data, tables):
     jobs = Jobs(data, tables)
     together = jobs.spark_jobs(lambda: jobs.measured(*UNTIL))
 
-    # What is wanted goes to every task, and events are counted. What was measured is written without Spark.
+    # Every task gets the wanted event types, and events are counted. The measurements are written without Spark.
     assert (alone, together) == (2, 2)
     figures = ("event_type", "events", "publishers")
     of_orders = {("order.placed", 60, 2), ("order.placed", 12, 1)}
     assert set(make_rows(jobs, *figures)) == {*of_orders, ("page.viewed", 2, 0)}
 
-    # Measuring one again leaves those of the other as they are, though its days are written anew.
+    # Measuring one again leaves the figures of the other unchanged, though its days are rewritten.
     data.archive_events(pages, [order(3)])
     assert jobs.spark_jobs(lambda: jobs.measured(*UNTIL, "--event-types", "page.viewed")) == 2
     assert set(make_rows(jobs, *figures)) == {*of_orders, ("page.viewed", 3, 0)}

@@ -55,7 +55,7 @@ CONSOLE_SCRIPT = "document.title = `${1} #`;"
 
 @pytest.fixture(scope="session")
 def deployment(tmp_path_factory):
-    """What `cdk synth` writes; it raises for whatever the review does not let pass."""
+    """The output of `cdk synth`; it raises for anything that the review does not pass."""
     folder = tmp_path_factory.mktemp("cdk.out")
     from infra.app import create_app  # noqa: PLC0415  # it starts node: not before it is needed
 
@@ -65,7 +65,7 @@ def deployment(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def large(tmp_path_factory):
-    """One with whatever can be added: streams, tasks, a firewall, reservations, canaries, queries, a dashboard."""
+    """A deployment with every option: streams, tasks, a firewall, reservations, canaries, queries, a dashboard."""
     folder = tmp_path_factory.mktemp("large")
     built = tmp_path_factory.mktemp("console")
     (built / "assets").mkdir()

@@ -86,8 +86,9 @@ def test_jobs_are_started_by_the_clock(analytics):
 
 
 def test_a_job_that_follows_runs_all_the_time_and_is_started_by_housekeeping(large):
-    """With `table_stream` a streaming job on small workers takes the place of the one on a schedule. Housekeeping may
-    start it and no other, for it knows when events wait; Glue starts it anew each week, and no time limit ends it."""
+    """With `table_stream` a streaming job on small workers takes the place of the one on a schedule. Only
+    housekeeping may start it, because it knows when events wait; Glue restarts it each week, and no time limit ends
+    it."""
     jobs = {each["Name"].removeprefix("nakadi-test-"): each for each in large.analytics.all("AWS::Glue::Job").values()}
     job = jobs[FOLLOW]
     given = [part for pair in arguments(job).items() for part in pair]

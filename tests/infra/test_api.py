@@ -99,7 +99,7 @@ def test_what_is_not_described_is_answered_all_the_same(paths):
 
 
 def test_public_pages_take_no_function(paths):
-    """What needs no token invokes no function, whatever the method, but for readiness, which only a function knows."""
+    """Public paths invoke no function, for any method, except for readiness, which only a function knows."""
     for path, item in paths.items():
         if PUBLIC_PATH_PATTERN.fullmatch(path) and path != "/ready":
             kinds = {each["x-amazon-apigateway-integration"]["type"] for each in item.values()}
@@ -193,7 +193,7 @@ def test_an_operation_that_no_one_serves_is_noticed():
 
 @pytest.fixture(scope="session")
 def gateway_answers(api):
-    """What the gateway answers by itself: status, headers and body of each kind."""
+    """The gateway's own answers: status, headers and body of each kind."""
     return {
         kind: (
             answer["statusCode"],
@@ -264,7 +264,7 @@ def test_other_refusals_have_the_type_of_problems(gateway_answers):
 
 
 def test_bodies_go_through_as_they_are(api):
-    """Functions pack and unpack, as everywhere: the gateway would take a body for text, and mangle what is none."""
+    """Functions pack and unpack, as everywhere: the gateway would treat a body as text, and mangle any other."""
     assert api["BinaryMediaTypes"] == ["*/*"]
     assert "MinimumCompressionSize" not in api
 

@@ -23,7 +23,7 @@ def paths(large):
 
 @pytest.fixture(scope="session")
 def fetch(large):
-    """What a browser gets for a method and a path."""
+    """The response that a browser gets for a method and a path."""
     api = Api(Template(large.serving.path))
 
     def answer(method, path):
@@ -85,7 +85,7 @@ def test_its_users_sign_in_where_the_operator_says(fetch):
 
 
 def test_its_files_are_objects_that_the_gateway_may_read(large, fetch, paths):
-    """They are kept for ever, for their names have their content in them; nothing else of the folder is served."""
+    """They are kept forever, because their names depend on their content; nothing else of the folder is served."""
     script = fetch("GET", "/console/assets/index-1a2b.js")
     integration = paths["/console/assets/index-1a2b.js"]["get"][INTEGRATION]
     bucket, key = (integration["uri"]["Fn::Sub"][1][name] for name in ("Bucket", "Key"))
@@ -106,7 +106,7 @@ def test_its_files_are_objects_that_the_gateway_may_read(large, fetch, paths):
 
 
 def test_nothing_of_it_takes_a_function_or_wants_a_token(paths):
-    """Whatever the method and the path, the gateway itself answers; what is built here on another day is the same."""
+    """For any method and path, the gateway itself answers; a build on another day is the same."""
     found = {path: item for path, item in paths.items() if path.startswith("/console")}
 
     assert set(found) == {
@@ -133,12 +133,12 @@ def test_other_methods_are_refused_as_the_broker_refuses_them(fetch):
 
 
 def test_a_deployment_without_it_has_none_of_its_paths(serving):
-    """It is there for those that ask for it."""
+    """Only deployments that request it have it."""
     assert not [path for path in serving.one("AWS::ApiGateway::RestApi")["Body"]["paths"] if "console" in path]
 
 
 def test_the_output_leads_to_the_page(large):
-    """Where people look is among what a deployment says."""
+    """The address of the console is among the outputs of a deployment."""
     assert large.serving.content["Outputs"]["ConsoleUrl"]["Value"] == "https://events.example.org/console/index.html"
 
 
@@ -150,7 +150,7 @@ def test_the_output_leads_to_the_page(large):
     ],
 )
 def test_what_is_missing_stops_the_deployment(tmp_path, source, message):
-    """A sentence says what is missing before anything is made."""
+    """A sentence names the missing part before anything is created."""
     (tmp_path / "index.html").write_text(CONSOLE_PAGE)
     stack = cdk.Stack(cdk.App(analytics_reporting=False), "serving")
     with pytest.raises(BadContext, match=message):

@@ -18,7 +18,7 @@ from tests.support.templates import Template
 
 EXAMPLE = ROOT / "docs" / "examples" / "pipeline.py"
 
-# What is built while an app is synthesized would come from a registry.
+# Anything built while an app is synthesized would come from a registry.
 WITHOUT_A_NETWORK = json.dumps({"aws:cdk:bundling-stacks": []})
 
 
@@ -35,14 +35,14 @@ def python(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def site_packages(python):
-    """What `pip install` would put into place."""
+    """The files that `pip install` would install."""
     [site] = python.parents[1].glob("lib/*/site-packages")
     return site
 
 
 @pytest.mark.long
 def test_a_wheel_serves_the_console_without_a_build(python, site_packages, tmp_path):
-    """What was built before is in it, and is served where nothing is set; the layer for AWS does without."""
+    """A wheel contains the earlier build, and serves it by default; the layer for AWS does without."""
     if not (ROOT / ".cache/console/built/index.html").exists():
         pytest.skip("the console is not built: `make console` does it")
     asking = (
@@ -84,7 +84,7 @@ def test_a_build_takes_the_console_from_where_it_is(tmp_path, folder, target, in
 
 
 def test_a_build_without_the_console_says_so(tmp_path, capsys):
-    """It is built all the same: a machine without node can install the package."""
+    """The build still succeeds: a machine without node can install the package."""
     assert list_added(tmp_path, "wheel") == {}
     assert "`make wheel`" in capsys.readouterr().err
 
@@ -128,13 +128,13 @@ def template(folder, pattern):
 
 @pytest.mark.long
 def test_another_app_gets_a_whole_broker(foreign, deployment):
-    """What our own three stacks have, an app that imports the construct has too."""
+    """An app that imports the construct has everything that our own three stacks have."""
     ours = [deployment.data, deployment.serving, deployment.analytics]
     theirs = template(foreign, "assembly-*Live/*.template.json")
 
     kinds = {each["Type"] for template in ours for each in template.resources.values()}
     assert kinds - {each["Type"] for each in theirs.resources.values()} == {
-        # There is neither a domain nor an address for alarms in the example.
+        # The example has neither a domain nor an address for alarms.
         "AWS::ApiGateway::BasePathMapping",
         "AWS::ApiGateway::DomainName",
         "AWS::SNS::Subscription",
@@ -172,7 +172,8 @@ for each in (PACKAGE, JOBS, "functions", "services/streaming"):
 
 @pytest.mark.long
 def test_a_wheel_deploys_the_same_as_a_checkout(python, site_packages, tmp_path):
-    """What is deployed has the hashes that it has in a checkout, whatever was compiled, and no copy is left behind."""
+    """The deployed assets have the same hashes as in a checkout, even after modules were compiled, and no copy is
+    left behind."""
     compiled = site_packages / "nakadi" / "app" / "__pycache__" / "broker.cpython-399.pyc"
     compiled.parent.mkdir(exist_ok=True)
     compiled.touch()
@@ -206,7 +207,8 @@ def test_the_broker_waits_for_data_of_its_own(foreign):
 
 @pytest.mark.long
 def test_the_example_is_a_pipeline_that_deploys_the_broker(foreign):
-    """It publishes what the wheel has in it, asks a person, deploys, and asks the broker whether it is up."""
+    """It publishes the assets of the wheel, waits for a person's approval, deploys, and checks that the broker is
+    up."""
     stages = template(foreign, "ShopPipeline.template.json").one("AWS::CodePipeline::Pipeline")["Stages"]
     actions = {stage["Name"]: [action["Name"] for action in stage["Actions"]] for stage in stages}
 

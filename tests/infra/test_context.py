@@ -1,4 +1,4 @@
-"""What a deployment is given."""
+"""The configuration of a deployment."""
 
 import re
 from dataclasses import fields
@@ -18,7 +18,7 @@ CERTIFICATE = "arn:aws:acm:eu-central-1:123456789012:certificate/00000000-0000-0
 
 
 class Node:
-    """As much of a construct's node as is asked."""
+    """The part of a construct's node that the context reads."""
 
     def __init__(self, **given):
         self._given = given
@@ -144,7 +144,7 @@ def test_what_cannot_be_is_reported_in_a_sentence(given, said):
 
 
 def test_settings_of_the_broker_can_be_chosen():
-    """What functions and the service read can be given under the name that they read it by."""
+    """Every setting that functions and the service read can be set under its own name."""
     context = Context.of(Node(NAKADI_MAX_PARTITIONS=32, NAKADI_SCOPE_UID="nakadi/use", shards=2))
 
     assert (context.chosen.max_partitions, context.chosen.scope_uid, context.shards) == (32, "nakadi/use", 2)
@@ -155,7 +155,7 @@ def test_settings_of_the_broker_can_be_chosen():
 
 
 def test_keys_are_at_the_issuers_usual_place():
-    """Who says nothing about keys gets those of the issuer."""
+    """Without a choice of keys, the issuer's keys are used."""
     assert Context(auth_issuer="https://issuer.example/").jwks == "https://issuer.example/.well-known/jwks.json"
     assert Context(auth_jwks="https://keys.example/all").jwks == "https://keys.example/all"
 

@@ -1,4 +1,4 @@
-"""What becomes of choices that are not the usual ones."""
+"""The effects of choices that differ from the defaults."""
 
 import json
 from datetime import UTC, datetime
@@ -53,7 +53,7 @@ def test_streams_can_grow_by_themselves(app):
 
 
 def test_a_trial_can_be_removed_without_a_trace(app):
-    """Who says so gets tables, streams and buckets that go with their stack, and a stack that can be deleted."""
+    """On request, tables, streams and buckets are deleted with their stack, and the stack can be deleted."""
     stack = stacks.DataStack(app, "data", context=Context(keep_data=False))
     template = assertions.Template.from_stack(stack).to_json()
     kept = [
@@ -115,7 +115,7 @@ def test_an_image_can_be_one_that_exists(app):
 
 
 def test_an_image_can_be_of_another_registry(app):
-    """Whatever else is named is fetched from where it is."""
+    """Any other name is fetched from its own registry."""
     assert image_of(streaming(app, "public.ecr.aws/somebody/nakadi:1")) == "public.ecr.aws/somebody/nakadi:1"
 
 
@@ -129,7 +129,7 @@ def test_an_image_can_be_of_another_registry(app):
     ],
 )
 def test_publishing_cannot_take_every_function(concurrency, shards, kept):
-    """Of what the account may run at once, the authorizer and the indexer have their part, and all others some."""
+    """Of the account's concurrency, the authorizer and the indexer have their part, and all others some."""
     assert functions.reserve_concurrency(concurrency, shards) == kept
     assert not concurrency or sum(kept.values()) <= concurrency - 50
 
@@ -199,7 +199,7 @@ def test_subnets_are_where_a_link_can_be(app, region, zones, private):
 
 
 def resolve_condition(template, value, region):
-    """What a value is where it is deployed to a region."""
+    """The value of a condition when it is deployed to a region."""
     match value:
         case {"Fn::If": [condition, yes, no]}:
             return resolve_condition(
@@ -278,7 +278,7 @@ def test_a_firewall_can_be_put_in_front(large):
 
 
 def test_shards_are_pushed_where_many_tasks_may_run(serving, large):
-    """From the third task on each has a consumer of its own, and housekeeping removes those of killed tasks."""
+    """From the third task on, each has its own consumer, and housekeeping removes those of killed tasks."""
 
     def log_of(template):
         [container] = template.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
@@ -357,14 +357,14 @@ def test_a_stage_that_sleeps_says_so(asleep):
         assert named == set(operation["responses"]["503"]["headers"]) == {"content-type", "retry-after"}
         assert operation["security"]
         assert {"application/json", "text/plain"} <= set(integration["requestTemplates"])
-    # There is no link that would have to be kept awake.
+    # No link would have to be kept alive.
     assert "rate(7 days)" not in {each.get("ScheduleExpression") for each in rules(asleep.serving)}
     publishing = paths["/event-types/{name}/events"]["post"]["x-amazon-apigateway-integration"]
     assert publishing["type"] == "aws_proxy"
 
 
 def test_everything_can_have_another_name(chosen):
-    """Names begin with what was chosen, and nothing is called as usual."""
+    """Names begin with the chosen prefix, and none has the default one."""
     functions = chosen.serving.all("AWS::Lambda::Function").values()
 
     assert all(each["FunctionName"].startswith("shop-test-") for each in functions)

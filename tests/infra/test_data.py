@@ -1,4 +1,4 @@
-"""What is kept, and that it is kept well."""
+"""The stored data, and their protection."""
 
 import json
 
@@ -45,7 +45,7 @@ def test_a_table_is_as_its_engine_uses_it(data, table):
 
 
 def test_there_are_no_other_tables(data):
-    """What no engine uses is not made."""
+    """Tables that no engine uses do not exist."""
     assert set(tables(data)) == {table.full_name("nakadi-test") for table in TABLES}
 
 
@@ -72,7 +72,8 @@ def test_nothing_goes_with_its_stack(data):
 
 
 def test_a_dedicated_stream_can_be_removed_again(data, serving, analytics):
-    """No other stack imports anything of a stream: an export that is in use cannot be removed, nor what it is of."""
+    """No other stack imports anything of a stream: an export that is in use cannot be removed, and neither can its
+    resource."""
     exported = json.dumps(data.content["Outputs"])
 
     assert not [name for name in data.all("AWS::Kinesis::Stream") if name in exported]
@@ -94,7 +95,7 @@ def test_a_stream_is_encrypted(data, name, shards):
 
 @pytest.mark.parametrize("name", [ARCHIVE, ANALYSED])
 def test_a_bucket_is_private(data, name):
-    """The archive and what was made of it are not readable from outside, nor without TLS."""
+    """The archive and the tables made from it are not readable from outside, nor without TLS."""
     bucket = buckets(data)[name]
     [rule] = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
 

@@ -1,4 +1,5 @@
-"""Can docs/deploy.md be followed? What it names is there: commands, options, values, outputs, alarms, files."""
+"""Can docs/deploy.md be followed? Everything that the page names exists: commands, options, values, outputs, alarms,
+files."""
 
 import json
 import re
@@ -18,7 +19,7 @@ BLOCKS = re.findall(r"```sh\n(.*?)```", re.sub(r"^ +", "", DEPLOY, flags=re.MULT
 SPANS = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", DEPLOY, flags=re.DOTALL))
 LINES = [line for block in BLOCKS for line in block.replace("\\\n", " ").splitlines()] + SPANS
 
-# What the command line adds to every service's operations, or has of its own.
+# Options that the command line adds to every service's operations, and its own operations.
 GLOBAL = {"query", "output"}
 OWN_COMMANDS = {
     ("s3", "cp"): set(),
@@ -84,7 +85,7 @@ def test_a_choice_that_is_named_is_one():
 
 
 def test_an_output_that_is_read_is_written():
-    """What is asked of the stack is among its outputs."""
+    """Every output that the page reads is among the outputs of the stack."""
     written = set(re.findall(r'CfnOutput\(self, "(\w+)"', (ROOT / "infra" / "stack.py").read_text()))
     named = set(re.findall(r"OutputKey=='(\w+)'", DEPLOY)) | set(re.findall(r"output `(\w+)`", DEPLOY))
 
@@ -139,7 +140,7 @@ def test_files_and_headings_that_are_linked_are_there():
 
 
 def test_deploying_installs_nothing_of_the_tests():
-    """Its packages are few, each with hashes and in the version that is tested."""
+    """It installs few packages, each with hashes and in the tested version."""
     pin = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
     tested = dict(pin.findall((ROOT / "requirements" / "test.txt").read_text()))
     text = (ROOT / "requirements" / "deploy.txt").read_text()
@@ -153,7 +154,7 @@ def test_deploying_installs_nothing_of_the_tests():
 
 
 def test_the_image_is_made_of_a_pinned_base():
-    """Its base is one digest, from a registry of Amazon's."""
+    """Its base is one digest, from one of Amazon's registries."""
     [base] = re.findall(r"^ARG BASE=(.+)$", (ROOT / "services/streaming/Dockerfile").read_text(), re.MULTILINE)
 
     assert re.fullmatch(r"public\.ecr\.aws/docker/library/python:3\.11-slim-bookworm@sha256:[0-9a-f]{64}", base)

@@ -1,4 +1,4 @@
-"""The way in beside the gateway: a public load balancer, and what is let through it."""
+"""The direct way in beside the gateway: a public load balancer, and the paths that it lets through."""
 
 import json
 from contextlib import closing
@@ -39,7 +39,7 @@ def test_without_a_host_of_its_own_there_is_none(serving):
 
 
 def test_it_speaks_tls_alone(large, public):
-    """Its only listener has the certificate of the host, and takes no version of TLS that is out of date."""
+    """Its only listener has the host's certificate, and accepts no outdated version of TLS."""
     _, listener = public
 
     assert (listener["Port"], listener["Protocol"]) == (443, "HTTPS")

@@ -27,7 +27,7 @@ def test_each_field_of_a_context_says_its_default():
 
 @pytest.mark.parametrize("construct", ["NakadiAnalytics", "NakadiBroker", "NakadiData", "Network"])
 def test_each_parameter_of_a_construct_is_explained(construct):
-    """So is the way to use it: by an example."""
+    """An example explains how to use it, too."""
     construct = getattr(nakadi_cdk, construct)
     explanation = inspect.getdoc(construct)
     for name, parameter in inspect.signature(construct.__init__).parameters.items():

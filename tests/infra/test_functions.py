@@ -18,7 +18,7 @@ functions = LazyModule("nakadi_cdk.functions")
 
 
 def test_there_is_a_function_for_each_folder(serving):
-    """What has a handler is deployed, and nothing else."""
+    """Every folder with a handler is deployed, and nothing else."""
     assert set(serving.functions()) == set(NEEDS)
 
 
@@ -32,7 +32,7 @@ def test_a_function_gets_what_it_reads(serving, name):
 
 
 def test_functions_find_what_is_kept(serving):
-    """Registry, index, log and archive are those of the data stack."""
+    """Registry, index, log and archive are the data stack's."""
     settings = Settings.from_env(serving.environment("housekeeping"))
 
     assert settings.registry == settings.log_index == "dynamodb://nakadi-test?region=eu-central-1"
@@ -65,7 +65,7 @@ def test_a_function_runs_on_what_its_layers_are_built_for(serving, name):
 
 
 def test_functions_are_traced_from_within_by_a_layer(serving, large):
-    """A layer with OpenTelemetry is put beside those of the broker, and wraps the handler; without it there is none."""
+    """A layer with OpenTelemetry is added to the broker's, and wraps the handler; without it there is none."""
     layer = "arn:aws:lambda:eu-central-1:123456789012:layer:AWSOpenTelemetryDistroPython:20"
     for name in NEEDS:
         assert large.serving.functions()[name]["Layers"][2:] == [layer]
@@ -95,7 +95,7 @@ def rules(serving, schedule):
 
 
 def test_the_way_to_the_streams_is_kept_open(serving):
-    """A link that carries nothing for 60 days is taken apart, so a public page behind it is asked for every week."""
+    """A link that carries nothing for 60 days is removed, so a public page behind it is requested every week."""
     [rule] = rules(serving, "rate(7 days)")
     [target] = rule["Targets"]
 
@@ -112,7 +112,7 @@ def test_the_house_is_kept(serving):
 
 
 class Watched:
-    """Settings that notice what is read of them."""
+    """Settings that record which of them are read."""
 
     def __init__(self, settings):
         self._settings = settings
@@ -127,7 +127,7 @@ class Watched:
 
 
 def test_the_streaming_service_gets_what_it_reads(serving, tmp_path):
-    """Its container has a variable for every setting that its parts ask for, with a value that it understands."""
+    """Its container has a variable for every setting that its parts read, with a value that it understands."""
     [container] = serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
     environment = {each["Name"]: text(each["Value"]) for each in container["Environment"]}
     keys = tmp_path / "jwks.json"
@@ -138,14 +138,14 @@ def test_the_streaming_service_gets_what_it_reads(serving, tmp_path):
     broker.prepare_for_requests()
     broker.close()
 
-    # Its index, its archive and who archives are asked for by a log that has them beside it, and memory by the program.
+    # A log that has an index and an archive beside it reads them and who archives, and the program reads the memory.
     assert set(environment) == {f"NAKADI_{name.upper()}" for name in STREAMING_SETTINGS}
     assert settings.read | {"log_index", "archive", "archiver", "max_request_memory_bytes"} == STREAMING_SETTINGS
     Settings.from_env(environment)
 
 
 def test_the_streaming_service_gets_what_direct_requests_need(tmp_path):
-    """Where it serves publishing and subscriptions too, it has the settings that these read, and no others."""
+    """If it serves publishing and subscriptions too, it has the settings that these read, and no others."""
     keys = tmp_path / "jwks.json"
     keys.write_text('{"keys": []}')
     settings = Watched(Settings(auth="jwt", auth_jwks=str(keys)))

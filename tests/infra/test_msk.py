@@ -1,4 +1,4 @@
-"""A deployment with its events in MSK: a cluster, who may reach it, and the log indexer that the clock starts."""
+"""A deployment with its events in MSK: a cluster, its clients, and the log indexer that the clock starts."""
 
 import json
 from datetime import timedelta
@@ -73,7 +73,7 @@ def test_there_is_no_stream(msk):
 
 
 def test_the_cluster_is_kept(msk):
-    """What people stored does not go with its stack."""
+    """Stored data survive the deletion of their stack."""
     [made] = [each for each in msk.data.resources.values() if each["Type"] == "AWS::MSK::ServerlessCluster"]
 
     assert made["DeletionPolicy"] == "Retain"
@@ -102,7 +102,7 @@ def test_functions_with_events_are_in_the_network(msk, name):
 
 
 def test_tasks_are_in_the_network_of_the_cluster(msk):
-    """Streams read events with the clients' group beside that of the service."""
+    """Streams read events with the clients' group, beside the service's own group."""
     service = msk.serving.one("AWS::ECS::Service")
     groups = [text(each) for each in service["NetworkConfiguration"]["AwsvpcConfiguration"]["SecurityGroups"]]
 
@@ -113,7 +113,7 @@ def test_tasks_are_in_the_network_of_the_cluster(msk):
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_a_function_gets_what_it_reads(msk, name):
-    """Those with events have what a log with an archive reads as well, and leave archiving to the indexer."""
+    """Functions with events have the settings that a log with an archive reads, and leave archiving to the indexer."""
     environment = msk.serving.environment(name)
     settings = Settings.from_env(environment)
 
@@ -145,7 +145,7 @@ def test_a_role_may_do_with_topics_what_it_has_to(msk, name):
 
 
 def test_the_indexer_is_started_by_the_clock(msk):
-    """Every minute each part of the topics is archived. What fails is not repeated, for the next one follows."""
+    """Every minute each part of the topics is archived. A failed run is not repeated, because the next one follows."""
     [rule] = [
         each for each in msk.serving.all("AWS::Events::Rule").values() if each["ScheduleExpression"] == "rate(1 minute)"
     ]
@@ -168,7 +168,7 @@ def test_the_gateway_is_asked_from_outside(msk):
 
 
 def test_alarms_are_those_of_a_log_without_streams(msk):
-    """What is asked of streams is not there; a serverless cluster says nothing of its brokers."""
+    """Alarms on streams do not exist; a serverless cluster reports nothing about its brokers."""
     names = {each["AlarmName"] for each in msk.serving.all("AWS::CloudWatch::Alarm").values()}
     of_streams = OF_A_STREAM | {"BatchesAreLost", "EventsWereLost", "IndexerIsLate", "RecordsAreSetAside"}
 
@@ -185,7 +185,7 @@ def data_stack(**choices):
 
 @pytest.mark.parametrize(("kind", "instance"), [("express", "express.m7g.large"), ("provisioned", "kafka.m7g.large")])
 def test_a_cluster_can_have_brokers(kind, instance):
-    """They are in three zones, take TLS and IAM alone, and a write is on two of three of them."""
+    """They are in three zones, accept only TLS and IAM, and a write is on two of three of them."""
     template = data_stack(msk=kind)
     [cluster] = [each["Properties"] for each in template.find_resources("AWS::MSK::Cluster").values()]
     nodes = cluster["BrokerNodeGroupInfo"]

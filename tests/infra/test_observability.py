@@ -37,7 +37,7 @@ ALARMS = {
 OF_BROKERS = {"DisksAreFull", "PartitionsAreOffline", "TooFewCopies"}
 """Where events are in a cluster of MSK that has brokers."""
 
-# Alarms that each stream has for itself: those of the stream `orders` have its name behind theirs.
+# Alarms of each stream: those of the stream `orders` have its name after their own.
 OF_A_STREAM = {"IndexerIsAway", "ReadsAreThrottled", "WritesAreThrottled"}
 
 
@@ -55,7 +55,7 @@ def test_what_has_to_wake_someone_does(alarms):
 
 @pytest.mark.parametrize("name", sorted(ALARMS))
 def test_an_alarm_is_sent_to_someone(serving, alarms, name):
-    """An alarm says in a sentence what is wrong, and is sent to the topic, also when all is well again."""
+    """An alarm describes the fault in a sentence, and is sent to the topic, also when all is well again."""
     [topic] = serving.all("AWS::SNS::Topic")
 
     assert alarms[name]["AlarmDescription"]
@@ -114,7 +114,7 @@ def test_an_alarm_takes_no_more_metrics_than_it_may(large):
 
 
 def test_own_metrics_are_those_that_are_reported(serving, alarms):
-    """What alarms look at in the stage's namespace has the names and dimensions that its functions report."""
+    """The metrics that alarms read in the stage's namespace have the names and dimensions that its functions report."""
     own = {
         name: (each["MetricName"], {one["Name"]: text(one["Value"]) for one in each["Dimensions"]})
         for name, each in alarms.items()
@@ -133,7 +133,7 @@ def test_own_metrics_are_those_that_are_reported(serving, alarms):
 
 
 def test_a_stage_that_sleeps_has_no_alarms_on_streams(asleep):
-    """What is not there raises no alarm."""
+    """Missing resources raise no alarm."""
     names = {
         each["AlarmName"].removeprefix("nakadi-test-") for each in asleep.serving.all("AWS::CloudWatch::Alarm").values()
     }
@@ -142,13 +142,13 @@ def test_a_stage_that_sleeps_has_no_alarms_on_streams(asleep):
 
 
 def test_everything_is_on_one_page(serving, large):
-    """The dashboard, if one is asked for, has the alarms, and every function."""
+    """The dashboard, if requested, has the alarms, and every function."""
     assert not serving.all("AWS::CloudWatch::Dashboard")
     [dashboard] = large.serving.all("AWS::CloudWatch::Dashboard").values()
     body = json.loads(text(dashboard["DashboardBody"]))
 
     assert dashboard["DashboardName"] == "nakadi-test"
-    # One of direct requests, and two of tables.
+    # One alarm of direct requests, and two of tables.
     assert len(body["widgets"][0]["properties"]["alarms"]) == len(ALARMS) + 10 * len(OF_A_STREAM) + 3
     functions = {name for name in large.serving.all("AWS::Lambda::Function") if f"<{name}>" in json.dumps(body)}
     assert len(functions) == len(NEEDS)

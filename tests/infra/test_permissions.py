@@ -1,4 +1,4 @@
-"""Who may do what: every role with its actions, and whether they are enough."""
+"""The permissions: every role with its actions, and whether they are enough."""
 
 import base64
 import json
@@ -42,7 +42,7 @@ CHANGE = LOOK_UP | {
 }
 READ = {"kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:ListShards"}
 WRITE = READ | {"kinesis:PutRecords"}
-# Who may not list a bucket is not told that a key is missing.
+# Without permission to list a bucket, a missing key looks like a refusal.
 FETCH = {"s3:GetObject", "s3:ListBucket"}
 OLD_VERSIONS = {"s3:DeleteObjectVersion", "s3:GetObjectVersion", "s3:ListBucketVersions"}
 JOB = {
@@ -87,7 +87,7 @@ NARROWER_IS_NOT_POSSIBLE = [TRACES, {"ecr:GetAuthorizationToken"}, {"cloudwatch:
 
 @pytest.fixture(scope="session")
 def roles(deployment):
-    """The roles of all stacks, without what is generated in their names: template and reference."""
+    """The roles of all stacks, without the generated parts of their names: template and reference."""
     return {
         re.sub(r"[0-9A-F]{8}$", "", name): (template, {"Ref": name})
         for template in (deployment.data, deployment.serving, deployment.analytics)
@@ -96,7 +96,7 @@ def roles(deployment):
 
 
 def test_every_role_is_looked_at(roles):
-    """There are these roles and no others."""
+    """These are all the roles."""
     assert set(roles) == set(MAY)
 
 
@@ -144,7 +144,8 @@ EVENTS = "/event-types/kept.thing/events"
 
 
 class Guarded:
-    """AWS as it is for one part after the other: what its role does not allow is written down, and done."""
+    """AWS in the role of one part after another: actions that the role does not allow are noted, and still carried
+    out."""
 
     def __init__(self, world, roles, data):
         self.denied = set()
@@ -240,7 +241,7 @@ JOBS = {
 
 @pytest.mark.long
 def test_the_role_of_every_job_is_enough(guarded_broker, part, serving, analytics, tmp_path, monkeypatch):
-    """Jobs measure, compact, forget and erase what was archived, and none wants more than its role has."""
+    """Jobs measure, compact, forget and erase archived events, and none needs more than its role has."""
     # The emulation is in this process, and Spark's tasks are in others.
     for module in (retention, dead_members, failed_events, old_versions):
         monkeypatch.setattr(module, "run_in_tasks", lambda _, parts, job: job(parts))
@@ -298,8 +299,8 @@ def test_a_job_changes_only_what_it_owns(roles, data, role, table, key):
 
 
 def test_a_reader_of_the_archive_learns_that_an_object_is_missing(guarded_broker, serving):
-    """A role that may get objects may list the bucket too, or else S3 would refuse instead of saying what is not
-    there."""
+    """A role that may get objects may list the bucket too; otherwise S3 would refuse instead of reporting a missing
+    object."""
     store = open_archive(serving.environment("cursors")["NAKADI_ARCHIVE"])
     with closing(store), guarded_broker.assume_role("FunctionsRolecursors"), pytest.raises(ArchiveObjectGone):
         store.read_range(ArchiveLocation("log/none.json.gz", 0, 1))

@@ -11,7 +11,7 @@ from tests.support.templates import as_list, text
 
 streaming = LazyModule("nakadi_cdk.streaming")
 
-# What the gateway allows a streamed response: so long in all, and so long without a byte.
+# The gateway's limits for a streamed response: its duration, and the time without a byte.
 GATEWAY_SECONDS, GATEWAY_SILENCE_SECONDS = 900, 300
 
 
@@ -72,7 +72,7 @@ def test_the_task_is_as_small_and_closed_as_it_can_be(serving, container):
 
 
 def test_a_task_remembers_no_more_than_it_has_room_for(container):
-    """What a task remembers of a stream, and what requests may take, are parts of its memory."""
+    """The memory for a stream's cache, and for requests, are parts of a task's memory."""
     memory = 512 * (1 << 20)
     variables = {each["Name"]: text(each["Value"]) for each in container["Environment"]}
 
@@ -100,7 +100,7 @@ def test_a_task_that_goes_cuts_no_stream(serving, container, options):
 
 
 def test_a_new_version_comes_before_the_old_one_goes(serving):
-    """There are never fewer tasks than wanted, and a version that does not start is taken back."""
+    """The number of tasks never falls below the wanted one, and a version that does not start is rolled back."""
     service = serving.one("AWS::ECS::Service")
 
     assert service["DeploymentConfiguration"] == {
@@ -111,14 +111,14 @@ def test_a_new_version_comes_before_the_old_one_goes(serving):
 
 
 def test_the_load_balancer_asks_whether_it_is_well(serving):
-    """A task is asked for its health every ten seconds."""
+    """The load balancer checks the health of a task every ten seconds."""
     group = serving.one("AWS::ElasticLoadBalancingV2::TargetGroup")
 
     assert (group["HealthCheckPath"], group["HealthCheckIntervalSeconds"]) == ("/health", 10)
 
 
 def test_tasks_come_with_streams_and_with_work(serving):
-    """There are as many tasks as streams and processors ask for."""
+    """The number of tasks follows streams and processors."""
     target = serving.one("AWS::ApplicationAutoScaling::ScalableTarget")
     policies = [
         each["TargetTrackingScalingPolicyConfiguration"]

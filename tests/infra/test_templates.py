@@ -41,8 +41,7 @@ def test_a_template_is_sound(template):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("chosen", ["large", "asleep"])
 def test_a_template_is_sound_whatever_was_chosen(request, chosen, name):
-    """Neither has it of a deployment with all that can be added, nor of one without what can be left out, with its
-    tables in a table bucket."""
+    """Neither a deployment with every option, nor one without any, with its tables in a table bucket, has faults."""
     assert complaints(getattr(request.getfixturevalue(chosen), name)) == []
 
 
@@ -53,7 +52,7 @@ def test_a_template_is_small_enough(template):
 
 
 def test_a_template_knows_neither_account_nor_region(template):
-    """It is the same for every account: both are filled in where it is deployed."""
+    """It is the same for every account: both are filled in at deployment."""
     written = template.path.read_text()
 
     assert REGION not in written.replace("arn:aws:acm:eu-central-1:123456789012:certificate", "")
@@ -76,7 +75,7 @@ def reports(deployment):
 
 
 def test_rules_that_are_not_followed_have_reasons(reports):
-    """Nothing is left open, and what was decided otherwise says why."""
+    """Nothing is left open, and each exception has its reason."""
     for report in reports.values():
         assert report["conclusion"] == "success"
         assert report["violations"] == []

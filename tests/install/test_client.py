@@ -71,7 +71,7 @@ def test_it_works_without_the_broker(wheel, tmp_path):
 
 
 def test_the_wheel_has_every_module_and_says_that_it_is_typed(wheel):
-    """Nothing is missing, nothing is compiled, and the version is that of the code."""
+    """No module is missing, none is compiled, and the version is the code's."""
     with zipfile.ZipFile(wheel) as archive:
         names = {each for each in archive.namelist() if ".dist-info/" not in each}
     modules = {str(Path("nakadi_client", each.relative_to(PACKAGE))) for each in PACKAGE.rglob("*.py")}

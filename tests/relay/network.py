@@ -13,7 +13,7 @@ Target = str | tuple[str, int]
 
 
 class StallingNetwork:
-    """A proxy for TCP. While `is_silent`, what arrives is lost, and neither side is told: connections are half open.
+    """A proxy for TCP. While `is_silent`, bytes are lost, and neither side learns of it: connections are half open.
 
     `cut` breaks all connections, and lets new ones through.
     """
@@ -76,7 +76,7 @@ class StallingNetwork:
     def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while chunk := source.recv(65_536):
-                # What is lost once leaves a gap, so nothing may follow it.
+                # Lost bytes leave a gap, so nothing may follow it.
                 if self.is_silent:
                     return
                 sink.sendall(chunk)

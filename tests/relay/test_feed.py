@@ -45,7 +45,7 @@ def followed(server, database, customers, table):
         thread = threading.Thread(target=feed.run)
         thread.start()
         running.append((feed, thread))
-        # From here on, what is changed is a change.
+        # From here on, changes are changes.
         until(lambda: database.execute(f"SELECT count(*) FROM {table}_feeds").fetchone() == (1,))
         return feed
 
@@ -116,7 +116,7 @@ def test_updates_and_deletions_are_events(database, customers, followed, events)
 
 
 def test_rows_of_one_primary_key_have_one_key(database, customers, followed, events, table):
-    """The key of an event is the primary key, whatever it is made of."""
+    """The key of an event is the primary key, of any columns."""
     followed()
     insert(database, customers, 1, region="a,1")
     insert(database, customers, 1, region="a")
@@ -142,7 +142,7 @@ def folded(events) -> dict[tuple[str, int], dict]:
     for event in events:
         data = event["data"]
         key = (data["region"], data["id"])
-        # No event comes twice: what is created was not there, and what changes was.
+        # No event comes twice: created rows did not exist, and changed rows did.
         assert (key in rows) == (event["data_op"] in "UD"), event
         if event["data_op"] == "D":
             del rows[key]
@@ -191,7 +191,7 @@ def test_nothing_is_missing_or_twice_at_the_seam(server, database, customers, fo
 
 
 def test_what_commits_amid_the_first_rows_is_a_change(database, customers, followed, events, monkeypatch):
-    """The first rows are those of the snapshot that stands beside them, whatever commits before they are read."""
+    """The first rows are those of the snapshot beside them, even if transactions commit before they are read."""
     prepare_values, number = Feed._values, iter([1])
 
     def insert_first(feed, table):

@@ -73,7 +73,8 @@ def test_published_rows_can_be_kept(server, database, table, broker, write, wait
 
 
 def test_a_refused_row_stops_its_own_key_alone(server, relay, write, waiting, event_type, stored, table):
-    """It is kept with the reason; later rows of its key wait until it is resolved, and all others are published."""
+    """A refused row is kept with the reason; later rows of its key wait until it is resolved, and all others are
+    published."""
     name = event_type()
     write(name, [{"n": 1}, {"n": "two"}, {"n": 3}], key="A")
     write(name, [{"n": 10}, {"n": 11}], key="B")
@@ -142,7 +143,7 @@ def test_what_is_no_broker_gets_no_events(server, table, write, waiting, answer)
 
 @pytest.mark.usefixtures("database")
 def test_event_types_are_published_at_the_same_time(server, table, write):
-    """A round waits for the slowest of its event types, not for one after the other."""
+    """A round waits for its slowest event type, not for each in sequence."""
     together = threading.Barrier(3)
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -174,13 +175,13 @@ def test_a_round_reads_no_more_than_it_publishes(relay, database, table, event_t
         query = "SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_user_tables WHERE relname = %s"
         return database.execute(query, [table]).fetchone()[0]
 
-    # They are told when the connection of the relay has ended. Each row is read once, and deleted.
+    # They are notified when the connection of the relay has ended. Each row is read once, and deleted.
     until(lambda: reads() >= 2 * 5000)
     assert reads() < 6 * 5000
 
 
 def test_events_that_are_too_large_are_found(relay, write, event_type):
-    """Whatever the broker refuses a batch for, the row at fault is found."""
+    """For any reason to refuse a batch, the row at fault is found."""
     name = event_type()
     write(name, [{"n": number} for number in range(7)])
     write(name, [{"n": 7, "text": "x" * 1_100_000}])
@@ -192,7 +193,7 @@ def test_events_that_are_too_large_are_found(relay, write, event_type):
 
 @pytest.mark.usefixtures("database")
 def test_several_relays_share_the_keys(server, table, broker, write, event_type, stored):
-    """Each event is published once, and those of a key in their order, however many relays there are."""
+    """Each event is published once, and the events of a key in their order, with any number of relays."""
     name = event_type()
     for number in range(40):
         for key in range(12):
@@ -232,7 +233,7 @@ def test_a_database_that_restarts_is_waited_for(running, server, write, waiting,
     name = event_type()
     write(name, [{"n": 1}], key="A")
     until(lambda: waiting() == 0)
-    # It counts what it published after the end of its transaction.
+    # It counts its published events after the end of its transaction.
     until(lambda: running.status.published == 1)
 
     server.stop()
@@ -264,7 +265,7 @@ def test_other_names_are_refused(name):
 
 
 def test_a_password_is_not_shown():
-    """The relay shows neither its DSN nor its token, nor a DSN that it cannot use."""
+    """The relay shows neither its DSN nor its token, nor an unusable DSN."""
     with pytest.raises(ValueError, match="neither a URL") as refused:
         Relay("postgresql//app:secret@localhost/shop", "http://127.0.0.1:1")
     assert "secret" not in str(refused.value)

@@ -75,7 +75,7 @@ def test_nothing_is_lost_when_networks_are_cut(own_server, networks, api, event_
             writer.join()
         with psycopg.connect(own_server.dsn, autocommit=True) as connection:
             until(lambda: connection.execute("SELECT count(*) FROM nakadi_outbox").fetchone() == (0,), 120)
-            # Which rows came: the last one may have, although its connection broke before the writer heard of it.
+            # The rows that came: the last one may have, although its connection broke before the writer heard of it.
             committed = [number for (number,) in connection.execute("SELECT n FROM written ORDER BY n")]
         assert set(written) <= set(committed)
         relay.stop()
@@ -125,7 +125,7 @@ def write(connection: psycopg.Connection, number: int) -> None:
 
 
 def test_both_sides_notice_a_connection_that_died(server, database, table):  # noqa: ARG001  # it makes the table
-    """Neither a relay waits for hours for a database that is gone, nor its keys for the relay."""
+    """A relay does not wait for hours for a dead database, nor do its keys wait for a dead relay."""
     with closing(Outbox(server.dsn, OutboxNames(table))) as outbox:
         parameters = outbox._connection.info.get_parameters()
         query = "SELECT count(*) FROM pg_settings WHERE name LIKE 'tcp_keepalives%' AND source = 'session'"

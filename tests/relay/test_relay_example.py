@@ -121,7 +121,7 @@ def test_the_books_balance_whatever_is_killed(database, start, tmp_path):
     draw = random.Random(2)
     for _ in range(choose_count(5, 300)):
         before = count(database, "entries")
-        # Whatever is killed, it had begun to work again, and the others go on.
+        # Whichever is killed, it had begun to work again, and the others continue.
         until(lambda: keep_up(parts) and (count(database, "entries") > before or before == ORDERS), PATIENCE)  # noqa: B023
         victim = draw.choice([*parts, database])
         if victim is database:

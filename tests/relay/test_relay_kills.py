@@ -54,7 +54,7 @@ def test_nothing_is_lost_when_relays_are_killed(server, database, table, broker,
         for _ in range(kills):
             relay = command(*options, NAKADI_RELAY_DSN=server.dsn)
             before = len(written)
-            # It is killed in the midst of its work: it has begun when the outbox is nearly empty.
+            # It is killed while it works: it has begun when the outbox is nearly empty.
             until(lambda: waiting() < 20 and len(written) > before + 20)  # noqa: B023
             done.wait(draw.random() / 20)
             relay.kill()
@@ -67,7 +67,7 @@ def test_nothing_is_lost_when_relays_are_killed(server, database, table, broker,
     last.terminate()
     assert last.wait(60) == 0
 
-    # What was published right before a kill is published again: the number of copies is known only by counting.
+    # Events published right before a kill are published again: only counting shows the number of copies.
     numbers = [event["n"] for event in stored(name, count_stored(api, name))]
     first_copies = list(dict.fromkeys(numbers))
     assert sorted(first_copies) == written

@@ -41,14 +41,14 @@ def test_missing_metadata_come_from_the_row():
     ],
 )
 def test_every_event_keeps_its_members(event):
-    """Wherever an event says `metadata`, it gets those of the row, and keeps all else."""
+    """The row's metadata are added to an event's own `metadata`, and all else stays."""
     published = json.loads(text(event))
     assert published.pop("metadata") == {"eid": str(EID), "occurred_at": "2026-11-21T12:00:00+00:00"}
     assert published == json.loads(event)
 
 
 def test_the_application_goes_first():
-    """What it wrote into the metadata stays, except for nulls."""
+    """The application's metadata stay, except for nulls."""
     event = '{"n": 1, "metadata": {"eid": "mine", "occurred_at": null, "flow_id": "f"}}'
     assert json.loads(text(event))["metadata"] == {
         "eid": "mine",
@@ -59,7 +59,7 @@ def test_the_application_goes_first():
 
 @pytest.mark.parametrize("metadata", ["1", '"x"', "[]", "null"])
 def test_metadata_that_are_none_are_the_brokers_to_refuse(metadata):
-    """They are published as they are, and the broker says what is wrong."""
+    """Malformed ones are published unchanged, and the broker reports the fault."""
     event = f'{{"metadata": {metadata}}}'
     assert text(event) == event.encode()
 

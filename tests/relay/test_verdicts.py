@@ -1,4 +1,4 @@
-"""What becomes of rows after an answer."""
+"""The treatment of rows after an answer."""
 
 import json
 from datetime import UTC, datetime
@@ -52,7 +52,7 @@ def test_refused_events_are_named_and_the_others_go_again():
 
 
 def test_a_partial_failure_keeps_what_failed():
-    """In a 207, what was submitted is stored, and the rest waits."""
+    """In a 207, submitted events are stored, and the rest waits."""
     verdict = judge(ROWS, Answer(207, items("submitted", "failed", "submitted", "failed")))
     assert verdict.stored == [ROWS[0], ROWS[2]]
     assert verdict.failure

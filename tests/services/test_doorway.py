@@ -1,4 +1,4 @@
-"""What the streaming service reports about itself."""
+"""The reports of the streaming service about itself."""
 
 import asyncio
 import io
@@ -27,7 +27,7 @@ def test_the_gateway_can_ask_whether_it_is_well(target):
 
 
 def test_the_stage_of_the_gateway_makes_no_request_slower():
-    """Whether a request is answered at once is asked by the path that the client sent."""
+    """The path that the client sent decides whether a request is answered at once."""
     asked = []
 
     class Notes:

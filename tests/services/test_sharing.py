@@ -64,7 +64,7 @@ class Worker:
     """A consumer of a service that commits where all do, until its stream ends."""
 
     def __init__(self, service, api, subscription, delivered):
-        # Whoever begins streams asks another server than whoever commits.
+        # Requests that begin streams go to another server than commits.
         with httpx.Client(base_url=service.url, timeout=PATIENCE) as streams:
             self.consumer = Consumer(streams, subscription, batch_flush_timeout=1, batch_limit=5)
         self.consumer.api = api

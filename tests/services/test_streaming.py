@@ -31,7 +31,7 @@ FROM_THE_BEGINNING = {"X-Nakadi-Cursors": json.dumps([{"partition": "0", "offset
 
 @pytest.fixture
 def kept(tmp_path):
-    """Where both the broker and the service find everything."""
+    """The place where both the broker and the service find everything."""
     url = f"sqlite:///{tmp_path / 'nakadi.db'}"
     return {"registry": url, "event_log": url}
 
@@ -63,7 +63,7 @@ def test_a_load_balancer_sees_that_it_is_well(kept):
 
 
 def test_it_can_speak_tls_to_the_load_balancer(kept):
-    """With --tls it serves with a certificate of its own, which a load balancer takes as it is, and nothing without."""
+    """With --tls it serves with its own certificate, which a load balancer accepts, and without it none."""
     unproven = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     unproven.check_hostname, unproven.verify_mode = False, ssl.CERT_NONE
 
@@ -101,7 +101,7 @@ def test_it_ends_cleanly_from_every_moment_of_its_start(kept):
 
 
 def test_events_come_as_they_are_published(broker, kept):
-    """What another process publishes is streamed, what was there before as well."""
+    """Events that another process publishes are streamed, and so are earlier ones."""
     publish_numbers(broker, 1, 2)
     with (
         run_service(variables(kept)) as service,
@@ -116,7 +116,7 @@ def test_events_come_as_they_are_published(broker, kept):
 
 
 def test_streams_are_packed_here(broker, kept):
-    """A gateway does not pack what is streamed through it: the service does."""
+    """A gateway does not compress a streamed response: the service does."""
     publish_numbers(broker, 1)
     with (
         run_service(variables(kept)) as service,
@@ -142,7 +142,7 @@ def test_a_stream_ends_before_its_gateway_ends_it(kept):
 
 @pytest.mark.usefixtures("broker")
 def test_a_stream_is_never_silent_for_too_long(kept):
-    """Whatever flush timeout a client asks for, a keep-alive comes before a gateway gives up."""
+    """For any flush timeout of a client, a keep-alive comes before a gateway gives up."""
     with (
         run_service(variables(kept, longest_silence_seconds="1")) as service,
         OpenStream(service.url, f"/event-types/{NAME}/events?batch_flush_timeout=300") as stream,
@@ -171,7 +171,7 @@ def test_a_stop_ends_open_streams_well(broker, kept):
 
 @pytest.mark.usefixtures("broker")
 def test_tokens_are_checked_here_too(kept, tmp_path):
-    """Who comes past the gateway's authorizer still needs a good token."""
+    """A client that bypasses the gateway's authorizer still needs a valid token."""
     issuer = Issuer(tmp_path)
     asked = {"auth": "jwt", "auth_jwks": str(issuer.path), "auth_issuer": ISSUER, "auth_audience": AUDIENCE}
     with run_service(variables(kept, **asked)) as service:
@@ -228,7 +228,7 @@ def test_nothing_else_is_served(kept):
     ],
 )
 def test_it_says_why_it_cannot_start(environment, named):
-    """A sentence on stderr names what is wrong."""
+    """A sentence on stderr names the fault."""
     with launch_service(environment) as process:
         _, said = process.communicate(timeout=PATIENCE)
 

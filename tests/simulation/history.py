@@ -1,4 +1,4 @@
-"""What happened in a world, and the promises that every step of it is held against."""
+"""The history of a world, and the promises that each step must keep."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOST_SKEW = timedelta(seconds=2)
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """The truth, as no process in the world can see it: what is stored, and who was sent what.
+    """The truth, which no process in the world can see: the stored events, and who received which.
 
     `able` says whether a session's process could send something for it, had it a turn right now.
     """
@@ -52,7 +52,7 @@ class History:
     # Events that consumers decided not to get: by committing further than they were sent, by setting offsets forward,
     # by failing at them so often, or by coming after they had expired.
     excused: dict[Place, set[int]] = field(default_factory=dict)
-    # What is in the lot.
+    # Content of the lot
     parked: dict[Place, set[int]] = field(default_factory=dict)
     sent: dict[tuple[str, Place], int] = field(default_factory=dict)
     begun: dict[tuple[str, Place], int] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class History:
     deleted: bool = False
 
     def grow(self, places: Iterable[Place]) -> None:
-        """There are these partitions now."""
+        """Note the present number of partitions."""
         for place in places:
             self.events.setdefault(place, [])
             self.oldest.setdefault(place, 0)
@@ -100,7 +100,7 @@ class History:
         self.delivered[place].update(offsets)
 
     def _check_lot(self, session: str, place: Place, offsets: list[int]) -> None:
-        """Of one key nothing is sent while something before it is parked."""
+        """No event of a key is sent while an earlier one of it is parked."""
         events = self.events[place]
         waiting = {events[each].key: each for each in sorted(self.parked[place], reverse=True)}
         for each in offsets:
@@ -195,7 +195,7 @@ class History:
         self.excused[place].update(offsets)
 
     def excuse(self, place: Place, first: Position, last: Position) -> None:
-        """No one wanted what lies behind the first position, up to the second."""
+        """No one wanted the events after the first position, up to the second."""
         self.excused[place].update(range(first.offset + 1, last.offset + 1))
 
     def count_left(self) -> dict[Place, int]:

@@ -45,7 +45,7 @@ MUTANTS = (
     ),
     Mutant(
         "I1",
-        "what was read before a hand-over is believed after it",
+        "a value read before a hand-over is believed after it",
         "subscriptions/stream/session.py",
         "if shared.assignment.revision < self._revision:",
         "if False:",
@@ -194,7 +194,7 @@ MUTANTS = (
     ),
     Mutant(
         "I8",
-        "whoever begins a subscription a second time begins it anew",
+        "beginning a subscription a second time starts it from its first offsets",
         "subscriptions/api/offsets.py",
         "    missing = sorted((partition for partition in positions if partition not in there), "
         "key=_by_event_type_and_number)\n",
@@ -202,14 +202,14 @@ MUTANTS = (
     ),
     Mutant(
         "at least once",
-        "what was passed over is committed before what was sent",
+        "skipped events are committed before sent ones",
         "subscriptions/stream/partition_progress.py",
         "if after > reached or (",
         "if (",
     ),
     Mutant(
         "once committed",
-        "a commit beyond what was read drops nothing",
+        "a commit beyond the events read drops nothing",
         "subscriptions/stream/session.py",
         "if (stored > partition.taken or",
         "if (False or",
@@ -238,7 +238,7 @@ MUTANTS = (
     ),
     Mutant(
         "parking",
-        "a stream that begins does not ask what is parked",
+        "a stream that begins does not read the parked keys",
         "subscriptions/stream/calls.py",
         "        parked = self._parking.parked_keys(opening.partition, opening.replay)\n",
         "        parked = frozenset[str]()\n",
@@ -289,7 +289,7 @@ def apply_mutation(mutant: Mutant) -> str:
 
 
 def find_symptom(mutant: Mutant, seeds: int) -> str:
-    """What the simulation says of a mutant, in a line."""
+    """The simulation's finding about a mutant, in a line."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "nakadi"
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))

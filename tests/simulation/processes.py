@@ -134,7 +134,7 @@ class Stream:
         self.calls.popleft()
 
     def leave(self) -> None:
-        """What the door does after the driver."""
+        """The work of the door after the driver."""
         wire = self.process.wire
         self.left = True
         try:
@@ -147,7 +147,7 @@ class Stream:
 
     def handle_state(self, shared: SharedState, now: float) -> Sequence[SessionAction]:
         actions = self.session.handle_state(shared, now)
-        # What is older than what the session has done since is not believed, and so not heard.
+        # A state older than the session's last action is not believed, and so not heard.
         if self.session._seen == shared.assignment.revision:
             own = shared.assignment.session(self.session.id)
             leaves = own is not None and own.is_leaving
@@ -251,7 +251,7 @@ class Process:
     def open(
         self, subscription: Subscription, session_id: str, limits: SubscriptionStreamLimits, requested: Sequence[Place]
     ) -> Stream | None:
-        """What the door does before the driver; the stream, if one began."""
+        """The work of the door before the driver; returns the stream, if one began."""
         try:
             initialisation(self.topic, self.wire, self.clock).ensure_initialised(subscription)
         except Unavailable:

@@ -6,8 +6,8 @@ Each step of an append is one move: others move in between, processes die there,
 effect, and an append whose answer is lost may come into the log later. The event type moves to other timelines
 meanwhile. One seed determines everything.
 
-What must hold: an event is stored once within its window, and who is told that an event is stored, or is a duplicate,
-finds it in the log. In the end, when nothing fails any more, every publisher is told so.
+These must hold: an event is stored once within its window, and a publisher that is told that an event is stored, or
+is a duplicate, finds it in the log. In the end, when nothing fails any more, every publisher is told so.
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ class Broken(AssertionError):
 
 
 class World:
-    """With `max_skew`, clocks are wrong by at most so many seconds; otherwise some worlds have clocks that are right.
+    """With `max_skew`, clocks are wrong by at most this number of seconds; otherwise some worlds have clocks that are
+    right.
 
-    In a tight world, four publishers send one event over and over, what is slow takes nearly as long as it may, and
+    In a tight world, four publishers send one event repeatedly, slow steps take nearly as long as they may, and
     clocks are as wrong as they may be: only there does it often matter that clocks differ.
     """
 
@@ -107,7 +108,7 @@ class World:
     def for_storage(self, _storage_id: str) -> World:
         return self
 
-    # What the append calls
+    # Calls of the append
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Any:
         return self.log.bounds(topic, partitions)
@@ -116,7 +117,7 @@ class World:
         return self.log.read(topic, partition, offset, limit=self.drawn.choice([1, 1000]))
 
     async def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
-        """Some partitions are refused, and come into the log all the same, now or later, or never."""
+        """Some partitions are refused, and still come into the log, now or later, or never."""
         self.has_grown = True
         refused = {each for each in batches if self.fails()}
         fates = dict(await self.log.append(topic, {each: batches[each] for each in batches if each not in refused}))
@@ -142,7 +143,7 @@ class World:
             raise Unavailable("Its answer was lost.")
         return result
 
-    # What happens meanwhile
+    # Other events
 
     def draw_skew(self) -> timedelta:
         return timedelta(seconds=self.drawn.choice([-1, 1] if self.is_tight else [-1, -0.5, 0, 0.5, 1]) * self.max_skew)
@@ -167,7 +168,7 @@ class World:
                 continue
 
     def pass_time(self) -> None:
-        """In small steps, so that what is late comes when it is due."""
+        """In small steps, so that late effects come when they are due."""
         left = self.drawn.expovariate(1 / self.pace)
         while left > 0:
             self.clock.move(min(left, 1.0))
@@ -195,7 +196,7 @@ class World:
         else:
             raise Broken("A publisher is never told that its events are stored.")
 
-    # What must hold
+    # Invariants
 
     def stored_times(self) -> Mapping[bytes, list[datetime]]:
         found: dict[bytes, list[datetime]] = {}
@@ -222,7 +223,7 @@ class World:
 
 
 class Publisher:
-    """Sends a batch until it is told that all of it is stored, and then another one."""
+    """Sends a batch until all of it is reported as stored, and then another one."""
 
     def __init__(self, world: World) -> None:
         self.world = world

@@ -110,7 +110,7 @@ def _quiet():
 
 
 def test_worlds_keep_their_promises():
-    """Whatever fails and whoever dies, each event is stored once, and who is told that it is there finds it. (P158)"""
+    """Whatever fails and whoever dies, each event is stored once, and a publisher that is told so finds it. (P158)"""
     for seed in range(everything.choose_count(150, 5000)):
         try:
             World(seed).run()

@@ -18,9 +18,9 @@ README = Path(__file__).with_name("README.md").read_text()
 
 @pytest.mark.parametrize("first", seeds(150, 600)[::SEEDS_IN_A_TEST])
 def test_worlds_keep_their_promises(first):
-    """Whatever sessions, crashes, pauses, resets and lost answers there are: one owner, nothing lost, nothing out of
-    order, nothing committed sent again, and everything comes to its end. (S168, S239, S245, S312, S313, S314, S315,
-    S316, S317, S318, S319, S206, S219, S249, S324, S329, S331)"""
+    """For any sessions, crashes, pauses, resets and lost answers: one owner, nothing lost, nothing out of order,
+    nothing committed sent again, and everything comes to its end. (S168, S239, S245, S312, S313, S314, S315, S316,
+    S317, S318, S319, S206, S219, S249, S324, S329, S331)"""
     run_many(SEEDS_IN_A_TEST, first)
 
 
@@ -35,7 +35,7 @@ def test_a_world_can_be_lived_through_again():
 
 
 def test_worlds_on_a_file_go_the_same_way(tmp_path):
-    """What happens does not depend on where it is kept. (S312, S314)"""
+    """The course of a world does not depend on the store. (S312, S314)"""
     for seed in range(2):
         (tmp_path / str(seed)).mkdir()
         with a_coordination(COORDINATIONS["sqlite"], tmp_path / str(seed)) as store:
@@ -71,7 +71,7 @@ def test_every_mutant_still_fits(mutant):
 
 
 def test_every_promise_was_broken_once():
-    """There is a mutant for each invariant, and for each promise beyond them."""
+    """Each invariant has a mutant, and so has each promise beyond them."""
     promises = {f"I{number}" for number in range(1, 9)} | {
         "at least once",
         "order",
@@ -88,7 +88,7 @@ def test_every_promise_was_broken_once():
 
 
 def test_the_readme_lists_the_mutants():
-    """Its table names each fault with the promise that it breaks and the file that it is in."""
+    """Its table names each fault with the promise that it breaks and its file."""
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in README.splitlines()]
     rows = {(each[0], each[1], each[2].strip("`")) for each in cells if len(each) == 5}
     wanted = {(each.breaks, each.what, each.file) for each in MUTANTS}

@@ -45,7 +45,7 @@ class Faults:
 
 
 class Died(BaseException):
-    """Raised within whatever a process is doing when it crashes; it cannot be caught there."""
+    """Raised within any work of a process that crashes; it cannot be caught there."""
 
 
 class Wire:
@@ -143,7 +143,7 @@ class Wire:
     def add_change_listener(
         self, subscription: str, changed: Callable[[SubscriptionChangeNotice], None]
     ) -> Callable[[], None]:
-        """Of what is committed through other processes only that it was is heard.
+        """For commits through other processes, it only reports that there was one.
 
         A store may report a change of its own once more, from a thread that looks into its file. No seed determines
         when that is, so it is not heard.
@@ -176,6 +176,6 @@ class Wire:
         if fate > 1 - faults.answer_lost:
             raise Unavailable("the answer was lost")
         if fate > 1 - faults.answer_lost - faults.sent_twice:
-            # What is sent twice is answered as the second one was.
+            # A repeated call gets the answer of the second one.
             return call()
         return answer

@@ -37,8 +37,9 @@ MOST_PARTITIONS = 5
 # and markers run out first, and events that nobody can digest are found one by one.
 PATIENCE_SECONDS = 240.0
 
-# So long somebody may wait for a partition while nothing goes wrong: two commit timeouts of those that are drawn, until
-# the owner has looked, and a lease that may have to run out first; and so many half seconds this is watched.
+# The time that a session may wait for a partition while nothing goes wrong: two of the commit timeouts that are
+# drawn, until the owner has looked, and a lease that may have to run out first; and the number of half seconds for
+# which this is watched.
 HAND_OVER_SECONDS = 13.0
 NEGLECTED_ROUNDS = 80
 
@@ -73,7 +74,7 @@ class World:
         self._moves, self._weights = list(drawn), list(accumulate(drawn.values()))
 
     def _drawn_moves(self) -> dict[Callable[[], None], float]:
-        """How often what happens in this world: worlds that differ in that show more than many of one kind."""
+        """How often each event happens in this world: worlds that differ in that show more than many of one kind."""
         usual = {
             self._publish: 8,
             self._open: 5,
@@ -113,7 +114,7 @@ class World:
         move()
 
     def _meanwhile(self, process: Process | None = None) -> None:
-        """What others do while a call is under way, which takes long if its process is paused."""
+        """The actions of others while a call is under way, which takes long if its process is paused."""
         if self._depth < 2:
             self._depth += 1
             for _ in range(self.random.randint(1, 2)):
@@ -145,7 +146,7 @@ class World:
 
     def _neglect(self) -> None:
         """Clients commit one event at a time, always before their time is over, and nothing of a partition that another
-        session waits for. It changes hands all the same."""
+        session waits for. It changes hands nevertheless."""
         self._note("nobody commits what others wait for")
         asked: dict[tuple[Place, str], float] = {}
         for number in range(NEGLECTED_ROUNDS):
@@ -243,7 +244,7 @@ class World:
         left = {place.partition: count for place, count in self.history.count_left().items()}
         return f"{left} events are left, {self._describe()}"
 
-    # What may happen
+    # Possible events
 
     def _publish(self) -> None:
         place = self.random.choice(list(self.history.events))
@@ -317,7 +318,7 @@ class World:
         stream.call()
 
     def _commit(self) -> None:
-        # The client of a stream may commit whatever has become of the stream.
+        # The client of a stream may commit in any state of the stream.
         streams = [stream for stream in self.streams.values() if stream.received]
         if not streams:
             return

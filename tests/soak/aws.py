@@ -1,6 +1,6 @@
 """The ground of a soak in the shape that the broker has on AWS: gateway, functions, streaming service, on this machine.
 
-What goes down is all of them; the tables and the log stay.
+An outage takes all of them down; the tables and the log stay.
 """
 
 from __future__ import annotations

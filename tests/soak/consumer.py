@@ -1,7 +1,7 @@
 """A consumer with a process of its own: `python consumer.py HOST SUBSCRIPTION DIARY`.
 
-It writes into its diary what it gets before it commits that, so that whatever is committed can be found there, however
-the process ends. It comes back whenever its stream ends, and imports next to nothing, since it begins often.
+It writes events into its diary before it commits them, so that all committed events can be found there, however the
+process ends. It comes back whenever its stream ends, and imports next to nothing, since it begins often.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 PARAMETERS = "batch_limit=50&batch_flush_timeout=1&max_uncommitted_events=500&commit_timeout=5"
 PAUSE = 0.2
 
-# What a batch takes to be worked on, before it is committed.
+# The time of work on a batch, before it is committed.
 MOST_WORK = 0.1
 
 

@@ -50,7 +50,7 @@ class Plan:
     life_seconds: float = 15.0
     # When the server goes down, as parts of the time, and how.
     goes_down: tuple[tuple[float, signal.Signals], ...] = ((0.3, signal.SIGKILL), (0.6, signal.SIGTERM))
-    # How long it is from the end of a part to that of the next one, about, where there are some: workers, or Kafka.
+    # About how long it is from the end of one part to the next one, where there are some: workers, or Kafka.
     part_life_seconds: float = 20.0
     seed: int = 0
 
@@ -104,7 +104,7 @@ class Server:
 
 
 class Ground(Protocol):
-    """What is soaked; `delivers_to_sinks` says whether it can reach a sink on this machine."""
+    """The system under test; `delivers_to_sinks` says whether it can reach a sink on this machine."""
 
     delivers_to_sinks: bool
 
@@ -255,7 +255,7 @@ class SoakedSink:
         return self._chance.choices((204, 500, 503), (96, 2, 2))[0]
 
     def _entries(self) -> Iterator[Entry]:
-        """Each delivery is a session: it may repeat what came before it, and may leave nothing out."""
+        """Each delivery is a session: it may repeat earlier events, and may leave nothing out."""
         for number, each in enumerate(self._receiver.received):
             if each.status < 300:
                 body = json.loads(each.body)
@@ -350,7 +350,7 @@ def main(minutes: float, folder: Path, engine: str) -> int:
 
         verdict = run_soak(replace(plan, events_a_second=100.0), folder, new_ground=LaptopGround)
     elif engine == "kafka":
-        from tests.soak.kafka import KafkaGround  # noqa: PLC0415  # only where it is asked for
+        from tests.soak.kafka import KafkaGround  # noqa: PLC0415  # only on request
 
         verdict = run_soak(plan, folder, new_ground=partial(KafkaGround, workers=workers))
     else:

@@ -1,4 +1,4 @@
-"""What the diaries of consumers say: whether everything came, in order, and how often."""
+"""The findings in the diaries of consumers: whether everything came, in order, and how often."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Judge:
         reached = self._reached.get(partition, -1)
         verdict.delivered += len(ids)
         verdict.duplicates += max(0, min(reached, last) - first + 1)
-        # A session goes on where it was. Another one begins behind what was committed, which somebody has got.
+        # A session goes on where it was. Another one begins after the committed events, which somebody has got.
         if first > reached + 1 or first <= self._sent.get(key, -1):
             verdict.out_of_order += 1
         committed = self._committed_before(self._opened[session], partition)
@@ -91,7 +91,8 @@ class Judge:
             self._got_one(each)
 
     def _got_one(self, event: str) -> None:
-        """For the first time, or once more. Of each publisher's key they come in the order of their publication."""
+        """For the first time, or once more. The events of each publisher's key come in the order of their
+        publication."""
         if event not in self.ids:
             key, _, number = event.rpartition(":")
             if int(number) <= self._of_key.get(key, -1):

@@ -1,7 +1,7 @@
-"""Outages: days in which the indexer and housekeeping come and go, and the stream forgets what was not indexed.
+"""Outages: days in which the indexer and housekeeping come and go, and the stream forgets events that were not indexed.
 
-Publishers, tasks and consumers go on meanwhile, shards split and merge, timelines are switched, and work is interrupted
-by that of others between two steps. What consumers got is compared with what was acknowledged.
+Publishers, tasks and consumers continue meanwhile, shards split and merge, timelines are switched, and others
+interrupt work between two steps. The events that consumers got are compared with the acknowledged ones.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Place = tuple[str, int]
 
 @dataclass
 class Figures:
-    """What came of it. Nothing may be in `doubled`, `skipped`, `missed`, `lost`, `left` or `unclear`."""
+    """The results. Nothing may be in `doubled`, `skipped`, `missed`, `lost`, `left` or `unclear`."""
 
     steps: int = 0
     acknowledged: int = 0
@@ -130,7 +130,7 @@ class Outages:
             for partition in range(self._type(name).timeline.partitions)
         ]
         self._consumers += [Consumer(each.place) for each in self._consumers]
-        self._keeper.lost_events_recovery.run()  # what is deployed looks at its stream at once
+        self._keeper.lost_events_recovery.run()  # the deployment reads its stream at once
 
     # Days
 
@@ -155,7 +155,7 @@ class Outages:
             act()
         except (Unavailable, Outcome):
             self.figures.unavailable += 1
-        except Exception as error:  # noqa: BLE001  # whatever is not clear is counted
+        except Exception as error:  # noqa: BLE001  # any unclear outcome is counted
             self.figures.unclear.append(f"{act.__name__}: {error!r}")
 
     def publish(self) -> None:
@@ -213,7 +213,7 @@ class Outages:
             if self.chance.random() < 0.3:
                 self._attempt(self.publish)
             for task in self._tasks[:-1]:
-                # Streams that are open ask all the time. Those of the last task are seldom asked.
+                # Streams that are open ask all the time. Metrics of the last task are seldom read.
                 self._attempt(lambda task=task: self._look(task))  # type: ignore[misc]
             if self.chance.random() < 0.3:
                 self._attempt(self.consume)
@@ -286,7 +286,7 @@ class Outages:
     # Afterwards
 
     def finish(self) -> Figures:
-        """What is there when all are back and have done their work."""
+        """The state when all are back and have done their work."""
         self._interrupting = 0.0
         self.indexer_is_here = self.keeper_is_here = True
         for _ in range(6):
@@ -315,7 +315,8 @@ class Outages:
         return self.figures
 
     def _judge_leap(self, consumer: Consumer, position: Position, before: int, after: int, found: set[int]) -> None:
-        """Within a timeline, only what is nowhere any more may be left out, and only if the timeline is closed."""
+        """Within a timeline, only events that are nowhere any more may be left out, and only if the timeline is
+        closed."""
         passed = [value for value in self._acknowledged[consumer.place] if before < value < after]
         timeline = positions.timeline_with_order(self._type(consumer.place[0]), position.timeline)
         if timeline is None or not timeline.closed or found & set(passed) or not set(passed) <= self._forgotten:
@@ -339,7 +340,7 @@ class Outages:
                 self._deliver(consumer, timeline.topic, Position(timeline.order, event.offset), event.record)
             if piece.next_offset == offset or at_once < 1000:
                 return
-            # What is left out at the end of a timeline is passed by.
+            # Events left out at the end of a timeline are skipped.
             consumer.position = Position(timeline.order, piece.next_offset - 1)
 
     def _deliver(self, consumer: Consumer, topic: str, position: Position, record: Record) -> None:
@@ -386,7 +387,7 @@ def outages(seed: int) -> Iterator[Outages]:
 
 
 def days_of(seed: int, steps: int) -> Figures:
-    """In the middle of the steps the indexer is away for more than a day, whatever the seed."""
+    """In the middle of the steps the indexer is away for more than a day, for any seed."""
     with outages(seed) as made:
         for number in range(steps):
             if number == steps // 2:

@@ -11,9 +11,9 @@ STEPS = 40
 
 @pytest.mark.parametrize("seed", range(4))
 def test_outages_of_every_length_skip_nothing_that_is_left(seed, caplog):
-    """Days with outages of minutes to more than the stream remembers, several tasks, splits, merges, new timelines, and
-    others at work between any two steps: each consumer gets what is left, in its order, and what is not was announced
-    by a new timeline.
+    """Days with outages of minutes to more than the stream remembers, several tasks, splits, merges, new timelines,
+    and others at work between any two steps: each consumer gets the remaining events, in their order, and a new
+    timeline announced each loss.
     """
     caplog.set_level(logging.CRITICAL)
     figures = days_of(seed, STEPS)

@@ -11,8 +11,8 @@ STEPS = 90
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_nothing_is_lost_in_a_storm(seed, caplog):
-    """Throttling, 500s, timeouts before and after the effect, expired iterators and credentials, a slow archive: what
-    was acknowledged is there once, whole, in its order and at its offset, and each failure was reported clearly.
+    """Throttling, 500s, timeouts before and after the effect, expired iterators and credentials, a slow archive:
+    acknowledged events are there once, whole, in order and at their offsets, and each failure was reported clearly.
     """
     caplog.set_level(logging.CRITICAL)
     figures = voyage(seed, STEPS)
@@ -26,5 +26,5 @@ def test_nothing_is_lost_in_a_storm(seed, caplog):
 
 @pytest.mark.long
 def test_a_storm_comes_again():
-    """The same seed is the same storm: what was found can be looked into."""
+    """The same seed is the same storm: findings can be investigated."""
     assert voyage(3, 25) == voyage(3, 25)

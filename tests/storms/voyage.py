@@ -1,4 +1,4 @@
-"""A voyage: publishers, readers, an indexer and a writer of documents among faults, and what is found afterwards."""
+"""A voyage: publishers, readers, an indexer and a writer of documents among faults, and the findings afterwards."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Place = tuple[int, int]
 
 @dataclass
 class Figures:
-    """What came of it. Nothing may be in `lost`, `doubled`, `changed`, `torn`, `misled` or `unclear`."""
+    """The results. Nothing may be in `lost`, `doubled`, `changed`, `torn`, `misled` or `unclear`."""
 
     steps: int = 0
     faults: int = 0
@@ -129,7 +129,7 @@ class Voyage:
             act()
         except Unavailable:
             self.figures.unavailable += 1
-        except Exception as error:  # noqa: BLE001  # whatever is not clear is counted
+        except Exception as error:  # noqa: BLE001  # any unclear outcome is counted
             self.figures.unclear.append(f"{act.__name__}: {error!r}")
 
     def publish(self) -> None:
@@ -170,7 +170,7 @@ class Voyage:
         try:
             self._registry.write(*puts)
         except ChangedMeanwhile:
-            # Nobody else writes: whoever says so took our own write for somebody else's.
+            # Nobody else writes: any conflict that is reported is with our own write.
             self.figures.misled += 1
             self._documents[key] = (revision, [revision, revision + 1])
         except Unavailable:
@@ -189,7 +189,7 @@ class Voyage:
     # Ashore
 
     def ashore(self) -> Figures:
-        """What is there when the storm is over."""
+        """The state when the storm is over."""
         self.weather.badness = 0.0
         self._indexer.catch_up(self._shard)
         for key, (_, possible) in self._documents.items():

@@ -80,7 +80,7 @@ def _here(ours: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callable[.
 
 
 class Weather:
-    """What goes wrong with a request: nothing, or one of the faults of its service. `met` counts them."""
+    """The faults of requests: none, or one of its service's faults. `met` counts them."""
 
     def __init__(self, chance: random.Random, clock: Time) -> None:
         self._chance = chance
@@ -104,7 +104,7 @@ class Weather:
         return patch.object(world, "answer", answer)
 
     def some(self, places: Sequence[int]) -> dict[int, str]:
-        """Which records of a call are refused, and why."""
+        """The records of a call that are refused, and why."""
         if self._chance.random() >= self.badness:
             return {}
         self.met["Kinesis", "partial failure"] += 1

@@ -1,4 +1,4 @@
-"""What tests say to a broker again and again."""
+"""Calls that tests make to a broker repeatedly."""
 
 from __future__ import annotations
 

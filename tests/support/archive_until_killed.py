@@ -1,4 +1,4 @@
-"""A program that publishes and archives at the same time, and says what was acknowledged, until it is killed.
+"""A program that publishes and archives at the same time, and prints acknowledged events, until it is killed.
 
     python archive_until_killed.py FOLDER RUN
 

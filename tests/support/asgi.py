@@ -33,7 +33,7 @@ def an_application(handler, method="GET"):
 
 
 class Client:
-    """Plays the server's part: gives the body in pieces, and notes what is sent."""
+    """Plays the server's part: provides the body in pieces, and notes the sent messages."""
 
     def __init__(self, *pieces, leaves_after_body=False):
         self.sent = []
@@ -73,7 +73,7 @@ class Client:
 
 
 def get_response(handler, scope=None, client=None, limits=NO_HEAD_START):
-    """What a client sees of one request."""
+    """A client's view of the response to one request."""
 
     async def run():
         seen = client or Client()
@@ -88,7 +88,7 @@ def get_response(handler, scope=None, client=None, limits=NO_HEAD_START):
 
 
 def get_application_response(application, scope, client):
-    """What a client sees of one request to an application of its own."""
+    """A client's view of the response to one request, to another application."""
 
     async def run():
         edge = AsgiApplication(

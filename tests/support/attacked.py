@@ -65,7 +65,7 @@ class AttackedBroker:
             (self._status.parent / "clear_refs").write_text("5")
 
     def read_log(self) -> str:
-        """What it has written to its log until now."""
+        """Its log up to now."""
         return self._log.read_text(errors="replace")
 
     def tracebacks(self) -> list[str]:

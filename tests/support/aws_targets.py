@@ -91,7 +91,7 @@ def _invocations_of(handler: Handler) -> type[BaseHTTPRequestHandler]:
             except LambdaError as error:
                 status, headers = error.status, {"x-amzn-ErrorType": error.code}
                 result = json.dumps({"message": "from the service"}).encode()
-            except Exception as error:  # noqa: BLE001  # whatever it is, Lambda reports it
+            except Exception as error:  # noqa: BLE001  # Lambda reports any error
                 headers = {"X-Amz-Function-Error": "Unhandled"}
                 result = json.dumps({"errorMessage": str(error), "errorType": type(error).__name__}).encode()
             self.send_response(status)

@@ -1,4 +1,4 @@
-"""Looks for a text in every byte of every file, in a folder or in a bucket, as it is and without its compression."""
+"""Looks for a text in every byte of every file, in a folder or in a bucket, with and without compression."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def find_files_with_text(text: str, files: Mapping[str, bytes]) -> list[str]:
 
 
 def decompress_all(content: bytes) -> bytes:
-    """The bytes of a file, and what they are without their compression. What it is says its beginning."""
+    """The bytes of a file, and what they are without their compression. Its beginning shows the format."""
     if content.startswith(b"\x1f\x8b"):
         return content + gzip.decompress(content)
     if content.startswith(b"PAR1"):
-        # Every value of every page, whatever it is packed with; statistics of columns are plain in the rest.
+        # Every value of every page, in any encoding; statistics of columns are plain in the rest.
         return content + repr(pq.ParquetFile(BytesIO(content)).read().to_pylist()).encode()
     if content.startswith(b"Obj\x01"):
         # Blocks end with the mark that the header ends with; each has two numbers in front.

@@ -35,7 +35,7 @@ def parses(line: str) -> int:
 
 
 def parse(arguments: list[str]) -> None:
-    """Parse what is for a command without running it; a mistake is raised as UsageError."""
+    """Parse a command's arguments without running it; a mistake is raised as UsageError."""
     with patch.object(Command, "invoke", lambda _command, _context: None):
         nakadi.main(arguments, prog_name="nakadi", standalone_mode=False)
 

@@ -1,4 +1,4 @@
-"""That a closed port refuses everything that it can be asked."""
+"""A closed port refuses every call."""
 
 from collections.abc import Callable, Mapping
 

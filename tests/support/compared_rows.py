@@ -24,7 +24,7 @@ BROKER_FIELDS = {
 
 
 def compare(row: Row, text: str | None, *, has_metadata: bool) -> None:
-    """Raise `AssertionError` unless a row has what was published, in columns or in the text, and nothing else.
+    """Raise `AssertionError` unless a row has the published values, in columns or in the text, and nothing else.
 
     The broker adds to the metadata of an event that has some.
     """
@@ -36,7 +36,7 @@ def compare(row: Row, text: str | None, *, has_metadata: bool) -> None:
     published = _read(text)
     kept = None if row["nakadi_event"] is None else _read(row["nakadi_event"])
     for event in (columns, kept) if has_metadata else ():
-        # What was published has it too, so that everything in it is compared.
+        # The published event has it too, so that everything in it is compared.
         _check_stamps(event, published)
     assert _agrees_with_object(columns, published), (text, row)
     assert kept == published if kept is not None else _is_complete(columns, published), (text, row)
@@ -58,7 +58,7 @@ def _read(text: str) -> Any:
 
 
 def _agrees(found: Any, published: Any) -> bool:  # noqa: PLR0911  # one for each type of value
-    """Whether each value that is there is what was published, in another notation perhaps."""
+    """Whether each existing value is the published one, in another notation perhaps."""
     match found:
         case None:
             return True
@@ -110,7 +110,7 @@ def _as_json(text: str) -> Any:
 
 
 def _is_complete(found: Any, published: Any) -> bool:
-    """Whether nothing that was published is missing. What is there agrees with it."""
+    """Whether nothing that was published is missing. Existing members agree with it."""
     match found, published:
         case None, _:
             return published is None

@@ -1,4 +1,4 @@
-"""A consumer of a subscription, as it is on the wire: it reads its stream line by line, and commits."""
+"""A consumer of a subscription over plain HTTP: it reads its stream line by line, and commits."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Consumer(OpenStream):
         return None
 
     def commit(self, *cursors: dict[str, Any]) -> httpx.Response:
-        """Commit cursors, or those of batches."""
+        """Commit cursors, or the cursors of batches."""
         items = [each.get("cursor", each) for each in cursors]
         return self.api.post(
             f"/subscriptions/{self.subscription['id']}/cursors",
@@ -58,7 +58,7 @@ class Consumer(OpenStream):
         )
 
     def consumed(self, count: int) -> list[Any]:
-        """So many events, each batch committed."""
+        """This number of events, each batch committed."""
         events: list[Any] = []
         while len(events) < count:
             batch = self.batch()
@@ -68,13 +68,13 @@ class Consumer(OpenStream):
         return events
 
     def debug_at_the_end(self) -> list[str]:
-        """What the stream still sends, up to its end."""
+        """The rest of the stream, up to its end."""
         lines = [json.loads(line) for line in self.rest().splitlines()]
         return [line["info"]["debug"] for line in lines if "info" in line]
 
 
 def owners(api: httpx.Client, subscription: dict[str, Any]) -> dict[tuple[str, str], str]:
-    """Which stream has which partition; "" for none, and "a>" while it is being taken from a."""
+    """The owner of each partition; "" for none, and "a>" while it is being taken from a."""
     answer = api.get(f"/subscriptions/{subscription['id']}/stats")
     assert answer.status_code == 200, answer.text
     return {

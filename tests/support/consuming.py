@@ -45,8 +45,8 @@ def distance(_place: EventTypePartition, first: Position, last: Position) -> int
 class SessionHarness:
     """`Table(0, 1)` has a session that owns partitions 0 and 1 of which nothing is committed, and reads both.
 
-    `lines` are what the client gets: "0:0-4" is a batch with events 0 to 4 of partition 0, "0@4" a keep-alive behind
-    event 4, and what comes behind a blank is the debug info. `calls` are what else is wanted.
+    `lines` are the client's lines: "0:0-4" is a batch with events 0 to 4 of partition 0, "0@4" a keep-alive behind
+    event 4, and the text behind a blank is the debug info. `calls` are what else is wanted.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class SessionHarness:
         }
         self.look()
 
-    # What happens
+    # Facts
 
     def look(self, *, resetting: bool = False) -> None:
         self._take(self.session.handle_state(SharedState(self.assignment, dict(self.offsets), resetting), self.now))
@@ -128,7 +128,7 @@ class SessionHarness:
     def tell(self, actions: Iterable[SessionAction]) -> None:
         self._take(actions)
 
-    # What comes of it
+    # Results
 
     def take_messages(self) -> list[str]:
         """The lines since the last time."""

@@ -103,7 +103,7 @@ def commit(
 def commit_ahead(
     coordination: Coordination, session: str, offset: int, *done: OffsetRange, partition: int = 0
 ) -> CommitResult:
-    """Commit, with what is done ahead."""
+    """Commit, with positions done ahead."""
     place = a_place(partition)
     committing = coordination.commit(SUBSCRIPTION, session, {place: at(offset)}, LATER, {place: done})
     return run_blocking(committing)[place]

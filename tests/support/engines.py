@@ -110,7 +110,7 @@ def a_registry(url: str, folder: Path) -> Iterator[Registry]:
 
 @contextmanager
 def prepare_engine(url: str, folder: Path) -> Iterator[str]:
-    """What an engine finds when it is opened, and its whole URL: in AWS, tables that the deployment has made."""
+    """An engine's resources before it is opened, and its whole URL: in AWS, tables that the deployment has made."""
     if not url.startswith("dynamodb:"):
         yield url.format(folder=folder)
         return
@@ -128,7 +128,7 @@ def prepare_engine(url: str, folder: Path) -> Iterator[str]:
 
 
 def claiming_log(log: EventLog, claims: EidClaims, clock: Clock) -> ClaimingLog:
-    """What stores events once in a log, with claims on their ids."""
+    """A store that deduplicates events in a log, with claims on their ids."""
     return ClaimingLog(
         logs=OneStorage(log),
         claims=claims,
@@ -167,7 +167,7 @@ class LogUnderTest:
 
     @property
     def once(self) -> DeduplicatingLog:
-        """What stores its events once: the log itself, or one that claims them."""
+        """The store that deduplicates events: the log itself, or one that claims them."""
         if isinstance(self.log, DeduplicatingLog) and not self.has_claims:
             return self.log
         return claiming_log(self.log, self._claims, self._clock)
@@ -193,7 +193,7 @@ class LogUnderTest:
         return [text for _, text in self.events(topic, partition)]
 
     def found(self, topic: str, start: int) -> tuple[list[StoredEvent], int]:
-        """What one read answers, and where to read on."""
+        """The result of one read, and where to read on."""
         piece = self.log.read(topic, 0, start)
         return list(piece.events), piece.next_offset
 

@@ -1,11 +1,11 @@
-"""What a process of the tests finds in its environment: what a newcomer's has, and what is handed on by name."""
+"""The environment of a process of the tests: a newcomer's, and variables that are passed on by name."""
 
 import os
 from collections.abc import Mapping
 
-# Where programs, settings and temporary files are, and how text is written. Java and Spark, pyenv's Python and Node are
-# found by theirs on machines that have them in places of their own. Certificates and the cache of the CDK are set by
-# tests/conftest.py.
+# The places of programs, settings and temporary files, and the encoding of text. Java and Spark, pyenv's Python and
+# Node are found by theirs on machines that have them in places of their own. Certificates and the cache of the CDK
+# are set by tests/conftest.py.
 PASSED_VARIABLES = (
     "PATH",
     "HOME",
@@ -25,7 +25,7 @@ PASSED_VARIABLES = (
 def plain_environment(**more: str) -> dict[str, str]:
     """The variables of `HANDED_ON` that are set here, and `more`.
 
-    What else is set on a machine, such as `PYTHONUNBUFFERED` or `MAKEFLAGS`, would decide about tests elsewhere.
+    Other variables of a machine, such as `PYTHONUNBUFFERED` or `MAKEFLAGS`, would affect tests elsewhere.
     """
     return {**select_plain(os.environ), **more}
 

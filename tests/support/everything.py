@@ -1,4 +1,4 @@
-"""Which tests run, and which seeds they begin with.
+"""The selection of tests, and the seeds that they begin with.
 
     @pytest.mark.long("tests/unit/room/test_module.py::test_quickly")
     def test_at_length(): ...
@@ -38,5 +38,5 @@ def is_skipped(item: pytest.Item) -> bool:
 
 
 def is_requested(test: str, mark_expression: str, arguments: Iterable[str]) -> bool:
-    """Whether the command line of a run asks for a long test: by its mark or by its own name."""
+    """Whether the command line of a run selects a long test: by its mark or by its own name."""
     return "long" in mark_expression or any("::" in each and test.startswith(each) for each in arguments)

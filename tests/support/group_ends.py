@@ -1,4 +1,5 @@
-"""What tests share beyond fixtures, such as a server of this process, ends with the group of tests that shares it."""
+"""Resources that tests share beyond fixtures, such as a server of this process, end with the group of tests that
+shares them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ def end_with_group(end: Callable[[], object]) -> None:
 def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
 ) -> Generator[None, object, object]:
-    """Remember fixtures that live as long as the session. Of these, a `conftest.py` below the root is not told."""
+    """Remember fixtures that live as long as the session. A `conftest.py` below the root does not get these calls."""
     value = yield
     if fixturedef.scope == "session":
         _fixtures.append((fixturedef, request))
@@ -29,7 +30,7 @@ def pytest_fixture_setup(
 
 @atexit.register
 def end_shared() -> None:
-    """End it now. What was registered last ends first."""
+    """End it now. The last registered one ends first."""
     while _endings:
         _endings.pop()()
 

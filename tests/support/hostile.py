@@ -81,7 +81,7 @@ LITERALS = (
     *(Literal(each) for each in ('{"a":1,"a":2}', '{"\\ud800":1}', '{"":null}', '{"\\u0000":0}', "[null]", "[[]]", "")),
 )
 
-# What broke things most often.
+# The values that broke code most often.
 EDGE_VALUES = (
     *("\ud800", "\u0000", "a\udfffb", "", " ", None, [], {}, True, -1, "0001-01-01T00:00:00+23:59", "9" * 5000, 2**63),
     *map(Literal, ("1e400", "-1e400", "9" * 30, "9" * 5000, '{"\\ud800":1}', '{"\\u0000":"\\ud800"}', "[" * 100_000)),
@@ -132,7 +132,7 @@ some_cursors = some.sampled_from(CURSORS).map(str.encode) | some.deferred(
 )
 
 
-# Schemas are JSON in a text: what is wrong in there is hidden from whoever reads the body.
+# Schemas are JSON in a text: a reader of the body does not see faults in there.
 schema_texts = some.deferred(lambda: bodies(SCHEMAS).map(lambda text: text.decode("utf-8", "replace")))
 SCHEMAS = (
     {"type": "object", "properties": {"a": {"type": "string", "pattern": "^a", "maxLength": 5}}, "required": ["a"]},
@@ -166,7 +166,7 @@ class HostileRequest:
 
 @dataclass
 class BrokerContent:
-    """What there is to be named: values of parameters in paths and queries, and good bodies of operations."""
+    """Existing names: values of parameters in paths and queries, and good bodies of operations."""
 
     names: Mapping[str, Sequence[str]]
     bodies: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -291,7 +291,7 @@ def _query(draw: some.DrawFn, operation: ApiOperation, world: BrokerContent, hos
 
 
 def _remove_newlines(value: bytes) -> bytes:
-    """A value that ends where the line ends, so that what is sent stays one request."""
+    """A value that ends where the line ends, so that the request stays one request."""
     return bytes(each for each in value if each >= 32 and each != 127)
 
 

@@ -6,7 +6,7 @@ import threading
 from nakadi.http.message import empty_response, json_response
 from tests.support.patience import PATIENCE
 
-# What the HTTP client of the JDK sends with every request.
+# The headers that the HTTP client of the JDK sends with every request.
 H2C = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAA")
 JSON = "Content-Type: application/json"
 

@@ -1,4 +1,4 @@
-"""Which modules of the package import which, by their sources."""
+"""The imports between modules of the package, by their sources."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ PYTHON = Path(__file__).parents[2] / "layers/nakadi/python"
 
 
 def imports_by_module() -> Mapping[str, set[str]]:
-    """What each module of the package imports of it: at its top, inside of functions, and for types alone."""
+    """The package's modules that each module imports: at its top, inside functions, and for types alone."""
     modules = {_module_name(path): path for path in sorted((PYTHON / "nakadi").rglob("*.py"))}
     return {
         name: {each for each in _imported(path, modules) if each != name and each in modules}
@@ -45,7 +45,7 @@ def imports_inside_functions() -> set[tuple[str, str]]:
 def _names_in(node: ast.AST) -> Iterator[str]:
     modules = [each.name for each in node.names] if isinstance(node, ast.Import) else []
     if isinstance(node, ast.ImportFrom) and node.module:
-        # Of a room, the module that is meant is what is imported from it.
+        # For a room, the imported name is the module.
         is_room = (PYTHON / node.module.replace(".", "/")).is_dir()
         modules = [f"{node.module}.{each.name}" for each in node.names] if is_room else [node.module]
     for module in modules:

@@ -1,4 +1,4 @@
-"""What a fresh install is asked, as programs for its own Python: imports, a broker, the fixture, the command, types."""
+"""Programs that check a fresh install, for its own Python: imports, a broker, the fixture, the command, types."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def report_version(python: Path) -> tuple[int, str]:
 
 
 def report_types(mypy_python: str, python: Path) -> str:
-    """What mypy says about three lines that use the broker of this install."""
+    """The output of mypy for three lines that use the broker of this install."""
     file = python.parents[1] / "typed.py"
     file.write_text(TYPED)
     done = subprocess.run(

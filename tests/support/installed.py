@@ -133,7 +133,7 @@ def count_shared_files() -> Counter[str]:
 def entries(found: Distribution) -> Iterator[PurePosixPath]:
     """The first two parts of the path of each file, without programs and compiled modules."""
     if found.read_text("RECORD") is None:
-        # Where `wheel` is missing, older versions of pip install pyspark in a way that keeps no list of its files.
+        # Without `wheel`, older versions of pip install pyspark in a way that keeps no list of its files.
         assert isinstance(found, PathDistribution)
         names = [Path(str(found._path)).name, *(found.read_text("top_level.txt") or "").split()]
         paths = {PurePosixPath(each) for each in names if Path(str(found.locate_file(each))).exists()}

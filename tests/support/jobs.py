@@ -59,7 +59,7 @@ def order(number: int, **more: Any) -> dict[str, Any]:
 
 
 class DataFolder:
-    """What a broker would have left in its data folder."""
+    """The files that a broker would have left in its data folder."""
 
     def __init__(self, folder: Path, archive: str = "") -> None:
         """`archive` is the URL of an archive elsewhere."""
@@ -180,7 +180,7 @@ class DataFolder:
 
 @dataclass(frozen=True)
 class JobResult:
-    """What a run of a job reported."""
+    """The reports of a job's run."""
 
     code: int
     told: str

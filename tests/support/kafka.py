@@ -2,7 +2,7 @@
 
 `make test` puts it there where it can, and runs a part of the tests that need it: the contract of the event log, a
 restart, and the end-to-end tests that are chosen here. They go to one process, so there is one Kafka for all of them.
-Where Kafka cannot be had they are skipped, and say why. `make test-engines` runs all.
+Without Kafka, they are skipped, and say why. `make test-engines` runs all.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class OwnServer:
         self._server.process.send_signal(signal.SIGCONT)
 
     def start(self) -> None:
-        """Where it was, with what it has on its disk."""
+        """Start it at its earlier place, with the data on its disk."""
         port = int(self.address.rpartition(":")[2])
         settings = {**(self._settings or {}), **FAST_FAILURE_SETTINGS}
         self._server = kafka_local.start(self._folder, port=port, settings=settings)

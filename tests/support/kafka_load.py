@@ -93,7 +93,7 @@ class Load:
         until(lambda: self._has_ended() or _writers_of(self.refused[before:]) == WRITERS)
 
     def figures(self):
-        """End, let the reader come to the end, and compare what it has with what was acknowledged."""
+        """End, let the reader come to the end, and compare its events with the acknowledged ones."""
         self._writing.set()
         for each in self._writers:
             each.result(PATIENCE)
@@ -120,7 +120,7 @@ class Load:
         return figures
 
     def _has_ended(self):
-        """No writer and no reader may end by itself; what has ended it is raised here."""
+        """No writer and no reader may end by itself; its error is raised here."""
         return any(each.result() for each in (*self._writers, *self._readers) if each.done())
 
     def _seen(self):

@@ -1,8 +1,8 @@
-"""What stands in front of a server of Kafka and spoils some of its answers: errors that a real one gives seldom,
-answers that never arrive, and answers that arrive late.
+"""A proxy in front of a server of Kafka that spoils some of its answers: errors that a real one gives seldom, answers
+that never arrive, and answers that arrive late.
 
-Of Kafka's protocol it knows the frames, and of requests to produce, to fetch, and for metadata what an answer to them
-has to repeat. It has client and server agree on versions of these whose format is known here.
+Of Kafka's protocol it knows the frames, and for requests to produce, to fetch, and for metadata, the values that an
+answer to them has to repeat. It makes client and server agree on versions of these whose format is known here.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ NEWEST = {PRODUCE: 7, FETCH: 11, METADATA: 8}
 
 @dataclass(eq=False)
 class Fault:
-    """What happens to requests of one kind, `times` of them, or all while it lasts.
+    """The fault of requests of one kind, `times` of them, or all while it lasts.
 
-    They are answered with the error `code`; without one, the connection is cut in place of the answer, or the answer is
-    held back for as long as the fault lasts. `reaches_server` says whether the server carries them out.
+    They are answered with the error `code`; without one, the connection is cut in place of the answer, or the answer
+    is held back for as long as the fault lasts. `reaches_server` says whether the server carries them out.
     """
 
     kind: int
@@ -71,7 +71,7 @@ class Proxy:
 
     @contextmanager
     def spoiling(self, *faults: Fault) -> Iterator[Fault]:
-        """What is passed on is the first of them."""
+        """The answer that is passed on is the first of them."""
         with self._lock:
             self._faults = faults
         try:
@@ -162,7 +162,7 @@ class _Connection:
         if fault.code is not None:
             self._answer(_refusal(request, fault.code))
         elif fault.held_back:
-            # What comes after it waits as well, as it would behind a slow answer.
+            # Later answers wait as well, as they would behind a slow one.
             fault.ended.wait()
             self._answer(answer)
         else:
@@ -203,7 +203,7 @@ def _limit_versions(frame: bytes) -> bytes:
 
 
 class _Request:
-    """The fields of a request, read one after the other."""
+    """The fields of a request, read in order."""
 
     def __init__(self, frame: bytes) -> None:
         self._frame, self._at = frame, 0
@@ -263,7 +263,7 @@ def _refused_fetch(request: _Request, code: int) -> bytes:
 
 
 def _refused_metadata(request: _Request, code: int) -> bytes:
-    """As of a server that has just started, and knows no servers yet."""
+    """An answer like that of a server that has just started, and knows no servers yet."""
     (topics,) = request.take(">i")
     answer = [struct.pack(">iiihii", request.number, 0, 0, -1, -1, max(topics, 0))]
     for _ in range(topics):

@@ -1,4 +1,4 @@
-"""Kill jobs at random moments, again and again, then let them finish: tables are as if none had been killed.
+"""Kill jobs at random moments, repeatedly, then let them finish: tables are as if none had been killed.
 
 python -m tests.support.kill_jobs [KILLS] [compaction|follow|statistics|retention ...]
 """
@@ -145,10 +145,10 @@ def kill_compaction_at(killed: KilledJobs, moments: Sequence[tuple[str, bool | s
 
 
 def kill_follow(killed: KilledJobs, kills: int) -> None:
-    """The same for tables that follow: what is archived while the job runs is there once, too."""
+    """The same for tables that follow: events archived while the job runs are also there once."""
     killed.archive()
     killed.run("follow", *UNTIL_IDLE, kill=False)
-    # It would go on for ever: long enough for some rounds.
+    # It would run for ever: this is long enough for some rounds.
     killed.lasts += 10
     for _ in range(kills):
         killed.run("follow", *OFTEN, kill=True, meanwhile=killed.archive)
@@ -174,7 +174,7 @@ def kill_statistics(killed: KilledJobs, kills: int) -> None:
 
 
 def kill_retention(killed: KilledJobs, kills: int) -> None:
-    """Not a byte of what was erased is left, and everything else is where it was."""
+    """No byte of an erased value is left, and everything else is where it was."""
     for _ in range(6):
         killed.archive()
     killed.run("compaction", kill=False)

@@ -67,7 +67,7 @@ def open_on_moto() -> Iterator[tuple[str, LogDependencies]]:
         yield ON_MOTO.format(stream=stream), beside
 
 
-# Those that tests can choose among; each in a context, inside which there are credentials.
+# The engines that tests can choose; each in a context that provides credentials.
 SERVICES: Mapping[str, Callable[[], AbstractContextManager[str]]] = {
     "local": kinesis_local,
     "kinesalite": kinesalite_there,

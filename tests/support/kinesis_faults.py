@@ -1,4 +1,4 @@
-"""Logs on a Kinesis that does not always do what it is asked."""
+"""Logs on a Kinesis whose calls sometimes fail."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class FaultyClient:
         self._refusals.extend(refusals)
 
     def forgets(self, sequence: int, *, strict: bool = False) -> None:
-        """What is not behind this record is too old. Who asks for a place there is refused, or begins behind it."""
+        """Records before this one are too old. A reader that begins there is refused, or begins behind it."""
         self._forgotten, self._strict = sequence, strict
 
     def get_shard_iterator(self, **asked: Any) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class Shard:
 class ForgetfulKinesis:
     """One stream, as a client sees it.
 
-    `strict` says how it answers who asks for a place that it has forgotten: by a refusal, or with what lies behind.
+    `strict` says how it answers a reader whose place it has forgotten: with a refusal, or with the records behind.
     """
 
     def __init__(self, now: Callable[[], float], *, strict: bool = False, retention: float = RETENTION) -> None:
@@ -49,7 +49,7 @@ class ForgetfulKinesis:
         self._shards: dict[str, Shard] = {}
         self._add(0, LAST_HASH)
 
-    # What the engine calls
+    # Calls of the engine
 
     def list_shards(self, **_: Any) -> dict[str, Any]:
         return {"Shards": [_describe_shard(each) for each in self.listed()]}
@@ -100,7 +100,7 @@ class ForgetfulKinesis:
     def close(self) -> None:
         """Several logs share it."""
 
-    # What tests do
+    # Controls for tests
 
     def listed(self) -> list[Shard]:
         """The shards that are not gone, with the records that are not."""

@@ -86,7 +86,7 @@ class Hours:
         return Indexer(stream, ShardTreeCache(stream), index or self.index, self.archive)
 
     def index_all(self, index: LogIndex | None = None) -> None:
-        """Index what is there, shard by shard, as the indexer does whose batches come in order."""
+        """Index existing records, shard by shard, like the indexer whose batches come in order."""
         indexer = self.an_indexer(index)
         for shard in self.kinesis.listed():
             indexer.catch_up(shard.id)

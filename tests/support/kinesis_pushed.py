@@ -1,4 +1,4 @@
-"""What pushes the records of a Kinesis that only answers: consumers and subscriptions, as the real service has them.
+"""Pushes the records of a Kinesis that only answers: consumers and subscriptions, as the real service has them.
 
 A server on loopback speaks the service's own protocol, event streams included, for the calls that are about consumers;
 it reads what it pushes from the stream behind it. So the client, and all that is between it and the log, are the ones
@@ -104,7 +104,7 @@ class PushingKinesis:
                 each["ConsumerCreationTimestamp"] = moment.timestamp()
 
     def subscribed(self, asked: dict[str, Any]) -> Iterator[Message]:
-        """Kind, name and payload of each message; what is refused is refused before the first."""
+        """Kind, name and payload of each message; a refusal comes before the first."""
         self.calls["SubscribeToShard"] += 1
         arn, shard = asked["ConsumerARN"], asked["ShardId"]
         now = time.monotonic()

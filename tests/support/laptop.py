@@ -17,8 +17,8 @@ from tests.support import kafka
 TABLES = f"dynamodb://nakadi-{STAGE}?region={REGION}"
 STREAM = f"kinesis://nakadi-{STAGE}?region={REGION}"
 
-# All of them take minutes: `make test-aws-local`. Otherwise each behaviour is tried with its first example, by
-# `make test-long`, and what is chosen here by `make test`.
+# All of them take minutes: `make test-aws-local`. Otherwise, `make test-long` tries each behaviour with its first
+# example, and `make test` tries the ones chosen here.
 ALL = os.environ.get("AWS_LOCAL") == "all"
 
 # Parts may do what their roles allow them, and nothing else. Limits take time: `make test-aws-local STRICT=1`.
@@ -32,16 +32,16 @@ FAST_SETTINGS: Mapping[str, str] = {
     # Functions remember for a second, and changes wait for them, only where limits hold as well: it takes time.
     **({} if STRICTNESS.limits else {"NAKADI_CACHE_SECONDS": "0"}),
     "NAKADI_EVENT_LOG": f"{STREAM}{FAST_OPTIONS}",
-    # As where tokens are asked for: housekeeping gives the broker's own event types to these.
+    # As with authentication: housekeeping gives the broker's own event types to these.
     "NAKADI_DEFAULT_ADMIN": "user=the-admin",
 }
 
 # A front that asks for no tokens has the administrator of a broker whose settings say nothing.
 OPEN: Mapping[str, str] = {"NAKADI_DEFAULT_ADMIN": "service=nakadi_admin"}
 
-# What crosses a gateway, an authorizer, functions and the streaming service in ways of its own: each kind of operation,
-# tokens and scopes, bodies that are packed or large, streams and their ends, and what is changed in one process and
-# seen in another; and what a log may do differently, which is chosen for Kafka.
+# Requests that cross a gateway, an authorizer, functions and the streaming service in their own ways: each kind of
+# operation, tokens and scopes, compressed or large bodies, streams and their ends, and changes in one process that
+# another sees; and operations in which logs may differ, which are chosen for Kafka.
 SELECTED_TESTS = kafka.SELECTED_TESTS | {
     "test_a_batch",
     "test_a_block_ends_the_response_at_once",
@@ -125,7 +125,7 @@ SELECTED_TESTS = kafka.SELECTED_TESTS | {
     "test_what_was_read_can_be_written_back",
 }
 
-# What cannot hold behind a gateway, and why.
+# Behaviour that a gateway makes impossible, and why.
 SKIPPED_TESTS: Mapping[str, str] = {
     "test_metrics_count_what_was_done": "each function counts for itself, and CloudWatch adds up",
     "test_a_client_that_leaves_while_idle_is_noticed": "it looks into the process that serves streams",
@@ -174,7 +174,7 @@ def select_tests(names: Iterator[tuple[str, str]]) -> Iterator[bool]:
 
 
 def variables(settings: Mapping[str, object]) -> Mapping[str, str]:
-    """Settings as variables; how a process is asked is the deployment's."""
+    """Settings as variables; the deployment decides how a process is reached."""
     return {f"NAKADI_{name.upper()}": _text(value) for name, value in settings.items() if name != "auth"}
 
 

@@ -2,8 +2,8 @@
 
     api = LazyModule("nakadi_cdk.api")
 
-The CDK starts node, which takes seconds and a part of a gigabyte. Each process of a run collects every test, and one of
-them runs those of the CDK.
+The CDK starts node, which takes seconds and a part of a gigabyte. Each process of a run collects every test, and one
+of them runs the CDK's.
 """
 
 from __future__ import annotations

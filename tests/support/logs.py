@@ -1,4 +1,4 @@
-"""What a test wrote to the log, and not the threads that tests before left in its process."""
+"""The log entries of a test, without those of threads that earlier tests left in its process."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def records_of_this_thread(caplog: pytest.LogCaptureFixture) -> list[logging.Log
 
 
 def records_of(logger: str, caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """Those of a logger, and of the loggers below it."""
+    """The records of a logger, and of the loggers below it."""
     return [each for each in caplog.records if f"{each.name}.".startswith(f"{logger}.")]

@@ -3,9 +3,9 @@
 Brokers in the process of the tests are guarded by `guarded_loops`, those in processes of their own by
 `guarded_variables`.
 
-Guarded are statements of SQLite, sockets that block, files that are opened, `time.sleep`, and work of ours that takes
-long: compiling schemas, explaining violations, cutting a body by hand, fetching keys, and a turn at long work. Locks
-are not: one that is held for a moment may be contended anywhere.
+It guards statements of SQLite, sockets that block, files that are opened, `time.sleep`, and our own slow work:
+compiling schemas, explaining violations, cutting a body by hand, fetching keys, and a turn at long work. Locks are
+not: one that is held for a moment may be contended anywhere.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class LoopGuard:
 
 
 class BlockingCalls:
-    """What was called on an event loop so far, with the stack of each call."""
+    """The blocking calls on an event loop so far, with the stack of each."""
 
     def __init__(self) -> None:
         self._calls: list[str] = []
@@ -132,7 +132,7 @@ def guarded_loops() -> Iterator[BlockingCalls]:
 
 
 def guarded_attributes(guard: LoopGuard) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    """Modules and classes, a name of each, and what is to be called by it."""
+    """Modules and classes, an attribute of each, and its replacement."""
     for owner, name in BLOCKING:
         yield owner, name, guard.guarded(name, getattr(owner, name))
     for name in OF_SOCKETS:

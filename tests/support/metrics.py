@@ -12,7 +12,7 @@ from nakadi.http.metrics_prometheus import PLAIN_MEDIA_TYPE, make_prometheus_ren
 
 TEXT = "text/plain;version=0.0.4"
 
-# What Prometheus 3 sends.
+# The headers that Prometheus 3 sends.
 PROMETHEUS = (
     "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
     "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
@@ -38,7 +38,7 @@ def scrape(api: httpx.Client) -> Samples:
 
 
 def collect_samples(metrics: Metrics) -> Samples:
-    """What a process without a server would report."""
+    """The metrics that a process without a server would report."""
     text_of = make_prometheus_renderer(lambda: metrics)
     assert text_of is not None
     return parse_samples(text_of(PLAIN_MEDIA_TYPE)[0].decode())

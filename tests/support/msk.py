@@ -1,4 +1,4 @@
-"""What the roles of functions may do in MSK, by IAM's names, and what that is in the words of Kafka."""
+"""The permissions of the functions' roles in MSK, by IAM's names, and in the words of Kafka."""
 
 READ = frozenset({"DescribeTopic", "ReadData"})
 REMOVE = READ | {"DeleteTopic"}

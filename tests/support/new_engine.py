@@ -16,7 +16,7 @@ from nakadi.ports.registry import ABSENT_REVISION, ChangeCounters, Document, Doc
 
 
 class JsonFileRegistry:
-    """Each write replaces the whole file, so what is there is always what one write has left."""
+    """Each write replaces the whole file, so the file always has the content of one write."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -69,7 +69,7 @@ class JsonFileRegistry:
 
 
 class ForgetfulRegistry(JsonFileRegistry):
-    """It forgets what it was told to remove, and keeps the document."""
+    """Forgets which documents to remove, and keeps them."""
 
     def write(self, *changes: DocumentChange) -> None:
         super().write(*[each for each in changes if not isinstance(each, RemoveDocument)])

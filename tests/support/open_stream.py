@@ -55,7 +55,7 @@ class OpenStream:
         return [json.loads(self.line()) for _ in range(count)]
 
     def until(self, mark: bytes) -> bytes:
-        """Everything up to and including the next `mark`; at the end of the stream whatever there is."""
+        """Everything up to and including the next `mark`; at the end of the stream, the rest."""
         while mark not in self._body and self._next_chunk():
             pass
         found, separator, self._body = self._body.partition(mark)

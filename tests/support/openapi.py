@@ -22,10 +22,10 @@ CLOUD_EVENTS = "application/cloudevents-batch+json"
 
 Validate = Callable[[Any], Any]
 
-# What may happen to a request that asks for no operation, or before it is known which.
+# Statuses of a request for no operation, or before its operation is known.
 WITHOUT_OPERATION = frozenset({400, 401, 403, 404, 405, 406, 408, 413, 431, 501})
 
-# Of these, what any request may meet, whatever its operation: a body that nobody asked for can be too long as well.
+# Of these, the ones that any request may get, for any operation: an unexpected body can be too long as well.
 WITH_ANY_OPERATION = frozenset({405, 408, 413, 431})
 
 # Formats of OpenAPI that describe numbers, or that fastjsonschema leaves to its users.
@@ -121,7 +121,7 @@ def _assert_body(
 
 
 def _values(media_type: str, schema: Mapping[str, Any], body: bytes) -> list[tuple[Mapping[str, Any], Any]]:
-    """What there is to validate in a body, each with its schema."""
+    """The values to validate in a body, each with its schema."""
     if media_type in (JSON_MEDIA_TYPE, PROBLEM_MEDIA_TYPE):
         return [(schema, orjson.loads(body))]
     if media_type == STREAM:

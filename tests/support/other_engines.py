@@ -1,6 +1,6 @@
 """DynamoDB Local and kinesalite, which no engine was fitted to: started once for the tests of a process.
 
-They are asked for by `make test-engines` alone, which puts them there.
+Only `make test-engines` uses them, and installs them there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SOURCES = Path(__file__).with_name("others")
 
 @cache
 def dynamodb_local() -> str:
-    """Its address. It keeps everything in memory, and knows neither regions nor accounts."""
+    """The address of DynamoDB Local. It keeps all data in memory, and knows neither regions nor accounts."""
     jars, port = FOLDER / "dynamodb", free_port()
     program = ("-cp", f"{jars}/*", str(SOURCES / "OnLoopback.java"))
     return _start_process(

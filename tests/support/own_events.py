@@ -1,4 +1,4 @@
-"""What the broker records in its own event types."""
+"""The broker's own records in its event types."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import httpx
 
 
 def own_events(api: httpx.Client, name: str) -> list[dict[str, Any]]:
-    """The events of one of the broker's own event types, those of each partition in their order; none before it is
-    made."""
+    """The events of one of the broker's own event types, in the order of each partition; none before it is
+    created."""
     partitions = api.get(f"/event-types/{name}/partitions")
     if partitions.status_code == 404:
         return []

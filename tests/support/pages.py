@@ -34,7 +34,7 @@ def read_anchors(page: Path) -> frozenset[str]:
 
 
 def find_anchors(text: str) -> Iterator[str]:
-    """Every anchor as often as it is there; of headings with the same words, the later ones are numbered."""
+    """Every anchor, with its repetitions; the later ones of headings with the same words are numbered."""
     yield from ANCHOR.findall(text)
     met: dict[str, int] = {}
     for heading in HEADING.findall(text):

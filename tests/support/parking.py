@@ -48,12 +48,12 @@ def fail_until_parked(api: httpx.Client, subscription: dict[str, Any], event: st
 
 
 def parked_ids(api: httpx.Client, subscription: dict[str, Any]) -> list[str]:
-    """What is parked, by id."""
+    """The parked events, by id."""
     return [each["id"] for each in api.get(f"/subscriptions/{subscription['id']}/parked-events").json()["items"]]
 
 
 def give_up_on_the_next(services: BrokerServices, api: httpx.Client, subscription: dict[str, Any]) -> None:
-    """As if so many consumers had failed at the next event of a partition that it is given up."""
+    """Count failures of consumers at the next event of a partition until it is given up."""
     assert api.patch(f"/subscriptions/{subscription['id']}/cursors", json={"items": []}).status_code == 204
     coordination = services.coordination
     old = coordination.assignment(subscription["id"])

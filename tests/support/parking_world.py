@@ -1,8 +1,8 @@
 """A small world in which consumers fail: one partition, a session now and then, and an operator who looks after parked
 events.
 
-Everything is made up from a seed: when calls are carried out and whether their answers get lost, when sessions see what
-has changed, when they crash, which events cannot be processed and until when, what is skipped and redriven.
+A seed determines everything: when calls are carried out and whether their answers get lost, when sessions see
+changes, when they crash, which events cannot be processed and until when, which are skipped and redriven.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ParkingSimulation:
             SUBSCRIPTION, Assignment(), new, self.clock.now(), {PLACE: Position(1, -1)}
         )
 
-    # What happens
+    # Facts
 
     def run(self) -> None:
         for _ in range(600):
@@ -100,7 +100,7 @@ class ParkingSimulation:
         self.published = len(self.keys)
         self.poison.clear()
         for _ in range(20):
-            # Who is slow may fail at an event once more.
+            # A slow session may fail at an event once more.
             self.end()
             self.redrive()
             for _ in range(500):
@@ -169,7 +169,7 @@ class ParkingSimulation:
         self.consumer = None
 
     def crash(self) -> None:
-        """Nothing of what was under way comes to its end; others find out later."""
+        """None of its calls under way finishes; others find out later."""
         if self.consumer is not None:
             self.members.remove({self.consumer.session.id})
             self.consumer = None
@@ -185,7 +185,7 @@ class ParkingSimulation:
             return
         call = consumer.calls[0]
         for _ in range(2 if faults and self.chance.random() < 0.2 else 1):
-            # When an answer gets lost, it is asked for once more.
+            # When an answer gets lost, the call is repeated.
             fact = (
                 self.begin_reading(consumer, call)
                 if isinstance(call, OpenPartition)
@@ -237,7 +237,7 @@ class ParkingSimulation:
                         consumer.source = None
                     consumer.calls.append(action)
 
-    # What a clerk asks
+    # Queries of a clerk
 
     def begin_reading(self, consumer: Consumer, opening: OpenPartition):
         beginning = consumer.executor.find_start(opening)
@@ -256,7 +256,7 @@ class ParkingSimulation:
         return PartitionStart(an_event_type(), stored)
 
     def events(self, beginning: PartitionStart) -> Iterator[EventRun]:
-        """Parked ones and those of the log, a few at a time."""
+        """Parked events and the log's events, a few at a time."""
         offset, again = beginning.position.offset, beginning.planned_replay
         if again is not None:
             for each in again.events:
@@ -307,10 +307,10 @@ class ParkingSimulation:
     def get(self, _name: str):
         return an_event_type()
 
-    # What must hold
+    # Invariants
 
     def check_order(self, events: list[int]) -> None:
-        """Of one key, nothing is processed for the first time before everything that comes before it."""
+        """For each key, no event is processed for the first time before all earlier ones."""
         processed = set(self.done)
         for event in events:
             key = self.keys[event]

@@ -17,12 +17,12 @@ PATIENCE = 60.0
 
 
 def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
-    """Wait until something is so; for what happens elsewhere without a notification."""
+    """Wait until a condition holds; for changes elsewhere without a notification."""
     end = time.monotonic() + seconds
     used = time.thread_time()
     while not condition():
         assert time.monotonic() < end, "it is still not so"
-        # A look that is much work is not repeated at once: it would take the processor from what is waited for.
+        # An expensive look is not repeated at once: it would take the processor from the awaited work.
         time.sleep(max(0.005, 3 * (time.thread_time() - used)))
         used = time.thread_time()
 
@@ -30,7 +30,7 @@ def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
 async def wait_on_loop(condition: Callable[[], object]) -> None:
     """The same, while the event loop goes on with everything else."""
     async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110  # what is waited for tells nobody
+        while not condition():  # noqa: ASYNC110  # the awaited change notifies nobody
             await asyncio.sleep(0.005)
 
 
@@ -56,9 +56,9 @@ def started_threads() -> Iterator[Callable[[], list[str]]]:
 def measure_cpu(work: Callable[[], object]) -> float:
     """How much work that is for the processor, compared with a loop of about five milliseconds.
 
-    Only this thread's time on the processor counts, so it matters little what else runs. It matters somewhat, for
-    processors share caches and slow down when all are busy, six times as was seen: bounds should be ten times what was
-    measured.
+    Only this thread's time on the processor counts, so it matters little what else runs. It matters somewhat, because
+    processors share caches and slow down when all are busy, by up to six times: bounds should be ten times the
+    measured figure.
     """
     before = _measure_once(_loop)
     taken = _measure_once(work)

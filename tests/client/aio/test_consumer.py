@@ -225,7 +225,7 @@ def test_a_program_that_is_ended_finishes_its_batch_and_commits_it(nakadi, order
 
 
 def test_a_consumer_ends_at_its_limit_or_when_nothing_waits(nakadi, orders):
-    """What was handed out is committed, and the next consumer goes on behind it."""
+    """Batches that the application received are committed, and the next consumer continues after them."""
 
     async def work(**options):
         return [
@@ -242,7 +242,7 @@ def test_a_consumer_ends_at_its_limit_or_when_nothing_waits(nakadi, orders):
 
 
 def test_a_consumer_that_is_aborted_commits_nothing(nakadi, orders):
-    """What is in hand and what was handled comes again."""
+    """The batch in hand and the handled ones come again."""
 
     async def work():
         commit = CommitPolicy(seconds=15.0)

@@ -102,7 +102,8 @@ def test_a_full_buffer_holds_senders_back(network):
 
 
 def test_closing_in_time_reports_events_that_are_on_their_way():
-    """Whoever awaits an event whose request gets no answer learns of the end, and that the event may be stored."""
+    """A caller that awaits an event whose request gets no answer learns of the end, and that the event may be
+    stored."""
 
     async def publish(url):
         producer = Producer(url, "sent")
@@ -115,7 +116,7 @@ def test_closing_in_time_reports_events_that_are_on_their_way():
     async def delivery_of(delivery):
         return await delivery
 
-    # It takes connections, and never answers.
+    # It accepts connections, and never answers.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert asyncio.run(publish(f"http://127.0.0.1:{silent.getsockname()[1]}")) == (True, 0)
 

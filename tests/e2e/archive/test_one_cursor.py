@@ -80,7 +80,8 @@ def numbers(stream: OpenStream, count: int) -> list[int]:
 
 
 def test_a_stream_crosses_from_the_archive_to_what_is_published_now(archiving: ArchivingBroker):
-    """From the oldest event on, a stream delivers what only the archive has, what the hot log has, and what comes."""
+    """From the oldest event on, a stream delivers events that only the archive has, events of the hot log, and new
+    ones."""
     archiving.publish(*range(20))
     assert archiving.archive_everything() > 15
     archiving.publish(*range(20, 25))
@@ -111,7 +112,7 @@ def test_no_line_of_archived_events_can_be_torn(archiving: ArchivingBroker):
 
 
 def test_cursors_are_reckoned_with_across_both(archiving: ArchivingBroker):
-    """The oldest offset, lag, distance and shift count what is archived as what is not."""
+    """The oldest offset, lag, distance and shift count archived events like others."""
     archiving.publish(*range(20))
     assert archiving.archive_everything() > 15
     archiving.publish(*range(20, 25))
@@ -161,7 +162,7 @@ def test_a_subscription_reads_on_from_the_archive(archiving: ArchivingBroker):
 
 
 def test_retention_reaches_into_the_archive(archiving: ArchivingBroker):
-    """What the retention of an event type removes cannot be read any more, wherever it was."""
+    """Events that retention removes can no longer be read, in either half."""
     archiving.publish(*range(4))
     time.sleep(LONG_AGO_ENOUGH)
     archiving.publish(*range(4, 8))

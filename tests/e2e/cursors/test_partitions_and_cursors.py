@@ -110,7 +110,7 @@ def test_shifting_over_timelines(api, offset, shift, reached):
 
 
 def test_shifting_before_the_first_event_is_refused(api):
-    """There is nothing before the beginning of the first timeline. (C62, C65)"""
+    """No event lies before the beginning of the first timeline. (C62, C65)"""
     name = an_event_type(api)
     asked = [{"partition": "0", "offset": "BEGIN", "shift": -1}]
     answer = api.post(f"/event-types/{name}/shifted-cursors", json=asked)
@@ -180,7 +180,7 @@ def a_moment_later() -> str:
 
 
 def test_stream_starts_behind_a_shifted_cursor(api):
-    """What is moved to can be read from: the stream goes on behind it. (C59, L33, L67)"""
+    """A stream can begin at a shifted cursor, and continues behind it. (C59, L33, L67)"""
     name = an_event_type(api)
     publish(api, name, 3)
     switch_timeline(api, name)
@@ -196,7 +196,8 @@ def test_stream_starts_behind_a_shifted_cursor(api):
 
 
 def test_permissions_for_partitions_and_cursors(ann, bob, broker_with_tokens):
-    """Who may see may list partitions and measure distances; the rest takes reading. (C17, C31, C45, C56, C66)"""
+    """A subject that may see an event type may list partitions and measure distances; the rest needs the right to
+    read. (C17, C31, C45, C56, C66)"""
     name = create_event_type(ann, a_definition(authorization=an_authorization(writers="ann carl")))["name"]
     carl = broker_with_tokens.client("carl")
     path = f"/event-types/{name}"

@@ -109,7 +109,7 @@ def test_a_refused_batch_claims_nothing(api, once):
 
 
 def test_directed_events_are_apart(api, once):
-    """What is sent once more to one subscription is stored, and once for each of them. (P160)"""
+    """An event that is directed to one subscription is stored again, once for each of them. (P160)"""
     event, tags = an_event(), [f"CONSUMER_SUBSCRIPTION_ID={uuid.uuid4()}" for _ in range(2)]
     publish(api, once, [event])
     for tag in tags:
@@ -130,7 +130,7 @@ def test_deletions_are_never_duplicates(api):
 
 
 def test_without_it_events_are_stored_each_time(api):
-    """An event type that does not ask for it stores what it is sent, as often as it is sent. (P77)"""
+    """An event type without deduplication stores an event as often as it is sent. (P77)"""
     name = create_event_type(api, a_business_definition())["name"]
     event = an_event()
     assert [publish(api, name, [event, event]).content for _ in range(2)] == [b"", b""]
@@ -138,7 +138,7 @@ def test_without_it_events_are_stored_each_time(api):
 
 
 def test_what_is_shown_and_changed(api, once):
-    """The field is shown if it is set; PUT changes it, keeps what is left out, and removes it for null. (P156)"""
+    """The field is shown if it is set; PUT changes it, keeps it if it is left out, and removes it for null. (P156)"""
     path = f"/event-types/{once}"
     shown = api.get(path).json()
     assert shown["deduplication"] == {"window_seconds": 300}
@@ -225,7 +225,8 @@ class TestFaults:
         assert stored(client, name) == 2
 
     def test_an_answer_that_was_lost_is_made_good(self, broker, client, name):
-        """What was stored although the log gave no answer in time is a duplicate when it is sent again. (P158)"""
+        """An event that was stored although the log gave no answer in time is a duplicate when it is sent again.
+        (P158)"""
         events = [an_event(a="a"), an_event(a="b")]
         broker.faults.time_out(event_type=name, times=2)
         first = publish(client, name, events)

@@ -34,7 +34,7 @@ def events_in(lines):
 
 
 def test_events_come_out_as_they_went_in(api):
-    """What was published is delivered to the letter, less the blanks, and on one line. (P1, P105, P107)"""
+    """Published events are delivered to the letter, less the blanks, and on one line. (P1, P105, P107)"""
     name = create_event_type(api)["name"]
     sent = '[{ "z" : 1.50 , "a\\u00e9" : "x \\n  \\/ y" },\r\n {"big":9223372036854775807}]'
     assert publish(api, name, sent.encode()).status_code == 200
@@ -73,7 +73,7 @@ def test_packed_bodies(api, encoding, pack, to):
 
 
 def test_sizes_are_counted_unpacked(api):
-    """The size of an event is that of its text, not of what was sent over the wire. (P37)"""
+    """The size of an event is the size of its text, not of the bytes on the wire. (P37)"""
     name = create_event_type(api)["name"]
     body = gzip.compress(json.dumps([{"a": "x" * 999_001}]).encode())
     answer = publish(api, name, body, Content_Encoding="gzip")
@@ -164,7 +164,8 @@ def test_publishing_needs_a_token_and_its_scope(broker_with_tokens, ann):
 
 
 def test_only_writers_may_publish(ann, bob):
-    """Who is not among the writers is 403, by the words of the permission; the publisher's name is kept. (P50, P100)"""
+    """A publisher that is not among the writers gets 403, in the words of the permission; the publisher's name is
+    kept. (P50, P100)"""
     name = create_event_type(ann, a_business_definition(authorization=an_authorization()))["name"]
     body = [{"metadata": metadata()}]
     assert problem(publish(bob, name, body), 403) == f"Access on WRITE event-type:{name} denied"

@@ -26,7 +26,7 @@ STORED = {
     "stock.counted/one-partition.json": 2,
 }
 
-# What fails, at which step, and what is told about it.
+# The failing event, its step, and its detail.
 REJECTED = {
     "customer.changed/beside-the-envelope.json": (0, "validating", "#: extraneous key [note] is not permitted"),
     "customer.changed/compaction-key-missing.json": (
@@ -166,7 +166,7 @@ def test_malformed_batches(publish, batch):
 
 
 def test_deleting_without_compaction(publish):
-    """Deleting from what is not compacted gives up every item. (P138)"""
+    """Deleting from an event type without compaction fails for every item. (P138)"""
     answer, _ = publish(NOT_COMPACTED)
     assert answer.status_code == 422
     assert [(item["publishing_status"], item["step"]) for item in answer.json()] == [("aborted", "none")]

@@ -28,7 +28,7 @@ def test_creating_answers_with_nothing_but_a_warning(api):
 
 
 def test_the_mandatory_fields_are_enough(api):
-    """What is left out is filled with the defaults, and comes back with every field in its place. (R67, R80, R102)"""
+    """Omitted fields get their defaults, and come back with every field in its place. (R67, R80, R102)"""
     definition = a_definition()
     api.post("/event-types", json=definition)
 
@@ -67,7 +67,7 @@ def test_times_have_milliseconds_and_utc(api):
 
 
 def test_every_field_comes_back_as_it_was_sent(api):
-    """A definition with every field set reads the same when it is asked for. (R1, R67, R77)"""
+    """A definition with every field set reads back unchanged. (R1, R67, R77)"""
     schema = {"type": "object", "properties": {"sku": {"type": "string"}, "at": {"type": "integer"}}}
     definition = a_business_definition(
         schema=schema,
@@ -230,7 +230,7 @@ def test_a_missing_body_is_a_bad_request(api):
 
 
 def test_bodies_are_read_forgivingly(api):
-    """The last of several equal keys counts, what follows the document does not, and scalars become texts. (R8)"""
+    """Among equal keys the last counts, text behind the document is ignored, and scalars become texts. (R8)"""
     name = a_name()
     schema = '{"type": "json_schema", "schema": "{}"}'
     text = (
@@ -294,7 +294,7 @@ def test_a_null_section_is_no_section(api):
 
 
 def test_the_schema_is_kept_to_the_letter(api):
-    """The schema comes back byte for byte, whatever its layout. (R109)"""
+    """The schema comes back byte for byte, in any layout. (R109)"""
     text = '{ "type":"object",\n  "properties": {"\\u00e9": {}} }'
 
     assert create_event_type(api, schema=text)["schema"]["schema"] == text

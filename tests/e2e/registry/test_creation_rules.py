@@ -1,4 +1,4 @@
-"""Which event types can be created: the rules, in the order in which they are checked."""
+"""The rules for creating event types, in the order in which they are checked."""
 
 import pytest
 
@@ -147,7 +147,7 @@ def test_a_name_is_taken_once(api):
 
 
 def test_a_broken_rule_is_reported_before_a_taken_name(api):
-    """That the name exists is found last: an invalid definition of it is 422. (R97)"""
+    """The check for an existing name comes last: an invalid definition of it is 422. (R97)"""
     definition = a_definition()
     create_event_type(api, definition)
 
@@ -170,7 +170,7 @@ ORDER = [
 
 @pytest.mark.parametrize("step", range(len(ORDER)))
 def test_checks_come_in_their_order(api, step):
-    """Of several mistakes the one that is checked first is answered. (R96)"""
+    """If there are several mistakes, the answer names the one that is checked first. (R96)"""
     definition = a_definition()
     for changes, _ in reversed(ORDER[step:]):
         definition |= changes

@@ -73,7 +73,7 @@ def test_a_read_only_registry_deletes_nothing(api, switched_on):
 
 
 def test_open_event_types_are_protected_when_authorization_is_mandatory(api, switched_on):
-    """Where authorization is mandatory, an event type without it cannot be deleted. (R132)"""
+    """If authorization is mandatory, an event type without it cannot be deleted. (R132)"""
     event_type = create_event_type(api)
     switched_on("force_event_type_authz")
 

@@ -1,4 +1,4 @@
-"""What the registry says counts for publishing and streaming."""
+"""Publishing and streaming follow the registry."""
 
 import json
 
@@ -41,7 +41,7 @@ def test_when_an_event_occurred_is_a_time(api, business, occurred_at):
 
 @pytest.mark.parametrize("metadata", [{"received_at": "x"}, {"version": "1.0.0"}, {"published_by": "x"}, {"x": 1}])
 def test_metadata_is_closed(api, business, metadata):
-    """What the broker adds, and whatever else is not known, cannot be sent. (R175, P63)"""
+    """Clients cannot send the members that the broker adds, or unknown ones. (R175, P63)"""
     [name] = metadata
 
     assert item(api.post(business, json=[event(**metadata)]))["detail"] == (
@@ -75,7 +75,7 @@ def test_only_mode_compatible_is_strict(api, mode, schema, fits):
 
 
 def test_events_are_always_validated_against_the_json_schema(api):
-    """There is only one type of schema, so there is always a JSON schema to validate against. (R180)"""
+    """There is only one type of schema, so events are always validated against a JSON schema. (R180)"""
     name = create_event_type(api, schema={"properties": {"a": {"type": "string"}}})["name"]
     avro = {"type": "avro_schema", "schema": '"string"'}
 
@@ -121,7 +121,7 @@ def test_losing_access_ends_a_stream(broker_with_tokens, ann, bob):
 
 
 def test_an_owner_selector_waits_for_its_feature(admin, ann):
-    """Who owns a single event matters only while the feature is on. (R76, P129)"""
+    """The owner of a single event matters only while the feature is on. (R76, P129)"""
     selector = {"type": "static", "name": "team", "value": "nobody"}
     section = an_authorization("ann", writers="ann")
     name = create_event_type(ann, a_business_definition(authorization=section, event_owner_selector=selector))["name"]
@@ -170,7 +170,7 @@ def test_no_warnings_still_have_their_header():
 
 
 def test_a_busy_event_type_answers_try_later(monkeypatch):
-    """A client whose changes are always overtaken by others is asked to come back. (R129, R214)"""
+    """If others always overtake a client's changes, it is told to come back. (R129, R214)"""
     broker = open_broker(Settings())
     api = make_client(make_application(broker))
     definition = a_definition()

@@ -42,7 +42,7 @@ def test_what_was_published_is_reported(api, on):
 
 
 def test_what_was_streamed_is_reported(api):
-    """A stream records at its end how much it has sent, whichever of the two ways it came. (L70, S309)"""
+    """A stream records at its end how much it has sent, for both kinds of streams. (L70, S309)"""
     name = create_event_type(api)["name"]
     assert publish(api, name, 5)
     cursors = {"X-Nakadi-Cursors": '[{"partition":"0","offset":"BEGIN"}]'}
@@ -73,7 +73,7 @@ def test_requests_are_reported(api):
 
 
 def requests(api, path):
-    # On AWS a function writes what has gathered when it is asked again later.
+    # On AWS, a function writes the gathered figures at a later invocation.
     api.get(path)
     return [each for each in own_events(api, ASKED) if each["path"] == path and each["query"]]
 
@@ -87,7 +87,7 @@ def test_reading_figures_makes_none(api, on):
     api.get(f"/event-types/{ASKED}")
 
     def paths():
-        # What a function has gathered is written when it is asked again later.
+        # A function writes the gathered figures at a later invocation.
         api.get(f"/subscriptions/{others['id']}")
         return {each["path"] for each in own_events(api, ASKED)}
 

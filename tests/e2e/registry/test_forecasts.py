@@ -70,7 +70,7 @@ def test_an_accepted_schema_is_told_its_version(api, path):
 
 
 def test_the_same_schema_has_no_level(api, path):
-    """What changes nothing keeps its version. (R296)"""
+    """A change without effect keeps the version. (R296)"""
     forecast = forecast_of_schema(api, path, json.dumps(FIRST))
     assert (forecast["version"], forecast["level"], forecast["changes"]) == ("1.0.0", "none", [])
 
@@ -107,7 +107,7 @@ def test_a_schema_that_is_none_is_refused_without_changes(api, path):
 
 
 def test_all_rules_against_a_change_are_told(api, path, definition):
-    """The refusals are those of all rules, and the first is what the change itself gets. (R296, R113)"""
+    """The forecast has the refusals of all rules; the first is the one that the change itself gets. (R296, R113)"""
     changed = definition | {
         "name": "another.name",
         "cleanup_policy": "compact",
@@ -128,7 +128,7 @@ def test_all_rules_against_a_change_are_told(api, path, definition):
 
 
 def test_a_change_that_is_accepted_changes_nothing(api, path, definition):
-    """A forecast of a change leaves the event type as it was. (R296)"""
+    """A forecast of a change leaves the event type unchanged. (R296)"""
     before = api.get(path).json()
 
     forecast = forecast_of_change(api, path, definition | {"owning_application": "till"})
@@ -177,7 +177,7 @@ def test_a_lookup_goes_before_a_forecast(api, path):
 
 
 def test_a_forecast_needs_the_rights_of_the_change(ann, bob):
-    """Who may not change an event type gets no forecast of it. (R296)"""
+    """A subject that may not change an event type gets no forecast of it. (R296)"""
     definition = a_definition(schema=FIRST, authorization=an_authorization(admins="bob", readers="ann", writers="ann"))
     create_event_type(bob, definition)
     path, dry = f"/event-types/{definition['name']}", {"dry_run": "true"}

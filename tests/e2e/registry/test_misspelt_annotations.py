@@ -20,7 +20,7 @@ def test_a_change_of_an_event_type_names_misspelt_annotations(api):
     changed = api.put(f"/event-types/{name}", json=definition(api, event_type, MISSPELT))
     assert changed.headers["warning"] == f'299 nakadi "Data access warning. {NEAREST}"'
     assert api.get(f"/event-types/{name}").json()["warnings"] == [NEAREST]
-    # What is read can be sent back, and is well again without the mistake.
+    # The representation can be sent back, and is correct again without the mistake.
     again = api.put(f"/event-types/{name}", json=definition(api, event_type, {"nakadi.io/table-sort-by": "id"}))
     assert again.headers["warning"] == '299 nakadi "Data access warning"'
     assert "warnings" not in api.get(f"/event-types/{name}").json()

@@ -32,7 +32,7 @@ def test_strategies_are_only_read(api):
 
 @pytest.mark.parametrize("accept", ["*/*", "text/plain", "application/json"])
 def test_health_is_ok(api, accept):
-    """A broker that is alive says so in plain text, whatever the client accepts. (R244)"""
+    """A live broker says so in plain text, whatever the client accepts. (R244)"""
     answer = api.get("/health", headers={"accept": accept})
 
     assert (answer.status_code, answer.text) == (200, "OK")

@@ -1,4 +1,4 @@
-"""Who is refused what: every endpoint, without a token, without the scope, without the permission."""
+"""The refusals of every endpoint: without a token, without the scope, without the permission."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_the_url_is_judged_before_the_token(broker):
 
 
 def test_the_token_is_judged_before_the_body(broker, issuer):
-    """Outer checks come one after the other: token, encoding, route, body. (R48)"""
+    """The outer checks run in this order: token, encoding, route, body. (R48)"""
     packed = {"content-encoding": "gzip"}
     authorized = client(broker, issuer)
 
@@ -309,9 +309,8 @@ PERMISSIONS = [
 
 @pytest.mark.parametrize(("subject", "method", "path", "body", "refusal"), PERMISSIONS)
 def test_lists_keep_strangers_out(broker, issuer, event_type_with_authorization, subject, method, path, body, refusal):
-    """Who is not in the list that counts is 403, with the operation and the name.
-    (R50, R51, R55, R56, R57, R58, R60, R107, R113, R132, R140, R144, R149, R207, R241, R242, P50, L16, C17, C31, C45,
-    C56, C66)
+    """A subject that is not in the relevant list gets 403, with the operation and the name. (R50, R51, R55, R56, R57,
+    R58, R60, R107, R113, R132, R140, R144, R149, R207, R241, R242, P50, L16, C17, C31, C45, C56, C66)
     """
     if isinstance(body, dict) and "owning_application" in body:
         body = body | {"name": event_type_with_authorization}
@@ -344,7 +343,8 @@ ALLOWED = [
 
 @pytest.mark.parametrize(("subject", "method", "path", "body"), ALLOWED)
 def test_lists_let_in_who_is_on_them(broker, issuer, event_type_with_authorization, subject, method, path, body):
-    """Who is on the list that counts, and an administrator where one counts, is let in. (R51, R55, R56, R57)"""
+    """A subject in the relevant list is let in, and an administrator where administrators count. (R51, R55, R56,
+    R57)"""
     if isinstance(body, dict) and "owning_application" in body:
         body = body | {"name": event_type_with_authorization}
 
@@ -511,7 +511,7 @@ def test_readers_named_by_team(broker, issuer):
 
 @pytest.mark.parametrize("subject", ["nakadi_admin", "the-service-admin"])
 def test_no_one_becomes_an_administrator_by_taking_a_name(issuer, subject):
-    """A user whose name is that of a service that administrates is no administrator, the service itself is. (R219)"""
+    """A user with the name of an administrating service is no administrator, the service itself is. (R219)"""
     settings = issuer.settings | {"default_admin": (("service", "the-service-admin"),)}
     with closing(open_broker(Settings(**settings))) as broker:
         assert client(broker, issuer, subject).get("/settings/admins").status_code == 403

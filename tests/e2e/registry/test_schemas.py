@@ -99,7 +99,7 @@ def test_pages_have_bounds(api, path, parameters, detail):
 
 
 def test_existence_is_checked_before_the_page(api):
-    """The schemas of an unknown event type are 404, whatever the page. (R137, R140)"""
+    """The schemas of an unknown event type are 404, for any page. (R137, R140)"""
     assert problem(api.get("/event-types/no.such/schemas?limit=0"), 404) == 'EventType "no.such" does not exist.'
 
 
@@ -214,7 +214,7 @@ def test_a_schema_that_was_never_there_is_not_found(api, path):
 
 
 def test_a_content_that_is_no_schema_is_reported(api, path):
-    """Looking up what is not JSON is 422, where the reference broke down. (R146)"""
+    """Looking up a text that is not JSON is 422, where the reference broke down. (R146)"""
     problem(api.post(path, params={"fetch": "true"}, json=schema("{")), 422)
 
 
@@ -239,7 +239,8 @@ def test_a_schema_can_be_tried_before_it_is_added(api, path):
 
 
 def test_an_incompatible_schema_is_an_answer_and_no_failure(api, path):
-    """What may not follow is reported with the message that adding it would give, and a proposal. (R148, R297)"""
+    """A schema that may not follow is reported with the message that adding it would give, and a proposal. (R148,
+    R297)"""
     answer = api.post(f"{path}/1.0.0/compatibility-check", json={"schema": '{"properties": {}}'})
 
     verdict = answer.json()

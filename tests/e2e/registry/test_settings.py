@@ -135,7 +135,7 @@ def test_features_have_an_order(api):
 
 
 def test_a_feature_is_switched(api):
-    """Switching is 204, as often as it is said; a missing `enabled` is off. (R229)"""
+    """Switching is 204, even if repeated; a missing `enabled` is off. (R229)"""
 
     def is_on():
         items = api.get("/settings/features").json()["items"]
@@ -176,7 +176,7 @@ def test_read_only_can_be_switched_off_again(api):
 
 
 def test_a_feature_is_in_force_for_the_next_request(api):
-    """Switched on or off, a feature is what the next request meets, again and again. (R229, R295)"""
+    """The next request sees a feature that was switched on or off, each time. (R229, R295)"""
     statuses = []
     for enabled in (True, False, True, False):
         switch = {"feature": "disable_event_type_creation", "enabled": enabled}

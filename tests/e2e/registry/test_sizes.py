@@ -52,7 +52,7 @@ EVENT_TYPES = {
 
 @pytest.mark.parametrize("what", EVENT_TYPES)
 def test_an_event_type_has_no_endless_texts_and_lists(api, what):
-    """What an event type has beyond a limit is reported with the limit, on creation and on a change. (R21)"""
+    """A value of an event type beyond a limit is reported with the limit, on creation and on a change. (R21)"""
     changes, detail = EVENT_TYPES[what]
     name = create_event_type(api)["name"]
 
@@ -78,7 +78,7 @@ SUBSCRIPTIONS = {
 
 @pytest.mark.parametrize("what", SUBSCRIPTIONS)
 def test_a_subscription_has_no_endless_texts_and_lists(api, what):
-    """What a subscription has beyond a limit is reported with the limit. (S10)"""
+    """A value of a subscription beyond a limit is reported with the limit. (S10)"""
     changes, detail = SUBSCRIPTIONS[what]
     asked = {"owning_application": "me", "event_types": [a_name()], **changes}
 
@@ -109,7 +109,7 @@ def test_names_on_the_blacklist_are_short(api):
 
 
 def test_the_configuration_of_a_storage_is_short(api):
-    """What is kept as it was given has a limit, too. (R237)"""
+    """A configuration that is kept unchanged has a limit, too. (R237)"""
     storage = {"id": a_name()[:30], "storage_type": "embedded", "embedded_configuration": {"a": "x" * 10_000}}
 
     assert problem(api.post("/storages", json=storage), 422).endswith("has more than 10000 bytes.")

@@ -21,7 +21,7 @@ def is_of_any_engine(**changes):
 
 @pytest.fixture
 def default_again(api):
-    """Leaves the built-in storage as the default, whatever the test chose."""
+    """Makes the built-in storage the default again."""
     yield
     api.put("/storages/default/default")
 
@@ -39,7 +39,7 @@ def test_there_is_a_storage_from_the_start(api, running, request):
 
 
 def test_a_storage_is_kept_as_it_was_given(api, a_storage):
-    """A new storage is 201 without body; it has its type's own configuration, kept as it is. (R233, R235, R237)"""
+    """A new storage is 201 without body; its configuration is its type's, and is kept unchanged. (R233, R235, R237)"""
     storage = a_storage()
 
     answer = api.post("/storages", json=storage | {"storage_type": storage["storage_type"].upper()})
@@ -67,7 +67,7 @@ def test_a_storage_that_nothing_can_reach_is_not_added(api, monkeypatch):
 
 
 def test_a_storage_may_come_as_any_content(api, a_storage):
-    """The body is read whatever content type it claims. (R11)"""
+    """The body is read for any content type. (R11)"""
     storage = a_storage()
 
     answer = api.post("/storages", content=json.dumps(storage), headers={"content-type": "text/plain"})
@@ -103,7 +103,7 @@ def test_an_id_is_taken_once(api, storage_id, a_storage):
     ],
 )
 def test_a_storage_has_to_be_complete(api, storage, detail):
-    """What is missing or unknown is 422 and named. (R235, R236)"""
+    """A missing or unknown member is 422, and named. (R235, R236)"""
     assert problem(api.post("/storages", json=storage), 422) == detail
 
 
@@ -170,7 +170,7 @@ def test_a_storage_may_be_born_the_default(api, a_storage):
 
 @pytest.mark.usefixtures("default_again")
 def test_an_event_type_lives_in_the_storage_that_was_chosen(api, a_storage):
-    """What is published to an event type in another storage can be read again, and holds the storage. (R238, R239)"""
+    """Events published to an event type in another storage can be read again, and hold the storage. (R238, R239)"""
     storage = a_storage(default=True)
     api.post("/storages", json=storage)
     name = create_event_type(api)["name"]
@@ -185,7 +185,7 @@ def test_an_event_type_lives_in_the_storage_that_was_chosen(api, a_storage):
 
 
 def test_read_only_keeps_storages_as_they_are(api, switched_on, a_storage):
-    """While writing is disabled storages cannot be made, removed or chosen, nor timelines begun. (R231)"""
+    """While writing is disabled, storages cannot be created, removed or chosen, nor timelines begun. (R231)"""
     name = create_event_type(api)["name"]
     switched_on("disable_db_write_operations")
 

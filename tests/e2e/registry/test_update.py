@@ -41,7 +41,7 @@ def test_an_update_answers_with_nothing_but_a_warning(api):
 
 
 def test_the_body_is_returned_when_a_feature_says_so(api, switched_on):
-    """With the feature on, an update answers with what is stored then. (R93)"""
+    """With the feature on, an update returns the stored event type. (R93)"""
     switched_on("return_body_on_create_update_event_type")
     definition = a_definition()
     create_event_type(api, definition)
@@ -102,7 +102,8 @@ def test_empty_annotations_and_labels_clear_them(api):
 
 
 def test_times_move_with_the_change(api):
-    """The time of creation stays, that of the last change always moves, that of the schema when it does. (R127)"""
+    """The time of creation stays, the time of the last change always moves, and the schema's time moves with the
+    schema. (R127)"""
     definition = a_definition()
     before = create_event_type(api, definition)
 
@@ -309,7 +310,7 @@ ORDER = [
 
 @pytest.mark.parametrize("step", range(len(ORDER)))
 def test_checks_come_in_their_order(api, step):
-    """Of several mistakes in an update the one that is checked first is answered. (R113)"""
+    """If an update has several mistakes, the answer names the one that is checked first. (R113)"""
     definition = a_definition(
         schema=WITH_A,
         authorization=an_authorization(),

@@ -36,7 +36,7 @@ def test_a_block_ends_the_response_at_once(api, stream, event_type):
 
 
 def test_losing_permission_ends_the_stream_with_a_problem(broker_with_tokens, ann):
-    """A client that may not read any more gets a Problem in the stream, after what was sent. (L53, L60)"""
+    """A client that may no longer read gets a Problem in the stream, after the events sent so far. (L53, L60)"""
     definition = a_definition(authorization=an_authorization(readers="ann bob"))
     name = create_event_type(ann, definition)["name"]
     ann.post(f"/event-types/{name}/events", json=[{"n": 1}])
@@ -51,7 +51,7 @@ def test_losing_permission_ends_the_stream_with_a_problem(broker_with_tokens, an
 
 
 def test_losing_only_the_view_changes_nothing(broker_with_tokens, ann):
-    """While streaming, only READ is asked for again. (L62)"""
+    """While streaming, only READ is checked again. (L62)"""
     definition = a_definition(authorization=an_authorization(writers="ann the-archiver"))
     name = create_event_type(ann, definition)["name"]
     with open_as(broker_with_tokens, "the-archiver", name) as open_low_level_stream:

@@ -1,4 +1,4 @@
-"""What a client reads from an open stream."""
+"""The lines that a client reads from an open stream."""
 
 import time
 
@@ -100,7 +100,7 @@ def test_nothing_is_packed_unasked(stream, publish):
 
 
 def test_many_streams_at_once_are_fine(stream, publish):
-    """There is no limit on parallel streams, for one client and partition either. (L65, L66)"""
+    """There is no limit on parallel streams, even for one client and partition. (L65, L66)"""
     # A shard that answers five reads a second needs a while for all of them: nothing else is sent until then.
     open_low_level_stream = [stream("stream_limit=1&batch_flush_timeout=600", cursors(_0="BEGIN")) for _ in range(20)]
     publish("0", "a")

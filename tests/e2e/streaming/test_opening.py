@@ -1,4 +1,4 @@
-"""GET /event-types/{name}/events: what is checked, in which order, and what a stream begins with."""
+"""GET /event-types/{name}/events: its checks, their order, and the beginning of a stream."""
 
 import json
 import time

@@ -69,7 +69,7 @@ def test_a_keep_alive_is_an_id_without_data(stream):
 
 
 def test_a_problem_has_its_own_event(api, stream, event_type):
-    """What ends a stream early comes as an event with a name."""
+    """A Problem that ends a stream early comes as an event with a name."""
     with stream("", cursors(_0="BEGIN"), headers=SERVER_SENT) as open_low_level_stream:
         open_low_level_stream.until(b"\n\n")
         assert api.delete(f"/event-types/{event_type}").status_code == 200

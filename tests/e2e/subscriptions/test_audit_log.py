@@ -1,4 +1,4 @@
-"""What the broker records about subscriptions in its own event types."""
+"""The broker's records about subscriptions in its own event types."""
 
 from tests.support.api import create_event_type
 from tests.support.own_events import own_events

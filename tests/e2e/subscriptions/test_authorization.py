@@ -1,4 +1,4 @@
-"""Who may do what with a subscription."""
+"""The permissions for subscriptions."""
 
 import httpx
 import pytest
@@ -32,8 +32,7 @@ def test_event_types_must_be_visible(ann, bob):
 
 
 def test_what_is_there_is_shown_to_those_who_may_see_it(ann, bob):
-    """Asking for a subscription that exists needs the right to see it, whatever lists the request brings.
-    (S19, R259)"""
+    """Reading a subscription that exists needs the right to see it, for any lists in the request. (S19, R259)"""
     subscription = create_subscription(ann, authorization=a_subscription_authorization())
     request = {each: subscription[each] for each in ("owning_application", "event_types")}
     answer = bob.post("/subscriptions", json=request | {"authorization": a_subscription_authorization("bob", "bob")})
@@ -99,7 +98,7 @@ def test_committing_takes_the_right_to_read(broker_with_tokens, ann, who, refusa
     subscription = create_subscription(ann, name, authorization=a_subscription_authorization("bob ann", "ann"))
     with broker_with_tokens.client(who) as client:
         answer = commit(client, subscription["id"], a_cursor(name, "0", 0))
-    # Whoever may commit learns that there is no such stream.
+    # A subject that may commit learns that there is no such stream.
     expected = (
         (403, refusal.format(subscription["id"])) if refusal else (422, f"Session with stream id {STREAM} not found")
     )
@@ -115,7 +114,7 @@ def test_committing_takes_the_right_to_read(broker_with_tokens, ann, who, refusa
     ],
 )
 def test_leaving_and_extending_take_the_right_to_read(broker_with_tokens, ann, who, refusal):
-    """Who may commit for a stream may end it, and give it more time. (S325)"""
+    """A subject that may commit for a stream may end it, and give it more time. (S325)"""
     subscription = create_subscription(ann, authorization=a_subscription_authorization("bob ann", "ann"))
     where = f"/subscriptions/{subscription['id']}/streams/{STREAM}"
     with broker_with_tokens.client(who) as client:
@@ -127,7 +126,7 @@ def test_leaving_and_extending_take_the_right_to_read(broker_with_tokens, ann, w
 
 
 def test_all_data_access_reads_what_it_may_see(broker_with_tokens, ann):
-    """Who may read all data may commit for every subscription that he sees. (S80)"""
+    """A subject that may read all data may commit for every subscription that it sees. (S80)"""
     name = create_event_type(ann)["name"]
     lists_ = a_subscription_authorization("the-archiver", "ann")
     with broker_with_tokens.client("the-archiver") as client:
@@ -203,7 +202,7 @@ def test_any_client_that_is_blocked_keeps_off_the_cursors(kind):
             assert problem(answer, 403) == BLOCKED
         if kind == "CONSUMER_APP":
             assert problem(api.get("/subscriptions/unknown/cursors"), 403) == BLOCKED
-        # Cursors that say nothing are told before; and the reset of nonsense only after.
+        # Cursors without meaning are reported before; the reset of nonsense only after.
         assert problem(commit(api, subscription["id"], a_cursor("no.such.thing")), 422)
         assert problem(commit(api, subscription["id"]), 422) == "Cursors are empty"
         assert problem(reset(api, subscription, a_cursor("no.such.thing")), 403) == BLOCKED

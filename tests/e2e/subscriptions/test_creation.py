@@ -17,7 +17,7 @@ def post(api, body):
 
 
 def test_a_subscription_has_defaults(api):
-    """What a request leaves out has its default, and an id and times are given. (S1, S2, S3, S4, S7, S8, S21)"""
+    """Omitted members have their defaults, and the server sets an id and times. (S1, S2, S3, S4, S7, S8, S21)"""
     event_type = create_event_type(api)["name"]
 
     answer = post(api, {"owning_application": "shop", "event_types": [event_type]})
@@ -43,14 +43,14 @@ def test_a_subscription_has_defaults(api):
 
 
 def test_a_subscription_is_found_again(api):
-    """What was created is what is got. (S59)"""
+    """A created subscription reads back unchanged. (S59)"""
     subscription = create_subscription(api)
     answer = api.get(f"/subscriptions/{subscription['id']}")
     assert (answer.status_code, answer.json()) == (200, subscription)
 
 
 def test_ids_times_and_strangers_in_a_request_mean_nothing(api):
-    """What the server gives, and unknown members, are passed over. (S2)"""
+    """Members that the server sets, and unknown members, are ignored. (S2)"""
     body = a_request(
         create_event_type(api)["name"], id="mine", created_at="yesterday", updated_at=1, status=[], colour="red"
     )
@@ -61,7 +61,7 @@ def test_ids_times_and_strangers_in_a_request_mean_nothing(api):
 
 
 def test_event_types_are_a_set(api):
-    """In whatever order and however often event types come, they are the same, and returned sorted. (S6, S11)"""
+    """Event types are the same set in any order, with any repetitions, and returned sorted. (S6, S11)"""
     first, second = sorted((create_event_type(api)["name"], create_event_type(api)["name"]))
     request = a_request(second, first, second)
     subscription = post(api, request).json()
@@ -188,8 +188,8 @@ def test_dead_letter_annotations_are_accepted(api, count, policy):
 
 
 def test_asking_again_finds_it(api):
-    """Of one application, set of event types and group there is one subscription; asking again answers it, and the rest
-    of the request means nothing. (S11, S18, S126)"""
+    """There is one subscription for an application, a set of event types and a group; a repeated request returns it,
+    and the rest of the request has no effect. (S11, S18, S126)"""
     subscription = create_subscription(api, labels={"a": "b"})
     again = {
         "owning_application": subscription["owning_application"],
@@ -227,7 +227,7 @@ def test_what_is_there_is_found_whatever_is_switched(api, switched_on, feature):
 
 
 def test_of_many_at_once_one_creates(api):
-    """Of those who ask at the same time one creates; the others lose the race or find it. (S34)"""
+    """Of several simultaneous requests one creates the subscription; the others lose the race or find it. (S34)"""
     request = a_request(create_event_type(api)["name"])
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(lambda _: post(api, request), range(8)))
@@ -258,8 +258,8 @@ def test_a_read_only_registry_takes_no_subscriptions(api, switched_on):
 
 
 def test_authorization_can_be_mandatory(api, switched_on):
-    """Where it is mandatory, a request without authorization is 422 before its event types are looked at.
-    (S22, S307, R261)"""
+    """If it is mandatory, a request without authorization is 422 before its event types are checked. (S22, S307,
+    R261)"""
     switched_on("force_subscription_authz")
     assert problem(post(api, a_request("no.such.thing")), 422) == "Authorization section is mandatory"
 
@@ -273,7 +273,7 @@ def test_event_types_must_exist(api):
 
 
 def test_there_is_a_limit_to_partitions(api):
-    """All event types together have at most so many partitions; however many event types that are. (S22, S25)"""
+    """The number of partitions of all event types together is limited, for any number of event types. (S22, S25)"""
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 8, "write_parallelism": 8}
     large = [create_event_type(api, default_statistic=statistic)["name"] for _ in range(13)]
     assert problem(post(api, a_request(*large)), 422) == (
@@ -324,7 +324,7 @@ def two_partitions(api):
             [("0", "BEGIN"), ("1", "BEGIN"), ("1", "BEGIN")],
             "there should be no more than 1 cursor for each partition in initial_cursors",
         ),
-        # First what is missing, then what is foreign, then what comes twice.
+        # First missing, then foreign, then repeated cursors.
         (
             [("0", "BEGIN"), ("0", "BEGIN"), ("2", "BEGIN")],
             "initial_cursors should contain cursors for all partitions of subscription",
@@ -347,8 +347,7 @@ def two_partitions(api):
     ids=str,
 )
 def test_initial_cursors_are_checked(api, cursors, detail):
-    """There is one for each partition and none besides, and each can be read from.
-    (S26, S27, S28, S29, S30, S93, S94)"""
+    """Each partition has one, there are no others, and each can be read from. (S26, S27, S28, S29, S30, S93, S94)"""
     name = two_partitions(api)
     listed = None if cursors is None else [a_cursor(name, *each) for each in cursors]
     request = a_request(name, read_from="cursors", initial_cursors=listed)
@@ -359,7 +358,8 @@ def test_initial_cursors_are_checked(api, cursors, detail):
     "offset", ["BEGIN", "begin", "Begin", "-1", offset_text(-1), offset_text(0), "1", offset_text(1)]
 )
 def test_initial_cursors_lie_between_before_the_oldest_and_the_newest(api, offset):
-    """Any place from before the oldest event to the newest one will do, and is returned as it was sent. (S30, S90)"""
+    """Any place from before the oldest event to the newest one is accepted, and is returned as it was sent. (S30,
+    S90)"""
     name = create_event_type(api)["name"]
     api.post(f"/event-types/{name}/events", json=[{}, {}])
     cursor = {"event_type": name, "partition": "0", "offset": offset}

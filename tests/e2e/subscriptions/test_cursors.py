@@ -174,7 +174,7 @@ def test_members_that_are_missing_are_reported(api, item, lines):
 
 
 def test_empty_members_and_missing_lists_are_reported(api):
-    """Empty texts say what is empty, and a body without a list says that. (S111, S132)"""
+    """The message names empty texts, and a missing list. (S111, S132)"""
     empty = {"event_type": "a", "partition": "", "offset": "", "cursor_token": ""}
     wanted = {
         'Field "items[0].partition" cursor partition cannot be empty',
@@ -210,7 +210,7 @@ def test_the_stream_has_to_be_named(api):
 
 
 def test_commits_are_judged_in_order(api):
-    """What is wrong with a commit is reported in a fixed order. (S93, S112, S114, S115, S127)"""
+    """Mistakes in a commit are reported in a fixed order. (S93, S112, S114, S115, S127)"""
     name = create_event_type(api)["name"]
     subscription = create_subscription(api, name)
 

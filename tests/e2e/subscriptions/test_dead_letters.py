@@ -15,7 +15,7 @@ POLICY = "nakadi.zalando.org/subscription-unprocessable-event-policy"
 
 
 def a_subscription_with_policy(api, policy, count=2):
-    """A subscription with this policy to a new event type with so many events."""
+    """A subscription with this policy to a new event type with this number of events."""
     name = create_event_type(api, a_business_definition())["name"]
     events = [{"metadata": {"eid": _eid(n), "occurred_at": "2026-11-21T12:00:00Z"}, "n": n} for n in range(5)]
     assert api.post(f"/event-types/{name}/events", json=events).status_code == 200

@@ -112,8 +112,8 @@ def repartition(api, name, count):
 
 
 def test_new_partitions_are_consumed_from_their_beginning(api):
-    """New partitions come with an offset before the first event, whatever the subscription reads from; the others keep
-    theirs. (S293, S297, R211, R212)"""
+    """New partitions come with an offset before the first event, whatever the subscription reads from; the others
+    keep their offsets. (S293, S297, R211, R212)"""
     name = create_event_type(api)["name"]
     publish(api, name, 3)
     cursor = {"event_type": name, "partition": "0", "offset": offset_text(1)}

@@ -1,4 +1,4 @@
-"""The lease of a process, and the sessions that hang on it, whatever goes wrong in it."""
+"""The lease of a process, and the sessions that depend on it, under any failure."""
 
 import threading
 
@@ -25,7 +25,7 @@ def running(monkeypatch):
 
 @pytest.fixture
 def inside(running):
-    """Its parts."""
+    """Its inner parts."""
     return running.services
 
 
@@ -46,7 +46,7 @@ def sessions(inside, subscription):
 
 @pytest.mark.parametrize("error", [RuntimeError("a mistake"), Unavailable("not now"), OSError("no such file")])
 def test_the_lease_is_renewed_again_whatever_happened(inside, api, subscription, consumer, monkeypatch, caplog, error):
-    """Whatever renewing the lease raises, the log says so, it is tried again, and streams go on. (S318)"""
+    """After any error in renewing the lease, the log says so, the renewal is retried, and streams continue. (S318)"""
     stream = consumer(subscription, batch_flush_timeout=1)
     errors, renewed, renew = [error] * 3, threading.Event(), inside.coordination.renew_lease
 
@@ -78,7 +78,7 @@ def test_the_lease_is_renewed_while_all_threads_wait(inside, subscription, consu
 
 
 def test_a_stream_that_could_not_be_opened_leaves_no_session(inside, api, subscription, monkeypatch):
-    """Whatever goes wrong once a session has joined, it does not stay without a stream. (S223)"""
+    """After any failure behind a session's join, it does not stay without a stream. (S223)"""
     offsets, joined = inside.coordination.committed_offsets, threading.Event()
 
     def failing_once(subscription_id):
@@ -94,7 +94,7 @@ def test_a_stream_that_could_not_be_opened_leaves_no_session(inside, api, subscr
 
 
 def test_the_log_says_why_a_stream_ended(api, subscription, consumer, caplog):
-    """Its id, its subscription, and the reason in words."""
+    """The entry has its id, its subscription, and the reason in words."""
     caplog.set_level("INFO")
     publish(api, *subscription["event_types"])
     with consumer(subscription, stream_limit=1) as stream:
@@ -104,7 +104,7 @@ def test_the_log_says_why_a_stream_ended(api, subscription, consumer, caplog):
 
 
 def test_a_session_that_cannot_be_removed_is_removed_later(inside, api, subscription, consumer, monkeypatch):
-    """A session whose removal fails, for whatever reason, goes with one of the next turns. (S227)"""
+    """A session whose removal fails, for any reason, is removed in one of the next rounds. (S227)"""
     other = consumer(create_subscription(api, create_event_type(api)["name"], read_from="begin"), batch_flush_timeout=1)
     write, failing, failed = inside.coordination.replace_assignment, threading.Event(), threading.Event()
 

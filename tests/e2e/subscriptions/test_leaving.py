@@ -37,7 +37,7 @@ def test_a_client_that_leaves_gives_its_partitions_back_at_once(api, consumer):
 
 
 def test_other_streams_get_what_a_client_leaves(api, consumer):
-    """What was committed stays so, and what was not comes to a stream that is open already. (S324, S235, S245)"""
+    """Commits stay, and uncommitted events come to a stream that is already open. (S324, S235, S245)"""
     subscription = subscribe_from_beginning(api, partitions=2, events=20)
     one = consumer(subscription, batch_limit=1, max_uncommitted_events=1, batch_flush_timeout=1)
     [done] = one.consumed(1)
@@ -69,7 +69,7 @@ def test_a_lost_connection_releases_partitions_if_the_client_wants_it(api, consu
         batch = stream.batch()
         stream.close()
         until(lambda: api.head(events_url(subscription)).status_code == 200)
-        # It would be said if its commit timeout had passed.
+        # The log would mention a commit timeout that had passed.
         assert problem(stream.commit(batch), 422) == f"Session with stream id {stream.id} not found"
 
 

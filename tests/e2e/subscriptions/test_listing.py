@@ -47,7 +47,7 @@ def test_applications_are_matched_exactly(api):
 
 @pytest.mark.parametrize("separately", [True, False])
 def test_several_event_types_have_to_be_there_all(api, separately):
-    """Event types, repeated or separated by commas, all belong to what is listed. (S38, S45)"""
+    """A listed subscription has all of these event types, repeated or separated by commas. (S38, S45)"""
     first, second, third = (create_event_type(api)["name"] for _ in range(3))
     both = create_subscription(api, first, second)
     all_three = create_subscription(api, third, first, second)
@@ -57,8 +57,7 @@ def test_several_event_types_have_to_be_there_all(api, separately):
 
 
 def test_readers_are_matched_literally(api):
-    """Only who is named among the readers counts, whatever a wildcard says; lists that are missing name no one.
-    (S46)"""
+    """Only named readers count, whatever a wildcard says; missing lists name no one. (S46)"""
     name = create_event_type(api)["name"]
     mine = create_subscription(api, name, authorization=a_subscription_authorization(admins="ann", readers="bob carl"))
     wild = a_subscription_authorization()
@@ -70,7 +69,7 @@ def test_readers_are_matched_literally(api):
 
 
 def test_filters_add_up(api, five):
-    """What is listed fulfils every filter. (S47)"""
+    """A listed subscription fulfils every filter. (S47)"""
     name, subscriptions = five
     application = subscriptions[2]["owning_application"]
     assert ids(list_subscriptions(api, event_type=name, owning_application=application)) == [subscriptions[2]["id"]]
@@ -98,7 +97,7 @@ def test_parameters_make_sense(api, query, detail):
 
 
 def test_parameters_that_no_one_knows_mean_nothing(api, five):
-    """There is no filter by group, and what is not known is passed over. (S38)"""
+    """There is no filter by group, and unknown parameters are ignored. (S38)"""
     name, subscriptions = five
     assert len(list_subscriptions(api, event_type=name, consumer_group="none", colour="red")["items"]) == len(
         subscriptions
@@ -213,7 +212,8 @@ def test_tokens_can_be_the_rule(api, five, switched_on):
 
 
 def test_status_is_reported_when_asked_for(api):
-    """With `show_status` each subscription says who reads its own partitions, and no counts. (S1, S55, S57, S282, S283)
+    """With `show_status`, each subscription shows the readers of its own partitions, and no counts. (S1, S55, S57,
+    S282, S283)
 
     The partitions of other event types are not mixed in."""
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 2, "write_parallelism": 2}
@@ -233,7 +233,7 @@ def test_status_is_reported_when_asked_for(api):
 
 
 def test_statistics_of_a_whole_page_are_reported(api):
-    """With `show_stats` each subscription says what its stats say, with lags if they are asked for. (S320)
+    """With `show_stats`, each subscription shows its stats, with lags on request. (S320)
 
     Links say so, too, and a page has no more than can be answered in time."""
     name = create_event_type(api)["name"]

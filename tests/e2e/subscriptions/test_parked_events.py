@@ -1,7 +1,7 @@
 """Parked events of a subscription: an event that consumers cannot process is parked, and so are later ones of its key,
 until it is skipped or redriven.
 
-What it takes until an event is given up is shown with the other policies, on every engine; here it is made up.
+Other tests show, on every engine, when an event is given up; here it is simulated.
 """
 
 import pytest
@@ -24,7 +24,7 @@ def running(request, tmp_path_factory):
 
 @pytest.fixture
 def subscription(api, running):
-    """Its first event, which is a's, is about to be given up."""
+    """A subscription whose first event, which belongs to a, is about to be given up."""
     subscription = create_subscription(
         api, create_event_type(api, a_keyed_definition())["name"], read_from="begin", annotations=PARKING
     )
@@ -87,7 +87,7 @@ def test_odd_pages_are_refused(api, query):
 
 
 def test_a_parked_event_can_be_looked_at(api, parked_subscription):
-    """A parked event is returned as it was published. (S336)"""
+    """A parked event is returned as published. (S336)"""
     found = api.get(
         f"/subscriptions/{parked_subscription['id']}/parked-events/{parked_ids(api, parked_subscription)[0]}"
     ).json()
@@ -112,7 +112,7 @@ def test_parked_events_are_whole(api, running, consumer):
 
 @pytest.mark.parametrize("parked_id", ["nonsense", "order:0:001-0001-000000000000000012", "a:b:001-0001--1"])
 def test_what_is_not_parked_is_not_found(api, parked_id):
-    """What is not parked can neither be read nor skipped nor redriven. (S336)"""
+    """An event that is not parked can neither be read nor skipped nor redriven. (S336)"""
     subscription = create_subscription(api)
     target = f"/subscriptions/{subscription['id']}/parked-events/{parked_id}"
     for answer in (api.get(target), api.delete(target), api.post(f"{target}/redrive")):
@@ -168,7 +168,7 @@ def test_a_key_that_fails_again_is_parked_again(api, running, consumer, parked_s
 
 
 def test_a_reset_leaves_parked_events_alone(api, consumer, parked_subscription):
-    """After the cursor was put back, what is not parked comes once more; what is parked stays so, and is there once."""
+    """After the cursor was put back, events that are not parked come once more; parked ones stay, once."""
     [name] = parked_subscription["event_types"]
     before = parked_ids(api, parked_subscription)
     assert reset(api, parked_subscription, a_cursor(name, "0", "BEGIN")).status_code == 204
@@ -177,7 +177,7 @@ def test_a_reset_leaves_parked_events_alone(api, consumer, parked_subscription):
 
 
 def test_events_without_a_key_are_parked_alone(api, running, consumer):
-    """Where events have no key, one that cannot be processed is parked, and nothing follows it."""
+    """If events have no key, one that cannot be processed is parked, and nothing follows it."""
     name = create_event_type(api, a_definition())["name"]
     subscription = create_subscription(api, name, read_from="begin", annotations=PARKING)
     publish_events(api, name, "a1", "a2")

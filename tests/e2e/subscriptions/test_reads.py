@@ -86,7 +86,7 @@ def subscription(api, event_type):
 
 
 def test_a_declaration_is_shown_changed_and_withdrawn(api, event_type):
-    """It stays unless a change names it, and null withdraws it. (D1, D4)"""
+    """A declaration stays unless a change names it, and null withdraws it. (D1, D4)"""
     created = create_subscription(api, event_type["name"], reads=["order_number", "items", "items"], projection=True)
     assert (created["reads"], created["projection"]) == (["order_number", "items"], True)
 
@@ -204,7 +204,7 @@ def test_a_schema_that_changes_what_is_read_is_refused(api, event_type, subscrip
 
 
 def test_a_change_of_the_event_type_is_refused_in_the_same_way(api, event_type, subscription):
-    """So is its dry run. (D5, D9)"""
+    """The dry run of a change is refused as well. (D5, D9)"""
     path = f"/event-types/{event_type['name']}"
     definition = event_type | {"schema": {"type": "json_schema", "schema": json.dumps(FRACTIONAL_ID)}}
     answer = api.put(path, json=definition)
@@ -261,7 +261,7 @@ def test_force_lets_a_change_pass(api, event_type, subscription):
 )
 @pytest.mark.parametrize("mode", ["forward", "compatible"])
 def test_force_lifts_the_mode_for_what_is_read(api, schema, kind, mode):
-    """What the affected subscriptions read may go, once all who may read it are named. (D7)"""
+    """Members that the affected subscriptions read may be removed, once all that may read them are named. (D7)"""
     event_type = create_event_type(api, schema=ORDER, compatibility_mode=mode)
     declared = create_subscription(api, event_type["name"], reads=["order_number"])
     silent = create_subscription(api, event_type["name"])
@@ -278,7 +278,7 @@ def test_force_lifts_the_mode_for_what_is_read(api, schema, kind, mode):
 
 
 def test_force_lifts_nothing_else(api, event_type):
-    """What the affected ones do not read stays forbidden. (D7)"""
+    """Members that the affected subscriptions do not read stay protected. (D7)"""
     subscription = create_subscription(api, event_type["name"], reads=["order_number"])
     answer = submit(api, event_type, without("prices", without("order_number")), force=subscription["id"])
     assert problem(answer, 422).startswith("Invalid schema: #/properties/prices")
@@ -340,7 +340,7 @@ def test_who_declares_again_has_seen_what_changed(api):
 
 
 def test_force_lifts_the_mode_for_data_change_events(api):
-    """Their paths begin with the envelope, and those of the schema do not. (D7)"""
+    """Declared paths begin with the envelope, and paths in the schema do not. (D7)"""
     event_type = create_event_type(
         api, a_definition(category="data", enrichment_strategies=["metadata_enrichment"], schema=ORDER)
     )
@@ -383,7 +383,7 @@ def test_a_projection_sends_what_is_read(api, event_type, consumer):
 
 
 def test_metadata_is_always_sent(api, consumer):
-    """So are the other members of the envelope of data change events. (D11)"""
+    """The other members of the envelope of data change events are also sent. (D11)"""
     schema = {"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}}
     event_type = create_event_type(
         api, a_definition(category="data", enrichment_strategies=["metadata_enrichment"], schema=schema)
@@ -399,7 +399,7 @@ def test_metadata_is_always_sent(api, consumer):
     assert found["data"] == {"id": 1}
 
 
-# Who reads what
+# Readers
 
 
 def test_readers_of_an_event_type(api, event_type, subscription):
@@ -420,7 +420,7 @@ def test_readers_of_an_event_type(api, event_type, subscription):
 
 
 def test_who_may_not_see_an_event_type_does_not_see_its_readers(ann, bob):
-    """They need its VIEW, and nothing else. (D13)"""
+    """Readers are shown to subjects with VIEW on the event type, and nothing else is needed. (D13)"""
     hidden = create_event_type(ann, authorization=an_authorization())
     path = f"/event-types/{hidden['name']}/readers"
     assert problem(bob.get(path), 403) == f"Access on VIEW event-type:{hidden['name']} denied"
@@ -428,6 +428,6 @@ def test_who_may_not_see_an_event_type_does_not_see_its_readers(ann, bob):
 
 
 def test_readers_of_an_event_type_that_does_not_exist(api):
-    """There are none. (D13)"""
+    """It has none. (D13)"""
     name = a_name()
     assert problem(api.get(f"/event-types/{name}/readers"), 404) == f'EventType "{name}" does not exist.'

@@ -38,8 +38,8 @@ def redrive(api, subscription_id, *numbers):
 
 
 def test_redriven_events_come_to_the_subscription_they_are_for(api, consumer, look_around, subscription):
-    """What is published to the redrive event type with the tag of a subscription comes to it, within the stream that it
-    has; what is for others or for no subscription does not. (S273, S274, S275, S235)"""
+    """Events published to the redrive event type with the tag of a subscription come to it, within its open stream;
+    events for others, or for no subscription, do not. (S273, S274, S275, S235)"""
     other = create_subscription(api, read_from="end")
     stream = consumer(subscription, batch_flush_timeout=1)
     redrive(api, subscription["id"], 1)
@@ -121,7 +121,7 @@ def test_the_event_type_keeps_its_partitions(api, subscription):
 
 
 def test_the_event_type_stays_while_it_is_read(api, look_around, subscription):
-    """As long as it is attached to a subscription, the redrive event type cannot be deleted. (S290)"""
+    """While it is attached to a subscription, the redrive event type cannot be deleted. (S290)"""
     redrive(api, subscription["id"], 1)
     look_around()
     refusal = f"Can't remove event type {REDRIVE}, as it has subscriptions"

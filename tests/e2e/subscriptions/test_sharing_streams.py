@@ -39,7 +39,7 @@ def test_slots(api, consumer):
 
 
 def test_slots_under_contention(api, consumer):
-    """Of many that want the last slots at the same time, no more get in than there are. (S168, S317)"""
+    """If many clients want the last slots at the same time, no more get in than there are. (S168, S317)"""
     subscription = subscribe_from_beginning(api, partitions=3)
     opened, lock = [], threading.Lock()
 
@@ -77,7 +77,8 @@ def test_a_second_stream_gets_its_share(api, consumer):
 
 
 def consume_together(stream, events, count):
-    """Consume until there are so many events from all streams. A silent stream looks again after each keep-alive."""
+    """Consume until all streams together have brought this number of events. A silent stream looks again after each
+    keep-alive."""
     while len(events) < count:
         batch = json.loads(stream.line())
         if "events" in batch:
@@ -102,8 +103,8 @@ def test_a_partition_changes_hands_when_it_is_committed(api, consumer):
 
 
 def test_direct_partitions(api, consumer):
-    """Partitions that are asked for by name go to who asked, and to no one else meanwhile; the rest is shared. (S167,
-    S170, S171, S172, S284)"""
+    """Partitions that a client names go to that client, and to no other meanwhile; the rest is shared. (S167, S170,
+    S171, S172, S284)"""
     subscription = subscribe_from_beginning(api, partitions=4)
     [name] = subscription["event_types"]
     shared = consumer(subscription)
@@ -143,7 +144,7 @@ def test_the_commit_timeout(api, consumer):
 def test_the_stream_timeout(api, consumer):
     """At its timeout a stream flushes what it may, says so, and waits for the commits. (S211, S210, S128)"""
     subscription = subscribe_from_beginning(api, events=3)
-    # Where a service has to be asked, the first read may take longer than a moment.
+    # If the first read is a request to a service, it may take longer than a moment.
     seconds = 1 if api.get("/storages/default").json()["storage_type"] == "embedded" else 10
     opened = consumer(subscription, batch_limit=2, stream_timeout=seconds, batch_flush_timeout=600, commit_timeout=20)
     batches = opened.lines(3)
@@ -163,7 +164,7 @@ def test_a_client_that_leaves_with_everything_committed(api, consumer):
 
 
 def test_a_client_that_leaves_can_still_commit(api, consumer):
-    """What was sent to a client that has gone can be committed until the commit timeout, then its slot is free. (S128,
+    """Events sent to a client that has left can be committed until the commit timeout; then its slot is free. (S128,
     S169, S220)"""
     subscription = subscribe_from_beginning(api, events=1)
     opened = consumer(subscription, commit_timeout=20)
@@ -238,7 +239,7 @@ def test_what_goes_wrong_later_is_not_reported(api, consumer):
 
 
 def test_no_one_is_throttled(api):
-    """However fast streams are asked for, no client is asked to slow down. (S165)"""
+    """However fast a client opens streams, it is never told to slow down. (S165)"""
     url = events_url(subscribe_from_beginning(api))
     assert {api.head(url).status_code for _ in range(100)} == {200}
 
@@ -309,7 +310,7 @@ def test_two_servers_share_a_subscription(tmp_path):
 
 
 def test_a_server_knows_the_features_from_its_first_stream_on(tmp_path):
-    """What was switched on before a server began counts for its first events. (S228, S307)"""
+    """A feature that was switched on before a server began counts for its first events. (S228, S307)"""
     settings = engine_settings("sqlite", tmp_path)
     with Broker(**settings) as broker, described_client(broker) as api:
         switched = {"feature": "skip_misplaced_events", "enabled": True}

@@ -22,7 +22,7 @@ def test_nothing_is_counted_before_the_first_stream(api):
 
 
 def test_events_are_counted_from_the_committed_offset(api):
-    """What lies behind the committed offset is unconsumed, as of now. (S285)"""
+    """Events after the committed offset are unconsumed, as of now. (S285)"""
     name = create_event_type(api)["name"]
     publish(api, name, 15)
     subscription = create_subscription(api, name, read_from="begin")

@@ -68,7 +68,7 @@ def test_a_keep_alive(api, consumer):
 
 
 def test_the_next_stream_goes_on(api, consumer):
-    """What was committed does not come again, and what was not does. (S206, S92, S125, S245)"""
+    """Committed events do not come again, and uncommitted ones do. (S206, S92, S125, S245)"""
     subscription = subscribe_from_beginning(api, events=4)
     first = consumer(subscription, max_uncommitted_events=4, stream_limit=2)
     batches = [first.batch() for _ in range(2)]
@@ -140,7 +140,7 @@ def test_limits_need_not_fit_each_other(api, consumer):
 
 
 def test_an_unknown_subscription(api):
-    """There is no stream of a subscription that does not exist. (S60, S159)"""
+    """A subscription that does not exist has no stream. (S60, S159)"""
     answer = api.get(events_url({"id": "nobody"}))
     assert problem(answer, 404) == 'Subscription with id "nobody" does not exist'
     assert "x-nakadi-streamid" not in answer.headers
@@ -194,7 +194,7 @@ def test_who_may_stream(ann, bob):
 
 
 def test_losing_permission_ends_a_stream(broker_with_tokens, ann, bob):
-    """Who may no longer read an event type loses the stream at once, without a word. (S84, S222)"""
+    """A subject that may no longer read an event type loses the stream at once, without a message. (S84, S222)"""
     definition = a_definition(authorization=an_authorization(readers="ann bob"))
     name = create_event_type(ann, definition)["name"]
     subscription = create_subscription(ann, name)
@@ -269,8 +269,8 @@ def test_misplaced_events_are_passed_over(api, consumer, switched_on):
 
 
 def test_a_new_timeline_is_invisible(api, consumer):
-    """A switch of timelines shows in the offsets alone; what is committed at the end of the old one is carried over.
-    (S299, S91)"""
+    """A switch of timelines shows in the offsets alone; a commit at the end of the old one carries over. (S299,
+    S91)"""
     subscription = subscribe_from_beginning(api, events=1)
     [name] = subscription["event_types"]
     opened = consumer(subscription, batch_flush_timeout=1)
@@ -322,7 +322,7 @@ def test_server_sent_events(api, consumer):
     opened = consumer(subscription, {"Accept": "text/event-stream"}, batch_flush_timeout=1)
     assert opened.headers["content-type"] == "text/event-stream"
     assert opened.until(b"\n\n").decode() == f'retry: 3000\nevent: stream\ndata: {{"stream_id":"{opened.id}"}}\n\n'
-    # Where reading takes longer than a flush timeout, there is something to say before there is an event.
+    # If a read takes longer than a flush timeout, a keep-alive comes before an event.
     event = next(each for each in iter(lambda: opened.until(b"\n\n"), b"") if b'"events"' in each)
     assert event.startswith(b"data: {")
     batch = json.loads(event.removeprefix(b"data: "))

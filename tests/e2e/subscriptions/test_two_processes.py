@@ -49,7 +49,7 @@ def servers(tmp_path):
 
 
 class Worker(threading.Thread):
-    """Consumes until it is asked to stop, and opens a new stream whenever one ends."""
+    """Consumes until it is stopped, and opens a new stream whenever one ends."""
 
     def __init__(self, api, subscription, seen):
         super().__init__(daemon=True)
@@ -111,7 +111,7 @@ def test_killing_one_of_two_servers_loses_nothing(servers):
 
 
 def test_parked_events_are_the_same_in_both_processes(servers):
-    """What is parked through one process is listed, redriven and sent through the other."""
+    """An event parked through one process is listed, redriven and sent through the other."""
     (_, one), (_, two) = servers
     name = create_event_type(one, a_keyed_definition())["name"]
     subscription = create_subscription(one, name, read_from="begin", annotations=PARKING)
@@ -130,7 +130,7 @@ def test_parked_events_are_the_same_in_both_processes(servers):
 
 
 def test_a_stream_is_left_and_extended_through_another_process(servers):
-    """Whichever process a client's request comes to, the one that serves the stream does what it says. (S324, S327,
+    """Any process may receive a client's request: the one that serves the stream carries it out. (S324, S327,
     S330)"""
     (_, one), (_, two) = servers
     subscription = subscribe_from_beginning(one, events=1)

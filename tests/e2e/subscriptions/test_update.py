@@ -15,7 +15,7 @@ def got(api, subscription):
 
 
 def test_authorization_annotations_and_labels_change(api):
-    """They are replaced, the time of the last change moves, and all else stays as it was. (S63, S66, S69, S70)"""
+    """They are replaced, the time of the last change moves, and all else stays unchanged. (S63, S66, S69, S70)"""
     subscription = create_subscription(api, annotations={"a": "1"})
     answer = put(
         api,
@@ -64,7 +64,7 @@ TOLD = (
 
 @pytest.mark.parametrize("first", range(5))
 def test_what_is_fixed_stays(api, first):
-    """What cannot be changed is reported one at a time, in a fixed order. (S64)"""
+    """Changes of fixed members are reported one at a time, in a fixed order. (S64)"""
     subscription = create_subscription(api)
     changes = dict(list(OTHER.items())[first:])
     assert problem(put(api, subscription, **changes), 422) == f"Not allowed to change {TOLD[first]}"
@@ -125,7 +125,7 @@ def test_fields_are_checked_first(api, switched_on):
 
 
 def test_what_does_not_exist_cannot_be_changed(api):
-    """An unknown id, whatever it looks like, is 404. (S60, S63)"""
+    """An unknown id of any form is 404. (S60, S63)"""
     answer = put(api, {"id": "not-even-a-uuid", **OTHER})
     assert problem(answer, 404) == 'Subscription with id "not-even-a-uuid" does not exist'
 

@@ -24,7 +24,7 @@ def dollars(lines: list[Line], part: str, what: str) -> float:
 
 
 def test_a_million_requests_cost_what_they_cost():
-    """What can be reckoned by hand comes out so."""
+    """The bill matches a calculation by hand."""
     hasty = Deployment(index_seconds=1)
     load = flows(events_per_second=MILLION_EVENTS_A_MONTH, batch=1, event_bytes=1000, consumers=0, deployment=hasty)
     lines = bill(load, PRICES)
@@ -45,7 +45,7 @@ def test_publishing_once_costs_two_writes_an_event():
 
 
 def test_nothing_published_costs_what_stands_there():
-    """Without events there is no line for them; what is paid by the hour remains."""
+    """Without events they have no line; hourly charges remain."""
     lines = bill(flows(events_per_second=0, consumers=0, event_types=1), PRICES)
     assert {line.part for line in lines} == {
         *("Kinesis", "Fargate", "Load balancer and network", "CloudWatch", "Glue", "Lambda", "DynamoDB"),
@@ -69,7 +69,7 @@ def test_the_parts_are_the_bill():
 
 
 def test_an_on_demand_stream_is_paid_by_what_goes_through():
-    """A stream without shards to pay for has its hours, and what comes in and goes out."""
+    """A stream without provisioned shards costs its hours and its incoming and outgoing bytes."""
     lines = bill(flows(Deployment(stream_mode="on-demand")), PRICES)
     assert dollars(lines, "Kinesis", "stream") == pytest.approx(29.2)
     assert {line.what for line in lines if line.part == "Kinesis"} == {*("stream", "in", "out, to those who ask")}
@@ -90,8 +90,7 @@ def test_consumers_of_tasks_are_paid_by_the_hour_and_by_what_is_pushed():
 
 
 def test_only_metrics_that_are_reported_are_paid_for():
-    """An idle stage reports how late its index is and how many streams are open; a function that is asked, four
-    more."""
+    """An idle stage reports how late its index is and how many streams are open; an invoked function, four more."""
     assert dollars(bill(flows(events_per_second=0, consumers=0), PRICES), "CloudWatch", "metrics") == pytest.approx(0.6)
     few, many = (
         dollars(bill(flows(Deployment(detailed_metrics=detailed)), PRICES), "CloudWatch", "metrics")
@@ -102,7 +101,7 @@ def test_only_metrics_that_are_reported_are_paid_for():
 
 
 def test_direct_requests_are_paid_by_the_byte():
-    """Without the gateway no request is paid for, nor functions, logs and traces: bytes, addresses and tasks are."""
+    """Without the gateway, requests, functions, logs and traces cost nothing: bytes, addresses and tasks do."""
     load = {"events_per_second": 1000.0, "batch": 100.0}
     lines = bill(flows(Deployment(direct=True), **load), PRICES)
     usual = bill(flows(**load), PRICES)
@@ -119,7 +118,7 @@ def test_direct_requests_are_paid_by_the_byte():
 
 
 def test_tasks_that_are_asked_directly_work_for_it():
-    """What functions would have done needs processors of tasks."""
+    """The work of functions moves to the processors of tasks."""
     busy = {"events_per_second": 20_000.0, "batch": 10.0, "event_bytes": 100.0}
     assert flows(Deployment(direct=True), **busy).tasks > flows(**busy).tasks
 
@@ -146,7 +145,7 @@ def test_sinks_are_paid_for():
 
 
 def test_a_stage_that_sleeps_has_no_streams():
-    """Neither tasks nor a balancer are paid for, nor their alarms, while events are kept as ever."""
+    """Tasks, a balancer and their alarms cost nothing, while events are kept as before."""
     awake, asleep = (bill(flows(Deployment(asleep=asleep), consumers=0), PRICES) for asleep in (False, True))
     assert by_part(asleep)["Fargate"] == by_part(asleep)["Load balancer and network"] == 0
     assert by_part(asleep)["Kinesis"] == by_part(awake)["Kinesis"]
@@ -175,7 +174,7 @@ def test_streaming_many_idle_event_types_costs_what_one_costs():
 
 
 def test_idle_event_types_are_what_more_of_them_cost():
-    """What is said of one event type is what the bill grows by when there are a thousand more."""
+    """The figure for one event type is the increase of the bill for a thousand more."""
     few, many = (
         [
             line
@@ -190,7 +189,7 @@ def test_idle_event_types_are_what_more_of_them_cost():
 
 
 def test_others_are_reckoned_for_the_same_load():
-    """What can be reckoned by hand comes out so: a million events of 1 KB, read once."""
+    """The bill matches a calculation by hand: a million events of 1 KB, read once."""
     load = Load(events_per_second=MILLION_EVENTS_A_MONTH, event_bytes=1024, batch=10, retention_days=0)
     offers = {offer.name: offer.dollars for offer in elsewhere(load, PRICES)}
     assert offers["EventBridge"] == pytest.approx(1.0)

@@ -1,4 +1,4 @@
-"""What a load sets in motion."""
+"""The flows that a load causes."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_things_spread_over_places(things, places, expected):
     ("events", "expected"), [(1, 1.0), (0.5, 1.0), (10, 0.5), (100, 0.3), (10_000, 0.3), (10**0.5, 0.75)]
 )
 def test_what_is_packed_together_is_smaller(events, expected):
-    """Between what was measured, the number of digits decides; outside, the nearest."""
+    """Between measured sizes, the number of digits decides; outside them, the nearest one."""
     assert share(((1, 1.0), (10, 0.5), (100, 0.3)), events) == pytest.approx(expected)
 
 
@@ -35,7 +35,7 @@ def test_a_batch_is_a_frame_for_each_partition_it_meets():
 
 
 def test_shards_grow_with_the_load():
-    """There are as many shards as the fuller of bytes and records asks for, with room to spare."""
+    """The number of shards follows the greater need of bytes and records, with room to spare."""
     assert flows(events_per_second=1).shards == 1
     assert flows(events_per_second=1400, batch=1, event_bytes=100).shards == 2
     assert flows(events_per_second=700, batch=1, event_bytes=2000).shards == 3
@@ -63,7 +63,7 @@ def test_the_indexer_runs_once_for_each_window_that_has_records():
 
 
 def test_a_batch_of_the_indexer_touches_no_more_partitions_than_it_has_records():
-    """What is written to the index depends on partitions and records, whichever are fewer."""
+    """The writes to the index depend on partitions or records, whichever are fewer."""
     assert flows(events_per_second=100, batch=10, event_types=1).partitions_per_index_batch == 1
     hasty = Deployment(index_seconds=1)
     assert (

@@ -45,7 +45,7 @@ def test_it_reports_its_prices(capsys):
 
 @pytest.mark.parametrize("wrong", [["--price", "gold=3"], ["--price", "trace=much"], ["--batch", "0"]])
 def test_it_refuses_in_words(capsys, wrong):
-    """What cannot be calculated is reported on stderr."""
+    """Inputs that cannot be calculated are reported on stderr."""
     assert main(wrong) == 2
     told = capsys.readouterr()
     assert told.err

@@ -14,7 +14,7 @@ ZONES = 2
 
 
 def test_what_stands_there_is_what_the_templates_make(data, serving):
-    """Whatever is paid for by the hour or the month is counted: tables, shards, tasks, balancers, alarms, keys, …"""
+    """Everything with an hourly or monthly charge is counted: tables, shards, tasks, balancers, alarms, keys, …"""
     counted = standing(Counted(kinesis_streams=2, shards=3))
     alarms = serving.all("AWS::CloudWatch::Alarm").values()
     # An alarm on a sum has the sum itself among its metrics; of a target, AWS makes one alarm above and one below it.
@@ -104,7 +104,7 @@ def test_a_stage_that_sleeps_has_what_is_counted_for_it(asleep):
     ],
 )
 def test_the_model_begins_with_the_defaults_of_the_app(counted, chosen):
-    """A bill without options is that of a deployment without context."""
+    """A bill without options is for a deployment without context."""
     assert getattr(Counted(), counted) == getattr(Context(), chosen)
 
 

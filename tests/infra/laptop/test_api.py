@@ -106,7 +106,7 @@ def test_the_most_particular_resource_decides(api, method, path, function):
 
 
 def test_a_resource_without_the_method_has_nothing(api):
-    """That another resource would fit does not matter any more."""
+    """A better fit of another resource no longer matters."""
     assert api.find_operation("POST", "/types/a") is None
 
 
@@ -134,7 +134,7 @@ def test_what_is_not_there_is_null(api):
 
 
 def test_bodies_are_text_or_binary_as_the_api_says(api, build_api):
-    """Without binary media types, what is no text is lost."""
+    """Without binary media types, bodies that are no text are lost."""
     sent = make_request("POST", body=b"\xff", content_type="application/json")
     found = api.find_operation("POST", "/types")
     assert api.event(sent, found, None)["body"] == "\N{REPLACEMENT CHARACTER}"
@@ -151,7 +151,7 @@ def test_the_authorizer_of_an_operation(api):
 
 
 def test_the_functions_that_it_needs(api):
-    """Those that answer, and the one that is asked about tokens if it is."""
+    """The functions that answer, and the one that checks tokens, if tokens are checked."""
     answering = {"types", "one", "publish", "special", "rest"}
     assert api.functions(authorizes=False) == answering
     assert api.functions(authorizes=True) == answering | {"authorizer"}
@@ -168,7 +168,8 @@ def test_streams_lead_to_the_service(api):
 
 
 def test_the_gateway_speaks_as_it_was_configured(api):
-    """Its words are put into the template, and headers come from constants, from the request or from its context."""
+    """Its messages are inserted into the template, and headers come from constants, from the request or from its
+    context."""
     request = make_request(x_flow_id="abc")
     response = api.own_response("UNAUTHORIZED", request, 'not "you"')
     assert response.status == 401
@@ -233,7 +234,7 @@ def build_mocked_api(build_api):
 
 
 def test_a_mock_answers_by_itself(build_mocked_api):
-    """It is passed on with its headers, the request's id, and the method that it was asked with."""
+    """It is passed on with its headers, the request's id, and its method."""
     api = build_mocked_api(contentHandling="CONVERT_TO_TEXT")
     request = make_request(raw_path="/page")
     response = api.fixed(api.find_operation("GET", "/page").operation.fixed, request)
@@ -258,7 +259,7 @@ def test_a_template_that_is_not_used_is_no_answer(build_mocked_api, integration,
 
 
 def test_an_object_is_read_from_the_file_that_would_be_uploaded(build_api, tmp_path):
-    """What is beside the template says which file has the key."""
+    """The asset manifest beside the template says which file has the key."""
     (tmp_path / "page.html").write_text("<html>")
     files = {"x": {"source": {"path": "page.html"}, "destinations": {"here": {"objectKey": "x.html"}}}}
     (tmp_path / "stack.assets.json").write_text(json.dumps({"files": files}))

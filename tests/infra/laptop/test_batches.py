@@ -29,7 +29,7 @@ def test_a_good_answer_is_the_end_of_a_batch(answer):
 
 
 def test_what_lies_before_the_first_failure_is_done():
-    """Of several failures the first one counts, in whatever order they are reported."""
+    """If several fail, the first one counts, in whatever order they are reported."""
     batch = Batch(records(1, 2, 3, 4), failures=2)
     assert plan_after_answer(batch, failure_report(4, 3), RULES) == Plan((Batch(records(3, 4)),))
 
@@ -75,7 +75,7 @@ def test_without_a_limit_nothing_is_ever_set_aside():
 
 
 def test_old_records_are_set_aside():
-    """What is older than it may become is not tried any more, and what is behind it is."""
+    """A record beyond its maximum age is not retried, and later ones are."""
     rules = Rules.of({**USUAL, "MaximumRecordAgeInSeconds": 60})
     due = drop_expired(Batch(records(10, 50)), rules, now=100.0)
     assert due == Plan((Batch(records(50)),), Batch(records(10)))

@@ -66,7 +66,7 @@ def test_a_process_is_kept_for_the_next_invocation(function):
 
 
 def test_it_has_its_own_environment_and_no_other(function, monkeypatch):
-    """What the template says, what Lambda adds, and where the services are."""
+    """The template's variables, those that Lambda adds, and the addresses of the services."""
     monkeypatch.setenv("NAKADI_REGISTRY", "memory:")
     environment = function.invoke("environment")
     assert environment["NAKADI_AUTH"] == "gateway"
@@ -97,7 +97,7 @@ def test_a_process_that_ends_is_replaced(function):
 
 
 def test_an_invocation_may_not_take_for_ever(tmp_path):
-    """It is ended at its timeout, with its process."""
+    """It ends at its timeout, with its process."""
     with a_function(tmp_path, timeout=2) as function:
         assert function.invoke("a") == 1
         with pytest.raises(TimedOut, match="after 2 seconds"):
@@ -115,13 +115,13 @@ def test_a_process_that_takes_too_much_memory_is_ended(tmp_path):
 
 
 def test_an_event_has_a_largest_size(function):
-    """It is 6 MB, as in Lambda."""
+    """The limit is 6 MB, as in Lambda."""
     with pytest.raises(TooLarge):
         function.invoke("x" * 6 * 1024 * 1024)
 
 
 def test_an_answer_has_a_largest_size(function):
-    """It is 6 MB too, and the next invocation finds the function as it was."""
+    """The limit is 6 MB too, and the next invocation finds the function unchanged."""
     with pytest.raises(InvocationFailed, match="ResponseSizeTooLarge"):
         function.invoke("large")
     assert isinstance(function.invoke("a"), int)

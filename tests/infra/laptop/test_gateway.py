@@ -148,7 +148,7 @@ def test_without_a_token_no_authentication(client, functions):
 
 
 def test_the_authorizers_word_is_kept(client, functions):
-    """It is asked once about a token, and what it says of the subject reaches the function as texts."""
+    """It is called once for a token, and its statements about the subject reach the function as texts."""
     for _ in range(2):
         assert client.get("/types/a", headers={"Authorization": "Bearer x"}).text == "one"
     [asked] = functions["authorizer"].events
@@ -184,7 +184,7 @@ def test_a_function_that_fails(client, functions, answer, status):
 
 
 def test_a_method_takes_as_many_requests_as_the_stage_lets_it(client, functions):
-    """Each for itself: by what is said of it, or of all; what is too much reaches neither authorizer nor function."""
+    """Each method has its own limit, or the limit of all; excess requests reach neither authorizer nor function."""
     assert [client.get("/types/special").status_code for _ in range(3)] == [200, 200, 429]
     assert [client.get("/types").status_code for _ in range(21)].count(429) == 1
     assert len(functions["special"].events) == 2

@@ -91,7 +91,7 @@ def test_a_server_that_never_starts_is_given_up_and_says_why(attempts, tmp_path)
 
 
 def test_a_kafka_that_was_not_fetched_whole_is_missing(monkeypatch, tmp_path):
-    """Jars without the mark behind the last of them are those of a download that was broken off."""
+    """Jars without the mark that follows the last of them come from an interrupted download."""
     monkeypatch.setattr(kafka_local, "JARS", tmp_path)
     (tmp_path / "kafka_2.13-4.1.0.jar").touch()
 

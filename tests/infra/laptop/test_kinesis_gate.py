@@ -1,4 +1,4 @@
-"""The gate in front of a Kinesis that is made up, by a clock that is moved by hand."""
+"""The gate in front of a simulated Kinesis, by a clock that the test moves."""
 
 import asyncio
 import base64
@@ -17,7 +17,7 @@ HALF = 2**127
 
 
 class Kinesis:
-    """Behind the gate: it notes what it is asked, and knows as many open shards as it is given."""
+    """A Kinesis behind the gate: it notes its requests, and knows the given number of open shards."""
 
     def __init__(self):
         self.asked = []
@@ -91,7 +91,7 @@ TOO_MUCH = "ProvisionedThroughputExceededException"
 
 
 def test_a_shard_is_read_five_times_a_second_by_all_together(ask):
-    """Whatever iterators they have; a fifth of a second later there is room for one more."""
+    """All iterators count together; a fifth of a second later there is room for one more."""
     iterators = [ask("GetShardIterator", ShardId="all", ShardIteratorType="LATEST")["ShardIterator"] for _ in range(2)]
     codes = [ask.code("GetRecords", ShardIterator=iterators[number % 2]) for number in range(6)]
     assert codes == [""] * 5 + [TOO_MUCH]
@@ -110,7 +110,7 @@ def test_an_iterator_is_good_for_five_minutes(ask):
 
 
 def test_iterators_are_given_five_times_a_second(ask):
-    """They are counted apart from reads."""
+    """They count separately from reads."""
     codes = [ask.code("GetShardIterator", ShardId="all", ShardIteratorType="LATEST") for _ in range(6)]
     assert codes == [""] * 5 + [TOO_MUCH]
 

@@ -1,4 +1,4 @@
-"""What AWS lets through in a second."""
+"""The rates that AWS permits."""
 
 import base64
 
@@ -10,7 +10,7 @@ KB = 1024
 
 
 def test_a_bucket_fills_as_time_goes_by():
-    """It holds what flows in during a second, or as much as it is said to hold; who takes more makes others wait."""
+    """It holds one second's inflow, or its capacity; taking more makes others wait."""
     bucket = Bucket(10, 20)
     assert bucket.has(20, 5.0)
     assert not bucket.has(21, 5.0)
@@ -22,7 +22,7 @@ def test_a_bucket_fills_as_time_goes_by():
 
 @pytest.mark.parametrize(("size", "taken"), [(100, 1000), (100 * KB, 10), (600 * KB, 1), (3 * KB * KB, 1)])
 def test_what_a_shard_takes_in_a_moment(size, taken):
-    """A megabyte or a thousand records, whichever comes first; a larger record is taken when nothing else was."""
+    """The limit is a megabyte or a thousand records, whichever comes first; a larger record is taken if it is alone."""
     shard = Shard()
     assert [shard.accept(size, 7.0) for _ in range(1100)].count(True) == taken
 
@@ -78,5 +78,5 @@ def test_records_go_to_the_open_shard_that_takes_their_hash(record, shard):
 
 @pytest.mark.parametrize("data", [b"", b"a", b"ab", b"abc", b"abcd"])
 def test_the_size_of_a_record_is_its_data_and_its_key(data):
-    """Whatever base64 made of it."""
+    """The size does not depend on base64."""
     assert record_size({"Data": base64.b64encode(data).decode(), "PartitionKey": "é"}) == len(data) + 2

@@ -158,7 +158,7 @@ QUERY = {
     ],
 )
 def test_what_a_request_wants(request_, wanted):
-    """Every change has its own action; what is not known is wanted of everything, which no policy allows."""
+    """Every change needs its own action; an unknown request needs all permissions, which no policy grants."""
     assert [tuple(each) for each in required_permissions(request_)] == wanted
 
 
@@ -200,7 +200,7 @@ def test_roles_have_what_is_written_with_them_and_beside_them(tmp_path):
 
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory):
-    """What stands in for AWS, strictly, with some roles and without a deployment."""
+    """A strict substitute for AWS, with some roles and without a deployment."""
     with Cloud(tmp_path_factory.mktemp("logs"), STRICT) as there:
         stream = create_stream(there.client("kinesis"), shards=1)
         arn = f"arn:aws:kinesis:eu-central-1:{ACCOUNT}:stream/{stream}"
@@ -224,7 +224,7 @@ def is_refused(call, **make_aws_request):
 
 
 def test_a_table_is_changed_only_under_the_keys_of_a_role(cloud):
-    """Elsewhere, and for who is unknown, DynamoDB answers that access is denied."""
+    """Elsewhere, and for unknown callers, DynamoDB answers that access is denied."""
     cloud.client("dynamodb").create_table(
         TableName="t",
         KeySchema=[{"AttributeName": "place", "KeyType": "HASH"}],
@@ -280,7 +280,7 @@ def test_an_iterator_is_for_those_who_may_read_its_stream(cloud):
 
 
 def test_a_shard_takes_a_megabyte_a_second(cloud):
-    """Of a call, what does not fit any more is refused record by record, and the rest is stored in its order."""
+    """In one call, records beyond the limit are refused one by one, and the rest is stored in its order."""
     client = cloud.client("kinesis", "Streams")
     answer = client.put_records(StreamName=cloud.stream, Records=[a_record(300_000, n) for n in range(4)])
     codes = [each.get("ErrorCode") for each in answer["Records"]]

@@ -33,7 +33,7 @@ def template(tmp_path):
     ],
 )
 def test_references_are_followed(template, value, expected):
-    """What is not made here keeps its name, in angle brackets."""
+    """A resource that does not exist here keeps its name, in angle brackets."""
     assert template.resolve(value) == expected
 
 
@@ -66,5 +66,5 @@ def test_other_schedules_are_refused():
 
 
 def test_a_round_has_the_event_of_its_rule():
-    """It names the rule that it comes from."""
+    """The event names its rule."""
     assert scheduled_event("House")["resources"] == ["arn:aws:events:eu-central-1:123456789012:rule/House"]

@@ -1,7 +1,7 @@
 """Every Python process with this folder on its path imports this module when it starts: its event loop is guarded.
 
-What would block the loop raises there, and is written to the file that `LOOP_GUARD_REPORT` names. `LOOP_GUARD_FORGETS`
-names a module that forgets to ask whether it may block.
+Calls that would block the loop raise there, and are written to the file that `LOOP_GUARD_REPORT` names.
+`LOOP_GUARD_FORGETS` names a module that forgets to ask whether it may block.
 """
 
 import os
