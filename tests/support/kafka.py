@@ -48,6 +48,7 @@ SELECTED_TESTS = frozenset(
         "test_business_events_come_out_enriched",
         "test_deleting_the_event_type_ends_the_stream_with_a_problem",
         "test_distances_across_timelines",
+        "test_every_event_is_judged_once_over_timelines",
         "test_events_are_counted_from_the_committed_offset",
         "test_events_arrive_in_order_while_they_are_published",
         "test_new_partitions_are_consumed_from_their_beginning",

@@ -24,6 +24,7 @@ AREAS = {
     "X": "deliveries",
     "D": "declared reads",
     "E": "CloudEvents",
+    "H": "rehearsals",
 }
 FLAGS = ("core", "edge", "internal")
 
@@ -31,10 +32,10 @@ FLAGS = ("core", "edge", "internal")
 ITEM = re.compile(r'^- <a id="(?P<anchor>[^"]+)"></a>\*\*(?P<number>\S+)\*\* \*(?P<flag>\w+)\* (?P<text>.+)$')
 TRAP = re.compile(r'^(?P<number>\d+)\. <a id="trap-(?P=number)"></a>', re.MULTILINE)
 
-NUMBER = r"[RPLCSXDE]\d+a?"
+NUMBER = r"[RPLCSXDEH]\d+a?"
 CITED = re.compile(rf"\b{NUMBER}\b")
 BRACKETS = re.compile(rf"\((?:{NUMBER}|traps? \d)[^()]*\)")
-RANGE = re.compile(r"\b([RPLCSXDE])(\d+)[-\u2013]\1?(\d+)\b")
+RANGE = re.compile(r"\b([RPLCSXDEH])(\d+)[-\u2013]\1?(\d+)\b")
 TRAPS = re.compile(r"\btraps? (\d+(?:, \d+)*)")
 
 

@@ -42,6 +42,7 @@ SELECTED_TESTS = frozenset(
         "test_adding_a_schema_makes_it_current",
         "test_blocks_take_effect_at_once",
         "test_deleting_a_subscription_ends_its_streams",
+        "test_every_process_shows_and_removes_a_rehearsal",
         "test_events_are_counted_from_the_committed_offset",
         "test_events_arrive_in_order_while_they_are_published",
         "test_more_partitions_end_streams",

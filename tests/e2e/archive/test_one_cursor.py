@@ -198,3 +198,18 @@ def test_damage_is_never_stepped_over(archiving: ArchivingBroker, caplog):
     assert b"number" not in b"".join(lines)
     with archiving.stream("batch_limit=1&batch_flush_timeout=1", position(3)) as stream:
         assert numbers(stream, 4) == [4, 5, 6, 7]
+
+
+def test_a_rehearsal_judges_what_is_archived_and_what_is_not_once(archiving: ArchivingBroker):
+    """Each event counts once, on both sides of the seam. (H4)"""
+    archiving.publish(*range(20))
+    assert archiving.archive_everything() > 15
+    archiving.publish(*range(20, 25))
+    schema = {"properties": {"number": {"multipleOf": 3}}}
+    request = {"schema": {"type": "json_schema", "schema": json.dumps(schema)}, "compatibility_mode": "none"}
+    path = f"/event-types/{archiving.name}/schemas/rehearsals"
+
+    found = archiving.api.post(path, json=request | {"last": "1d"}).json()
+    assert (found["state"], found["events_seen"], found["events_failed"]) == ("finished", 25, 16)
+    assert [each["event"]["number"] for each in found["samples"]] == [1, 2, 4, 5, 7]
+    assert archiving.api.post(path, json=request | {"events": 7}).json()["events_seen"] == 7

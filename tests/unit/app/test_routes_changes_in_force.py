@@ -43,6 +43,7 @@ OTHERS = {
     "delete_events": "as above",
     "stream_subscription_events_with_parameters": "it reads",
     "check_compatibility": "as above",
+    **dict.fromkeys(("start_rehearsal", "remove_rehearsal"), "no process remembers a rehearsal"),
     "cursor_distances": "as above",
     "cursors_lag": "as above",
     "shift_cursors": "as above",

@@ -230,7 +230,7 @@ def test_scopes_are_those_that_are_asked_for(operation: openapi.ApiOperation) ->
     """An operation names the scope that its route asks for, and none if it is public. (R42, R46)"""
     table = ScopeTable(Settings())
     path = re.sub(r"\{.*?\}", "x", operation.path)
-    asked = [] if PUBLIC_PATH_PATTERN.fullmatch(path) else [table.needed_scope(operation.method, path)]
+    asked = [] if PUBLIC_PATH_PATTERN.fullmatch(path) else [*table.needed_scopes(operation.method, path)]
     assert required_scopes(operation) == asked
 
 

@@ -159,10 +159,8 @@ def test_partitions_are_unavailable_while_the_log_does_not_answer():
 )
 def test_cursor_operations_need_the_scope_for_reading_streams(method, operation):
     """With scopes, every operation on partitions and cursors needs the one for reading streams. (C18)"""
-    assert (
-        ScopeTable(Settings(scope_event_stream_read="read")).needed_scope(method, f"/event-types/{NAME}/{operation}")
-        == "read"
-    )
+    table = ScopeTable(Settings(scope_event_stream_read="read"))
+    assert table.needed_scopes(method, f"/event-types/{NAME}/{operation}") == ("read",)
 
 
 # GET .../partitions/{partition}

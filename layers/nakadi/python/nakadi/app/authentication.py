@@ -27,26 +27,29 @@ class ScopeTable:
 
     def __init__(self, settings: Settings) -> None:
         read, write = settings.scope_event_stream_read, settings.scope_event_stream_write
-        self._otherwise = settings.scope_uid
-        self._by_method: dict[str, list[tuple[re.Pattern[str], str]]] = {}
+        change = settings.scope_event_type_write
+        self._otherwise = (settings.scope_uid,)
+        self._by_method: dict[str, list[tuple[re.Pattern[str], tuple[str, ...]]]] = {}
         # The most frequent requests come first: each of them is matched against one or two patterns.
-        for methods, path, scope in (
+        for methods, path, *scopes in (
             ("POST", r"/event-types/[^/]+/events(/.*)?", write),
             ("GET HEAD POST", r"/subscriptions(/.*)?", read),
             ("GET HEAD", READING_PATH_PATTERN, read),
             ("DELETE", r"/subscriptions/[^/]+(/.*)?", read),
             ("POST", r"/event-types/[^/]+/(shifted-cursors|cursors-lag|cursor-distances)", read),
+            # They show events, and are for those who change schemas.
+            ("GET HEAD POST DELETE", r"/event-types/[^/]+/schemas/rehearsals(/.*)?", change, read),
             ("DELETE", r"/event-types/[^/]+(/.*)?", settings.scope_config_write),
-            ("POST PUT", r"/event-types(/.*)?", settings.scope_event_type_write),
+            ("POST PUT", r"/event-types(/.*)?", change),
         ):
             for method in methods.split():
-                self._by_method.setdefault(method, []).append((re.compile(path), scope))
+                self._by_method.setdefault(method, []).append((re.compile(path), tuple(scopes)))
 
-    def needed_scope(self, method: str, path: str) -> str:
+    def needed_scopes(self, method: str, path: str) -> tuple[str, ...]:
         path = path.rstrip("/") or "/"
-        for pattern, scope in self._by_method.get(method, ()):
+        for pattern, scopes in self._by_method.get(method, ()):
             if pattern.fullmatch(path):
-                return scope
+                return scopes
         return self._otherwise
 
 
@@ -79,9 +82,9 @@ def _authentication_by(
         subject = subject_of(request)
         if realms and subject.realm not in realms:
             raise NotPermitted("Insufficient realms for this resource")
-        scope = table.needed_scope(request.method, request.path)
-        if scope and scope not in subject.scopes:
-            raise NotPermitted("Insufficient scope for this resource")
+        for scope in table.needed_scopes(request.method, request.path):
+            if scope and scope not in subject.scopes:
+                raise NotPermitted("Insufficient scope for this resource")
         return subject
 
     return authenticate

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from nakadi.publishing.claimed_append import LogDeduplication
     from nakadi.publishing.publisher import Publisher, ValidatorCache
     from nakadi.publishing.system_events import KpiCollector
+    from nakadi.rehearsals.rehearsals import Rehearsals
     from nakadi.streaming.streams import EventStreams
     from nakadi.subscriptions.api.resource import SubscribedEventTypes
     from nakadi.subscriptions.stream.streams import SubscriptionStreams
@@ -65,6 +66,7 @@ ReportDroppedKpis = Callable[[int], None]
 WrapSender = Callable[["Sender"], "Sender"]
 
 CLOSED_IN_ORDER = (
+    "rehearsals",
     "delivery_services",
     "subscription_streams",
     "kpi_collector",
@@ -434,6 +436,24 @@ class BrokerServices(BrokerCore):
             self.subscription_services,
             self.coordination,
             self.delivery_services.sinks,
+        )
+
+    # Rehearsals of schemas
+
+    @cached_property
+    def rehearsals(self) -> Rehearsals:
+        from nakadi.rehearsals.rehearsals import Rehearsals
+        from nakadi.streaming.access import ReadAccess
+
+        return Rehearsals(
+            event_types=self.event_types,
+            permissions=self.permissions,
+            features=self.features,
+            access=ReadAccess(self.event_types, self.permissions, self.features),
+            logs=self.logs,
+            registry=self.registry,
+            clock=self.clock,
+            long_work_queue=self.with_turn_metrics("rehearsals", LongWorkQueue()),
         )
 
     # What accompanies changes

@@ -20,6 +20,7 @@ from nakadi.event_types.timelines import Timelines
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import DelayedIndexLog, PushConsumerLog
+from nakadi.rehearsals.documents import remove_expired_rehearsals
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ def make_housekeeping(
             "deleted subscriptions": subscription_services.deleted_subscription_cleanup.clean_up_all,
             "redriven events": subscription_services.redrive_attachment.run,
             "stalled subscriptions": stalled.check_all,
+            "rehearsals": partial(remove_expired_rehearsals, core.registry, core.clock),
             "orphaned consumers": partial(_remove_orphaned_consumers, core),
             **({} if table_lag_monitor is None else {"tables": table_lag_monitor.measure}),
         },

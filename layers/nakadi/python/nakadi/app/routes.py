@@ -15,7 +15,7 @@ from nakadi.http.request_kpis import RequestKpiRecorder
 from nakadi.http.router import Handler, Route
 
 # The routes that the streaming service serves, and functions do not.
-STREAMING_AREAS = ("streams", "subscription_streams", "sink_trials")
+STREAMING_AREAS = ("streams", "subscription_streams", "sink_trials", "rehearsals")
 
 # The routes that it also serves to clients that bypass the gateway.
 DIRECT_AREAS = ("publishing", "subscriptions")
@@ -92,6 +92,12 @@ def _event_type_routes(broker: BrokerServices) -> list[Route]:
         *timelines.routes(broker.timelines, broker.registration.topic_adoption),
         *strategies.routes(),
     ]
+
+
+def _rehearsal_routes(broker: BrokerServices) -> list[Route]:
+    from nakadi.http.routes.rehearsals import RehearsalHandlers
+
+    return RehearsalHandlers(broker.rehearsals).routes()
 
 
 def _publishing_routes(broker: BrokerServices) -> list[Route]:
@@ -188,6 +194,7 @@ ROUTE_MAKER_BY_AREA: Mapping[str, Callable[[BrokerServices], list[Route]]] = {
     "subscriptions": _subscription_routes,
     "subscription_streams": _subscription_stream_routes,
     "sink_trials": _sink_trial_routes,
+    "rehearsals": _rehearsal_routes,
     "settings": _settings_routes,
     "monitoring": _monitoring_routes,
 }

@@ -449,7 +449,12 @@ class _CachedValidator:
         check_may_block()
         with self._lock:
             if self.made is None:
-                made = compile_validator(load_schema())
-                made.batch_check = make_batch_check(made.document, made.compile_parts, has_metadata=has_metadata)
-                self.made = made
+                self.made = compile_event_validator(load_schema(), has_metadata=has_metadata)
             return self.made
+
+
+def compile_event_validator(schema: Mapping[str, Any], *, has_metadata: bool) -> Validator:
+    """A validator that also knows most valid events at once. `has_metadata` is of events that must have some."""
+    made = compile_validator(schema)
+    made.batch_check = make_batch_check(made.document, made.compile_parts, has_metadata=has_metadata)
+    return made

@@ -303,18 +303,23 @@ def _count_certain(events: Sequence[Event], are_certainly_valid: Callable[[Seque
 
 def _find_problem(event: Event, validator: Validator, budget: WorkBudget, has_metadata: bool) -> str | None:
     """The fault of an event, or its excess over a limit."""
-    try:
-        valid: bool | None = validator.check(event, budget.steps)
-    except RecursionError:
-        valid = False
-    except StepsExhausted:
-        valid = _accepts_with_more_steps(event, validator, budget)
+    valid = accepts_event(event, validator, budget)
     if valid is None:
         return VALIDATION_TOO_LONG_MESSAGE.format(budget.max_steps)
     if not valid:
         return validator.explain(event, budget.wait_for_turn)
     problem = timestamp_problem(event["metadata"]["occurred_at"]) if has_metadata else None
     return None if problem is None else f"#/metadata/occurred_at:{problem}"
+
+
+def accepts_event(event: Event, validator: Validator, budget: WorkBudget) -> bool | None:
+    """Whether an event is valid by its schema; None if that takes more steps than there are."""
+    try:
+        return validator.check(event, budget.steps)
+    except RecursionError:
+        return False
+    except StepsExhausted:
+        return _accepts_with_more_steps(event, validator, budget)
 
 
 def _accepts_with_more_steps(event: Event, validator: Validator, budget: WorkBudget) -> bool | None:

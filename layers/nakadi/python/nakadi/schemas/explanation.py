@@ -17,6 +17,7 @@ from nakadi.schemas.keywords import (
     MAX_VIOLATION_LINES,
     REASON_FINDERS_BY_KEYWORD,
     REASON_FINDERS_FOR_ALLOWED_VALUES,
+    BrokenRule,
     SchemaViolation,
     combined_violation,
     has_json_schema_type,
@@ -39,6 +40,7 @@ LONG_EXPLANATION_MAX_STEPS = 5_000_000
 _STEP_COST_OF_SCHEMA = 70
 _STEPS_PER_MEMBER = 4
 
+UNKNOWN_RULE = BrokenRule("unknown", "#")
 NO_EXPLANATION_MESSAGE = "#: not valid, for a reason that is too deep inside or takes too many steps to tell"
 
 
@@ -48,16 +50,31 @@ def explain_violations(
     """The violations of an event that is known to be invalid, one a line, as far as this number of steps finds them;
     if there are several, their number comes first. Also whether the steps were enough."""
     steps = [max_steps]
-    try:
-        violation = _ViolationExplainer(document, patterns, steps).find_violation(document.root, event, "#")
-    except RecursionError:
-        violation = None
+    violation = _find_violation(document, patterns, event, steps)
     text = (
         NO_EXPLANATION_MESSAGE
         if violation is None
         else "\n".join(islice(violation.message_lines(), MAX_VIOLATION_LINES + 1))
     )
     return text, steps[0] >= 0
+
+
+def broken_rules(
+    document: SchemaDocument, patterns: SchemaPatterns, event: Any, max_steps: int
+) -> tuple[BrokenRule, ...]:
+    """The rules that an event breaks which is known not to be valid, each once, as far as they are found with so many
+    steps. One that nothing is found about has `UNKNOWN_RULE`."""
+    violation = _find_violation(document, patterns, event, [max_steps])
+    return (UNKNOWN_RULE,) if violation is None else tuple(dict.fromkeys(violation.broken_rules()))
+
+
+def _find_violation(
+    document: SchemaDocument, patterns: SchemaPatterns, event: Any, steps: RemainingSteps
+) -> SchemaViolation | None:
+    try:
+        return _ViolationExplainer(document, patterns, steps).find_violation(document.root, event, "#")
+    except RecursionError:
+        return None
 
 
 class _ViolationExplainer:
@@ -98,7 +115,7 @@ class _ViolationExplainer:
     def _schema_violations(self, schema: RawSchema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if isinstance(schema, bool):
             if not schema:
-                yield SchemaViolation(pointer, "false schema always fails")
+                yield SchemaViolation(pointer, "false schema always fails", rule="false")
         elif "$ref" in schema:
             target = self._document.find_target(schema["$ref"])
             assert target is not None, "a schema is checked before events are"
@@ -116,7 +133,7 @@ class _ViolationExplainer:
                 reason(schema, value, self._patterns, self._steps) if self._keyword_applies(keyword, schema) else None
             )
             if text is not None:
-                yield SchemaViolation(pointer, text)
+                yield SchemaViolation(pointer, text, rule=keyword)
                 return
 
     def _keyword_applies(self, keyword: str, schema: Schema) -> bool:
@@ -153,7 +170,7 @@ class _ViolationExplainer:
                 for each in types
             )
             if len(causes) == len(types):
-                yield SchemaViolation(pointer, _no_match_message(len(types)), causes)
+                yield SchemaViolation(pointer, _no_match_message(len(types)), causes, rule="type")
         elif types is not None:
             yield from self._single_type_violations(types, schema, value, pointer)
         else:
@@ -165,13 +182,13 @@ class _ViolationExplainer:
         if has_json_schema_type(value, type_name):
             yield from self._violations_of_other_keywords(schema, value, pointer)
         else:
-            yield SchemaViolation(pointer, type_mismatch_message(type_name, value))
+            yield SchemaViolation(pointer, type_mismatch_message(type_name, value), rule="type")
 
     def _violations_of_other_keywords(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         for keyword, reason in REASON_FINDERS_BY_KEYWORD.items():
             text = reason(schema, value, self._patterns, self._steps) if keyword in schema else None
             if text is not None:
-                yield SchemaViolation(pointer, text)
+                yield SchemaViolation(pointer, text, rule=keyword)
         for keyword, violations in _METHODS_OF_MEMBER_KEYWORDS:
             if self._keyword_applies(keyword, schema):
                 yield from violations(self, schema, value, pointer)
@@ -187,29 +204,30 @@ class _ViolationExplainer:
         members = schema["allOf"]
         causes = self._violations_of_each(members, value, pointer)
         if causes:
-            yield SchemaViolation(pointer, _matches_only_message(len(members) - len(causes), len(members)), causes)
+            text = _matches_only_message(len(members) - len(causes), len(members))
+            yield SchemaViolation(pointer, text, causes, rule="allOf")
 
     def any_of_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         members = schema["anyOf"]
         causes = self._violations_of_each(members, value, pointer)
         if len(causes) == len(members):
-            yield SchemaViolation(pointer, _no_match_message(len(members)), causes)
+            yield SchemaViolation(pointer, _no_match_message(len(members)), causes, rule="anyOf")
 
     def one_of_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         members = schema["oneOf"]
         causes = self._violations_of_each(members, value, pointer)
         matching = len(members) - len(causes)
         if matching != 1 and (not matching or self._is_exhaustive):
-            yield SchemaViolation(pointer, f"#: {matching} subschemas matched instead of one", causes)
+            text = f"#: {matching} subschemas matched instead of one"
+            yield SchemaViolation(pointer, text, causes, rule="oneOf")
 
     def _violations_of_each(self, members: list[RawSchema], value: Any, pointer: str) -> tuple[SchemaViolation, ...]:
         return _without_none(self.find_violation(each, value, pointer) for each in members)
 
     def _negation_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if "not" in schema and self.find_violation(schema["not"], value, pointer) is None and self._is_exhaustive:
-            yield SchemaViolation(
-                pointer, f"subject must not be valid against schema {quoted_value(schema['not'], self._steps)}"
-            )
+            text = f"subject must not be valid against schema {quoted_value(schema['not'], self._steps)}"
+            yield SchemaViolation(pointer, text, rule="not")
 
     def _conditional_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if not self._keyword_applies("if", schema):
@@ -219,10 +237,10 @@ class _ViolationExplainer:
         if cause is None or not self._is_exhaustive:
             return
         if refused is None:
-            yield SchemaViolation(pointer, 'input is invalid against the "then" schema', (cause,))
+            yield SchemaViolation(pointer, 'input is invalid against the "then" schema', (cause,), rule="if")
         else:
             text = 'input is invalid against both the "if" and "else" schema'
-            yield SchemaViolation(pointer, text, (refused, cause))
+            yield SchemaViolation(pointer, text, (refused, cause), rule="if")
 
     # Objects
 
@@ -231,7 +249,8 @@ class _ViolationExplainer:
             spend_steps(self._steps, len(schema["required"]))
             for name in dict.fromkeys(schema["required"]):
                 if name not in value:
-                    yield SchemaViolation(pointer, f"required key [{truncated_text(name)}] not found")
+                    text = f"required key [{truncated_text(name)}] not found"
+                    yield SchemaViolation(pointer, text, rule="required", member=name)
 
     def property_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if isinstance(value, dict):
@@ -257,7 +276,8 @@ class _ViolationExplainer:
             if self._is_known_property(schema, name):
                 continue
             if subschema is False:
-                yield SchemaViolation(pointer, f"extraneous key [{truncated_text(name)}] is not permitted")
+                text = f"extraneous key [{truncated_text(name)}] is not permitted"
+                yield SchemaViolation(pointer, text, rule="additionalProperties", member=name)
             else:
                 yield from self._subschema_violations(subschema, each, member_pointer(pointer, name))
 
@@ -274,10 +294,10 @@ class _ViolationExplainer:
         for name, needed in schema["dependencies"].items():
             if name in value and isinstance(needed, list):
                 spend_steps(self._steps, len(needed))
-                missing = (each for each in needed if each not in value)
-                yield from (
-                    SchemaViolation(pointer, f"property [{truncated_text(each)}] is required") for each in missing
-                )
+                for each in needed:
+                    if each not in value:
+                        text = f"property [{truncated_text(each)}] is required"
+                        yield SchemaViolation(pointer, text, rule="dependencies", member=each)
 
     def schema_dependency_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if not isinstance(value, dict):
@@ -307,7 +327,8 @@ class _ViolationExplainer:
         if not isinstance(value, list) or not isinstance(items, list) or len(value) <= len(items):
             return
         if subschema is False:
-            yield SchemaViolation(pointer, f"expected: [{len(items)}] array items, found: [{len(value)}]")
+            text = f"expected: [{len(items)}] array items, found: [{len(value)}]"
+            yield SchemaViolation(pointer, text, rule="additionalItems")
         else:
             for place in range(len(items), len(value)):
                 yield from self._subschema_violations(subschema, value[place], f"{pointer}/{place}")
@@ -318,7 +339,8 @@ class _ViolationExplainer:
                 self.find_violation(schema["contains"], item, f"{pointer}/{at}") for at, item in enumerate(value)
             )
             if all(each is not None for each in failures):
-                yield SchemaViolation(pointer, "expected at least one array item to match 'contains' schema")
+                text = "expected at least one array item to match 'contains' schema"
+                yield SchemaViolation(pointer, text, rule="contains")
 
 
 def _violations_of_first_failing(*alternatives: Iterator[SchemaViolation]) -> Iterator[SchemaViolation]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from itertools import takewhile
 from operator import gt, lt
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -259,6 +259,16 @@ _FOUND_TYPE_NAMES = {
 }
 
 
+class BrokenRule(NamedTuple):
+    """A keyword that events violate, and where: in `path`, `*` is any index of a list, or a name that is a number."""
+
+    rule: str
+    path: str
+
+
+_NUMBER_STEP_PATTERN = re.compile(r"/[0-9]+(?=/|$)")
+
+
 class SchemaViolation(Struct, frozen=True):
     """A fault at a place of the event, and the inner faults that caused it."""
 
@@ -267,6 +277,10 @@ class SchemaViolation(Struct, frozen=True):
     causes: tuple[SchemaViolation, ...] = ()
     count: int = 0
     """How many there are in here, this one if it has no causes."""
+    rule: str = ""
+    """The keyword that is violated; empty for one that only holds others together."""
+    member: str | None = None
+    """The member that is missing or not permitted, if the violation is about one."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "count", sum(each.count for each in self.causes) or 1)
@@ -275,6 +289,15 @@ class SchemaViolation(Struct, frozen=True):
         yield f"{truncated_text(self.pointer)}: {self.text}"
         for each in self.causes:
             yield from each.message_lines()
+
+    def broken_rules(self) -> Iterator[BrokenRule]:
+        """The rules that the event breaks. Alternatives count as one rule: which of them was meant, nobody knows."""
+        if self.causes and self.rule in ("", "allOf"):
+            for each in self.causes:
+                yield from each.broken_rules()
+        else:
+            pointer = self.pointer if self.member is None else member_pointer(self.pointer, self.member)
+            yield BrokenRule(self.rule, _NUMBER_STEP_PATTERN.sub("/*", truncated_text(pointer)))
 
 
 def combined_violation(pointer: str, violations: tuple[SchemaViolation, ...]) -> SchemaViolation | None:

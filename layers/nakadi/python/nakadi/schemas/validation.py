@@ -11,12 +11,18 @@ from nakadi.common.work import check_may_block
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.batch_check import MAX_STEPS, BatchCheck
 from nakadi.schemas.document import Draft, RawSchema, SchemaDocument, reachable_schemas
-from nakadi.schemas.explanation import LONG_EXPLANATION_MAX_STEPS, SHORT_EXPLANATION_MAX_STEPS, explain_violations
+from nakadi.schemas.explanation import (
+    LONG_EXPLANATION_MAX_STEPS,
+    SHORT_EXPLANATION_MAX_STEPS,
+    broken_rules,
+    explain_violations,
+)
 from nakadi.schemas.formats import BadPattern, SchemaPatterns
 from nakadi.schemas.keywords import (
     ALWAYS_TRUE,
     NEVER_TRUE,
     TYPE_TEST_CODE,
+    BrokenRule,
     CodeCheck,
     CodeConstants,
     combined_check,
@@ -69,6 +75,11 @@ class Validator:
             if is_finished:
                 break
         return text
+
+    def broken_rules(self, event: Any) -> tuple[BrokenRule, ...]:
+        """The rules that an event breaks which is not valid."""
+        check_may_block()
+        return broken_rules(self.document, self._patterns, event, SHORT_EXPLANATION_MAX_STEPS)
 
     def compile_parts(self, parts: Sequence[Mapping[str, Any]]) -> Sequence[AcceptsValue]:
         """Functions that hold a value to a part of the schema each."""

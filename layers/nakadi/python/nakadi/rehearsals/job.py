@@ -1,0 +1,141 @@
+"""One rehearsal, from its first event to its last, in a thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from msgspec.structs import replace
+
+from nakadi.model.event_type import EventType
+from nakadi.model.events import Record
+from nakadi.model.outcomes import Outcome, TryLater, Unavailable
+from nakadi.ports.clock import Clock
+from nakadi.ports.registry import ChangedMeanwhile, PutDocument, Registry
+from nakadi.rehearsals.documents import REHEARSALS_KIND, Rehearsal, RehearsalState, rehearsal_body
+from nakadi.rehearsals.findings import FindingsCollector
+from nakadi.rehearsals.history import HistoryReader, PartitionSpan
+from nakadi.rehearsals.judge import EventJudge
+from nakadi.rehearsals.pacing import Pacer
+from nakadi.streaming.chunks import EventRun, joined_json
+
+log = logging.getLogger(__name__)
+
+# The events that are judged at once: a quarter of a millisecond, of which half is lost if one of them fails.
+PIECE_EVENTS = 64
+REPORT_INTERVAL_SECONDS = 2.0
+
+LOST_MESSAGE = "The process that ran the rehearsal has ended"
+FAILED_MESSAGE = "The rehearsal failed inside the broker, whose log says why"
+
+
+class RehearsalStopped(Exception):
+    """Raised when the process is about to end."""
+
+
+class RehearsalRemoved(Exception):
+    """Raised when somebody has removed the rehearsal."""
+
+
+class RehearsalJob:
+    """Reads, judges and counts, and writes what it has found every two seconds and at the end.
+
+    It is the only writer of its document while it runs; whoever removes the document thereby ends the job.
+    """
+
+    def __init__(  # noqa: PLR0913  # every part by its name
+        self,
+        *,
+        rehearsal: Rehearsal,
+        revision: int,
+        event_type: EventType,
+        spans: Sequence[PartitionSpan],
+        judge: EventJudge,
+        reader: HistoryReader,
+        may_read: Callable[[Record], bool],
+        pacer: Pacer,
+        registry: Registry,
+        clock: Clock,
+    ) -> None:
+        self._rehearsal = rehearsal
+        self._revision = revision
+        self._event_type = event_type
+        self._spans = spans
+        self._judge = judge
+        self._reader = reader
+        self._may_read = may_read
+        self._pacer = pacer
+        self._registry = registry
+        self._clock = clock
+        self._collector = FindingsCollector()
+        self._reported_at = clock.monotonic()
+
+    def run(self) -> None:
+        """Run to the end, whatever happens."""
+        try:
+            self._write(*self._run_to_state())
+        except RehearsalRemoved:
+            pass
+        except Unavailable:
+            log.warning("Writing the rehearsal %s failed, it will count as lost", self._rehearsal.key, exc_info=True)
+
+    def _run_to_state(self) -> tuple[RehearsalState, str]:
+        try:
+            for span in self._spans:
+                for run in self._reader.read_span(self._event_type, span):
+                    for part in run.readable_parts(self._may_read):
+                        self._judge_run(span.partition, part)
+                    self._report_if_due()
+        except RehearsalRemoved:
+            raise
+        except (RehearsalStopped, TryLater):
+            return RehearsalState.LOST, LOST_MESSAGE
+        except Outcome as outcome:
+            return RehearsalState.FAILED, outcome.detail
+        except Exception:
+            log.exception("The rehearsal %s of %s failed", self._rehearsal.id, self._event_type.name)
+            return RehearsalState.FAILED, FAILED_MESSAGE
+        return RehearsalState.FINISHED, ""
+
+    def _judge_run(self, partition: int, run: EventRun) -> None:
+        while run.count > PIECE_EVENTS:
+            piece, run = run.split(PIECE_EVENTS)
+            self._judge_piece(partition, piece)
+        self._judge_piece(partition, run)
+
+    def _judge_piece(self, partition: int, piece: EventRun) -> None:
+        findings = self._collector.findings
+        for failure in self._judge.find_failures(joined_json(b"[", [piece], b"]")):
+            rules = self._judge.broken_rules(failure) if findings.explains_more else ()
+            self._collector.add_failure(
+                partition,
+                piece.position_at(failure.index),
+                piece.stored_at(failure.index),
+                failure.publisher,
+                rules,
+            )
+            self._pacer.give_way()
+        findings.seen_count += piece.count
+        self._pacer.give_way()
+
+    def _report_if_due(self) -> None:
+        if self._judge.is_stopping():
+            raise RehearsalStopped
+        now = self._clock.monotonic()
+        if now - self._reported_at >= REPORT_INTERVAL_SECONDS:
+            self._reported_at = now
+            self._write(RehearsalState.RUNNING, "")
+
+    def _write(self, state: RehearsalState, detail: str) -> None:
+        now: datetime = self._clock.now()
+        written = replace(
+            self._rehearsal, state=state, detail=detail, updated_at=now, findings=self._collector.findings
+        )
+        try:
+            self._registry.write(
+                PutDocument(REHEARSALS_KIND, written.key, rehearsal_body(written), expected_revision=self._revision)
+            )
+        except ChangedMeanwhile as error:
+            raise RehearsalRemoved from error
+        self._revision += 1

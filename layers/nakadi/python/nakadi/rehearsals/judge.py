@@ -1,0 +1,108 @@
+"""Judges stored events by a schema, with the validator that publishing uses.
+
+What the broker has added to the metadata is not judged: publishing adds it after it has validated an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+import orjson
+from msgspec import Struct, field
+
+from nakadi.common.work import LongWorkQueue, client_never_gone
+from nakadi.event_types.effective_schemas import effective_schema_of
+from nakadi.model.event_type import Category, EnrichmentStrategy, EventType
+from nakadi.publishing.batch import MAX_BATCH_STEPS, Event, WorkBudget
+from nakadi.publishing.enrichment import WRITTEN_BY_BROKER
+from nakadi.publishing.publisher import compile_event_validator
+from nakadi.publishing.validation import accepts_event
+from nakadi.schemas.formats import timestamp_problem
+from nakadi.schemas.keywords import BrokenRule
+from nakadi.schemas.validation import Validator
+
+ADDED_BY_BROKER = frozenset({*WRITTEN_BY_BROKER, "partition"})
+
+TOO_MUCH_WORK_RULE = BrokenRule("unknown", "#")
+MOMENT_RULE = BrokenRule("format", "#/metadata/occurred_at")
+
+
+class Failure(Struct, frozen=True):
+    """An event that fails, by its index. `event` is as it was judged. `known_rules` are empty if the rules that it
+    breaks are still to be found. The publisher is empty if the event does not name one.
+    """
+
+    index: int
+    event: Event
+    publisher: str
+    known_rules: tuple[BrokenRule, ...] = ()
+
+
+class EventJudge(Struct, frozen=True, kw_only=True):
+    """`removed_metadata` is not judged. `is_stopping` ends long work."""
+
+    validator: Validator
+    has_metadata: bool
+    removed_metadata: frozenset[str] = frozenset()
+    is_stopping: Callable[[], bool] = client_never_gone
+    # Of its own: it waits for nobody, and nobody for it.
+    _queue: LongWorkQueue = field(default_factory=LongWorkQueue)
+
+    def find_failures(self, array: bytes) -> Iterator[Failure]:
+        """The events of a JSON array that fail."""
+        stored = orjson.loads(array)
+        events = list(map(self._without_removed, stored)) if self.removed_metadata else stored
+        if self.validator.quick_check(array)(events):
+            return
+        with closing(WorkBudget(MAX_BATCH_STEPS, self._queue, self.is_stopping)) as budget:
+            for index, event in enumerate(events):
+                accepted = accepts_event(event, self.validator, budget)
+                if not accepted or self._has_bad_moment(event):
+                    known = (TOO_MUCH_WORK_RULE,) if accepted is None else (MOMENT_RULE,) if accepted else ()
+                    yield Failure(index, event, publisher_of(stored[index]), known)
+
+    def broken_rules(self, failure: Failure) -> tuple[BrokenRule, ...]:
+        """The rules that a failing event breaks, at least one."""
+        return failure.known_rules or self.validator.broken_rules(failure.event)
+
+    def _has_bad_moment(self, event: Event) -> bool:
+        return self.has_metadata and timestamp_problem(event["metadata"]["occurred_at"]) is not None
+
+    def _without_removed(self, event: Event) -> Event:
+        metadata = event.get("metadata")
+        if type(metadata) is not dict:
+            return event
+        kept = {name: value for name, value in metadata.items() if name not in self.removed_metadata}
+        return {**event, "metadata": kept}
+
+
+def publisher_of(event: Event) -> str:
+    """The application that published an event, as the broker has noted it."""
+    metadata = event.get("metadata")
+    name = metadata.get("published_by") if isinstance(metadata, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def make_judge(event_type: EventType, proposed: EventType, is_stopping: Callable[[], bool]) -> EventJudge:
+    """A judge of the events of an event type by the schema, category and mode of the proposed one."""
+    has_metadata = proposed.category is not Category.UNDEFINED
+    effective = effective_schema_of(proposed)
+    was_enriched = EnrichmentStrategy.METADATA in event_type.enrichment_strategies
+    return EventJudge(
+        validator=compile_event_validator(
+            _permitting_added_metadata(effective) if has_metadata else effective, has_metadata=has_metadata
+        ),
+        has_metadata=has_metadata,
+        removed_metadata=ADDED_BY_BROKER if was_enriched and not has_metadata else frozenset(),
+        is_stopping=is_stopping,
+    )
+
+
+def _permitting_added_metadata(effective: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema with what the broker adds. That costs nothing for each event, unlike removing it."""
+    metadata = effective["properties"]["metadata"]
+    added = {name: {"type": "string"} for name in sorted(ADDED_BY_BROKER) if name not in metadata["properties"]}
+    permitting = {**metadata, "properties": {**metadata["properties"], **added}}
+    return {**effective, "properties": {**effective["properties"], "metadata": permitting}}

@@ -1,0 +1,159 @@
+"""The history of an event type: which events, and each of them once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from nakadi.common.waiting import run_blocking
+from nakadi.engines.memory.event_log import MemoryLog
+from nakadi.event_types.snapshot import PartitionSnapshot
+from nakadi.model.event_type import EventType, Position
+from nakadi.model.events import EventSlice, Record
+from nakadi.model.outcomes import Invalid, NotFound, Unavailable
+from nakadi.ports.event_log import UnknownTopic
+from nakadi.rehearsals.history import (
+    RETRY_PAUSES_SECONDS,
+    HistoryReader,
+    PartitionSpan,
+    Span,
+    even_shares,
+    parse_duration,
+    partition_spans,
+)
+from tests.support.builders import A_MOMENT, a_timeline, an_event_type
+from tests.support.clock import HandMovedClock
+from tests.support.places import Generation, an_event_type_with_past
+
+
+@pytest.mark.parametrize(
+    ("total", "available", "shares"),
+    [
+        (4, {"0": 1, "1": 9}, {"0": 1, "1": 3}),
+        (5, {"0": 9, "1": 9}, {"0": 3, "1": 2}),
+        (100, {"0": 1, "1": 2}, {"0": 1, "1": 2}),
+        (1, {"0": 0, "1": 0, "2": 5}, {"0": 0, "1": 0, "2": 1}),
+    ],
+)
+def test_partitions_have_equal_shares_unless_one_has_fewer(total, available, shares):
+    """No event is asked for that is not there, and none is left over that is. (H2)"""
+    assert even_shares(total, available) == shares
+
+
+@pytest.mark.parametrize(("text", "delta"), [("30s", timedelta(seconds=30)), ("7d", timedelta(days=7))])
+def test_durations(text, delta):
+    """A number with a unit. (H2)"""
+    assert parse_duration(text) == delta
+
+
+@pytest.mark.parametrize("last", ["", "7", "d", "-1d", "1.5d", "1w", "1234567d", " 7d", "\u0667d"])
+def test_anything_else_is_no_duration(last):
+    """(H2)"""
+    with pytest.raises(Invalid):
+        Span.parse(last, None)
+
+
+def test_spans_go_over_timelines():
+    """A number of events goes back into older timelines, and so does a time. (H2, H4)"""
+    event_type, logs = an_event_type_with_past(Generation([5, 3], expired=[1, 0]), Generation([2, 0]))
+    now = A_MOMENT + timedelta(hours=3)
+
+    def found(span: Span) -> list[tuple[str, str, int]]:
+        spans = partition_spans(event_type, PartitionSnapshot(event_type, logs), span, now)
+        return [(str(each.start)[4:], str(each.end)[4:], each.count) for each in spans]
+
+    assert found(Span(events=7)) == [
+        ("0001-000000000000000002", "0002-000000000000000001", 4),
+        ("0001--1", "0002--1", 3),
+    ]
+    assert [count for _, _, count in found(Span(events=100))] == [6, 3]
+    assert [count for _, _, count in found(Span(last="1h"))] == [2, 0]
+    assert [count for _, _, count in found(Span(last="118m"))] == [5, 1]
+    assert [count for _, _, count in found(Span(last="999999d"))] == [6, 3]
+
+
+class World:
+    """An event type in a log in memory that may fail. `pauses` are those of the reader."""
+
+    def __init__(self) -> None:
+        self.log = MemoryLog(HandMovedClock())
+        self.event_type = an_event_type(timelines=(a_timeline(),))
+        self.log.create_topic(self.topic, 1)
+        self.pauses: list[float] = []
+        self.troubles: list[Exception] = []
+        self.current: EventType | None = self.event_type
+        self.reader = HistoryReader(event_types=self, logs=self, pause=self.pauses.append)  # type: ignore[arg-type]
+
+    @property
+    def topic(self) -> str:
+        return self.event_type.timeline.topic
+
+    def publish(self, *numbers: int) -> None:
+        run_blocking(self.log.append(self.topic, {0: [Record(str(number).encode()) for number in numbers]}))
+
+    def for_storage(self, _storage_id: str) -> World:
+        return self
+
+    def find(self, _name: str) -> EventType | None:
+        return self.current
+
+    def read(self, *place: Any, **limits: Any) -> EventSlice:
+        if self.troubles:
+            raise self.troubles.pop(0)
+        return self.log.read(*place, **limits)
+
+    def bounds(self, topic: str, partitions: Sequence[int]) -> Any:
+        return self.log.bounds(topic, partitions)
+
+    def numbers(self, first: int, last: int) -> list[int]:
+        span = PartitionSpan(partition=0, start=Position(1, first - 1), end=Position(1, last), count=0)
+        return [json.loads(each) for run in self.reader.read_span(self.event_type, span) for each in run.values]
+
+
+@pytest.fixture
+def world():
+    world = World()
+    with closing(world.log):
+        yield world
+
+
+def test_a_span_ends_where_it_says(world):
+    """What is published meanwhile is not read. (H2)"""
+    world.publish(*range(2500))
+    assert world.numbers(3, 2100) == list(range(3, 2101))
+    assert world.numbers(3, 3) == [3]
+    assert world.numbers(5, 4) == []
+
+
+def test_a_log_that_does_not_answer_is_asked_again(world):
+    """Pauses grow, and there is an end to them."""
+    world.publish(1)
+    world.troubles = [Unavailable("down")] * 3
+    assert world.numbers(0, 0) == [1]
+    assert tuple(world.pauses) == RETRY_PAUSES_SECONDS[:3]
+    world.troubles = [Unavailable("down")] * 20
+    with pytest.raises(Unavailable):
+        world.numbers(0, 0)
+
+
+def test_events_that_expire_meanwhile_are_left_out(world):
+    """Reading goes on with the oldest event that is still there. (H4)"""
+    world.publish(*range(10))
+    world.log.trim(world.topic, 0, A_MOMENT + timedelta(days=1))
+    assert world.numbers(0, 9) == []
+    world.publish(10)
+    assert world.numbers(0, 10) == [10]
+
+
+def test_a_deleted_event_type_ends_the_reading(world):
+    """Whether it is gone, another one has its name, or only its events are gone. (H10)"""
+    for current in (None, an_event_type(name=world.event_type.name, id="another"), world.event_type):
+        world.current = current
+        world.troubles = [UnknownTopic()]
+        with pytest.raises(NotFound):
+            world.numbers(0, 0)

@@ -1,0 +1,239 @@
+"""Rehearsals start, go on, and end, whoever asks and whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from nakadi.app.broker import open_broker
+from nakadi.app.settings import Settings
+from nakadi.common.work import LongWorkQueue
+from nakadi.http.bodies import ObjectReader
+from nakadi.http.drafts import event_type_draft
+from nakadi.model.authorization import UNAUTHENTICATED, BlockedKind, Feature
+from nakadi.model.event_type import SchemaDraft, SchemaType
+from nakadi.model.events import EventSlice
+from nakadi.model.outcomes import NotFound, NotPermitted, TryLater
+from nakadi.ports.event_log import EventLog
+from nakadi.rehearsals.documents import KEPT_FOR, LOST_AFTER, REHEARSALS_KIND, RehearsalState
+from nakadi.rehearsals.history import Span
+from nakadi.rehearsals.job import FAILED_MESSAGE, LOST_MESSAGE, REPORT_INTERVAL_SECONDS
+from nakadi.rehearsals.rehearsals import MAX_RUNNING, RehearsalDraft, Rehearsals
+from nakadi.streaming.access import ReadAccess
+from tests.support.api import a_definition
+from tests.support.clock import HandMovedClock
+from tests.support.patience import PATIENCE, until
+
+CHUNK = 1000
+
+
+class GatedLog:
+    """A log whose reads wait until the test lets them through, or fail."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self.reads = 0
+        self.passes = threading.Semaphore(0)
+        self.trouble: Exception | None = None
+
+    def read(self, *place: Any, **limits: Any) -> EventSlice:
+        self.reads += 1
+        assert self.passes.acquire(timeout=PATIENCE)
+        if self.trouble is not None:
+            raise self.trouble
+        return self._log.read(*place, **limits)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+class World:
+    """A broker in memory with a thousand events in each of `chunks`, and rehearsals whose requests do not wait."""
+
+    def __init__(self, chunks: int = 3) -> None:
+        self.clock = HandMovedClock()
+        self.broker = open_broker(Settings(), self.clock, self._gate)
+        self.name = self.create_event_type()
+        body = json.dumps([{"number": number} for number in range(CHUNK)]).encode()
+        for _ in range(chunks):
+            self.broker.publisher.publish(self.name, body, UNAUTHENTICATED, "")
+        self.rehearsals = self.open_rehearsals()
+
+    def _gate(self, log: EventLog) -> EventLog:
+        self.log = GatedLog(log)
+        return self.log  # type: ignore[return-value]
+
+    def create_event_type(self) -> str:
+        draft = event_type_draft(ObjectReader(a_definition(schema={"properties": {"number": {}}})))
+        return self.broker.registration.creation.create(draft, UNAUTHENTICATED).name
+
+    def open_rehearsals(self) -> Rehearsals:
+        """Those of a process."""
+        core = self.broker
+        return Rehearsals(
+            event_types=core.event_types,
+            permissions=core.permissions,
+            features=core.features,
+            access=ReadAccess(core.event_types, core.permissions, core.features),
+            logs=core.logs,
+            registry=core.registry,
+            clock=self.clock,
+            long_work_queue=LongWorkQueue(),
+            answer_within_seconds=0.0,
+        )
+
+    def start(self) -> str:
+        schema = {"properties": {"number": {"maximum": 989}}}
+        draft = RehearsalDraft(
+            schema=SchemaDraft(type=SchemaType.JSON, text=json.dumps(schema)), span=Span(events=10 * CHUNK)
+        )
+        shown = self.rehearsals.start(self.name, draft, UNAUTHENTICATED)
+        assert shown.state is RehearsalState.RUNNING
+        return shown.rehearsal.id
+
+    def shown(self, rehearsal_id: str) -> tuple[RehearsalState, int, int]:
+        """The state, and how many events were seen and failed."""
+        # Samples would be read from the log, which stands still.
+        [found] = [
+            each for each in self.rehearsals.list(self.name, UNAUTHENTICATED) if each.rehearsal.id == rehearsal_id
+        ]
+        return found.state, found.rehearsal.findings.seen_count, found.rehearsal.findings.failed_count
+
+    def open_gate(self, reads: int = 1000) -> None:
+        self.log.passes.release(reads)
+
+    def await_reads(self, reads: int) -> None:
+        until(lambda: self.log.reads >= reads)
+
+    def close(self) -> None:
+        self.open_gate()
+        self.rehearsals.close()
+        self.broker.close()
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.close()
+
+
+def test_a_long_rehearsal_shows_its_progress(world):
+    """Every two seconds it writes what it has found, and at last the result. (H1, H10)"""
+    identity = world.start()
+    world.await_reads(1)
+    assert world.shown(identity) == (RehearsalState.RUNNING, 0, 0)
+    world.clock.move(REPORT_INTERVAL_SECONDS)
+    world.open_gate(1)
+    world.await_reads(2)
+    assert world.shown(identity) == (RehearsalState.RUNNING, CHUNK, 10)
+    world.open_gate(1)
+    world.await_reads(3)
+    assert world.shown(identity) == (RehearsalState.RUNNING, CHUNK, 10)
+    world.open_gate()
+    until(lambda: world.shown(identity) == (RehearsalState.FINISHED, 3 * CHUNK, 30))
+    assert len(world.rehearsals.get(world.name, identity, UNAUTHENTICATED).samples) == 5
+
+
+def test_a_removed_rehearsal_ends(world):
+    """Another process removes it; the job notices when it writes, and leaves nothing behind. (H11)"""
+    identity = world.start()
+    world.await_reads(1)
+    other = world.open_rehearsals()
+    other.remove(world.name, identity, UNAUTHENTICATED)
+    other.close()
+    world.clock.move(REPORT_INTERVAL_SECONDS)
+    world.open_gate(1)
+    world.rehearsals.close()
+
+    assert world.log.reads == 1
+    assert world.broker.registry.list(REHEARSALS_KIND) == []
+
+
+def test_a_process_runs_two_at_once(world):
+    """A third one is for later, until one of them has ended. (H12)"""
+    started = [world.start() for _ in range(MAX_RUNNING)]
+    with pytest.raises(TryLater):
+        world.start()
+    assert len(world.broker.registry.list(REHEARSALS_KIND)) == MAX_RUNNING
+    world.open_gate()
+    until(lambda: all(world.shown(each)[0] is RehearsalState.FINISHED for each in started))
+    world.rehearsals.close()
+    world.rehearsals = world.open_rehearsals()
+    world.log.passes = threading.Semaphore(0)
+    assert world.start()
+
+
+def test_a_process_that_ends_says_so(world):
+    """What it ran is lost, with what it had found. (H10)"""
+    identity = world.start()
+    world.await_reads(1)
+    closing = threading.Thread(target=world.rehearsals.close)
+    closing.start()
+    until(world.rehearsals._stopping.is_set)
+    world.open_gate(1)
+    closing.join()
+
+    state, seen, _ = world.shown(identity)
+    assert (state, seen <= CHUNK) == (RehearsalState.LOST, True)
+    [document] = world.broker.registry.list(REHEARSALS_KIND)
+    assert document.body["detail"] == LOST_MESSAGE
+
+
+def test_a_silent_process_counts_as_lost(world):
+    """Nobody says so for a process that was killed. If it was only slow, the rehearsal goes on. (H10)"""
+    identity = world.start()
+    world.await_reads(1)
+    world.clock.move(LOST_AFTER.total_seconds() + 1)
+    assert world.shown(identity)[0] is RehearsalState.LOST
+    world.open_gate()
+    until(lambda: world.shown(identity)[0] is RehearsalState.FINISHED)
+
+
+def test_a_rehearsal_that_fails_says_no_more_than_clients_may_know(world, caplog):
+    """The reason is in the log of the broker. (H10)"""
+    world.log.trouble = RuntimeError("a secret of the engine")
+    identity = world.start()
+    world.open_gate(1)
+    until(lambda: world.shown(identity)[0] is RehearsalState.FAILED)
+
+    [document] = world.broker.registry.list(REHEARSALS_KIND)
+    assert document.body["detail"] == FAILED_MESSAGE
+    assert "a secret of the engine" in caplog.text
+
+
+def test_results_are_kept_for_a_day(world):
+    """Housekeeping removes older ones, also those of event types that are gone. (H12)"""
+    world.open_gate()
+    identity = world.start()
+    until(lambda: world.shown(identity)[0] is RehearsalState.FINISHED)
+    world.broker.housekeeping.run()
+    assert world.shown(identity)
+    world.clock.move((KEPT_FOR + timedelta(seconds=1)).total_seconds())
+    world.broker.housekeeping.run()
+    assert world.broker.registry.list(REHEARSALS_KIND) == []
+    with pytest.raises(NotFound):
+        world.rehearsals.get(world.name, identity, UNAUTHENTICATED)
+
+
+def test_while_the_registry_is_read_only_none_starts(world):
+    """Nor is one removed. (H9)"""
+    world.open_gate()
+    identity = world.start()
+    world.broker.features.switch(Feature.DISABLE_DB_WRITE_OPERATIONS, on=True)
+    with pytest.raises(TryLater):
+        world.start()
+    with pytest.raises(TryLater):
+        world.rehearsals.remove(world.name, identity, UNAUTHENTICATED)
+
+
+def test_a_blocked_consumer_may_not_rehearse(world):
+    """As it may not read. (H9)"""
+    world.broker.blacklist.block(BlockedKind.CONSUMER_EVENT_TYPE, world.name)
+    with pytest.raises(NotPermitted):
+        world.rehearsals.list(world.name, UNAUTHENTICATED)
