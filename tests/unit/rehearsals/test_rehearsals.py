@@ -92,9 +92,7 @@ class World:
         draft = RehearsalDraft(
             schema=SchemaDraft(type=SchemaType.JSON, text=json.dumps(schema)), span=Span(events=10 * CHUNK)
         )
-        shown = self.rehearsals.start(self.name, draft, UNAUTHENTICATED)
-        assert shown.state is RehearsalState.RUNNING
-        return shown.rehearsal.id
+        return self.rehearsals.start(self.name, draft, UNAUTHENTICATED).rehearsal.id
 
     def shown(self, rehearsal_id: str) -> tuple[RehearsalState, int, int]:
         """The state, and how many events were seen and failed."""
@@ -148,8 +146,8 @@ def test_a_removed_rehearsal_ends(world):
     other.remove(world.name, identity, UNAUTHENTICATED)
     other.close()
     world.clock.move(REPORT_INTERVAL_SECONDS)
-    world.open_gate(1)
-    world.rehearsals.close()
+    world.open_gate()
+    world.rehearsals._threads.shutdown()
 
     assert world.log.reads == 1
     assert world.broker.registry.list(REHEARSALS_KIND) == []

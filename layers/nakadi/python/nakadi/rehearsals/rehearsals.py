@@ -61,6 +61,7 @@ MAX_REHEARSALS_OF_EVENT_TYPE = 20
 # A longer sample is left out: twenty events of a megabyte are no answer.
 MAX_SAMPLE_BYTES = 20_000
 
+TOO_MANY_RUNNING_MESSAGE = f"{MAX_RUNNING} rehearsals are running here, please repeat request when one has ended"
 TOO_MANY_KEPT_MESSAGE = (
     f"{MAX_REHEARSALS_OF_EVENT_TYPE} rehearsals of this event type are running, please repeat request when one has "
     "ended"
