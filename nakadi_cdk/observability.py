@@ -305,7 +305,7 @@ class Observability(Construct):
             "SubscriptionsAreStalled",
             self._function_metric("StalledSubscriptions", "housekeeping", HOUSEKEEPING_PERIOD),
             1,
-            "Subscriptions have events to process, and nothing is committed",
+            "Subscriptions have events to process, and nothing is committed, or later than their objectives allow",
             periods=2,
         )
 

@@ -166,6 +166,32 @@ def delete_subscription(subscription: str, yes: bool) -> None:
 
 @member(
     subscriptions,
+    "objective",
+    "nakadi subscriptions objective 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11",
+    "nakadi subscriptions objective 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11 --percent 99 --within 30",
+    "nakadi subscriptions objective 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11 --remove",
+)
+@click.argument("subscription")
+@click.option("--percent", type=float, help="The share of events to consume in time.")
+@click.option("--within", type=int, help="The time for that, in seconds after an event was stored.")
+@click.option("--remove", is_flag=True, help="Promise nothing any longer.")
+def subscription_objective(subscription: str, percent: float | None, within: int | None, remove: bool) -> None:
+    """Show how soon a subscription consumes its events and what delays it, or state how soon it should."""
+    api, place = connect(), path("subscriptions", subscription, "objective")
+    if (percent is None) != (within is None):
+        raise BadInput("Give both --percent and --within.")
+    if remove:
+        if percent is not None:
+            raise BadInput("Give an objective, or --remove, and not both.")
+        api.delete(place)
+        return
+    if percent is not None:
+        api.put(place, {"percent": percent, "within_seconds": within})
+    show(api.get(place))
+
+
+@member(
+    subscriptions,
     "lag",
     "nakadi subscriptions lag 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11",
     "nakadi subscriptions lag 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11 --watch --every 5",

@@ -66,7 +66,7 @@ def make_handler(counts: FunctionMetrics) -> HandleInvocation:
         # AWS charges for each metric that is sent, so nothing is sent if there is nothing to report.
         for name, count in (
             ("FailedChores", sum(failed_chore_counts().values()) - before),
-            ("StalledSubscriptions", len(broker.subscription_services.stalled_subscriptions.stalled_ids)),
+            ("StalledSubscriptions", broker.subscription_services.troubled_subscriptions.count()),
             ("GapsFound", broker.lost_events_recovery.gap_count),
             ("TableLag", round(table_lag)),
             ("TableLatency", round(table_latency)),

@@ -224,3 +224,15 @@ def test_offsets_of_unknown_partitions_are_refused(run, numbers, owner):
     assert run("subscriptions", "reset", identity, "--to", "9=1").code == 2
     assert run("subscriptions", "reset", identity, "--to", "other:0=1").code == 2
     assert run("subscriptions", "reset", identity, "--to", "001-0001-000000000000000001").code == 2
+
+
+def test_an_objective_is_set_shown_and_removed(run, numbers, owner):
+    """`objective` sets it and shows how it is met; without one it fails, and half of one is refused."""
+    subscription = created_by(run, numbers, "--owner", owner)
+    done = run("subscriptions", "objective", subscription, "--percent", "99.5", "--within", "30", "-o", "json")
+    assert (done.json["percent"], done.json["within_seconds"], done.json["pressure"]) == (99.5, 30, 0)
+    assert run("subscriptions", "objective", subscription, "-o", "json").json["set_at"] == done.json["set_at"]
+    assert run("subscriptions", "objective", subscription, "--percent", "99").code == 2
+    assert run("subscriptions", "objective", subscription, "--percent", "9", "--within", "1", "--remove").code == 2
+    assert run("subscriptions", "objective", subscription, "--remove").code == 0
+    assert run("subscriptions", "objective", subscription).code == 5

@@ -19,7 +19,7 @@ from nakadi.event_types.repository import EVENT_TYPES_KIND
 from nakadi.event_types.table_states import TABLE_STATES_KIND, TableState, table_state_body
 from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 from nakadi.ports.registry import PutDocument
-from nakadi.subscriptions.api.stats import StalledSubscriptions
+from nakadi.subscriptions.api.stats import TroubledSubscriptions
 from tests.support.aws import REGION
 
 ACCOUNT = "123456789012"
@@ -111,14 +111,15 @@ def test_reports_what_stalls_and_what_failed(functions, capsys, monkeypatch):
         chores.run_and_log_failure("retention", "order.placed", lambda: 1 / 0)
 
     def stalled():
-        monkeypatch.setattr(StalledSubscriptions, "stalled_ids", property(lambda _: {"a", "b"}))
+        monkeypatch.setattr(TroubledSubscriptions, "stalled_ids", property(lambda _: ["a", "b"]))
+        monkeypatch.setattr(TroubledSubscriptions, "late_ids", property(lambda _: ["b", "c"]))
 
     monkeypatch.setattr(Housekeeping, "run", run)
     functions.invoke("housekeeping", "schedule/housekeeping")
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
     assert [line["FailedChores"] for line in told if "FailedChores" in line] == [[1]]
-    assert [line["StalledSubscriptions"] for line in told if "StalledSubscriptions" in line] == [[2]]
+    assert [line["StalledSubscriptions"] for line in told if "StalledSubscriptions" in line] == [[3]]
 
 
 def lags(capsys):

@@ -56,6 +56,7 @@ class SessionHarness:
         deliverable: Any = None,
         opening: bool = True,
         entries: Iterable[PartitionAssignment] = (),
+        has_objective: bool = False,
         **limits: Any,
     ) -> None:
         self.now = 0.0
@@ -70,6 +71,7 @@ class SessionHarness:
             is_deliverable=lambda _, record: (deliverable or has_value)(record),
             lease=self.lease,
             reading_rules=self.rules,
+            has_objective=lambda: has_objective,
         )
         defaults = {"batch_limit": 1, "stream_seconds": 4200, "flush_seconds": 30}
         self.session = SubscriptionSession(ME, SubscriptionStreamLimits(**defaults | limits), self.now, context, policy)

@@ -23,6 +23,7 @@ AREAS = {
     "S": "subscriptions",
     "X": "deliveries",
     "D": "declared reads",
+    "O": "objectives",
     "E": "CloudEvents",
     "H": "rehearsals",
 }
@@ -32,10 +33,11 @@ FLAGS = ("core", "edge", "internal")
 ITEM = re.compile(r'^- <a id="(?P<anchor>[^"]+)"></a>\*\*(?P<number>\S+)\*\* \*(?P<flag>\w+)\* (?P<text>.+)$')
 TRAP = re.compile(r'^(?P<number>\d+)\. <a id="trap-(?P=number)"></a>', re.MULTILINE)
 
-NUMBER = r"[RPLCSXDEH]\d+a?"
+LETTERS = "".join(AREAS)
+NUMBER = rf"[{LETTERS}]\d+a?"
 CITED = re.compile(rf"\b{NUMBER}\b")
 BRACKETS = re.compile(rf"\((?:{NUMBER}|traps? \d)[^()]*\)")
-RANGE = re.compile(r"\b([RPLCSXDEH])(\d+)[-\u2013]\1?(\d+)\b")
+RANGE = re.compile(rf"\b([{LETTERS}])(\d+)[-\u2013]\1?(\d+)\b")
 TRAPS = re.compile(r"\btraps? (\d+(?:, \d+)*)")
 
 

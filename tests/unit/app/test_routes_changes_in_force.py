@@ -276,7 +276,12 @@ def test_every_operation_that_changes_something_is_looked_at(processes):
     """Each operation either waits until it is in force, which is shown here, or changes nothing that is remembered."""
     routes = [each for each in make_routes(processes.writer, *ROUTE_MAKER_BY_AREA) if each.method != "GET"]
     waiting = {each.operation for each in routes if each.changes_cached_documents}
-    shown = {name.split()[0] for name in CHANGES} | {"update_subscription", "delete_subscription"}
+    shown = {name.split()[0] for name in CHANGES} | {
+        "update_subscription",
+        "delete_subscription",
+        "put_objective",
+        "remove_objective",
+    }
 
     assert waiting == shown
     assert {each.operation for each in routes} - waiting == set(OTHERS)

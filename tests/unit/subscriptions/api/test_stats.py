@@ -220,7 +220,7 @@ class TestStallWatch:
         for _ in range(3):
             TestStalled().fail(house, subscription)
         house.broker.housekeeping.run()
-        assert house.broker.subscription_services.stalled_subscriptions.stalled_ids == [subscription["id"]]
+        assert house.broker.subscription_services.troubled_subscriptions.stalled_ids == [subscription["id"]]
 
     def test_finds_those_that_are_stalled(self, house, caplog):
         """Subscriptions with a partition that is stalled are counted and named, as long as they are so. (S280)"""
@@ -230,7 +230,7 @@ class TestStallWatch:
         house.clock.move(31)
         house.commit(lively, sessions[1], a_cursor(name, "0", 0))
         house.leave(left, sessions[2])
-        watch = house.broker.subscription_services.stalled_subscriptions
+        watch = house.broker.subscription_services.troubled_subscriptions
         house.broker.housekeeping.run()
         assert watch.stalled_ids == [stuck["id"]]
         assert value(collect_samples(house.broker.metrics), "nakadi_stalled_subscriptions") == 1
@@ -253,7 +253,7 @@ class TestStallWatch:
         monkeypatch.setattr(
             house.coordination, "assignment", lambda each: assignment(each) if each != broken else {}["damaged"]
         )
-        watch = house.broker.subscription_services.stalled_subscriptions
+        watch = house.broker.subscription_services.troubled_subscriptions
         watch.check_all()
         assert set(watch.stalled_ids) == {found[0]["id"], found[2]["id"]}
         assert f"of the subscription {broken} failed" in caplog.text
@@ -264,8 +264,8 @@ class TestStallWatch:
         house.session(house.subscription(name))
         house.subscription(name)
         monkeypatch.setattr(house.broker.logs, "for_storage", lambda *_: pytest.fail("a log was asked for"))
-        house.broker.subscription_services.stalled_subscriptions.check_all()
-        assert house.broker.subscription_services.stalled_subscriptions.stalled_ids == []
+        house.broker.subscription_services.troubled_subscriptions.check_all()
+        assert house.broker.subscription_services.troubled_subscriptions.stalled_ids == []
 
 
 class TestOfAWholePage:

@@ -6,10 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.model.events import Record
+from nakadi.model.objective import ConsumedBatch
 from nakadi.model.subscription import CommittedOffset, OffsetRange
 from nakadi.subscriptions.stream.actions import (
     MAX_SECONDS_BETWEEN_LINES,
     AutoCommit,
+    CountConsumed,
     DepartureRecord,
     HandOverPartitions,
     OpenPartition,
@@ -500,3 +502,30 @@ def test_what_was_done_ahead_is_not_sent_again():
     table.commit(2)
     table.wait(5)
     assert table.take_calls() == [AutoCommit({a_place(0): at(4)})]
+
+
+# What is consumed
+
+
+def consumed(table):
+    return [each.batches for each in table.calls if isinstance(each, CountConsumed)]
+
+
+def test_batches_are_counted_when_they_are_committed():
+    """If the subscription has an objective, a commit tells which batches it completes, with their first event. (O3)"""
+    table = SessionHarness(0, batch_limit=3, max_uncommitted_events=100, has_objective=True)
+    table.arrive(9)
+    table.commit(1)
+    assert consumed(table) == []
+    table.commit(6)
+    assert consumed(table) == [(ConsumedBatch(3, A_MOMENT), ConsumedBatch(3, A_MOMENT))]
+    table.commit(8)
+    assert consumed(table)[1:] == [(ConsumedBatch(3, A_MOMENT),)]
+
+
+def test_without_an_objective_nothing_is_counted():
+    """A subscription without an objective pays nothing for others. (O3)"""
+    table = SessionHarness(0, batch_limit=3, max_uncommitted_events=100)
+    table.arrive(9)
+    table.commit(8)
+    assert consumed(table) == []

@@ -410,6 +410,7 @@ class BrokerServices(BrokerCore):
                 max_seconds_between_lines=settings.longest_silence_seconds or None,
                 redrive_event_type=settings.dead_letter_redrive,
             ),
+            reports=self.subscription_services.freshness_reports,
             metrics=self.metrics,
         )
 

@@ -34,8 +34,9 @@ def make_housekeeping(
     table_lag_monitor: TableLagMonitor | None,
     subscription_services: SubscriptionServices,
 ) -> Housekeeping:
-    stalled = subscription_services.stalled_subscriptions
-    core.metrics.stalled_subscriptions.add_source(lambda: {(): len(stalled.stalled_ids)})
+    troubled = subscription_services.troubled_subscriptions
+    core.metrics.stalled_subscriptions.add_source(lambda: {(): len(troubled.stalled_ids)})
+    core.metrics.late_subscriptions.add_source(lambda: {(): len(troubled.late_ids)})
     return Housekeeping(
         event_types=core.event_types,
         timelines=timelines,
@@ -47,7 +48,7 @@ def make_housekeeping(
             "the broker's own event types": system_event_types.create_missing,
             "deleted subscriptions": subscription_services.deleted_subscription_cleanup.clean_up_all,
             "redriven events": subscription_services.redrive_attachment.run,
-            "stalled subscriptions": stalled.check_all,
+            "stalled and late subscriptions": troubled.check_all,
             "rehearsals": partial(remove_expired_rehearsals, core.registry, core.clock),
             "orphaned consumers": partial(_remove_orphaned_consumers, core),
             **({} if table_lag_monitor is None else {"tables": table_lag_monitor.measure}),

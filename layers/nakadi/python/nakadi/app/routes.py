@@ -123,6 +123,7 @@ def _cursor_routes(broker: BrokerServices) -> list[Route]:
 
 
 def _subscription_routes(broker: BrokerServices) -> list[Route]:
+    from nakadi.http.routes.objectives import ObjectiveHandlers
     from nakadi.http.routes.parked_events import ParkedEventHandlers
     from nakadi.http.routes.sinks import SinkHandlers
 
@@ -130,6 +131,7 @@ def _subscription_routes(broker: BrokerServices) -> list[Route]:
     return [
         *subscribing.handlers.routes(),
         *ParkedEventHandlers(subscribing.parked_events).routes(),
+        *ObjectiveHandlers(subscribing.objectives).routes(),
         *SinkHandlers(delivering.sinks).routes(),
     ]
 

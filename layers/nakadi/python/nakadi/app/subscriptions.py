@@ -14,6 +14,7 @@ from nakadi.ports.coordination import Coordination
 from nakadi.subscriptions.api.cursors import SubscriptionCursors
 from nakadi.subscriptions.api.lease_watch import LeaseWatch
 from nakadi.subscriptions.api.listing import SubscriptionListing
+from nakadi.subscriptions.api.objectives import FreshnessReports, Objectives
 from nakadi.subscriptions.api.offsets import OffsetInitialisation, ResetExecution, ResetRequests
 from nakadi.subscriptions.api.open_streams import OpenStreams
 from nakadi.subscriptions.api.parked_events import ParkedEvents, RedrivePlanner
@@ -28,7 +29,7 @@ from nakadi.subscriptions.api.resource import (
     SubscriptionDeletion,
     SubscriptionUpdater,
 )
-from nakadi.subscriptions.api.stats import StalledSubscriptions, SubscriptionStats
+from nakadi.subscriptions.api.stats import SubscriptionStats, TroubledSubscriptions
 
 
 class SubscriptionServices(Struct, frozen=True, kw_only=True):
@@ -40,7 +41,8 @@ class SubscriptionServices(Struct, frozen=True, kw_only=True):
     redrive_attachment: RedriveAttachment
     reset_execution: ResetExecution
     stats: SubscriptionStats
-    stalled_subscriptions: StalledSubscriptions
+    freshness_reports: FreshnessReports
+    troubled_subscriptions: TroubledSubscriptions
 
 
 def make_subscription_services(core: BrokerCore, coordination: Coordination) -> SubscriptionServices:
@@ -85,7 +87,8 @@ def make_subscription_services(core: BrokerCore, coordination: Coordination) -> 
         redrive_attachment=redrive_attachment,
         reset_execution=reset_execution,
         stats=stats,
-        stalled_subscriptions=StalledSubscriptions(
+        freshness_reports=FreshnessReports(core.registry, core.clock),
+        troubled_subscriptions=TroubledSubscriptions(
             subscription_repository=subscriptions,
             coordination=coordination,
             stats=stats,
@@ -122,6 +125,7 @@ class SubscriptionRequests(Struct, frozen=True, kw_only=True):
     reset_requests: ResetRequests
     creation: SubscriptionCreation
     parked_events: ParkedEvents
+    objectives: Objectives
     handlers: SubscriptionHandlers
 
 
@@ -141,6 +145,14 @@ def make_subscription_requests(
         features=core.features,
         clock=core.clock,
         max_partitions=core.settings.max_subscription_partitions,
+    )
+    objectives = Objectives(
+        subscription_repository=subscriptions,
+        reports=services.freshness_reports,
+        stats=services.stats,
+        permissions=core.permissions,
+        features=core.features,
+        clock=core.clock,
     )
     handlers = SubscriptionHandlers(
         subscriptions=subscriptions,
@@ -172,6 +184,7 @@ def make_subscription_requests(
         ),
         stats=services.stats,
         reads=SubscribedReads(core.event_types),
+        objectives=objectives,
         open_streams=OpenStreams(
             subscription_repository=subscriptions,
             permissions=core.permissions,
@@ -192,5 +205,9 @@ def make_subscription_requests(
         clock=core.clock,
     )
     return SubscriptionRequests(
-        reset_requests=reset_requests, creation=creation, parked_events=parked_events, handlers=handlers
+        reset_requests=reset_requests,
+        creation=creation,
+        parked_events=parked_events,
+        objectives=objectives,
+        handlers=handlers,
     )

@@ -166,6 +166,26 @@ class Metrics:
             "nakadi_stalled_subscriptions",
             "Subscriptions with waiting events whose streams commit nothing, at the last round of housekeeping.",
         )
+        self.late_subscriptions = self._add_gauge(
+            "nakadi_late_subscriptions",
+            "Subscriptions whose events waited longer than their objective allows, at the last round of housekeeping.",
+        )
+        self.subscription_events_in_time = self._add_counter(
+            "nakadi_subscription_events_in_time_total",
+            "Events that a subscription with an objective consumed as soon as the objective wants.",
+            ("subscription",),
+        )
+        self.subscription_events_late = self._add_counter(
+            "nakadi_subscription_events_late_total",
+            "Events that a subscription with an objective consumed later.",
+            ("subscription",),
+        )
+        self.subscription_objective = self._add_gauge(
+            "nakadi_subscription_objective_ratio",
+            "The share of events that should be consumed in time, of subscriptions with an objective and open streams.",
+            ("subscription",),
+            combine=max,
+        )
         self.partitions_held = self._add_gauge(
             "nakadi_partitions_held", "Subscription partitions that open streams hold."
         )

@@ -45,11 +45,9 @@ from nakadi.ports.registry import (
     RemoveDocument,
 )
 from nakadi.ports.secret_box import SecretBox
-from nakadi.subscriptions.api.repository import COMPANION_KINDS, Subscriptions
+from nakadi.subscriptions.api.repository import DELIVERY_REPORTS_KIND, SINKS_KIND, Subscriptions
 from nakadi.subscriptions.api.repository import SUBSCRIPTIONS_KIND as SUBSCRIPTIONS
 from nakadi.subscriptions.api.resource import SUBSCRIPTION_BUSY_MESSAGE, SUBSCRIPTION_WRITE_ATTEMPTS
-
-SINKS_KIND, DELIVERY_REPORTS_KIND = COMPANION_KINDS
 
 COPIES_KIND, ALL_COPIES = "sink-copies", "all"
 """A document that each registration of a sink that copies rewrites: two at once could close a circle."""

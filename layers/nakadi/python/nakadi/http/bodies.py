@@ -85,6 +85,9 @@ def _json_type_with_article(value: Any) -> str:
     return {dict: "an object", list: "a list", type(None): "null"}.get(type(value), "a value")
 
 
+MAX_NUMBER = 1e300
+
+
 class ObjectReader:
     """The members of a JSON object, each read as the expected type. A missing member reads as None, like null.
 
@@ -117,6 +120,16 @@ class ObjectReader:
     def integer(self, name: str, *, bits: int = 64) -> int | None:
         """A number without its fraction, with at most this many bits. A text of digits counts as a number."""
         return _as_integer(self._raw.get(name), bits, self.path_of(name))
+
+    def number(self, name: str) -> float | None:
+        """A number, perhaps with a fraction. A text does not count as one."""
+        value = self._raw.get(name)
+        if value is None:
+            return None
+        # An integer may be too large for a `float`.
+        if isinstance(value, bool) or not isinstance(value, int | float) or not -MAX_NUMBER < value < MAX_NUMBER:
+            raise unreadable_value_error(value, "a number", self.path_of(name))
+        return float(value)
 
     def boolean(self, name: str) -> bool | None:
         """A truth value. As a number, 0 is false, and all others are true."""

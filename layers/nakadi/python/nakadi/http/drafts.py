@@ -28,7 +28,7 @@ from nakadi.model.event_type import (
     StatisticsDraft,
 )
 from nakadi.model.outcomes import Malformed, Violations
-from nakadi.model.subscription import ReadFrom, SubscriptionCursorDraft, SubscriptionDraft
+from nakadi.model.subscription import ObjectiveDraft, ReadFrom, SubscriptionCursorDraft, SubscriptionDraft
 from nakadi.openapi.checks import openapi_violations
 
 AUTHORIZATION_LISTS = ("admins", "readers", "writers")
@@ -146,7 +146,7 @@ def _owner_selector_draft(body: ObjectReader) -> OwnerSelectorDraft:
 
 
 def subscription_draft(body: ObjectReader) -> SubscriptionDraft:
-    authorization = body.object("authorization")
+    authorization, objective = body.object("authorization"), body.object("objective")
     given: dict[str, Any] = {}
     if "consumer_group" in body:
         given["consumer_group"] = body.text("consumer_group")
@@ -163,8 +163,13 @@ def subscription_draft(body: ObjectReader) -> SubscriptionDraft:
         authorization=None if authorization is None else authorization_draft(authorization),
         annotations=body.text_mapping("annotations"),
         labels=body.text_mapping("labels"),
+        objective=None if objective is None else objective_draft(objective),
         **given,
     )
+
+
+def objective_draft(body: ObjectReader) -> ObjectiveDraft:
+    return ObjectiveDraft(body.number("percent"), body.integer("within_seconds"))
 
 
 def _event_type_names(body: ObjectReader) -> tuple[str, ...] | None:

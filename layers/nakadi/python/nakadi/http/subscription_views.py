@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from msgspec import to_builtins
 from msgspec.structs import asdict
 
 from nakadi.http.reader_views import read_change_view
@@ -13,9 +14,11 @@ from nakadi.http.views import View, attributes_view, timestamp
 from nakadi.model.annotations import SUBSCRIPTION_ANNOTATIONS, annotation_warnings
 from nakadi.model.authorization import Authorization
 from nakadi.model.event_type import Position
+from nakadi.model.objective import Objective
 from nakadi.model.subscription import CommitResult, EventTypePartition, Subscription
 
 if TYPE_CHECKING:
+    from nakadi.subscriptions.api.objectives import ObjectiveStatus
     from nakadi.subscriptions.api.reads import ChangedRead
     from nakadi.subscriptions.api.stats import PartitionStats, StatsByEventType
 
@@ -34,6 +37,8 @@ def subscription_view(subscription: Subscription, status: StatsByEventType | Non
         "created_at": timestamp(subscription.created_at),
         "updated_at": timestamp(subscription.updated_at),
     }
+    if subscription.objective is not None:
+        view["objective"] = objective_view(subscription.objective)
     if subscription.reads is not None:
         view |= {"reads": subscription.reads, "projection": subscription.projection}
     if warnings := annotation_warnings(subscription.annotations, SUBSCRIPTION_ANNOTATIONS):
@@ -41,6 +46,27 @@ def subscription_view(subscription: Subscription, status: StatsByEventType | Non
     if status is not None:
         view["status"] = subscription_stats_view(status)
     return view
+
+
+def objective_view(objective: Objective) -> View:
+    return {
+        "percent": objective.percent,
+        "within_seconds": objective.within_seconds,
+        "set_at": timestamp(objective.set_at),
+    }
+
+
+def objective_status_view(status: ObjectiveStatus) -> View:
+    view = {**objective_counts_view(status), "pressure": status.pressure}
+    if status.slowest is not None:
+        slowest = {name: value for name, value in to_builtins(status.slowest).items() if value is not None}
+        view["slowest_partition"] = slowest
+    return view
+
+
+def objective_counts_view(status: ObjectiveStatus) -> View:
+    """The part of a status that takes no look at the log."""
+    return {**objective_view(status.objective), "windows": [to_builtins(each) for each in status.windows]}
 
 
 def changed_reads_view(changed: Sequence[ChangedRead]) -> View:

@@ -11,6 +11,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from nakadi.model.authorization import Attribute, Authorization, AuthorizationDraft, Resource, ResourceType
 from nakadi.model.event_type import Position
+from nakadi.model.objective import Objective
 
 
 class ReadFrom(StrEnum):
@@ -62,6 +63,7 @@ class Subscription(Struct, frozen=True, kw_only=True, dict=True):
     reads: tuple[str, ...] | None = None
     projection: bool = False
     declared_versions: Mapping[str, str] = field(default_factory=dict)
+    objective: Objective | None = None
     created_at: datetime
     updated_at: datetime
     revision: int = 0
@@ -75,6 +77,11 @@ class SubscriptionCursorDraft(Struct, frozen=True):
     event_type: str | None = None
     partition: str | None = None
     offset: str | None = None
+
+
+class ObjectiveDraft(Struct, frozen=True):
+    percent: float | None = None
+    within_seconds: int | None = None
 
 
 class SubscriptionDraft(Struct, frozen=True, kw_only=True):
@@ -95,6 +102,7 @@ class SubscriptionDraft(Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str | None] | None = None
     reads: tuple[str | None, ...] | UnsetType | None = UNSET
     projection: bool | UnsetType | None = UNSET
+    objective: ObjectiveDraft | None = None
 
 
 class PartitionState(StrEnum):

@@ -23,10 +23,11 @@ from nakadi.http.subscription_views import (
     changed_reads_view,
     committed_cursors_view,
     cursor_results_view,
+    objective_counts_view,
     subscription_stats_view,
     subscription_view,
 )
-from nakadi.http.views import timestamp
+from nakadi.http.views import View, timestamp
 from nakadi.model.annotations import SUBSCRIPTION_ANNOTATIONS, annotation_warnings
 from nakadi.model.authorization import Feature, Operation
 from nakadi.model.outcomes import Malformed, Violations
@@ -40,6 +41,7 @@ from nakadi.subscriptions.api.listing import (
     SubscriptionListing,
     SubscriptionPage,
 )
+from nakadi.subscriptions.api.objectives import Objectives
 from nakadi.subscriptions.api.open_streams import OpenStreams
 from nakadi.subscriptions.api.reads import SubscribedReads
 from nakadi.subscriptions.api.repository import Subscriptions
@@ -81,6 +83,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
     cursors: SubscriptionCursors
     stats: SubscriptionStats
     reads: SubscribedReads
+    objectives: Objectives
     open_streams: OpenStreams
     permissions: Permissions
     features: Features
@@ -245,10 +248,15 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
     # Stats
 
     def get_stats(self, request: Request) -> Response:
-        found = self.stats.stats_of(
-            read_subscription_id(request), request.subject, with_lag=SHOW_TIME_LAG.read(request)
-        )
-        return json_response({"items": subscription_stats_view(found)})
+        subscription_id = read_subscription_id(request)
+        found = self.stats.stats_of(subscription_id, request.subject, with_lag=SHOW_TIME_LAG.read(request))
+        subscription = self.subscriptions.get(subscription_id)
+        view: View = {"items": subscription_stats_view(found)}
+        if subscription.objective is not None:
+            view["objective"] = objective_counts_view(
+                self.objectives.status_by_counts(subscription.id, subscription.objective)
+            )
+        return json_response(view)
 
 
 def _warning_header(annotations: Mapping[str, str | None]) -> Mapping[str, str]:

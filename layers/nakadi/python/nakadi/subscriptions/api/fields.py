@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from enum import StrEnum
 from itertools import islice
 from typing import Any
@@ -14,14 +15,19 @@ from msgspec.structs import asdict
 from nakadi.auth import authorization
 from nakadi.event_types.annotations import annotation_violations, label_violations
 from nakadi.model.annotations import POLICY_ANNOTATION, SEND_COUNT_ANNOTATION
+from nakadi.model.objective import Objective
 from nakadi.model.outcomes import Violation, Violations
-from nakadi.model.subscription import PartitionAssignment, SubscriptionDraft
+from nakadi.model.subscription import ObjectiveDraft, PartitionAssignment, SubscriptionDraft
 from nakadi.openapi.checks import openapi_violations
 from nakadi.schemas.read_paths import BadReadPath, parse_read_path
 
 UNPROCESSABLE_POLICIES = ("SKIP_EVENT", "DEAD_LETTER_QUEUE", "PARK_KEY")
 MAX_READ_PATH_CHARACTERS = 1000
 VALID_SEND_COUNTS = range(2, 11)
+
+MAX_OBJECTIVE_SECONDS = 7 * 24 * 3600
+MAX_OBJECTIVE_PERCENT = 99.999
+"""An objective without any room for late events could only be missed, and has no burn rate."""
 
 _INTEGER_PATTERN = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 
@@ -35,6 +41,7 @@ def check_fields(draft: SubscriptionDraft) -> None:
         *islice(unprocessable_event_annotation_violations(annotations), 1),
         *label_violations(draft.labels or {}),
         *read_path_violations(draft),
+        *(() if draft.objective is None else objective_violations(draft.objective, "objective.")),
     )
     if found:
         raise Violations(found)
@@ -51,6 +58,21 @@ def _body_from_draft(draft: SubscriptionDraft) -> dict[str, Any]:
         "authorization": authorization.authorization_body(draft.authorization),
         **({} if draft.reads in (None, UNSET) else {"reads": draft.reads}),
     }
+
+
+def objective_violations(draft: ObjectiveDraft, path: str = "") -> Iterator[Violation]:
+    """What cannot be an objective; `path` leads to it in the request."""
+    if draft.percent is None or not 0 < draft.percent <= MAX_OBJECTIVE_PERCENT:
+        yield Violation(f"{path}percent", f"must be above 0 and at most {MAX_OBJECTIVE_PERCENT}")
+    if draft.within_seconds is None or not 1 <= draft.within_seconds <= MAX_OBJECTIVE_SECONDS:
+        yield Violation(f"{path}within_seconds", f"must be from 1 to {MAX_OBJECTIVE_SECONDS}")
+
+
+def objective_from_draft(draft: ObjectiveDraft, now: datetime) -> Objective:
+    """The objective of a draft without violations."""
+    assert draft.percent is not None
+    assert draft.within_seconds is not None
+    return Objective(draft.percent, draft.within_seconds, now)
 
 
 def read_path_violations(draft: SubscriptionDraft) -> Iterator[Violation]:

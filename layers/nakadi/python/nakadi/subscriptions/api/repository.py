@@ -45,8 +45,9 @@ SUBSCRIPTION_KEYS_KIND = "subscription-keys"
 SUBSCRIPTIONS_BY_EVENT_TYPE_KIND = "subscription-lines"
 NEW_SUBSCRIPTION_MARKS_KIND = "subscription-marks"
 DELETED_SUBSCRIPTIONS_KIND = "subscription-leftovers"
-COMPANION_KINDS = ("sinks", "sink-reports")
-"""Documents of other rooms about one subscription, under its id: they go with it."""
+SINKS_KIND, DELIVERY_REPORTS_KIND, FRESHNESS_REPORTS_KIND = "sinks", "sink-reports", "freshness-reports"
+COMPANION_KINDS = (SINKS_KIND, DELIVERY_REPORTS_KIND, FRESHNESS_REPORTS_KIND)
+"""Documents about one subscription, under its id: they go with it."""
 
 SUBSCRIPTIONS_PER_QUERY = 1000
 MAX_CHANGES_PER_WRITE = 99

@@ -36,7 +36,7 @@ from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import EventLogs
 from nakadi.ports.registry import ChangedMeanwhile, DocumentChange
-from nakadi.subscriptions.api.fields import check_fields
+from nakadi.subscriptions.api.fields import check_fields, objective_from_draft
 from nakadi.subscriptions.api.offsets import OffsetInitialisation, ResetRequests
 from nakadi.subscriptions.api.reads import reader_of, with_declaration
 from nakadi.subscriptions.api.repository import SubscriptionIds, Subscriptions, changes_to_remove, uniqueness_key
@@ -140,6 +140,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
             authorization=drafts.authorization_from_draft(draft.authorization),
             annotations=draft.annotations or {},
             labels=draft.labels or {},
+            objective=None if draft.objective is None else objective_from_draft(draft.objective, now),
             created_at=now,
             updated_at=now,
         )

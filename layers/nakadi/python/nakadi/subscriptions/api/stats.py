@@ -20,6 +20,7 @@ from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import CursorResolver
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import EventType, Position
+from nakadi.model.objective import LagCause, Objective, SlowestPartition
 from nakadi.model.outcomes import Invalid, Unavailable
 from nakadi.model.subscription import (
     Assignment,
@@ -42,6 +43,9 @@ log = logging.getLogger(__name__)
 MAX_READS_AT_ONCE = 8
 MIN_STREAMS_OF_STALLED = 3
 """How many streams in a row have to end at the same offset. Clients that restart leave one or two."""
+
+HOT_PARTITION_FACTOR = 2
+"""A partition is hot if more than this many times as many events wait there as in all others together."""
 
 AGE_LOOKUP_TIMEOUT_SECONDS = 10.0
 """How long a listing looks up ages. Each takes a read of a log, and a function has to answer within half a minute."""
@@ -135,6 +139,29 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
                 is_visible = self.permissions.allows(Operation.VIEW, each.resource, subject)
                 shared = read if is_visible else replace(read, offsets={})
                 yield each, {found.name: stats(found, shared) for found in self._visible_event_types(each, subject)}
+
+    def slowest_partition(self, subscription: Subscription, objective: Objective) -> SlowestPartition | None:
+        """The partition whose next event has waited longest; None if none waits."""
+        shared = self._snapshot_with_offsets(subscription)
+        found = [
+            (EventTypePartition(name, each.partition), each)
+            for name in subscription.event_types
+            if (event_type := self.event_types.find(name)) is not None
+            for each in self._stats_of_event_type(
+                event_type, self.cursor_resolver.end_positions(event_type), shared, with_lag=True
+            )
+        ]
+        waiting = [(partition, each) for partition, each in found if each.unconsumed_events]
+        if not waiting:
+            return None
+        partition, slowest = max(waiting, key=lambda one: one[1].lag_seconds or 0)
+        lag, count = slowest.lag_seconds or 0, slowest.unconsumed_events or 0
+        cause = None
+        if not objective.is_met_by(timedelta(seconds=lag)):
+            elsewhere = sum(each.unconsumed_events or 0 for _, each in waiting) - count
+            is_hot = len(found) > 1 and count > HOT_PARTITION_FACTOR * elsewhere
+            cause = lag_cause(slowest, shared.entries.get(partition), is_hot=is_hot)
+        return SlowestPartition(partition.event_type, partition.partition, lag, count, cause)
 
     def status(self, subscription: Subscription, subject: Subject) -> StatsByEventType:
         """The readers of the partitions, for existing event types that the subject may see."""
@@ -264,6 +291,17 @@ def is_commit_overdue(owner: Session, since: datetime, now: datetime) -> bool:
     return now - since > timedelta(seconds=owner.commit_timeout)
 
 
+def lag_cause(partition: PartitionStats, entry: PartitionAssignment | None, *, is_hot: bool) -> LagCause:
+    """The reason why a partition is late, the most certain one first."""
+    if entry is not None and (entry.failed_streams or entry.search_end is not None):
+        return LagCause.FAILING_EVENT
+    if partition.stalled:
+        return LagCause.STALLED_CONSUMER
+    if partition.state is PartitionState.UNASSIGNED:
+        return LagCause.NO_CONSUMER
+    return LagCause.HOT_PARTITION if is_hot else LagCause.SLOW_CONSUMER
+
+
 def lag_seconds(unconsumed: int, since: datetime | None, now: datetime) -> int | None:
     if unconsumed == 0:
         return 0
@@ -275,8 +313,9 @@ def _partitions_in_text_order(event_type: EventType) -> Sequence[str]:
     return sorted(event_type.partitions)
 
 
-class StalledSubscriptions(Struct, frozen=True, kw_only=True):
-    """Looks at all subscriptions now and then. `stalled_ids` are of those that were so the last time.
+class TroubledSubscriptions(Struct, frozen=True, kw_only=True):
+    """Looks at all subscriptions now and then. `stalled_ids` are of those that were stalled the last time, and
+    `late_ids` of those whose events waited longer than their objective allows.
 
     `execute_reset` carries out a reset whose process died, and which no stream has found since.
     """
@@ -286,27 +325,41 @@ class StalledSubscriptions(Struct, frozen=True, kw_only=True):
     stats: SubscriptionStats
     execute_reset: Callable[[str], Assignment]
     stalled_ids: list[str] = field(default_factory=list)
+    late_ids: list[str] = field(default_factory=list)
 
     def check_all(self) -> None:
         """Costs one read for a subscription without streams, now or lately, and little more for one whose streams
         commit."""
-        found: list[Subscription] = []
+        stalled: list[Subscription] = []
+        late: list[Subscription] = []
         for each in self.subscription_repository.newest_first():
             run_and_log_failure(
                 "search for stalled streams",
                 f"the subscription {each.id}",
-                partial(self._check_subscription, each, found),
+                partial(self._check_subscription, each, stalled, late),
             )
-        self.stalled_ids[:] = [each.id for each in found]
-        for each in found:
+        self.stalled_ids[:] = [each.id for each in stalled]
+        self.late_ids[:] = [each.id for each in late]
+        for each in stalled:
             _log_stalled(each)
 
-    def _check_subscription(self, subscription: Subscription, found: list[Subscription]) -> None:
+    def count(self) -> int:
+        """How many are stalled or late, each of them once."""
+        return len({*self.stalled_ids, *self.late_ids})
+
+    def _check_subscription(
+        self, subscription: Subscription, stalled: list[Subscription], late: list[Subscription]
+    ) -> None:
         assignment = self.coordination.assignment(subscription.id)
         if assignment.reset is not None:
             assignment = self.execute_reset(subscription.id)
         if self.stats.is_stalled(subscription, assignment):
-            found.append(subscription)
+            stalled.append(subscription)
+        if subscription.objective is not None:
+            slowest = self.stats.slowest_partition(subscription, subscription.objective)
+            if slowest is not None and slowest.cause is not None:
+                late.append(subscription)
+                _log_late(subscription, subscription.objective, slowest)
 
 
 def _log_stalled(subscription: Subscription) -> None:
@@ -314,4 +367,17 @@ def _log_stalled(subscription: Subscription) -> None:
         "The subscription %s of %s is stalled: events wait, and its streams commit nothing",
         subscription.id,
         subscription.owning_application,
+    )
+
+
+def _log_late(subscription: Subscription, objective: Objective, slowest: SlowestPartition) -> None:
+    log.warning(
+        "The subscription %s of %s is late: in %s, partition %s, an event has waited for %s s, and not %s at most (%s)",
+        subscription.id,
+        subscription.owning_application,
+        slowest.event_type,
+        slowest.partition,
+        slowest.lag_seconds,
+        objective.within_seconds,
+        slowest.cause,
     )

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from nakadi.model.event_type import Position
 from nakadi.model.events import Record
+from nakadi.model.objective import ConsumedBatch
 from nakadi.model.outcomes import Invalid
 from nakadi.model.subscription import Assignment, CommittedOffset, EventTypePartition, Replay, Standstill
 from nakadi.streaming.chunks import EventRun
@@ -154,6 +155,12 @@ class ClosePartition(Struct, frozen=True):
     partition: EventTypePartition
 
 
+class CountConsumed(Struct, frozen=True):
+    """Count batches that the client has just committed, by how old they are: the subscription has an objective."""
+
+    batches: tuple[ConsumedBatch, ...]
+
+
 class AutoCommit(Struct, frozen=True):
     """Commit what the client never got to see."""
 
@@ -245,7 +252,7 @@ SessionCall = (
     | EndReplay
     | GrantExtension
 )
-SessionAction = SessionLine | SessionCall | ClosePartition
+SessionAction = SessionLine | SessionCall | ClosePartition | CountConsumed
 
 
 class SessionEnd(Enum):
@@ -324,3 +331,5 @@ class SessionContext(Struct, frozen=True, kw_only=True):
     attached_event_type: str = ""
     # Whether `is_deliverable` has an opinion of every event, and not only of those that not every reader may see.
     filters_events: bool = False
+    # Whether the subscription has an objective, so that what is consumed counts. It may get or lose one at any time.
+    has_objective: Callable[[], bool] = lambda: False

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from nakadi.model.cloud_events import BATCH_MEDIA_TYPE
 from nakadi.model.event_type import EventType
+from nakadi.model.objective import ConsumedBatch
 from nakadi.model.outcomes import Outcome, Unavailable, UnusableCursor
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports.clock import Clock
@@ -29,6 +30,7 @@ from nakadi.streaming.driver import ApplyFact, EventSource, StreamDriver, Stream
 from nakadi.streaming.formats import RETRY_MILLISECONDS
 from nakadi.subscriptions.stream.actions import (
     ClosePartition,
+    CountConsumed,
     OpenPartition,
     SendBatch,
     SendKeepAlive,
@@ -146,6 +148,7 @@ MAX_READ_AFTER_END_SECONDS = 1.0
 
 _EVENT_COUNT_OF = attrgetter("count")
 
+CountConsumedBatches = Callable[[Sequence[ConsumedBatch]], None]
 OpenSource = Callable[[EventTypePartition, PartitionStart], EventSource]
 
 
@@ -175,6 +178,7 @@ class SubscriptionDriver(StreamDriver):
         threads: SessionCallThreads,
         open_source: OpenSource,
         known: KnownEventTypes,
+        count_consumed: CountConsumedBatches = lambda _: None,
     ) -> None:
         super().__init__(outlet, clock, figures)
         self._session = session
@@ -183,6 +187,7 @@ class SubscriptionDriver(StreamDriver):
         self._threads = threads
         self._open_source = open_source
         self._known = known
+        self._count_consumed = count_consumed
         self._open: dict[EventTypePartition, EventSource] = {}
         self._calls: list[SessionCall] = []
         self._calling: asyncio.Task[None] | None = None
@@ -268,6 +273,8 @@ class SubscriptionDriver(StreamDriver):
                     self._buffer.put(self._lines.encode_line(action))
                 case ClosePartition(partition):
                     self._close_partition(partition)
+                case CountConsumed(batches):
+                    self._count_consumed(batches)
                 case _:
                     if isinstance(action, OpenPartition):
                         self._close_partition(action.partition)

@@ -15,6 +15,7 @@ from msgspec import Struct
 from nakadi.common.states import following_states
 from nakadi.model.event_type import Position
 from nakadi.model.events import Record
+from nakadi.model.objective import ConsumedBatch
 from nakadi.model.subscription import OffsetRange, PartitionAssignment, Replay
 from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.stream.actions import IsDeliverable, MeasureDistance
@@ -124,8 +125,8 @@ class PartitionProgress:
         self.keys_read_at = 0
         # Events that are being parked: where they begin, and their keys.
         self._parking: deque[tuple[Position, frozenset[str]]] = _EMPTY_QUEUE
-        # Batches that were sent and are not committed: where each ends, and when its first event was stored.
-        self._unsure: deque[tuple[Position, datetime]] = _EMPTY_QUEUE
+        # Batches that were sent and are not committed, and where each ends.
+        self._unsure: deque[tuple[Position, ConsumedBatch]] = _EMPTY_QUEUE
         # Events that are not for this client: the positions of the event before them and of their last one.
         self.skipped: deque[tuple[Position, Position]] = _EMPTY_QUEUE
 
@@ -220,7 +221,7 @@ class PartitionProgress:
         self.window_end = None
         self.sent = taken[-1].end
         self._unsure = self._unsure or deque()
-        self._unsure.append((self.sent, taken[0].stored_at(0)))
+        self._unsure.append((self.sent, ConsumedBatch(count, taken[0].stored_at(0))))
         self.keep_alives = 0
         self._update_uncommitted(measure_distance)
         return tuple(taken)
@@ -289,8 +290,10 @@ class PartitionProgress:
 
     # Commits
 
-    def advance_committed(self, stored: Position, measure_distance: MeasureDistance) -> int:
-        """The offset has grown: by how many events."""
+    def advance_committed(
+        self, stored: Position, measure_distance: MeasureDistance
+    ) -> tuple[int, Sequence[ConsumedBatch]]:
+        """The offset has grown: by how many events, and which batches are consumed by it."""
         before, buffered = self.committed, self.size
         self.stored = stored
         self.committed = max(self.committed, stored)
@@ -310,8 +313,8 @@ class PartitionProgress:
         if self.dropping is not None and self.dropping <= self.committed:
             self.dropping = None
             self._enter_state_after(PartitionFact.PASSED)
-        self._update_uncommitted(measure_distance)
-        return measure_distance(self.partition, before, self.committed)
+        consumed = self._update_uncommitted(measure_distance)
+        return measure_distance(self.partition, before, self.committed), consumed
 
     def committable_position(self) -> Position | None:
         """The position up to which everything is committed, skipped or parked, if it is beyond the committed one."""
@@ -388,11 +391,13 @@ class PartitionProgress:
         """When the oldest event was stored that waits to be sent or to be committed. Called by other threads than
         the one that changes the queues, so these are copied first, which no other thread can interrupt."""
         unsure, waiting = tuple(self._unsure), tuple(self.runs)
-        return unsure[0][1] if unsure else waiting[0].stored_at(0) if waiting else None
+        return unsure[0][1].stored_at if unsure else waiting[0].stored_at(0) if waiting else None
 
-    def _update_uncommitted(self, measure_distance: MeasureDistance) -> None:
+    def _update_uncommitted(self, measure_distance: MeasureDistance) -> Sequence[ConsumedBatch]:
+        """Keep count of the events that are sent and not committed; returns the batches that are committed now."""
+        consumed: Sequence[ConsumedBatch] = ()
         while self._unsure and self._unsure[0][0] <= self.committed:
-            self._unsure.popleft()
+            consumed = (*consumed, self._unsure.popleft()[1])
         committed, sent = self.committed, self.sent
         # Counted with every batch, and almost always within one timeline.
         if committed.timeline == sent.timeline:
@@ -401,6 +406,7 @@ class PartitionProgress:
             outstanding = measure_distance(self.partition, committed, sent)
         self.totals.uncommitted += outstanding - self.uncommitted
         self.uncommitted = outstanding
+        return consumed
 
 
 def _ranges_behind(ranges: Sequence[OffsetRange], position: Position) -> Sequence[OffsetRange]:

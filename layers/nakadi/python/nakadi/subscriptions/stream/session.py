@@ -22,6 +22,7 @@ from nakadi.subscriptions.api.fields import RetryPolicy, failed_partitions_text
 from nakadi.subscriptions.stream.actions import (
     AutoCommit,
     ClosePartition,
+    CountConsumed,
     DepartureRecord,
     EndReplay,
     FailureCountChange,
@@ -343,7 +344,10 @@ class SubscriptionSession:
 
     def _advance_committed(self, partition: PartitionProgress, stored: Position, now: float) -> Iterator[SessionAction]:
         dropped = partition.dropping
-        self._committed_events += partition.advance_committed(stored, self._context.measure_distance)
+        events, consumed = partition.advance_committed(stored, self._context.measure_distance)
+        self._committed_events += events
+        if consumed and self._context.has_objective():
+            yield CountConsumed(tuple(consumed))
         self._schedule.restart_commit_timeout(now)
         yield from self._finish_replay(partition)
         if (stored > partition.taken or self._has_parked_failed_event(partition, dropped)) and self._is_streaming:

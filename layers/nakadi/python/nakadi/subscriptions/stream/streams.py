@@ -32,6 +32,7 @@ from nakadi.streaming.feeds import Feeds, PartitionReader
 from nakadi.streaming.session import PickSeconds
 from nakadi.streaming.streams import count_stream
 from nakadi.subscriptions.api.fields import retry_policy_from_annotations
+from nakadi.subscriptions.api.objectives import FreshnessReports
 from nakadi.subscriptions.api.parked_events import ParkedEventStore
 from nakadi.subscriptions.stream.actions import (
     ProcessLease,
@@ -51,6 +52,7 @@ from nakadi.subscriptions.stream.admission import (
 )
 from nakadi.subscriptions.stream.calls import DeadLetterPublisher, SessionCallExecutor
 from nakadi.subscriptions.stream.driver import SessionCallThreads, SubscriptionDriver, SubscriptionFormat
+from nakadi.subscriptions.stream.freshness import REPORT_INTERVAL_SECONDS, FreshnessRecorder
 from nakadi.subscriptions.stream.leases import LEASE_RENEWAL_INTERVAL_SECONDS, LeaseKeeper, renew_and_clean_up
 from nakadi.subscriptions.stream.members import SubscriptionSessions, SubscriptionWatch
 from nakadi.subscriptions.stream.parking import ParkingService, ReplaySource
@@ -102,6 +104,7 @@ class SubscriptionStreams:
         dead_letters: DeadLetterPublisher,
         clock: Clock,
         bounds: StreamBounds,
+        reports: FreshnessReports,
         metrics: Metrics | None = None,
     ) -> None:
         self._metrics = metrics or Metrics()
@@ -124,10 +127,13 @@ class SubscriptionStreams:
         self._watch = SubscriptionWatch(self._threads)
         self._drivers: dict[SubscriptionDriver, JoinedStream] = {}
         self._renewal: asyncio.Task[None] | None = None
+        self._freshness = FreshnessRecorder(admission.subscription_repository, reports, clock, self._metrics)
+        self._reporting: asyncio.Task[None] | None = None
         admission.event_types.add_change_listener(lambda _: self._monitor.check_soon())
         self._metrics.partitions_held.add_source(self._count_partitions)
         self._metrics.subscription_uncommitted.add_source(self._uncommitted_by_subscription)
         self._metrics.subscription_lag.add_source(self._lags_by_subscription)
+        self._metrics.subscription_objective.add_source(self._freshness.objective_ratios)
 
     # Opening
 
@@ -235,12 +241,14 @@ class SubscriptionStreams:
     ) -> None:
         """Stream until the end, and leave before the client can see it."""
         with ExitStack() as stack:
+            stack.enter_context(self._freshness.follow(joined.subscription))
             driver = self._new_driver(joined, lines, outlet, figures, stack)
             on_start(driver)
             stack.enter_context(count_stream(self._metrics, "subscription", lambda: driver.session.end))
             # Before anything waits: the lease is renewed while there are drivers, and this one relies on it.
             self._drivers[driver] = joined
             self._begin_lease_renewal()
+            self._begin_freshness_reports()
             stack.callback(self._drivers.pop, driver)
             try:
                 for event_type in joined.event_types:
@@ -259,6 +267,7 @@ class SubscriptionStreams:
         self._opening.shutdown(wait=False, cancel_futures=True)
         for threads in (self._threads, self._keeping):
             threads.shutdown(wait=True, cancel_futures=True)
+        self._report_last_counts()
         self._keeper.close()
 
     def _new_driver(
@@ -299,6 +308,7 @@ class SubscriptionStreams:
             lease=joined.lease,
             reading_rules=access,
             attached_event_type=attached,
+            has_objective=partial(self._freshness.has_objective, joined.subscription.id),
         )
         session = SubscriptionSession(joined.id, joined.limits, self._clock.monotonic(), context, policy)
         driver = SubscriptionDriver(
@@ -318,6 +328,7 @@ class SubscriptionStreams:
             threads=SessionCallThreads(for_opening=self._opening, for_others=self._threads),
             open_source=open_source,
             known=known,
+            count_consumed=partial(self._freshness.count, joined.subscription.id),
         )
         return driver
 
@@ -373,6 +384,28 @@ class SubscriptionStreams:
 
     def _renew_lease_and_clean_up(self) -> None:
         renew_and_clean_up(self._keeper, self._watch.last_read_assignments().items(), self._sessions_of)
+
+    # Freshness
+
+    def _begin_freshness_reports(self) -> None:
+        if self._reporting is None or self._reporting.done():
+            self._reporting = asyncio.get_running_loop().create_task(self._report_freshness_regularly())
+
+    async def _report_freshness_regularly(self) -> None:
+        loop = asyncio.get_running_loop()
+        # Asked on the loop, as in `_renew_lease_regularly`.
+        while self._freshness.is_following:
+            await asyncio.sleep(REPORT_INTERVAL_SECONDS)
+            try:
+                await loop.run_in_executor(self._threads, self._freshness.report)
+            except Exception:  # whatever it was: the counts are still there, and the next report has them
+                log.warning("Reporting how soon events were consumed failed, tried again", exc_info=True)
+
+    def _report_last_counts(self) -> None:
+        try:
+            self._freshness.report()
+        except Exception:  # the process is about to end, and must do so
+            log.warning("What was consumed last is missing in the freshness of subscriptions", exc_info=True)
 
     # Metrics: asked for by other threads than the loop, so what it changes is copied first
 

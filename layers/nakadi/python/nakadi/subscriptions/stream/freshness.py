@@ -1,0 +1,106 @@
+"""What streams of this process consume, counted against the objectives of their subscriptions.
+
+Counting happens on the event loop, whenever a client commits, and costs a few additions. A thread adds the counts to
+the reports now and then, which costs nothing if nothing was consumed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from msgspec import Struct
+
+from nakadi.common.counting import MetricRows
+from nakadi.common.metrics import Metrics
+from nakadi.model.objective import ConsumedBatch, MinuteCounts, Objective, count_batches, merge_counts
+from nakadi.model.outcomes import NotFound
+from nakadi.model.subscription import Subscription
+from nakadi.ports.clock import Clock
+from nakadi.subscriptions.api.objectives import FreshnessReports
+from nakadi.subscriptions.api.repository import Subscriptions
+
+REPORT_INTERVAL_SECONDS = 15.0
+
+
+class _FollowedSubscription(Struct):
+    """A subscription with open streams here, its objective as it was known last, and the counts to report."""
+
+    objective: Objective | None
+    streams: int = 0
+    counts: list[MinuteCounts] = []
+
+
+class FreshnessRecorder:
+    def __init__(self, subscriptions: Subscriptions, reports: FreshnessReports, clock: Clock, metrics: Metrics) -> None:
+        self._subscriptions = subscriptions
+        self._reports = reports
+        self._clock = clock
+        self._metrics = metrics
+        # The event loop counts while a thread reports: neither may lose what the other changes.
+        self._lock = threading.Lock()
+        self._followed: dict[str, _FollowedSubscription] = {}
+
+    @contextmanager
+    def follow(self, subscription: Subscription) -> Iterator[None]:
+        """Know the objective of a subscription as long as a stream of it is open."""
+        with self._lock:
+            followed = self._followed.setdefault(subscription.id, _FollowedSubscription(subscription.objective))
+            followed.streams += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                followed.streams -= 1
+
+    def has_objective(self, subscription_id: str) -> bool:
+        return self._followed[subscription_id].objective is not None
+
+    def objective_ratios(self) -> MetricRows:
+        with self._lock:
+            objectives = {each: followed.objective for each, followed in self._followed.items()}
+        return {(each,): objective.percent / 100 for each, objective in objectives.items() if objective is not None}
+
+    def count(self, subscription_id: str, batches: Sequence[ConsumedBatch]) -> None:
+        with self._lock:
+            followed = self._followed[subscription_id]
+            if followed.objective is None:
+                return
+            counts = count_batches(followed.objective, batches, self._clock.now())
+            if followed.counts and followed.counts[-1].minute == counts.minute:
+                followed.counts[-1] += counts
+            else:
+                followed.counts.append(counts)
+        self._metrics.subscription_events_in_time.add(counts.in_time, subscription_id)
+        self._metrics.subscription_events_late.add(counts.late, subscription_id)
+
+    def report(self) -> None:
+        """Report what was counted, and look at the objectives again. Raises `Unavailable`; no count is lost by that."""
+        with self._lock:
+            subscriptions = tuple(self._followed.items())
+        for subscription_id, followed in subscriptions:
+            self._report_subscription(subscription_id, followed)
+
+    @property
+    def is_following(self) -> bool:
+        return bool(self._followed)
+
+    def _report_subscription(self, subscription_id: str, followed: _FollowedSubscription) -> None:
+        with self._lock:
+            objective, counts = followed.objective, followed.counts
+            followed.counts = []
+        try:
+            if objective is not None and any(each.in_time or each.late for each in counts):
+                self._reports.add(subscription_id, objective, counts)
+            current = self._subscriptions.cached(subscription_id).objective
+        except NotFound:
+            current = None
+        except BaseException:
+            with self._lock:
+                followed.counts = list(merge_counts(counts + followed.counts, self._clock.now()))
+            raise
+        with self._lock:
+            followed.objective = current
+            if not followed.streams and not followed.counts:
+                self._followed.pop(subscription_id, None)

@@ -1,0 +1,149 @@
+"""How the streams of a process count what is consumed, and report it."""
+
+from datetime import timedelta
+
+import pytest
+
+from nakadi.model.objective import ConsumedBatch, MinuteCounts, minute_of
+from nakadi.model.outcomes import Unavailable
+from nakadi.subscriptions.stream.freshness import FreshnessRecorder
+from tests.support.metrics import collect_samples, value
+
+OBJECTIVE = {"percent": 99, "within_seconds": 30}
+
+
+@pytest.fixture
+def subscription(house):
+    found = house.subscription(house.event_type(), objective=OBJECTIVE)
+    return house.subscription_services.subscriptions.get(found["id"])
+
+
+@pytest.fixture
+def recorder(house):
+    return new_recorder(house)
+
+
+def new_recorder(house):
+    services = house.subscription_services
+    return FreshnessRecorder(services.subscriptions, services.freshness_reports, house.clock, house.broker.metrics)
+
+
+def stored_counts(house, subscription):
+    return house.subscription_services.freshness_reports.find(subscription.id, subscription.objective).counts
+
+
+def batches(house, *sizes, age=0.0):
+    return [ConsumedBatch(each, house.clock.now() - timedelta(seconds=age)) for each in sizes]
+
+
+def test_what_was_counted_is_reported_once(house, subscription, recorder):
+    """Counts are added to the report of the subscription, by minute. (O5)"""
+    minute = minute_of(house.clock.now())
+    with recorder.follow(subscription):
+        recorder.count(subscription.id, batches(house, 3, 4))
+        house.clock.move(60)
+        recorder.count(subscription.id, batches(house, 5))
+        recorder.count(subscription.id, batches(house, 2, age=31))
+        recorder.report()
+        recorder.report()
+    assert stored_counts(house, subscription) == (MinuteCounts(minute, 7, 0), MinuteCounts(minute + 1, 5, 2))
+
+
+def test_processes_add_to_one_report(house, subscription, recorder):
+    """Several processes may stream a subscription. (O5)"""
+    other = new_recorder(house)
+    for each in (recorder, other):
+        with each.follow(subscription):
+            each.count(subscription.id, batches(house, 3))
+            each.report()
+    assert [each.in_time for each in stored_counts(house, subscription)] == [6]
+
+
+def test_a_report_that_fails_loses_no_counts(house, subscription, recorder, monkeypatch):
+    """If the registry does not answer, the next report has the counts. (O5)"""
+    with recorder.follow(subscription):
+        recorder.count(subscription.id, batches(house, 3))
+        with monkeypatch.context() as broken:
+            broken.setattr(house.broker.registry, "write", unavailable)
+            with pytest.raises(Unavailable):
+                recorder.report()
+        recorder.count(subscription.id, batches(house, 4))
+        recorder.report()
+    assert [each.in_time for each in stored_counts(house, subscription)] == [7]
+
+
+def unavailable(*_):
+    raise Unavailable("not now")
+
+
+def test_what_was_counted_last_is_reported_after_the_end_of_the_stream(house, subscription, recorder):
+    """A stream may end at once after a commit. (O5)"""
+    with recorder.follow(subscription):
+        recorder.count(subscription.id, batches(house, 3))
+    assert recorder.is_following
+    recorder.report()
+    assert not recorder.is_following
+    assert [each.in_time for each in stored_counts(house, subscription)] == [3]
+
+
+def test_a_new_objective_is_known_after_the_next_report(house, recorder):
+    """Streams take an objective into account that is set while they are open, and stop when it is removed. (O2)"""
+    found = house.subscription(house.event_type())
+    place = f"/subscriptions/{found['id']}/objective"
+    subscriptions = house.subscription_services.subscriptions
+    with recorder.follow(subscriptions.get(found["id"])):
+        assert not recorder.has_objective(found["id"])
+        assert house.api.put(place, json=OBJECTIVE).status_code == 200
+        recorder.report()
+        assert recorder.has_objective(found["id"])
+        house.clock.move(1)
+        recorder.count(found["id"], batches(house, 3))
+        assert house.api.delete(place).status_code == 204
+        recorder.report()
+        assert not recorder.has_objective(found["id"])
+        recorder.count(found["id"], batches(house, 3))
+
+
+def test_a_stricter_objective_begins_without_the_counts_of_the_old_one(house, subscription, recorder):
+    """What was counted against an objective that was replaced meanwhile is dropped. (O4)"""
+    place = f"/subscriptions/{subscription.id}/objective"
+    with recorder.follow(subscription):
+        recorder.count(subscription.id, batches(house, 3))
+        assert house.api.put(place, json={"percent": 99, "within_seconds": 1}).status_code == 200
+        house.clock.move(1)
+        recorder.report()
+        recorder.count(subscription.id, batches(house, 2, age=0.5))
+        recorder.report()
+    now = house.subscription_services.subscriptions.get(subscription.id)
+    assert [(each.in_time, each.late) for each in stored_counts(house, now)] == [(2, 0)]
+
+
+def test_nothing_is_reported_for_a_subscription_that_is_gone(house, subscription, recorder):
+    """A report behind the deletion would stay for ever. (O7)"""
+    with recorder.follow(subscription):
+        recorder.count(subscription.id, batches(house, 3))
+        recorder.report()
+        recorder.count(subscription.id, batches(house, 3))
+        assert house.api.delete(f"/subscriptions/{subscription.id}").status_code == 204
+        recorder.report()
+    assert house.broker.registry.list("freshness-reports") == []
+
+
+def test_nothing_is_written_without_consumption(house, subscription, recorder, monkeypatch):
+    """A subscription in which nothing happens costs no write. (O5)"""
+    monkeypatch.setattr(house.broker.registry, "write", lambda *_: pytest.fail("something was written"))
+    with recorder.follow(subscription):
+        recorder.count(subscription.id, ())
+        recorder.report()
+
+
+def test_metrics_have_the_counts_and_the_objective(house, subscription, recorder):
+    """The counters, from which burn rates follow for any window, and the objective beside them. (O8)"""
+    house.clock.move(60)
+    with recorder.follow(subscription):
+        recorder.count(subscription.id, batches(house, 3))
+        recorder.count(subscription.id, batches(house, 2, age=31))
+        assert recorder.objective_ratios() == {(subscription.id,): 0.99}
+    samples = collect_samples(house.broker.metrics)
+    assert value(samples, "nakadi_subscription_events_in_time_total", subscription=subscription.id) == 3
+    assert value(samples, "nakadi_subscription_events_late_total", subscription=subscription.id) == 2
