@@ -23,6 +23,7 @@ _COMMANDS = {
         "nakadi_cli.subscription_commands:subscriptions",
         "List, show, create, change, delete and reset subscriptions; see how far behind they are.",
     ),
+    "sql": ("nakadi_cli.sql_commands:sql", "Ask events with SQL, those in the jobs' tables and those in the log."),
     "consume": ("nakadi_cli.consuming:consume", "Consume the events of a subscription, and commit them."),
     "relay": (
         "nakadi_cli.relay_commands:relay",

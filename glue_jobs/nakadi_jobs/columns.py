@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
-from typing import Any, TypeGuard
+from typing import Any, Protocol, TypeGuard
 
 import msgspec
 from msgspec.structs import replace
 
-from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, EventType
+from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
 from nakadi.schemas.document import SchemaDocument, effective_schema
 
 RESERVED_PREFIX = "nakadi_"
@@ -90,8 +90,18 @@ SCALAR_KINDS: Mapping[str, Kind] = {"string": STRING, "integer": BIGINT, "number
 BROKER_METADATA_FIELDS = tuple(Field(name, STRING) for name in ("published_by", "received_at", "version"))
 
 
+class SchemaOwner(Protocol):
+    """An event type, as far as its columns depend on it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def category(self) -> Category: ...
+
+
 def derive_columns(
-    event_type: EventType, schemas: Iterable[Mapping[str, Any]], existing: Struct | None = None
+    event_type: SchemaOwner, schemas: Iterable[Mapping[str, Any]], existing: Struct | None = None
 ) -> Struct:
     """The columns for events of all these schemas, oldest first. Later schemas only add columns.
 
@@ -297,7 +307,7 @@ def _new_inner_columns(existing: Kind, wanted: Kind, path: tuple[str, ...]) -> l
     return []
 
 
-def _effective_schema(event_type: EventType, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+def _effective_schema(event_type: SchemaOwner, schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """The schema of whole events. The compatibility mode may have been another one before, so only schemas that close
     themselves are closed; an event type that was once compacted may have had keys.
     """
@@ -311,7 +321,7 @@ def _effective_schema(event_type: EventType, schema: Mapping[str, Any]) -> Mappi
     )
 
 
-def _derive_from_version(event_type: EventType, effective: Mapping[str, Any]) -> Struct:
+def _derive_from_version(event_type: SchemaOwner, effective: Mapping[str, Any]) -> Struct:
     kind = derive_kind(effective, SchemaDocument.from_root(effective))
     fields = kind.fields if isinstance(kind, Struct) else ()
     fields = tuple(field for field in fields if not field.name.lower().startswith(RESERVED_PREFIX))

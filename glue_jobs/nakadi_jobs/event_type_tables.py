@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 import orjson
@@ -15,10 +14,11 @@ from nakadi.event_types.table_layout import BadTableLayout
 from nakadi.model.event_type import EventType
 from nakadi_jobs.columns import Struct, ddl, derive_columns, new_columns
 from nakadi_jobs.layout import KEY_LAYOUT, choose_layout
+from nakadi_jobs.places import ORDER, PLACES, table_name
 from nakadi_jobs.reports import first_line
 from nakadi_jobs.session import CATALOG
 from nakadi_jobs.tables import PROGRESS_PROPERTY, Table
-from nakadi_jobs.transform import ORDER, PLACES, frame_columns
+from nakadi_jobs.transform import frame_columns
 
 EVENT_TYPE_PROPERTY = "nakadi.event-type"
 EVENT_TYPE_ID_PROPERTY = "nakadi.event-type-id"
@@ -30,11 +30,6 @@ LATEST_SUFFIX = "__latest"
 """The suffix of the table with the newest event of each key. No event type's own table has two adjacent underscores."""
 
 PARTITIONED_BY_DAY = "PARTITIONED BY (days(nakadi_time))"
-
-
-def table_name(event_type: str) -> str:
-    """A name that every query engine accepts."""
-    return re.sub(r"[^a-z0-9]+", "_", event_type.lower()).strip("_") or "events"
 
 
 def events_table(spark: SparkSession, database: str, event_type: EventType) -> Table:

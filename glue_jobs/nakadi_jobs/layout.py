@@ -24,7 +24,7 @@ from nakadi.event_types.table_layout import (
 from nakadi.model.annotations import PARTITION_BY_ANNOTATION, SORT_BY_ANNOTATION
 from nakadi.model.event_type import EventType
 from nakadi_jobs.columns import TIMESTAMP, Kind, Scalar, Struct
-from nakadi_jobs.transform import ORDER
+from nakadi_jobs.places import ORDER
 
 KEY_BUCKETS = 16
 """The partitions of a table of the newest events. A lookup of a key, and a merge, reads one of them."""

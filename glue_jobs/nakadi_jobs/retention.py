@@ -57,10 +57,10 @@ from nakadi_jobs.failed_events import dead_letters, remove_parked_events, search
 from nakadi_jobs.in_tasks import run_in_tasks
 from nakadi_jobs.namespaces import namespaces_of_broker
 from nakadi_jobs.old_versions import remove_old_versions
+from nakadi_jobs.places import ORDER, PLACES
 from nakadi_jobs.reports import first_line
 from nakadi_jobs.session import make_frame
 from nakadi_jobs.tables import BRANCH_LIFETIME, ChangedMeanwhile, Table
-from nakadi_jobs.transform import ORDER, PLACES
 from nakadi_jobs.wiping import wipe_data_files
 
 DESCRIPTION = """\

@@ -13,6 +13,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from nakadi_jobs.archive_ranges import ArchiveRange
 from nakadi_jobs.columns import STRING, Array, Field, Json, Kind, Scalar, Struct, Texts, contains_several_types
 from nakadi_jobs.exact_values import MISFIT, is_misfit, may_differ, read_exactly, read_quickly
+from nakadi_jobs.places import ORDER
 from nakadi_jobs.session import make_frame
 
 EVENT_MARKER = ',"event":'
@@ -28,31 +29,6 @@ HEADER = (
     Field("owner", Array(STRING)),
     Field("directed_to", STRING),
 )
-
-PLACES = (
-    ("nakadi_timeline", "int", "the order of the timeline, from 1"),
-    ("nakadi_partition", "int", "the partition"),
-    ("nakadi_offset", "bigint", "the offset in the partition and timeline"),
-    ("nakadi_time", "timestamp", "when the broker stored the event"),
-    ("nakadi_key", "string", "what the event is compacted or partitioned by"),
-    ("nakadi_owner", "struct<data_type:string,value:string>", "who alone may read the event"),
-    ("nakadi_directed_to", "string", "the subscription that the event is for"),
-    ("nakadi_tombstone", "boolean", "whether this says that there is nothing under the key any more"),
-    (
-        "nakadi_size",
-        "int",
-        (
-            "how many bytes the event has as it is stored and delivered, with the metadata that the broker adds; "
-            "0 for a tombstone"
-        ),
-    ),
-    ("nakadi_publisher", "string", "the application that published the event"),
-    ("nakadi_event", "string", "the whole event as JSON, if the columns do not hold all of it"),
-)
-"""Columns that every table has: name, type, and meaning."""
-
-ORDER = ("nakadi_timeline", "nakadi_partition", "nakadi_offset")
-"""The columns that identify an event. Tables are sorted by them."""
 
 _BEGINNING = '{"topic":"'
 

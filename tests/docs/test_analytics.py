@@ -12,7 +12,7 @@ import pytest
 
 from nakadi.model.event_type import Category
 from nakadi_jobs import compaction
-from nakadi_jobs.transform import PLACES
+from nakadi_jobs.places import PLACES
 from tests.support.jobs import DataFolder
 from tests.support.spark import quick_spark
 

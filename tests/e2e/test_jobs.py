@@ -19,7 +19,7 @@ from nakadi.event_types.repository import EventTypes
 from nakadi.local import Broker
 from nakadi.ports.clock import SystemClock
 from nakadi_jobs import compaction, statistics
-from nakadi_jobs.event_type_tables import table_name
+from nakadi_jobs.places import table_name
 from nakadi_jobs.session import open_spark
 from tests.e2e.conftest import open_laptop_broker
 from tests.support.api import a_business_definition, create_event_type

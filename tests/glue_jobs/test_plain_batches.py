@@ -13,8 +13,8 @@ from nakadi.model.authorization import Attribute
 from nakadi.model.event_type import Category
 from nakadi_jobs import compaction, plain_files
 from nakadi_jobs.columns import BIGINT, DOUBLE, STRING, TIMESTAMP, Array, Field, Scalar, Struct, Texts, ddl
+from nakadi_jobs.places import PLACES
 from nakadi_jobs.plain_lines import Form, NotPlain, Reader
-from nakadi_jobs.transform import PLACES
 from tests.support.jobs import STORED_AT, order
 
 NUMBER, TEXT = {"type": "number"}, {"type": "string"}

@@ -25,7 +25,7 @@ from tests.support.functions import ROOT
 
 NAME = "nakadi-serverless"
 PLAIN = ""
-EXTRAS = ("local", "aws", "cdk", "kafka", "jobs", "cli", "relay")
+EXTRAS = ("local", "aws", "cdk", "kafka", "jobs", "cli", "relay", "sql")
 
 # Each is imported with all of its modules.
 PROMISES = {
@@ -37,6 +37,7 @@ PROMISES = {
     "jobs": ("nakadi_jobs",),
     "cli": ("nakadi_cli", "nakadi_client"),
     "relay": ("nakadi_relay",),
+    "sql": ("nakadi_sql",),
 }
 
 NEEDS_AWS = (

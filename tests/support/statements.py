@@ -26,6 +26,7 @@ AREAS = {
     "O": "objectives",
     "E": "CloudEvents",
     "H": "rehearsals",
+    "Q": "queries",
 }
 FLAGS = ("core", "edge", "internal")
 

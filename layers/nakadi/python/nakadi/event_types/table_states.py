@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from msgspec import Struct, to_builtins
@@ -10,6 +10,8 @@ from msgspec.structs import replace
 
 from nakadi.common.converting import Converter
 from nakadi.event_types.documents import DocumentBody
+from nakadi.event_types.positions import last_offset_if_closed, timelines_with_partition
+from nakadi.model.event_type import EventType, Position
 from nakadi.model.events import TopicPartition
 
 TABLE_STATES_KIND = "tables"
@@ -61,3 +63,17 @@ def table_state_from_body(body: DocumentBody) -> TableState:
     places = ((name.rpartition("/"), offset) for name, offset in body["next"].items())
     next_offsets = {(topic, int(partition)): offset for (topic, _, partition), offset in places}
     return replace(_table_states.from_builtins({**body, "next": {}}), next_offsets=next_offsets)
+
+
+def positions_after_table(state: TableState, event_type: EventType) -> Iterator[tuple[str, Position]]:
+    """For each partition, the positions behind which the log has events that the table lacks, oldest first.
+
+    Each partition has a position in the newest timeline. It has one in an older timeline only if the table lacks events
+    of it.
+    """
+    for partition in range(event_type.timeline.partitions):
+        for timeline in timelines_with_partition(event_type, partition):
+            last = state.next_offsets.get((timeline.topic, partition), 0) - 1
+            end = last_offset_if_closed(timeline, partition)
+            if end is None or last < end:
+                yield str(partition), Position(timeline.order, last)

@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 
 from nakadi.event_types.forecast import ChangeForecast, ForecastChange, SchemaForecast
 from nakadi.event_types.measured_statistics import MeasuredStatistics
-from nakadi.event_types.table_states import TableState
+from nakadi.event_types.table_states import TableState, positions_after_table
 from nakadi.http.reader_views import affected_readers_view
 from nakadi.model.annotations import EVENT_TYPE_ANNOTATIONS, annotation_warnings
 from nakadi.model.authorization import Attribute, Authorization, BlockedKind, Feature
@@ -130,9 +130,13 @@ def measured_statistics_view(measured: MeasuredStatistics) -> View:
     }
 
 
-def table_state_view(table: TableState) -> View:
+def table_state_view(table: TableState, event_type: EventType) -> View:
     return {
         "name": table.table_name,
+        "cursors": [
+            {"partition": partition, "offset": str(position)}
+            for partition, position in positions_after_table(table, event_type)
+        ],
         "rows": table.row_count,
         "misfits": table.misfit_count,
         "missing_events": table.unreadable_count,

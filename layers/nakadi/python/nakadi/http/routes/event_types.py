@@ -144,7 +144,7 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
         measured = self.event_types.measured_statistics(event_type)
         extra = {} if measured is None else {"measured_statistic": measured_statistics_view(measured)}
         table = self.event_types.table_state(event_type)
-        extra |= {} if table is None else {"table": table_state_view(table)}
+        extra |= {} if table is None else {"table": table_state_view(table, event_type)}
         return json_response(event_type_view(event_type) | extra)
 
     def create(self, request: Request) -> Response:

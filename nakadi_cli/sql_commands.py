@@ -1,0 +1,123 @@
+"""`nakadi sql`: asks events with SQL."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+import click
+
+from nakadi_cli.commands import attentive, chosen_connection, command, note
+from nakadi_cli.failures import BadInput, Failed, PartlyDone
+from nakadi_cli.output import harmless, harmless_json, show_value
+
+if TYPE_CHECKING:
+    from nakadi_sql import Answer
+
+
+@command(
+    "sql",
+    'nakadi sql "select customer.country, count(*) from order_placed group by all"',
+    'nakadi sql --tables data/tables "from order_placed where nakadi_time > now() - interval 1 hour" --json',
+    'nakadi sql "select * from order_placed" --parquet orders.parquet',
+    'nakadi sql "describe order_placed"',
+    shows=False,
+)
+@click.argument("query")
+@click.option("--tables", envvar="NAKADI_TABLES", help="The folder of the jobs' tables, such as data/tables.")
+@click.option("--database", default="nakadi", show_default=True, help="The database of the tables.")
+@click.option("--json", "form", flag_value="json", help="Print each row as JSON, in a line of its own.")
+@click.option("--csv", "form", flag_value="csv", help="Print the rows as CSV, with the names of the columns above.")
+@click.option("--parquet", metavar="FILE", help="Write the rows to this Parquet file.")
+@click.option(
+    "--max-rows", type=click.IntRange(1), default=100_000, show_default=True, help="End after this many rows."
+)
+@click.option("--timeout", type=click.FloatRange(0.1), default=60.0, show_default=True, help="Seconds in all.")
+@click.option("--memory", type=click.IntRange(64), default=1024, show_default=True, help="Megabytes for the query.")
+def sql(
+    query: str,
+    tables: str | None,
+    database: str,
+    form: str | None,
+    parquet: str | None,
+    max_rows: int,
+    timeout: float,
+    memory: int,
+) -> None:
+    """Ask events with SQL: a SELECT in the dialect of DuckDB, where each event type is a table.
+
+    The table of order.placed is order_placed, or "order.placed" in quotes. It has every event that is in the jobs'
+    table or in the log, exactly once, from the moment when it is published. Without --tables, it has those in the log.
+    """
+    if form and parquet is not None:
+        raise BadInput(f"Choose one of --{form} and --parquet.")
+    show: Callable[[Answer], None] = {"json": _show_json, "csv": _show_csv}.get(form or "", _show_table)
+    with _query_failures(), attentive():
+        from nakadi_sql import HttpSource, Limits, Tables, ask
+
+        limits = Limits(seconds=timeout, megabytes=memory, rows=max_rows)
+        places = None if tables is None else Tables(tables, database)
+        with HttpSource(chosen_connection().of_client, note) as source, ask(query, source, places, limits) as answer:
+            if parquet is None:
+                show(answer)
+            else:
+                _write_parquet(answer, parquet)
+            if answer.is_cut:
+                raise PartlyDone(f"The result has more than {max_rows} rows, and these are the first: see --max-rows.")
+
+
+@contextmanager
+def _query_failures() -> Iterator[None]:
+    """Make a failure of a command of what a query raises."""
+    try:
+        from nakadi_cli.patience import client_failures
+        from nakadi_sql import BadQuery, QueryStopped
+    except ModuleNotFoundError as missing:
+        raise Failed(f"{missing.name} is missing: pip install 'nakadi-serverless[cli,sql]'") from missing
+    with client_failures():
+        try:
+            yield
+        except BadQuery as error:
+            raise BadInput(harmless(" ".join(str(error).split()))) from error
+        except QueryStopped as error:
+            raise Failed(harmless(" ".join(str(error).split()))) from error
+
+
+def _show_table(answer: Answer) -> None:
+    from nakadi_sql.values import value_text
+
+    rows = [[value_text(value) for value in row] for row in answer.rows()]
+    show_value(rows, "table", {name: itemgetter(number) for number, name in enumerate(answer.names)})
+
+
+def _show_json(answer: Answer) -> None:
+    from nakadi_sql.values import json_line
+
+    for row in answer.rows():
+        click.echo(harmless_json(json_line(answer.names, row)))
+
+
+def _show_csv(answer: Answer) -> None:
+    from nakadi_sql.values import value_text
+
+    written = csv.writer(sys.stdout, lineterminator="\n")
+    written.writerow(answer.names)
+    for row in answer.rows():
+        written.writerow([value_text(value) for value in row])
+
+
+def _write_parquet(answer: Answer, file: str) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    schema = pa.schema([field.with_name(name) for field, name in zip(answer.schema, answer.names, strict=True)])
+    try:
+        with parquet.ParquetWriter(file, schema, compression="zstd") as written:
+            for batch in answer.batches():
+                written.write_batch(batch.rename_columns(answer.names))
+    except (OSError, pa.ArrowException) as error:
+        raise BadInput(f"{file} cannot be written: {error}") from error

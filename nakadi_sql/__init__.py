@@ -1,0 +1,19 @@
+"""SQL over events: what is in the tables of the jobs, and what is not in them yet, as one table for each event type.
+
+    with HttpSource(Connection("http://localhost:8080"), clock) as source:
+        with ask("select count(*) from order_placed", source, Tables("data/tables"), Limits()) as answer:
+            for row in answer.rows():
+                print(row)
+
+`queries.py` is the whole story: it checks the query, opens a database for it in which there is nothing else, and locks
+it. `http_source.py` reads the log, `rows.py` makes rows of events, and `tables.py` finds tables.
+"""
+
+from __future__ import annotations
+
+from nakadi_sql.errors import BadQuery, QueryStopped
+from nakadi_sql.http_source import HttpSource
+from nakadi_sql.queries import Answer, Limits, ask
+from nakadi_sql.tables import Tables
+
+__all__ = ["Answer", "BadQuery", "HttpSource", "Limits", "QueryStopped", "Tables", "ask"]

@@ -1,0 +1,203 @@
+"""Events of a broker, over its HTTP API, with the rights of a token."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import reduce
+from operator import getitem
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from nakadi.model.event_type import Category, CleanupPolicy, PartitionStrategy
+from nakadi.publishing.enrichment import key_paths
+from nakadi.schemas.document import COMPACTION_KEY
+from nakadi.schemas.values import java_text
+from nakadi_client import Connection, NoAnswer, Patience, Reader, Refused
+from nakadi_client.connections import Api, Request, path
+from nakadi_sql.rows import LoggedEvent
+from nakadi_sql.sources import EventTypeInfo, Seam, is_in_table
+
+OFFSET = re.compile(r"001-([0-9a-f]{4})-(-?\d+)")
+BEGIN = "BEGIN"
+
+EVENTS_IN_PIECE = 2000
+
+_PATIENCE = Patience(without_answer=15.0)
+
+
+class _Metadata(msgspec.Struct):
+    received_at: datetime | None = None
+
+
+class _Event(msgspec.Struct):
+    metadata: _Metadata | None = None
+
+
+_EVENT = msgspec.json.Decoder(_Event)
+
+
+class HttpSource:
+    """The event types of a broker. `note` gets sentences about what a result may lack."""
+
+    def __init__(self, connection: Connection, note: Callable[[str], None]) -> None:
+        self._connection = connection
+        self._api = Api(connection)
+        self._note = note
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._api.close()
+
+    def names(self) -> Iterator[str]:
+        return (each["name"] for each in self._get("/event-types"))
+
+    def find(self, name: str) -> EventTypeInfo | None:
+        where = path("event-types", name)
+        try:
+            found = self._get(where)
+        except Refused as refused:
+            if refused.status == 404:
+                return None
+            raise
+        table = found.get("table") or {}
+        # A broker without these cursors does not say where its tables end.
+        seam = _read_seam(table.get("cursors") or ())
+        return EventTypeInfo(
+            name=found["name"],
+            category=Category(found["category"]),
+            schemas=[msgspec.json.decode(each) for each in reversed([*self._schemas(where)])],
+            key_paths=_key_paths(found),
+            table=table["name"] if seam else "",
+            seam=seam,
+            has_owners=found.get("event_owner_selector") is not None,
+        )
+
+    def events(self, event_type: EventTypeInfo) -> Iterator[Sequence[LoggedEvent]]:
+        """The events that the log has now. Each is a batch of its own, because only batches have offsets.
+
+        This also finds out whether the token may read the event type, even if the log has nothing more.
+        """
+        reader = Reader[msgspec.Raw](
+            self._connection,
+            event_type.name,
+            model=msgspec.Raw,
+            start=self._starts(event_type),
+            follow=False,
+            batch_limit=1,
+            patience=_PATIENCE,
+        )
+        piece: list[LoggedEvent] = []
+        for batch in reader:
+            timeline, offset = _read_offset(batch.offset)
+            partition = int(batch.partition)
+            if not is_in_table(event_type.seam, timeline, partition, offset):
+                [event] = batch.events
+                piece.append(_locate(bytes(event), event_type, timeline, partition, offset))
+            if len(piece) == EVENTS_IN_PIECE:
+                yield piece
+                piece = []
+        yield piece
+
+    def _starts(self, event_type: EventTypeInfo) -> Mapping[str, str]:
+        """The offset behind which each partition is read: where the table ends, or the beginning."""
+        starts: dict[str, str] = {}
+        lost = 0
+        for each in self._get(f"{path('event-types', event_type.name)}/partitions"):
+            name = each["partition"]
+            timeline, oldest = _read_offset(each["oldest_available_offset"])
+            known = event_type.seam.get(int(name))
+            starts[name] = BEGIN
+            if known:
+                order = min(known)
+                if (order, known[order]) >= (timeline, oldest):
+                    starts[name] = f"001-{order:04x}-{_number(known[order] - 1)}"
+                elif order == timeline:
+                    lost += oldest - known[order]
+        if lost:
+            self._note(
+                f"{lost} offsets of {event_type.name} left the log before a job put their events into the table."
+            )
+        return starts
+
+    def _schemas(self, where: str) -> Iterator[str]:
+        """The text of each version, newest first."""
+        page = self._get(f"{where}/schemas", limit=1000)
+        yield from (each["schema"] for each in page["items"])
+        while following := page.get("_links", {}).get("next"):
+            page = self._get(following["href"])
+            yield from (each["schema"] for each in page["items"])
+
+    def _get(self, where: str, **parameters: Any) -> Any:
+        answer = self._api.send(Request("GET", where, params=parameters))
+        if isinstance(answer, NoAnswer):
+            raise answer
+        if answer.status != 200:
+            raise answer.refusal()
+        return msgspec.json.decode(answer.body)
+
+
+def _key_paths(event_type: Mapping[str, Any]) -> Sequence[tuple[str, ...]]:
+    """Where the log takes the keys of events from: what is compacted by, or else what is partitioned by."""
+    if CleanupPolicy(event_type["cleanup_policy"]).compacts:
+        return (("metadata", COMPACTION_KEY),)
+    if event_type["partition_strategy"] != PartitionStrategy.HASH:
+        return ()
+    return key_paths(Category(event_type["category"]), *event_type["partition_key_fields"])
+
+
+def _locate(text: bytes, event_type: EventTypeInfo, timeline: int, partition: int, offset: int) -> LoggedEvent:
+    """An event with its place. Its time is when the broker received it, a moment before it stored it."""
+    metadata = None if event_type.category is Category.UNDEFINED else _read_metadata(text)
+    return LoggedEvent(
+        timeline=timeline,
+        partition=partition,
+        offset=offset,
+        stored_at=metadata.received_at if metadata else None,
+        key=_key(text, event_type.key_paths) if event_type.key_paths else None,
+        owner=None,
+        text=text,
+    )
+
+
+def _read_metadata(text: bytes) -> _Metadata | None:
+    try:
+        return _EVENT.decode(text).metadata
+    except msgspec.MsgspecError:
+        return None  # an event type without enrichment, whose publishers write what they like
+
+
+def _key(text: bytes, paths: Sequence[tuple[str, ...]]) -> str | None:
+    """The key of an event, as its publisher's broker has made it."""
+    event = msgspec.json.decode(text)
+    try:
+        values = [reduce(getitem, where, event) for where in paths]
+    except (LookupError, TypeError):
+        return None
+    return ",".join(value if isinstance(value, str) else java_text(value) for value in values)
+
+
+def _read_seam(cursors: Sequence[Mapping[str, str]]) -> Seam:
+    seam: dict[int, dict[int, int]] = {}
+    for cursor in cursors:
+        timeline, offset = _read_offset(cursor["offset"])
+        seam.setdefault(int(cursor["partition"]), {})[timeline] = offset + 1
+    return seam
+
+
+def _read_offset(text: str) -> tuple[int, int]:
+    found = OFFSET.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text} is no offset of this broker")
+    return int(found[1], 16), int(found[2])
+
+
+def _number(offset: int) -> str:
+    return f"{offset:018d}" if offset >= 0 else str(offset)

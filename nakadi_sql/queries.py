@@ -1,0 +1,266 @@
+"""Answers a query: a database in memory with the event types that the query names, and nothing else.
+
+The order matters. First the source says up to where the tables have the events, and only then a state of each table is
+chosen, which has at least these. Rows behind that place are taken from the log, and not from the table: so no event is
+missing, and none is there twice, whatever jobs do meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib.resources import files
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, Self
+
+import duckdb
+import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nakadi_jobs.columns import Field, derive_columns
+from nakadi_jobs.columns import Struct as Columns
+from nakadi_sql.columns import PLACE_COLUMNS, database_type, kind_of_database, quoted
+from nakadi_sql.errors import BadQuery, QueryStopped
+from nakadi_sql.rows import RowMaker
+from nakadi_sql.sources import EventSource, EventTypeInfo, Seam, find_event_type
+from nakadi_sql.statements import table_names
+from nakadi_sql.tables import TableFiles, Tables
+
+ROWS_IN_BATCH = 1000
+
+MAX_OFFSET = (1 << 63) - 1
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What a query may take: seconds in all, memory in megabytes, and ten times as much of the disk for what does not
+    fit into memory. A result has this many rows at most.
+    """
+
+    seconds: float = 60.0
+    megabytes: int = 1024
+    rows: int = 100_000
+    threads: int = os.cpu_count() or 1
+
+
+class Answer:
+    """The result of a query, which is read once. `is_cut` says that there would have been more rows.
+
+    `names` are those of the columns, with a number behind one that is there already.
+    """
+
+    def __init__(self, database: _Database, reader: pa.RecordBatchReader, max_rows: int) -> None:
+        self._database, self._reader, self._left = database, reader, max_rows
+        self.schema: pa.Schema = reader.schema
+        self.names: list[str] = _unique_names(reader.schema.names)
+        self.is_cut = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._database.close()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows as Arrow. Raises `QueryStopped` and `BadQuery`."""
+        with self._database.errors():
+            for batch in self._reader:
+                if len(batch) > self._left:
+                    self.is_cut = True
+                    batch = batch.slice(0, self._left)  # noqa: PLW2901  # what is left of it
+                self._left -= len(batch)
+                if len(batch):
+                    yield batch
+                if self.is_cut:
+                    return
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """The rows as Python's values."""
+        for batch in self.batches():
+            yield from zip(*(column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns), strict=True)
+
+
+def ask(query: str, source: EventSource, tables: Tables | None, limits: Limits) -> Answer:
+    """Run a query over event types. Raises `BadQuery`, `QueryStopped`, and what the source raises."""
+    database = _Database(limits)
+    try:
+        names = database.names_in(query)
+        event_types = {name: find_event_type(source, name) for name in sorted(names)}
+        folders = [
+            folder
+            for name, event_type in event_types.items()
+            if (folder := database.add(name, event_type, source, tables))
+        ]
+        return Answer(database, database.run(query, folders), limits.rows)
+    except BaseException:
+        database.close()
+        raise
+
+
+class _Database:
+    """A database in memory. It is interrupted at the end of its time."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._open = ExitStack()
+        spilled = self._open.enter_context(TemporaryDirectory(prefix="nakadi-sql-"))
+        self._connection = duckdb.connect(
+            config={
+                "allow_community_extensions": False,
+                "autoinstall_known_extensions": False,
+                "autoload_known_extensions": False,
+                "max_temp_directory_size": f"{10 * limits.megabytes}MB",
+                "memory_limit": f"{limits.megabytes}MB",
+                "python_enable_replacements": False,
+                "temp_directory": spilled,
+                "threads": limits.threads,
+            }
+        )
+        self._open.callback(self._connection.close)
+        self._connection.execute("SET TimeZone = 'UTC'")
+        self._ends_at = time.monotonic() + limits.seconds
+        self._timer = threading.Timer(limits.seconds, self._connection.interrupt)
+        self._timer.daemon = True
+        self._timer.start()
+        self._open.callback(self._timer.cancel)
+        self._has_iceberg = False
+
+    def close(self) -> None:
+        self._open.close()
+
+    def names_in(self, query: str) -> frozenset[str]:
+        return table_names(self._connection, query)
+
+    def add(self, name: str, event_type: EventTypeInfo, source: EventSource, tables: Tables | None) -> str:
+        """Add an event type under the name that the query has for it. Returns the folder of its table, if any."""
+        # Whether somebody may read single events, only the broker decides.
+        has_table = event_type.table and not event_type.has_owners
+        table = tables.find(event_type.table) if has_table and tables else None
+        with self.errors():
+            existing = None if table is None else self._columns_of_table(table)
+            columns = derive_columns(event_type, event_type.schemas, existing)
+            log = f"{name} (log)"
+            self._add_log(log, columns, event_type if table else replace(event_type, table="", seam={}), source)
+            parts = [f"SELECT * FROM {quoted(log)}"]  # noqa: S608  # the name is quoted
+            if table is not None and existing is not None:
+                parts.insert(0, _select_from_table(table, existing, columns, event_type.seam))
+            self._connection.execute(f"CREATE VIEW {quoted(name)} AS {' UNION ALL BY NAME '.join(parts)}")
+        return "" if table is None else table.folder
+
+    def run(self, query: str, folders: Sequence[str]) -> pa.RecordBatchReader:
+        """Lock the database, and run the query. It can read the files of its tables, and nothing else."""
+        with self.errors():
+            listed = ", ".join(_text(f"{folder}/") for folder in folders)
+            self._connection.execute(f"SET allowed_directories = [{listed}]")
+            self._connection.execute("SET enable_external_access = false")
+            self._connection.execute("SET lock_configuration = true")
+            return self._connection.execute(query).to_arrow_reader(ROWS_IN_BATCH)
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Make sentences of what DuckDB raises."""
+        try:
+            yield
+        except duckdb.InterruptException:
+            raise QueryStopped(f"The query took more than {self._limits.seconds:g} seconds.") from None
+        except duckdb.OutOfMemoryException as error:
+            raise QueryStopped(f"The query takes more than {self._limits.megabytes} MB: {error}") from None
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            # What goes wrong while Arrow reads the result is an error of Arrow with the text of DuckDB.
+            if "INTERRUPT" in str(error):
+                raise QueryStopped(f"The query took more than {self._limits.seconds:g} seconds.") from None
+            if "Out of Memory" in str(error):
+                raise QueryStopped(f"The query takes more than {self._limits.megabytes} MB: {error}") from None
+            raise BadQuery(str(error)) from None
+
+    def _columns_of_table(self, table: TableFiles) -> Columns:
+        self._load_iceberg()
+        found = self._connection.sql(f"SELECT * FROM {_scan(table)} LIMIT 0")  # noqa: S608  # the path is quoted
+        return Columns(
+            tuple(Field(name, kind_of_database(kind)) for name, kind in zip(found.columns, found.types, strict=True))
+        )
+
+    def _load_iceberg(self) -> None:
+        if self._has_iceberg:
+            return
+        for name in ("avro", "iceberg"):
+            [extension] = Path(str(files(f"duckdb_extension_{name}"))).glob(f"extensions/*/{name}.duckdb_extension*")
+            self._connection.load_extension(str(extension))
+        self._has_iceberg = True
+
+    def _add_log(self, table: str, columns: Columns, event_type: EventTypeInfo, source: EventSource) -> None:
+        """Put the events of the log into a table."""
+        maker = RowMaker(columns)
+        listed = ", ".join(
+            f"{quoted(each.name)} {database_type(each.kind)}" for each in (*PLACE_COLUMNS.fields, *columns.fields)
+        )
+        self._connection.execute(f"CREATE TABLE {quoted(table)} ({listed})")
+        for piece in source.events(event_type):
+            if time.monotonic() > self._ends_at:
+                raise QueryStopped(f"Reading the log took more than {self._limits.seconds:g} seconds.")
+            if piece:
+                self._connection.register("piece", maker.make_rows(piece))
+                self._connection.execute(f"INSERT INTO {quoted(table)} SELECT * FROM piece")  # noqa: S608  # quoted
+                self._connection.unregister("piece")
+
+
+def _unique_names(names: Sequence[str]) -> list[str]:
+    found: list[str] = []
+    for name in names:
+        free = (f"{name}_{number}" for number in count(1))
+        found.append(name if name not in found else next(each for each in free if each not in found))
+    return found
+
+
+def _select_from_table(table: TableFiles, existing: Columns, columns: Columns, seam: Seam) -> str:
+    """The rows of a table up to the seam, with the columns of the query, as SQL."""
+    known = {field.name.lower(): database_type(field.kind) for field in existing.fields}
+    selected = ", ".join(
+        _column(field, known.get(field.name.lower())) for field in (*PLACE_COLUMNS.fields, *columns.fields)
+    )
+    delivered = "NOT coalesce(nakadi_tombstone, false) AND nakadi_directed_to IS NULL"
+    return f"SELECT {selected} FROM {_scan(table)} WHERE {delivered} AND {_seam_condition(seam)}"  # noqa: S608  # quoted
+
+
+def _column(field: Field, existing: str | None) -> str:
+    name, wanted = quoted(field.name), database_type(field.kind)
+    if existing == wanted:
+        return name
+    value = "NULL" if existing is None else name
+    return f"CAST({value} AS {wanted}) AS {name}"
+
+
+def _seam_condition(seam: Seam) -> str:
+    """`is_in_table` as SQL."""
+    timelines = sorted({timeline for known in seam.values() for timeline in known})
+    cases = " ".join(
+        f"WHEN {timeline} THEN nakadi_offset < {_ends(seam, timeline)}[nakadi_partition + 1]" for timeline in timelines
+    )
+    is_older = f"nakadi_timeline < {timelines[-1]} AND nakadi_partition <= {max(seam)}"
+    return f"CASE nakadi_timeline {cases} ELSE {is_older} END"
+
+
+def _ends(seam: Seam, timeline: int) -> str:
+    """The offset up to which the table has the events of a timeline, for each partition from 0."""
+    ends = (
+        seam[partition].get(timeline, MAX_OFFSET if timeline < max(seam[partition]) else 0) if partition in seam else 0
+        for partition in range(max(seam) + 1)
+    )
+    return f"[{', '.join(map(str, ends))}]"
+
+
+def _scan(table: TableFiles) -> str:
+    return f"iceberg_scan({_text(table.metadata)})"
+
+
+def _text(value: str) -> str:
+    """A text as SQL writes it."""
+    return "'" + value.replace("'", "''") + "'"

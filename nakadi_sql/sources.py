@@ -1,0 +1,79 @@
+"""Where events come from: what a query needs to know of an event type, and the events that its table lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from nakadi.model.event_type import Category
+from nakadi_jobs.places import table_name
+from nakadi_sql.errors import BadQuery
+from nakadi_sql.rows import LoggedEvent
+
+Seam = Mapping[int, Mapping[int, int]]
+"""For each partition and timeline, the offset from which on events are taken from the log. The table has all events of
+older timelines, and none of newer ones.
+"""
+
+
+class EventTypeInfo(Struct, frozen=True, kw_only=True):
+    """An event type: its schemas, oldest first, and its table; without a table, `table` is empty.
+
+    The key of an event is made of the values at `key_paths`; without paths, events have none.
+
+    With `has_owners`, single events may have an owner, whom alone the broker lets read them.
+    """
+
+    name: str
+    category: Category
+    schemas: Sequence[Mapping[str, Any]]
+    key_paths: Sequence[tuple[str, ...]] = ()
+    table: str = ""
+    seam: Seam = {}
+    has_owners: bool = False
+
+
+class EventSource(Protocol):
+    """A broker, or what it has left."""
+
+    def names(self) -> Iterator[str]:
+        """The names of all event types."""
+
+    def find(self, name: str) -> EventTypeInfo | None:
+        """An event type that may be read; None if it does not exist."""
+
+    def events(self, event_type: EventTypeInfo) -> Iterator[Sequence[LoggedEvent]]:
+        """The events behind the seam that are there now, in pieces."""
+
+
+def is_in_table(seam: Seam, timeline: int, partition: int, offset: int) -> bool:
+    """Whether the table has the event at this place."""
+    known = seam.get(partition)
+    if not known:
+        return False
+    following = known.get(timeline)
+    return timeline < max(known) if following is None else offset < following
+
+
+def find_event_type(source: EventSource, table: str) -> EventTypeInfo:
+    """The event type that a query means by the name of a table. Raises `BadQuery`.
+
+    That is the one of this name, or else the one whose table has the name.
+    """
+    if "." in table and (found := source.find(table)):
+        return found
+    names = [*source.names()]
+    if table not in names:
+        meant = [name for name in names if table_name(name) == table.lower()]
+        if len(meant) > 1:
+            choice = ", ".join(f'"{name}"' for name in meant)
+            raise BadQuery(f"{table} may be any of {choice}: write the one that you mean, in quotes.")
+        if not meant:
+            raise BadQuery(f"There is no event type {table}, and none whose table has this name.")
+        [table] = meant
+    event_type = source.find(table)
+    if event_type is None:
+        raise BadQuery(f"There is no event type {table}.")
+    return event_type

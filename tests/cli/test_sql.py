@@ -1,0 +1,92 @@
+"""`nakadi sql`."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from pyarrow import parquet
+
+from tests.support.api import create_event_type
+
+
+@pytest.fixture
+def numbers(api):
+    """The name of an event type, and five events in it."""
+    schema = {"properties": {"n": {"type": "integer"}, "text": {"type": "string"}}}
+    name = create_event_type(api, schema=schema)["name"]
+    assert (
+        api.post(f"/event-types/{name}/events", json=[{"n": n, "text": f"t{n}"} for n in range(5)]).status_code == 200
+    )
+    return f'"{name}"'
+
+
+def test_rows_are_printed_in_three_forms(run, numbers):
+    """A result is a table, lines of JSON, or CSV. (Q9)"""
+    query = f"select n, text from {numbers} where n < 2 order by n"
+    assert [line.split() for line in run("sql", query).out.splitlines()] == [["n", "text"], ["0", "t0"], ["1", "t1"]]
+    assert run("sql", query, "--json").lines == [{"n": 0, "text": "t0"}, {"n": 1, "text": "t1"}]
+    assert run("sql", query, "--csv").out == "n,text\n0,t0\n1,t1\n"
+
+
+def test_values_of_all_types_are_written(run):
+    """Numbers keep their digits, moments are in UTC, and lists and objects are JSON. (Q9)"""
+    query = """
+        select 12345678901234567890123 as a, 1.10 as b, timestamptz '2026-11-20 12:00:00+02' as c, [1, null] as d,
+            {'x': date '2026-11-20'} as e, map {'k': 'v'} as f, null as g, true as h, 'nan'::double as i,
+            interval 1 day as j, 'a,"b"' as k
+    """
+    [found] = run("sql", query, "--json").lines
+    assert datetime.fromisoformat(found.pop("c")) == datetime(2026, 11, 20, 10, tzinfo=UTC)
+    assert found.pop("j")
+    assert found == {
+        "a": 12345678901234567890123,
+        "b": 1.1,
+        "d": [1, None],
+        "e": {"x": "2026-11-20"},
+        "f": {"k": "v"},
+        "g": None,
+        "h": True,
+        "i": None,
+        "k": 'a,"b"',
+    }
+    assert '"b":1.10' in run("sql", query, "--json").out
+    csv = run("sql", "select [1, 2] as a, 1.10 as b, null as c, 'x,y' as d, date '2026-11-20' as e", "--csv").out
+    assert csv == 'a,b,c,d,e\n"[1,2]",1.10,,"x,y",2026-11-20\n'
+
+
+def test_a_parquet_file_is_written(run, numbers, tmp_path):
+    """`--parquet` writes the rows to a file. (Q9)"""
+    file = tmp_path / "numbers.parquet"
+    done = run("sql", f"select n, n as n from {numbers} order by n", "--parquet", str(file))
+    assert (done.code, done.out) == (0, "")
+    assert parquet.read_table(file).to_pylist() == [{"n": n, "n_1": n} for n in range(5)]
+    assert run("sql", "select 1", "--parquet", str(tmp_path / "nowhere" / "x.parquet")).code == 2
+    assert run("sql", "select 1", "--parquet", str(file), "--csv").code == 2
+
+
+def test_the_exit_code_says_what_happened(run, numbers):
+    """A refused query is 2, one that takes too long 1, and a result that was cut 7. (Q7, Q9)"""
+    refused = run("sql", "from read_csv('/etc/passwd')")
+    assert (refused.code, refused.out) == (2, "")
+    assert "read_csv" in refused.err
+    assert run("sql", "from nothing.there").code == 2
+    slow = run(
+        "sql", "select max(hash(a.range + b.range)) from range(10000000000) a, range(1000000) b", "--timeout", "0.3"
+    )
+    assert slow.code == 1
+    assert "0.3 seconds" in slow.err
+    cut = run("sql", f"from {numbers}", "--max-rows", "2", "--json")
+    assert (cut.code, len(cut.lines)) == (7, 2)
+    assert "more than 2 rows" in cut.err
+
+
+def test_a_terminal_obeys_nothing(run):
+    """What a terminal would obey is replaced, and in JSON it is escaped."""
+    assert "\x1b" not in run("sql", "select chr(27) || '[31m' as x").out
+    assert json.loads(run("sql", "select chr(155) as x", "--json").out) == {"x": "\x9b"}
+    assert "\x9b" not in run("sql", "select chr(155) as x", "--json").out
+
+
+def test_a_broker_that_is_not_there_is_named(run):
+    """The command says which broker did not answer, with its own exit code."""
+    assert run("sql", "from order_placed", url="http://127.0.0.1:1").code == 6

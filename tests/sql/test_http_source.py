@@ -1,0 +1,128 @@
+"""Queries over the log of a broker, by HTTP."""
+
+import json
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+
+from nakadi_client import Connection, Refused
+from nakadi_sql import BadQuery, HttpSource, ask
+from tests.sql.conftest import LIMITS
+from tests.support.api import a_business_definition, a_definition, create_event_type
+from tests.support.patience import PATIENCE
+from tests.support.served import ServedBroker
+from tests.support.tokens import Issuer
+
+FOUR = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 4, "write_parallelism": 4}
+
+
+def an_event(number, **more):
+    metadata = {"eid": f"00000000-0000-4000-8000-{number:012d}", "occurred_at": "2026-11-20T10:00:00Z"}
+    return {"n": number, "metadata": metadata | more}
+
+
+def publish(api, name, events):
+    answer = api.post(f"/event-types/{name}/events", json=events)
+    assert answer.status_code == 200, answer.text
+
+
+def test_an_event_is_found_as_soon_as_it_is_published(api, query):
+    """Without any table, a query reads the log: each event once, with its place, its time and its columns. (Q1, Q4)"""
+    schema = {"properties": {"n": {"type": "integer"}}}
+    name = create_event_type(api, a_business_definition(schema=schema, default_statistic=FOUR))["name"]
+    before = datetime.now(UTC)
+    for number in range(20):
+        publish(api, name, [an_event(number)])
+        assert query(f'select count(*), max(n) from "{name}"') == [(number + 1, number)]
+    columns = (
+        "nakadi_partition, nakadi_offset, nakadi_time, nakadi_publisher, nakadi_key, nakadi_event, n, metadata.eid"
+    )
+    found = query(f'select {columns} from "{name}" order by n')
+    assert len({row[:2] for row in found}) == 20
+    for number, row in enumerate(found):
+        assert abs((row[2] - before).total_seconds()) < PATIENCE
+        assert row[3:] == ("unauthenticated", None, None, number, an_event(number)["metadata"]["eid"])
+
+
+def test_keys_are_those_of_the_log(api, query):
+    """The key is the one by which events are compacted, or else partitioned. (Q4)"""
+    compacted = create_event_type(api, a_business_definition(cleanup_policy="compact"))["name"]
+    publish(api, compacted, [an_event(1, partition_compaction_key="k")])
+    hashed = create_event_type(api, partition_strategy="hash", partition_key_fields=["a", "b.c"])["name"]
+    publish(api, hashed, [{"a": "x", "b": {"c": 1}}, {"a": "y", "b": {"c": True}}])
+    assert query(f'select nakadi_key from "{compacted}"') == [("k",)]
+    assert query(f'select nakadi_key from "{hashed}" order by 1') == [("x,1",), ("y,true",)]
+
+
+def test_two_event_types_are_joined(api, query):
+    """A query names as many event types as it likes."""
+    schema = {"properties": {"n": {"type": "integer"}}}
+    one, other = (create_event_type(api, schema=schema)["name"] for _ in range(2))
+    publish(api, one, [{"n": n} for n in range(10)])
+    publish(api, other, [{"n": n} for n in range(5, 15)])
+    assert query(f'select count(*), sum(n) from "{one}" join "{other}" using (n)') == [(5, 35)]
+
+
+def test_an_ambiguous_name_is_refused(api, query):
+    """If several event types have a table of this name, the answer names them; in quotes each can be meant. (Q3)"""
+    for name in ("sql.twin-one", "sql-twin.one"):
+        create_event_type(api, a_definition(name=name))
+    with pytest.raises(BadQuery, match=r'"sql-twin.one", "sql.twin-one"'):
+        query("from sql_twin_one")
+    assert query('select count(*) from "sql-twin.one"') == [(0,)]
+
+
+def test_all_versions_of_a_schema_have_columns(api, query):
+    """Columns are those of all versions, so older and newer events stand in one table. (Q5)"""
+    definition = a_definition(schema={"properties": {"a": {"type": "integer"}}}, compatibility_mode="none")
+    name = create_event_type(api, definition)["name"]
+    publish(api, name, [{"a": 1}])
+    schema = json.dumps({"properties": {"a": {"type": "string"}, "b": {"type": "boolean"}}})
+    changed = definition | {"schema": {"type": "json_schema", "schema": schema}}
+    assert api.put(f"/event-types/{name}", json=changed).status_code == 200
+    publish(api, name, [{"a": "x", "b": True}])
+    assert query(f'select a, a__string, b from "{name}" order by nakadi_offset') == [(1, "1", None), (None, "x", True)]
+
+
+def test_deleted_events_are_no_rows(api, query):
+    """A tombstone is no row, as it is nothing that a stream of the event type delivers. (Q4)"""
+    name = create_event_type(api, a_business_definition(cleanup_policy="compact"))["name"]
+    publish(api, name, [an_event(1, partition_compaction_key="k")])
+    gone = {"metadata": an_event(2, partition_compaction_key="k")["metadata"]}
+    assert api.post(f"/event-types/{name}/deleted-events", json=[gone]).status_code == 200
+    assert query(f'select nakadi_offset from "{name}"') == [(0,)]
+
+
+@pytest.fixture
+def guarded(tmp_path):
+    """A broker that wants tokens, and `client(name)` for one that has a token."""
+    issuer = Issuer(tmp_path)
+    with ServedBroker(**issuer.settings) as broker:
+        yield broker, issuer
+
+
+def test_rights_are_those_of_streams(guarded):
+    """Who may not read an event type gets the broker's Problem, whether there are events or not. (Q8)"""
+    broker, issuer = guarded
+
+    def ask_as(user, name):
+        connection = Connection(broker.url, token=issuer.token(user))
+        with (
+            HttpSource(connection, print) as source,
+            ask(f'select count(*) from "{name}"', source, None, LIMITS) as found,
+        ):
+            return [*found.rows()]
+
+    headers = {"Authorization": f"Bearer {issuer.token('ann')}"}
+    with httpx.Client(base_url=broker.url, timeout=PATIENCE, headers=headers) as api:
+        lists = {each: [{"data_type": "user", "value": "ann"}] for each in ("admins", "readers", "writers")}
+        name = create_event_type(api, a_definition(authorization=lists))["name"]
+        for published in ([], [{}]):
+            if published:
+                publish(api, name, published)
+            assert ask_as("ann", name) == [(len(published),)]
+            with pytest.raises(Refused) as refused:
+                ask_as("bob", name)
+            assert refused.value.status == 403
+            assert "denied" in str(refused.value)

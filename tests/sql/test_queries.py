@@ -1,0 +1,161 @@
+"""A database for one query: what it can reach, and what it may take."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from nakadi.model.event_type import Category
+from nakadi_sql import BadQuery, Limits, QueryStopped, ask
+from nakadi_sql.queries import _Database, _seam_condition
+from nakadi_sql.sources import EventTypeInfo, is_in_table
+
+LIMITS = Limits(seconds=60)
+
+SCHEMA = {"properties": {"n": {"type": "integer"}}}
+
+
+class NoEvents:
+    """A source with one event type, which has no events."""
+
+    def names(self):
+        return iter(["order.placed"])
+
+    def find(self, name):
+        if name != "order.placed":
+            return None
+        return EventTypeInfo(name=name, category=Category.UNDEFINED, schemas=[SCHEMA])
+
+    def events(self, _event_type):
+        return iter(())
+
+
+def rows(query, limits=LIMITS):
+    with ask(query, NoEvents(), None, limits) as answer:
+        return [*answer.rows()]
+
+
+@pytest.fixture
+def run():
+    """Run a statement in a locked database, past the check of what it says."""
+    opened = []
+
+    def run(statement, folders=()):
+        database = _Database(LIMITS)
+        opened.append(database)
+        with database.errors():
+            return database.run(statement, folders).read_all().to_pylist()
+
+    yield run
+    for database in opened:
+        database.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select * from read_csv('/etc/passwd')",
+        "select * from read_text('/etc/passwd')",
+        "select * from read_blob('/etc/passwd')",
+        "select * from read_json('/proc/self/environ')",
+        "select * from '/etc/passwd.csv'",
+        "select * from glob('/etc/*')",
+        "select * from sniff_csv('/etc/passwd')",
+        "select * from read_csv('http://127.0.0.1:1/x.csv')",
+        "select * from 's3://bucket/x.parquet'",
+        "copy (select 1) to '/tmp/nakadi-sql-stolen.csv'",
+        "export database '/tmp/nakadi-sql-stolen'",
+        "attach '/tmp/nakadi-sql-stolen.db' as x",
+        "install httpfs",
+        "load httpfs",
+        "load '/tmp/x.duckdb_extension'",
+        "set enable_external_access = true",
+        "set memory_limit = '100GB'",
+        "set allowed_directories = ['/']",
+        "reset lock_configuration",
+        "pragma memory_limit = '100GB'",
+        "select getenv('HOME')",
+        "select * from rows",
+    ],
+)
+def test_a_locked_database_reaches_nothing(run, statement):
+    """Behind the check of what a query says, the database itself refuses files, the network, extensions, settings and
+    the environment. (Q6)
+    """
+    with pytest.raises(BadQuery):
+        run(statement)
+    assert not [*Path("/tmp").glob("nakadi-sql-stolen*")]
+
+
+def test_only_the_folders_of_tables_are_open(run, tmp_path):
+    """With the folder of a table open, its neighbours stay closed, by a link or by a path that leads out, too. (Q6)"""
+    table, other = tmp_path / "table", tmp_path / "table_2"
+    for folder in (table, other):
+        folder.mkdir()
+        (folder / "x.csv").write_text("n\n1\n")
+    assert run(f"from read_csv('{table}/x.csv')", [str(table)]) == [{"n": 1}]
+    for path in (f"{other}/x.csv", f"{table}/../table_2/x.csv", "/etc/passwd"):
+        with pytest.raises(BadQuery):
+            run(f"from read_csv('{path}')", [str(table)])
+
+
+def test_a_table_is_named_as_the_event_type_or_as_its_table():
+    """Both names stand for the event type, whatever the case of the second. (Q3)"""
+    for name in ("order_placed", "Order_Placed", '"order.placed"'):
+        assert rows(f"select count(*), max(n) from {name}") == [(0, None)]
+    with pytest.raises(BadQuery, match="no event type"):
+        rows('from "order-placed"')
+
+
+def test_a_query_that_makes_no_sense_is_refused():
+    """The message of DuckDB says what is wrong."""
+    with pytest.raises(BadQuery, match="x"):
+        rows("select x from order_placed")
+    with pytest.raises(BadQuery, match="abc"):
+        rows("select cast(a as integer) from (values ('abc')) t(a)")
+
+
+def test_a_query_has_its_time():
+    """A query ends with its time: while it sorts, and while its rows are read. (Q7)"""
+    for query in (
+        "select max(hash(a.range + b.range)) from range(10000000000) a, range(1000000) b",
+        "select hash(a) from range(100000000000) t(a) where hash(a) = 1",
+    ):
+        with pytest.raises(QueryStopped, match=r"more than 0\.2 seconds"):
+            rows(query, Limits(seconds=0.2))
+
+
+def test_a_query_has_its_memory():
+    """A query that needs more memory and disk than it may ends with a sentence, and the process goes on. (Q7)"""
+    with pytest.raises(QueryStopped, match="64 MB"):
+        rows("select list(range) from range(100000000)", Limits(megabytes=64, seconds=60))
+
+
+def test_a_result_has_its_rows():
+    """Of a longer result, the first rows come, and the answer says that there are more. (Q7)"""
+    for found, cut in ((10, False), (11, True), (5000, True)):
+        with ask(f"from range({found})", NoEvents(), None, Limits(rows=10)) as answer:
+            assert [row[0] for row in answer.rows()] == [*range(10)]
+            assert answer.is_cut is cut
+
+
+def test_columns_with_the_same_name_are_told_apart():
+    """The second of a name has a number behind it."""
+    with ask("select 1 as a, 2 as a, 3 as a_1", NoEvents(), None, LIMITS) as answer:
+        assert answer.names == ["a", "a_1", "a_1_1"]
+        assert [*answer.rows()] == [(1, 2, 3)]
+
+
+def test_the_seam_is_the_same_in_sql():
+    """Whatever timelines a table has begun, its rows are taken where the events of the log are not. (Q4)"""
+    drawn = random.Random(7)
+    places = [(t, p, o) for t in range(1, 5) for p in range(4) for o in range(4)]
+    listed = ", ".join(map(str, places))
+    for _ in range(10):
+        # Every partition has a cursor in the newest timeline.
+        older = [{t: drawn.randrange(5) for t in range(1, 5) if drawn.random() < 0.5} for _ in range(3)]
+        newest = max((t for known in older for t in known), default=1)
+        seam = {p: {newest: drawn.randrange(5), **known} for p, known in enumerate(older)}
+        table = f"(values {listed}) t(nakadi_timeline, nakadi_partition, nakadi_offset)"
+        found = rows(f"from {table} where {_seam_condition(seam)}")
+        assert set(found) == {place for place in places if is_in_table(seam, *place)}, seam

@@ -1,0 +1,171 @@
+"""Queries over tables that Spark has made, and over what the log has beyond them."""
+
+import json
+from contextlib import closing, redirect_stderr, redirect_stdout
+from io import StringIO
+
+import httpx
+import pytest
+from msgspec.structs import replace
+
+from nakadi.app.engines import open_log_index
+from nakadi_client import Connection
+from nakadi_jobs import compaction
+from nakadi_sql import BadQuery, HttpSource, Tables, ask
+from tests.sql.conftest import LIMITS
+from tests.support.api import a_business_definition, create_event_type
+from tests.support.patience import PATIENCE, until
+from tests.support.served import ServedBroker
+from tests.support.spark import quick_spark
+
+__all__ = ["quick_spark"]  # a fixture that all use
+
+NAME = "order.placed"
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "n": {"type": "integer"},
+        "at": {"type": "string", "format": "date-time"},
+        "price": {"type": "number", "multipleOf": 0.01},
+        "share": {"type": "number"},
+        "customer": {"type": "object", "properties": {"id": {"type": "string"}}},
+        "items": {"type": "array", "items": {"type": "object", "properties": {"sku": {"type": "string"}}}},
+        "open": {"type": "object"},
+        "texts": {"type": "object", "additionalProperties": {"type": "string"}},
+        "tags": {"type": "array", "items": {"type": "string"}},
+    },
+}
+STATISTIC = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 2, "write_parallelism": 2}
+MEMBERS = [
+    '"at":"2026-11-20T12:00:00.123456+02:00","price":12345678901234567890.10,"share":0.1',
+    '"customer":{"id":"c\\u00f8"},"items":[{"sku":"a"},{"sku":"b"}],"open":{"x":[1.10,{"y":"z"}]}',
+    '"texts":{"a":"b"},"tags":["x","y"],"share":1e2',
+    '"share":0.12345678901234567890,"unknown":{"deep":[1]}',
+    '"customer":{"id":"c","more":1},"items":[{"sku":"a","more":1}]',
+    '"at":"2026-11-20T12:00:00.1234567Z","price":1,"share":12345',
+    '"customer":{},"items":[],"tags":[],"open":{"x":{}}',
+]
+
+
+def an_event(number):
+    metadata = {"eid": f"00000000-0000-4000-8000-{number:012d}", "occurred_at": "2026-11-20T10:00:00Z"}
+    return f'{{"n":{number},{MEMBERS[number % len(MEMBERS)]},"metadata":{json.dumps(metadata)}}}'
+
+
+def publish(api, numbers):
+    body = "[" + ",".join(map(an_event, numbers)) + "]"
+    answer = api.post(f"/event-types/{NAME}/events", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 200, answer.text
+
+
+def rows(query, source, tables):
+    with ask(query, source, tables, LIMITS) as answer:
+        return [dict(zip(answer.names, row, strict=True)) for row in answer.rows()]
+
+
+def wait_until_archived(file, topic, count):
+    with closing(open_log_index(file)) as index:
+        places = [(topic, number) for number in range(2)]
+        until(lambda: sum(head.state.next_offset for head in index.index_heads(places).values()) >= count)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A broker, its tables, and the rows of twenty events as they were before these tables existed."""
+    folder = tmp_path_factory.mktemp("data")
+    file = f"sqlite:///{folder / 'nakadi.db'}"
+    places = {"registry": file, "event_log": file, "log_index": file}
+    with (
+        ServedBroker(**places, archive=str(folder / "archive"), archive_after_seconds=0) as broker,
+        httpx.Client(base_url=broker.url, timeout=PATIENCE) as api,
+        HttpSource(Connection(broker.url), print) as source,
+    ):
+        create_event_type(api, a_business_definition(name=NAME, schema=SCHEMA, default_statistic=STATISTIC))
+        publish(api, range(20))
+        before = rows("from order_placed order by n", source, None)
+        wait_until_archived(file, broker.services.event_types.get(NAME).timeline.topic, 20)
+        messages = StringIO()
+        with redirect_stderr(messages), redirect_stdout(messages):
+            arguments = ["--data", str(folder), "--master", "local[2]", "--memory", "1g", "--event-types", NAME]
+            assert compaction.main([*arguments, "--no-tidying"]) == 0, messages.getvalue()
+        yield api, source, Tables(str(folder / "tables")), before
+
+
+class OtherSeam:
+    """A source that says that the table ends elsewhere."""
+
+    def __init__(self, source, seam):
+        self._source, self._seam = source, seam
+        self.names, self.events = source.names, source.events
+
+    def find(self, name):
+        found = self._source.find(name)
+        return found and replace(found, seam=self._seam(found.seam))
+
+
+def test_rows_are_the_same_before_and_after_a_job(made):
+    """What the log gives and what the table gives are the same rows, value by value, but for the microseconds of
+    `nakadi_time`. (Q4, Q5)
+    """
+    _, source, tables, before = made
+    after = rows("from order_placed order by n", source, tables)
+    for row in (*before, *after):
+        row["nakadi_time"] = row["nakadi_time"].replace(microsecond=0)
+    assert [row["n"] for row in after] == [*range(20)]
+    assert after == before
+
+
+def test_each_event_is_there_once_wherever_the_table_ends(made):
+    """Events behind the table come from the log at once, and none is doubled, also if the table already has more than
+    its state says: another job may have just added it. (Q4)
+    """
+    api, source, tables, _ = made
+    publish(api, range(20, 25))
+    every = [{"n": n} for n in range(25)]
+    query = "select n from order_placed order by n"
+    assert rows(query, source, tables) == every
+    for shift in (1, 3, 100):
+        moved = OtherSeam(
+            source,
+            lambda seam, shift=shift: {
+                partition: {timeline: max(0, end - shift) for timeline, end in known.items()}
+                for partition, known in seam.items()
+            },
+        )
+        assert rows(query, moved, tables) == every
+    assert rows(query, source, None) == every
+
+
+def test_a_newer_schema_has_its_columns_over_an_older_table(made):
+    """Columns that the table lacks are NULL in its rows; those within objects and lists, too. (Q5)"""
+    api, source, tables, _ = made
+    definition = api.get(f"/event-types/{NAME}").json()
+    schema = json.loads(definition["schema"]["schema"])
+    schema["properties"] |= {"more": {"type": "boolean"}}
+    schema["properties"]["items"]["items"]["properties"]["more"] = {"type": "integer"}
+    definition["schema"]["schema"] = json.dumps(schema)
+    assert api.put(f"/event-types/{NAME}", json=definition).status_code == 200
+    publish(api, [25])
+    found = rows("select n, more, items, metadata.eid from order_placed where n in (1, 25) order by n", source, tables)
+    assert found[0]["items"] == [{"sku": "a", "more": None}, {"sku": "b", "more": None}]
+    assert [(row["n"], row["more"], row["eid"][-2:]) for row in found] == [(1, None, "01"), (25, None, "25")]
+
+
+def test_a_table_that_is_elsewhere_is_named(made, tmp_path):
+    """If the broker knows a table that is not where the query looks for it, the answer names the folder. (Q4)"""
+    _, source, _, _ = made
+    with pytest.raises(BadQuery, match=str(tmp_path)):
+        rows("from order_placed", source, Tables(str(tmp_path)))
+
+
+def test_a_table_with_owners_is_not_read(made):
+    """Whether somebody may read an event with an owner, only the broker decides: then all events come from it. (Q8)"""
+    _, source, tables, _ = made
+
+    class WithOwners(OtherSeam):
+        def find(self, name):
+            found = super().find(name)
+            return found and replace(found, has_owners=True)
+
+    found = WithOwners(source, lambda seam: seam)
+    assert len(rows("from order_placed", found, Tables(tables.folder, "nowhere"))) == 26
