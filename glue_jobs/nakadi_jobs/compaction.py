@@ -48,7 +48,7 @@ from nakadi_jobs.event_type_tables import (
 from nakadi_jobs.exact_values import MISFIT
 from nakadi_jobs.plain_batches import RECOVERABLE_ERRORS, open_plain_batch
 from nakadi_jobs.plain_lines import NotPlain
-from nakadi_jobs.reading import Gathered, Reading
+from nakadi_jobs.reading import Gathered, Incomplete, Reading
 from nakadi_jobs.reports import first_line
 from nakadi_jobs.tables import PROGRESS_PROPERTY, Change, ChangedMeanwhile, Table
 
@@ -64,10 +64,6 @@ An event is in its table exactly once, however often this runs; what was archive
 ATTEMPTS = 5
 
 BranchWriter = Callable[[Reading], int]
-
-
-class Incomplete(Exception):
-    """Raised when the archive has fewer events than the log index says."""
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from uuid import uuid4
 from msgspec import Struct
 
 PARQUET = "PARQUET"
+PARQUET_MAGIC = b"PAR1"
 
 FieldIds = Mapping[str, int]
 """The name of each column, and the number by which Iceberg knows it in files."""
@@ -60,10 +61,14 @@ class FileForm(Struct, frozen=True):
 
 
 class NewFile(Struct, frozen=True):
-    """A new file of a table, with the path of its partition: `nakadi_time_day=2026-11-20`."""
+    """A new file of a table, with the path of its partition: `nakadi_time_day=2026-11-20`. What wrote the file has its
+    footer at hand, so nobody has to read it from there.
+    """
 
     path: str
     partition: str
+    size: int
+    footer: bytes
 
 
 class UnsupportedForm(Exception):
@@ -157,7 +162,7 @@ def append(java: Any, jvm: Any, branch: str, files: Sequence[NewFile], summary_e
     """Add files to a branch in one commit, with entries in its summary."""
     change = java.newAppend().toBranch(branch)
     for file in files:
-        change.appendFile(_describe_file(java, jvm, file.partition, java.io().newInputFile(file.path)))
+        change.appendFile(_describe_file(java, jvm, file))
     for name, value in summary_entries.items():
         change.set(name, value)
     change.commit()
@@ -199,16 +204,24 @@ def _write_file(java: Any, jvm: Any, partition: str, content: bytes) -> Any:
         stream.write(content)
     finally:
         stream.close()
-    return _describe_file(java, jvm, partition, java.io().newInputFile(path))
+    return _describe_file(java, jvm, NewFile(path, partition, len(content), parquet_footer(content)))
 
 
-def _describe_file(java: Any, jvm: Any, partition: str, file: Any) -> Any:
+def parquet_footer(content: bytes) -> bytes:
+    """The footer of a Parquet file, as a file without rows."""
+    length = int.from_bytes(content[-8:-4], "little")
+    return PARQUET_MAGIC + content[-8 - length :]
+
+
+def _describe_file(java: Any, jvm: Any, file: NewFile) -> Any:
     iceberg = jvm.org.apache.iceberg
-    metrics = iceberg.parquet.ParquetUtil.fileMetrics(file, iceberg.MetricsConfig.forTable(java))
+    footer = iceberg.inmemory.InMemoryInputFile(file.path, file.footer)
+    metrics = iceberg.parquet.ParquetUtil.fileMetrics(footer, iceberg.MetricsConfig.forTable(java))
     return (
         iceberg.DataFiles.builder(java.spec())
-        .withInputFile(file)
-        .withPartitionPath(partition)
+        .withPath(file.path)
+        .withFileSizeInBytes(file.size)
+        .withPartitionPath(file.partition)
         .withFormat(PARQUET)
         .withMetrics(metrics)
         .withSortOrder(java.sortOrder())

@@ -8,9 +8,12 @@ from typing import Protocol, TypeVar
 from pyspark.sql import SparkSession
 
 from nakadi.model.log_index import ArchiveLocation
-from nakadi_jobs.reading import MIN_TASK_WORK
+
+MIN_TASK_WORK = 64, 16 * 1024 * 1024
+"""With at least this many objects or bytes, Spark's tasks do the work; starting Python there takes a second."""
 
 PARTS_PER_TASK = 200
+BYTES_PER_TASK = 32 * 1024 * 1024
 
 Found = Iterable[tuple[str, str]]
 
@@ -26,13 +29,26 @@ class LocatedPart(Protocol):
 Part = TypeVar("Part", bound=LocatedPart)
 
 
+def is_little_work(parts: int, size: int) -> bool:
+    """Whether the driver does the work itself."""
+    most_parts, most_bytes = MIN_TASK_WORK
+    return parts < most_parts and size < most_bytes
+
+
+def count_tasks(parts: int, size: int, workers: int) -> int:
+    """The number of tasks for parts of the archive. It follows the work, and not only the workers that there are: a
+    cluster that grows with the tasks that wait begins with few workers.
+    """
+    return max(1, min(parts, max(workers, parts // PARTS_PER_TASK, -(-size // BYTES_PER_TASK))))
+
+
 def run_in_tasks(spark: SparkSession, parts: Sequence[Part], job: Callable[[Iterable[Part]], Found]) -> Found:
     """Run a job on these parts, and return its results. A few parts are processed here, since starting Python in tasks
     takes longer.
     """
-    most, size = MIN_TASK_WORK
-    if len(parts) < most and sum(part.location.length for part in parts) < size:
+    size = sum(part.location.length for part in parts)
+    if is_little_work(len(parts), size):
         return list(job(parts))
     context = spark.sparkContext
-    tasks = min(len(parts), max(context.defaultParallelism, len(parts) // PARTS_PER_TASK))
-    return context.parallelize(parts, max(1, tasks)).mapPartitions(job).collect()
+    tasks = count_tasks(len(parts), size, context.defaultParallelism)
+    return context.parallelize(parts, tasks).mapPartitions(job).collect()

@@ -19,10 +19,10 @@ from nakadi_jobs.columns import Struct
 from nakadi_jobs.command import JobContext
 from nakadi_jobs.data_files import NewFile, UnsupportedForm
 from nakadi_jobs.leftovers import GATHERED_FOLDER, Unreadable, relative_folder
-from nakadi_jobs.plain_files import StoreUrls, Target, make_files
+from nakadi_jobs.plain_files import StoreUrls, Target, make_files, remove_files
 from nakadi_jobs.plain_lines import Form, NotPlain, Reader
-from nakadi_jobs.reading import Reading
-from nakadi_jobs.tables import Table
+from nakadi_jobs.reading import Incomplete, Reading
+from nakadi_jobs.tables import ChangedMeanwhile, Table
 
 RECOVERABLE_ERRORS = (
     ArchiveObjectGone,
@@ -41,7 +41,7 @@ def open_plain_batch(
     work: JobContext, table: Table, columns: Struct, parts: Sequence[ArchiveRange]
 ) -> Iterator[Reading]:
     """Write data files for the table, and yield them with the remaining lines for Spark. At the end, remove the
-    gathered lines.
+    gathered lines, and the files if the table did not take them.
 
     Raises `NotPlain` if no line can become a file, and `RECOVERABLE_ERRORS`.
     """
@@ -53,11 +53,13 @@ def open_plain_batch(
         raise NotPlain(str(reason)) from reason
     url = work.tables.rstrip("/")
     gathered = f"{GATHERED_FOLDER}/{parts[0].topic}/"
+    batch = uuid4().hex
     target = Target(
         form=Form(columns, form.schema),
         folder=f"{folder}/data",
         partition=form.partition,
-        gathered=f"{gathered}{uuid4().hex}",
+        gathered=f"{gathered}{batch}",
+        batch=batch,
     )
     Reader(target.form)
     query = urlsplit(work.archive.url).query
@@ -65,11 +67,20 @@ def open_plain_batch(
     try:
         made = make_files(work.spark, work.store, work.table_files, places, target, parts)
         files = [
-            NewFile(f"{form.location}{each.key.removeprefix(folder)}", f"{form.partition}={each.day}")
+            NewFile(
+                path=f"{form.location}{each.key.removeprefix(folder)}",
+                partition=f"{form.partition}={each.day}",
+                size=each.size,
+                footer=each.footer,
+            )
             for each in made.files
         ]
         lines = work.archive.text([f"{url}/{key}" for key in made.gathered])
         yield Reading(lines, parts, (), files=files, has_lines=bool(made.gathered))
+    except (ChangedMeanwhile, Incomplete):
+        # After other errors, the table may have the files.
+        remove_files(work.table_files, target, parts)
+        raise
     finally:
         kept = [each.key for each in work.table_files.list_objects(gathered)]
         work.table_files.remove([key for key in kept if key.startswith(target.gathered)])

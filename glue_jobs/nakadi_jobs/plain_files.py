@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import date, timedelta
@@ -25,12 +25,14 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from nakadi.engines.archive import gzip_format
-from nakadi.engines.archive.stores import open_archive
+from nakadi.engines.archive.stores import UNFINISHED_SUFFIX, open_archive
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi_jobs.archive_ranges import ArchiveRange
+from nakadi_jobs.data_files import parquet_footer
 from nakadi_jobs.plain_lines import Form, Reader
 from nakadi_jobs.reading import READING_THREADS, group_into_spans
+from nakadi_jobs.session import has_tasks_in_driver
 from nakadi_jobs.transform import join_ranges
 
 CHUNK_BYTES = 4 << 20
@@ -48,6 +50,9 @@ MIN_TASK_BYTES = 16 << 20
 SHARE_BYTES = 8 << 20
 """The least bytes of the archive that get files of their own."""
 
+MAX_SHARE_BYTES = 64 << 20
+"""The most bytes of the archive for a task: 450 MB of text, and a file of 45 MB, which nobody has to merge."""
+
 MAX_DOUBTFUL_SHARE = 0.2
 """If more than this share of the lines is left to Spark, Spark also gets all following lines."""
 
@@ -63,13 +68,17 @@ MICROSECONDS_PER_DAY = 24 * 60 * 60 * 1_000_000
 
 class Target(Struct, frozen=True):
     """What files are written for: the form of lines, the folder of data files below that of all tables, the name of the
-    table's partitions, and the key prefix of gathered lines.
+    table's partitions, the key prefix of gathered lines, and the name with which the batch's files begin.
     """
 
     form: Form
     folder: str
     partition: str
     gathered: str
+    batch: str
+
+    def day_folder(self, day: str) -> str:
+        return f"{self.folder}/{self.partition}={day}/"
 
 
 class StoreUrls(Struct, frozen=True):
@@ -84,7 +93,8 @@ class DayFile(NamedTuple):
 
     key: str
     day: str
-    rows: int
+    size: int
+    footer: bytes
 
 
 class CreatedFiles(NamedTuple):
@@ -104,23 +114,57 @@ def make_files(
 ) -> CreatedFiles:
     """Write files for these parts: here, or in Spark's tasks if there is much to do and they run on other machines.
 
-    Raises the errors of stores and of damaged members. None of the files count then.
+    Raises the errors of stores and of damaged members, and leaves no files then.
     """
     context = spark.sparkContext
-    if runs_in_driver(str(context.master), parts):
-        shares = list(_split_into_shares(parts, os.cpu_count() or 1))
-        with ThreadPoolExecutor(len(shares)) as pool:
-            made = list(pool.map(partial(_make_share, archive, tables, target), shares))
-    else:
-        shares = list(_split_into_shares(parts, context.defaultParallelism))
-        tasks = context.parallelize(shares, len(shares))
-        made = tasks.map(partial(_make_in_task, places, target)).collect()
+    kept: set[str] = set()
+    is_driver_alone = runs_in_driver(str(context.master), parts)
+    try:
+        if is_driver_alone:
+            shares = list(split_into_shares(parts, os.cpu_count() or 1))
+            with ThreadPoolExecutor(len(shares)) as pool:
+                made = list(pool.map(partial(_make_share, archive, tables, target), shares))
+        else:
+            shares = list(split_into_shares(parts, context.defaultParallelism, MAX_SHARE_BYTES))
+            tasks = context.parallelize(shares, len(shares))
+            made = tasks.map(partial(_make_in_task, places, target)).collect()
+        kept.update(file.key for each in made for file in each.files)
+    finally:
+        if not (kept and is_driver_alone):
+            remove_files(tables, target, parts, kept)
     return CreatedFiles([file for each in made for file in each.files], [key for each in made for key in each.gathered])
 
 
+def remove_files(
+    tables: ArchiveStore, target: Target, parts: Sequence[ArchiveRange], kept: Collection[str] = ()
+) -> None:
+    """Remove the files of a batch, except those to keep. Attempts at tasks leave others: an executor may die with the
+    list of its files, and of two attempts at the same task, only one counts.
+    """
+    for day in sorted({day for part in parts for day in _days(part)}):
+        listed = [each.key for each in tables.list_objects(target.day_folder(day))]
+        tables.remove([key for key in listed if key not in kept and _is_of_batch(key, target)])
+
+
+def _is_of_batch(key: str, target: Target) -> bool:
+    # Only folders have unfinished files. One job at a time writes to the folder of a table, and its batches follow each
+    # other.
+    name = key.rpartition("/")[2]
+    return name.startswith(target.batch) or name.endswith(UNFINISHED_SUFFIX)
+
+
+def _days(part: ArchiveRange) -> Iterator[str]:
+    for day in range(part.since // MICROSECONDS_PER_DAY, part.until // MICROSECONDS_PER_DAY + 1):
+        yield _day_name(day)
+
+
+def _day_name(day: int) -> str:
+    return (EPOCH + timedelta(days=day)).isoformat()
+
+
 def runs_in_driver(master: str, parts: Sequence[ArchiveRange]) -> bool:
-    """Whether tasks would run on this machine, or there is too little work for them."""
-    return master.startswith("local") or sum(part.location.length for part in parts) < MIN_TASK_BYTES
+    """Whether tasks would run in the driver's process, or there is too little work for them."""
+    return has_tasks_in_driver(master) or sum(part.location.length for part in parts) < MIN_TASK_BYTES
 
 
 def _make_in_task(places: StoreUrls, target: Target, parts: Sequence[ArchiveRange]) -> CreatedFiles:
@@ -128,20 +172,26 @@ def _make_in_task(places: StoreUrls, target: Target, parts: Sequence[ArchiveRang
         return _make_share(archive, tables, target, parts)
 
 
-def _split_into_shares(parts: Sequence[ArchiveRange], count: int) -> Iterator[Sequence[ArchiveRange]]:
-    """Split parts into about equal shares, in the order of tables. The parts of one object stay together: it is read
-    once.
+def split_into_shares(
+    parts: Sequence[ArchiveRange], workers: int, most_bytes: int | None = None
+) -> Iterator[Sequence[ArchiveRange]]:
+    """Split parts into about equal shares for workers, in the order of tables. With `most_bytes`, there are more if
+    they would be larger: a cluster that grows with the tasks that wait begins with few workers.
+
+    The parts of one object stay together: it is read once.
     """
     by_object: defaultdict[str, list[ArchiveRange]] = defaultdict(list)
     for part in sorted(parts, key=lambda each: (each.timeline, each.partition, each.first)):
         by_object[part.location.key].append(part)
-    most = max(SHARE_BYTES, sum(part.location.length for part in parts) / count)
+    size = sum(part.location.length for part in parts)
+    count = workers if most_bytes is None else max(workers, -(-size // most_bytes))
+    enough = max(SHARE_BYTES, size / count)
     share: list[ArchiveRange] = []
     size = 0
     for found in by_object.values():
         share += found
         size += sum(part.location.length for part in found)
-        if size >= most:
+        if size >= enough:
             yield share
             share, size = [], 0
     if share:
@@ -170,26 +220,44 @@ def _make_share(
         doubtful += len(found.doubtful)
         left.add(b"".join(found.doubtful))
         for place, rows in _ascending_runs(_select_rows(found.rows, chunk.parts)):
-            files.add(place, rows, len(chunk.text) * len(rows) // len(found.rows))
+            files.add(place, rows)
     files.finish()
     left.finish()
     return CreatedFiles(files.made, left.made)
 
 
 def _chunks(archive: ArchiveStore, parts: Sequence[ArchiveRange]) -> Iterator[_Chunk]:
-    """The text of members; each member is read once. Raises `ArchiveObjectGone` and `BadArchive`."""
+    """The text of members; each member is read once, and may be in several chunks. Raises `ArchiveObjectGone` and
+    `BadArchive`.
+    """
     for topic, found in groupby(_read_members(archive, parts), key=lambda each: each[0][0].topic):
         texts: list[bytes] = []
         together: list[ArchiveRange] = []
+        size = 0
         for here, content in found:
-            found_texts = gzip_format.decompress_members(content)
-            texts += (text if text.endswith(b"\n") or not text else text + b"\n" for text in found_texts)
             together += here
-            if sum(map(len, texts)) >= CHUNK_BYTES:
-                yield _Chunk(topic, b"".join(texts), together)
-                texts, together = [], []
-        if together:
+            for lines in _whole_lines(content):
+                texts.append(lines)
+                size += len(lines)
+                if size >= CHUNK_BYTES:
+                    yield _Chunk(topic, b"".join(texts), together)
+                    texts, together, size = [], [*here], 0
+        if texts:
             yield _Chunk(topic, b"".join(texts), together)
+
+
+def _whole_lines(content: bytes) -> Iterator[bytes]:
+    """The text of members in pieces, each of which ends with a line. Raises `BadArchive`."""
+    begun: list[bytes] = []
+    for piece in gzip_format.decompress_pieces(content, CHUNK_BYTES):
+        end = piece.rfind(b"\n") + 1
+        if end:
+            yield b"".join([*begun, piece[:end]])
+            begun = []
+        if end < len(piece):
+            begun.append(piece[end:])
+    if begun:
+        yield b"".join([*begun, b"\n"])
 
 
 def _read_members(
@@ -251,10 +319,11 @@ class _DayFiles:
         self._bytes: defaultdict[int, int] = defaultdict(int)
         self.made: list[DayFile] = []
 
-    def add(self, place: tuple[int, int, int, int], rows: pa.Table, size: int) -> None:
+    def add(self, place: tuple[int, int, int, int], rows: pa.Table) -> None:
         day = place[0]
         self._waiting[day].append((place, rows))
-        self._bytes[day] += size
+        # Not those of the text: a row has room for each column, though it may have no value there.
+        self._bytes[day] += rows.nbytes
         if sum(self._bytes.values()) >= FILE_BYTES:
             self._write(max(self._bytes, key=lambda each: self._bytes[each]))
 
@@ -272,10 +341,12 @@ class _DayFiles:
             out, rows.schema, compression=COMPRESSION, compression_level=COMPRESSION_LEVEL
         ) as writer:
             writer.write_table(rows, row_group_size=rows_at_once)
-        of_day = EPOCH + timedelta(days=day)
-        key = f"{self._target.folder}/{self._target.partition}={of_day}/{uuid4()}.parquet"
-        self._tables.put(key, out.getvalue().to_pybytes())
-        self.made.append(DayFile(key, of_day.isoformat(), len(rows)))
+        name = _day_name(day)
+        # Two attempts at a task never write the same file.
+        key = f"{self._target.day_folder(name)}{self._target.batch}-{uuid4()}.parquet"
+        content = out.getvalue().to_pybytes()
+        self._tables.put(key, content)
+        self.made.append(DayFile(key, name, len(content), parquet_footer(content)))
 
 
 class _GatheredLines:

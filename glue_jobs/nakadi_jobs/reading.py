@@ -25,17 +25,22 @@ from nakadi.model.log_index import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore
 from nakadi_jobs.archive_ranges import ArchiveRange
 from nakadi_jobs.data_files import NewFile
+from nakadi_jobs.in_tasks import count_tasks, is_little_work
 
 Knowledge = TypeVar("Knowledge")
 
 GATHERED_BYTES = 32 * 1024 * 1024
 READING_THREADS = 4
 
-MIN_TASK_WORK = 64, 16 * 1024 * 1024
-"""With at least this many objects or bytes, Spark's tasks gather members; starting Python there takes a second."""
-
 MAX_SKIPPED_BYTES = 256 * 1024
 """The bytes between two members that one request may read along: a second request would take longer."""
+
+MAX_SPAN_BYTES = 8 * 1024 * 1024
+"""The bytes that one request reads, unless a single member is larger: a task holds several of them in memory."""
+
+
+class Incomplete(Exception):
+    """Raised when the archive has fewer events than the log index says."""
 
 
 class Reading(Struct, frozen=True):
@@ -106,13 +111,13 @@ class Archive(Struct, frozen=True):
                 self.gathered.remove([key for key in kept if key.startswith(f"{topic}/{run}-")])
 
     def _copy_members(self, run: str, wanted: Sequence[Members]) -> Iterable[Copy]:
-        objects, size = MIN_TASK_WORK
-        if len(wanted) < objects and sum(location.length for each in wanted for location, _ in each) < size:
+        size = sum(location.length for each in wanted for location, _ in each)
+        if is_little_work(len(wanted), size):
             return copy_members(self.store, self.gathered, f"{run}-0", wanted)
         query = urlsplit(self.url).query
         to = f"{self.gathered_url}?{query}".rstrip("?")
         context = self.spark.sparkContext
-        tasks = context.parallelize(wanted, min(len(wanted), context.defaultParallelism))
+        tasks = context.parallelize(wanted, count_tasks(len(wanted), size, context.defaultParallelism))
         found: list[Copy] = tasks.mapPartitionsWithIndex(partial(_copy_in_task, self.url, to, run)).collect()
         return found
 
@@ -179,7 +184,9 @@ def group_into_spans(
     """Group members of one object so that one request reads each group."""
     span: list[tuple[ArchiveLocation, Knowledge]] = []
     for location, known in members:
-        if span and location.start > span[-1][0].start + span[-1][0].length + MAX_SKIPPED_BYTES:
+        end = span[-1][0].start + span[-1][0].length if span else 0
+        is_far = location.start > end + MAX_SKIPPED_BYTES
+        if span and (is_far or location.start + location.length > span[0][0].start + MAX_SPAN_BYTES):
             yield span
             span = []
         span.append((location, known))

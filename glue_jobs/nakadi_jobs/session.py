@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
@@ -22,6 +23,8 @@ ICEBERG_PACKAGE = "snowpark_connect_deps_iceberg"
 CATALOGS = ("hadoop", "glue", "rest", "s3tables")
 
 TABLE_BUCKET = re.compile(r"arn:[\w-]+:s3tables:([\w-]+):\d{12}:bucket/[a-z0-9-]+")
+
+LOOPBACK_HOSTS = ("127.0.0.1", "localhost")
 
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
@@ -128,19 +131,34 @@ def _local_settings(master: str, memory: str) -> Mapping[str, str]:
     """The settings that Glue itself makes."""
     if not master:
         return {}
-    cores = os.cpu_count() or 2
     # Spark would take the first python3 there is, without these packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return {
         "spark.master": master,
         "spark.driver.memory": memory or "2g",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.sql.shuffle.partitions": str(cores),
+        **(_settings_for_one_machine() if is_on_this_machine(master) else {}),
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         **_iceberg_jar(),
+    }
+
+
+def has_tasks_in_driver(master: str) -> bool:
+    """Whether Spark's tasks run in the driver's own process: they do not with `local-cluster[2,1,1024]`."""
+    return master == "local" or master.startswith("local[")
+
+
+def is_on_this_machine(master: str) -> bool:
+    """Whether all executors run on this machine, so that they find the driver at its loopback address."""
+    return master.startswith("local") or urlsplit(master).hostname in LOOPBACK_HOSTS
+
+
+def _settings_for_one_machine() -> Mapping[str, str]:
+    return {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 from nakadi.engines.archive.stores import FolderStore
 from nakadi.model.annotations import MATERIALIZE_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy, PartitionStrategy
-from nakadi_jobs import compaction, reading
+from nakadi_jobs import compaction, in_tasks, reading
 from nakadi_jobs.archive_ranges import NO_PROGRESS, unread_parts
 from nakadi_jobs.event_type_tables import columns_of_all_versions, events_table
 from nakadi_jobs.tables import ChangedMeanwhile
@@ -225,7 +225,7 @@ def test_objects_with_many_event_types_are_read_once(jobs, data, monkeypatch):
 @pytest.mark.long
 def test_many_objects_are_copied_by_tasks_of_spark(jobs, data, tables, monkeypatch):
     """The driver reads none of them: tasks do, each event is in its table once, damage is reported, and copies go."""
-    monkeypatch.setattr(reading, "MIN_TASK_WORK", (2, 2**40))
+    monkeypatch.setattr(in_tasks, "MIN_TASK_WORK", (2, 2**40))
     event_types = [data.event_type(f"type.{name}", schema={}) for name in "abc"]
     for number in range(5):
         together = data.archive_together([(each, [order(number), order(number)]) for each in event_types])

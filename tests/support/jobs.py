@@ -198,17 +198,17 @@ class Jobs:
 
     def __init__(self, data: DataFolder, tables: Path) -> None:
         self.data = data
-        self._places = ["--data", str(data.folder), "--tables", str(tables), "--database", f"t{uuid4().hex}"]
-        self._places += ["--archive", data.archive, "--master", "local[2]", "--memory", "1g"]
+        self.places = ["--data", str(data.folder), "--tables", str(tables), "--database", f"t{uuid4().hex}"]
+        self.places += ["--archive", data.archive, "--master", "local[2]", "--memory", "1g"]
 
     @property
     def database(self) -> str:
-        return self._places[5]
+        return self.places[5]
 
     def run(self, main: Callable[[Sequence[str]], int], *arguments: str) -> JobResult:
         told, shown = StringIO(), StringIO()
         with redirect_stderr(told), redirect_stdout(shown):
-            code = main([*self._places, *arguments])
+            code = main([*self.places, *arguments])
         return JobResult(code, told.getvalue(), shown.getvalue())
 
     def compact(self, *arguments: str) -> JobResult:
@@ -221,7 +221,7 @@ class Jobs:
         return self.run(retention.main, *arguments)
 
     def spark(self) -> SparkSession:
-        return open_reading_session(self._places[3])
+        return open_reading_session(self.places[3])
 
     def table(self, name: str) -> DataFrame:
         return self.spark().table(f"nakadi.{self.database}.{name}")

@@ -44,3 +44,25 @@ def decompress_members(content: bytes) -> Iterator[bytes]:
         rest = unpacker.unused_data
         if not rest:
             return
+
+
+def decompress_pieces(content: bytes, most_bytes: int) -> Iterator[bytes]:
+    """The same in pieces of at most this many bytes, however long a member is."""
+    unpacker = library.decompressobj(GZIP_WINDOW_BITS)
+    whole = memoryview(content)
+    for start in range(0, len(content), most_bytes):
+        rest: Any = whole[start : start + most_bytes]
+        while True:
+            if unpacker.eof and rest:
+                unpacker = library.decompressobj(GZIP_WINDOW_BITS)
+            try:
+                piece: bytes = unpacker.decompress(rest, most_bytes)
+            except Exception as error:  # each library has its own
+                raise BadArchive(str(error)) from error
+            rest = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
+            if piece:
+                yield piece
+            if not rest and (unpacker.eof or len(piece) < most_bytes):
+                break
+    if not unpacker.eof:
+        raise BadArchive("it ends early")

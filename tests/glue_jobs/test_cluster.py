@@ -1,0 +1,161 @@
+"""Jobs whose driver and executors are different processes: a master with two workers, whose executors are killed.
+
+Every event is in the tables once, with its values, and no file is left that no table knows.
+"""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.bytes_left import files_in, find_files_with_text
+from tests.support.jobs import order
+from tests.support.patience import until
+from tests.support.spark_cluster import open_cluster
+
+NAME = "customer-4711-of-the-long-name"
+ERASE_NAME = ("--do", "erase", "--event-type", "order.placed", "--path", "customer.id", "--value", NAME)
+LATELY = datetime.now(UTC) - timedelta(minutes=10)
+COLUMNS = ("nakadi_partition", "nakadi_offset", "order_number", "total", "customer.id", "items[0].sku")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with open_cluster(tmp_path_factory.mktemp("cluster"), cores=1) as found:
+        yield found
+
+
+class Orders:
+    """Events in the archive, each in its own object, and the rows that they must become."""
+
+    def __init__(self, data, jobs, tables):
+        self.data, self.jobs = data, jobs
+        self.folder = tables / jobs.database / "order_placed"
+        self.event_type = data.event_type("order.placed", partitions=2)
+        self.expected = {}
+        self.archived = 0
+
+    def archive(self, count, *, name=None):
+        """Archive events. Every fifth has a number that only Spark reads exactly; some have the name."""
+        for number in range(count):
+            offset, partition = divmod(self.archived, 2)
+            event = order(self.archived)
+            self.archived += 1
+            if number % 5 == 4:
+                event["total"] = 1e30
+            if name and number % 3 == 1:
+                event["customer"] = {"id": name}
+            self.data.archive_events(self.event_type, [event], partition=partition, at=LATELY)
+            values = (event["order_number"], event["total"], event["customer"]["id"], event["items"][0]["sku"])
+            self.expected[partition, offset] = values
+
+    def erase(self, name):
+        self.expected = {place: values for place, values in self.expected.items() if values[2] != name}
+
+    def check(self):
+        """Every event is there once, and every data file is that of a table."""
+        assert self.jobs.rows("order_placed", *COLUMNS) == sorted((*at, *each) for at, each in self.expected.items())
+        assert self.lost_files() == set()
+
+    def lost_files(self):
+        table = self.jobs.spark().table(f"nakadi.{self.jobs.database}.order_placed.all_data_files")
+        known = {Path(urlsplit(row["file_path"]).path) for row in table.select("file_path").collect()}
+        written = {path for path in self.folder.glob("data/**/*") if path.is_file() and not path.name.startswith(".")}
+        return written - known
+
+    def files_with(self, name):
+        return find_files_with_text(name, {**files_in(self.data.folder), **files_in(self.folder)})
+
+
+@pytest.fixture
+def orders(data, jobs, tables):
+    return Orders(data, jobs, tables)
+
+
+def test_jobs_run_in_executors(cluster, orders, jobs):
+    """What they write, count, and erase is as if one process had done it."""
+    with cluster.driver("--little") as driver:
+        orders.archive(4, name=NAME)
+        found = driver.run("compaction", *jobs.places, "--no-tidying")
+        assert (found.code, found.tasks >= 2) == (0, True), found
+        orders.check()
+
+        orders.archive(6)
+        found = driver.run("follow", *jobs.places, "--no-tidying", "--until-idle")
+        assert (found.code, found.tasks >= 2) == (0, True), found
+        orders.check()
+
+        found = driver.run("statistics", *jobs.places, "--hours", "24")
+        assert (found.code, found.tasks > 0) == (0, True), found
+        assert jobs.table("nakadi__statistics").selectExpr("sum(events)").first()[0] == len(orders.expected)
+
+        found = driver.run("retention", *jobs.places, *ERASE_NAME)
+        assert (found.code, found.tasks >= 2, "verified" in found.told) == (0, True, True), found
+        found = driver.run("retention", *jobs.places, "--grace-hours", "0")
+        assert found.code == 0, found
+        orders.erase(NAME)
+        orders.check()
+        assert orders.files_with(NAME) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", ["kill in file", "kill after file"])
+def test_executors_are_killed(cluster, orders, jobs, tmp_path, fault):
+    """In the middle of a file, and when a file is complete and its driver does not know it yet. The tasks are repeated,
+    and the files of the dead are gone at the end."""
+    with cluster.driver("--little") as driver:
+        for job, *arguments in (("compaction",), ("follow", "--until-idle")):
+            orders.archive(8)
+            marks = tmp_path / job
+            marks.mkdir()
+            found = driver.run(job, *jobs.places, "--no-tidying", *arguments, fault=fault, marks=marks)
+            assert found.code == 0, found
+            assert (marks / fault).exists()
+            orders.check()
+
+
+@pytest.mark.long
+def test_a_driver_is_killed(cluster, orders, jobs, tmp_path):
+    """An erasure finds the files that it left at once, and the next run adds every event once."""
+    orders.archive(6, name=NAME)
+    with cluster.driver("--little") as driver:
+        driver.begin("compaction", *jobs.places, "--no-tidying", fault="wait after file", marks=tmp_path)
+        until((tmp_path / "wait after file").exists)
+        driver.kill()
+        until(lambda: not cluster.executors())
+    left = orders.lost_files()
+    assert any(path.suffix == ".parquet" for path in left)
+
+    found = jobs.drop_before(*ERASE_NAME)
+    assert (found.code, "verified" in found.told) == (0, True), found.told
+    assert not any(path.exists() for path in left)
+    orders.erase(NAME)
+    assert jobs.compact().code == 0
+    orders.check()
+
+
+@pytest.mark.long
+def test_slow_tasks_run_twice(cluster, orders, jobs, tmp_path):
+    """With speculation, a task that hangs runs elsewhere too, and only one of its files stays."""
+    orders.archive(12)
+    speculation = {"spark.speculation": "true", "spark.speculation.quantile": "0.1"}
+    with cluster.driver("--little", **speculation) as driver:
+        arguments = ("--no-tidying",)
+        found = driver.run("compaction", *jobs.places, *arguments, fault="wait after file", marks=tmp_path)
+    assert found.code == 0, found
+    assert (tmp_path / "wait after file").exists()
+    orders.check()
+
+
+@pytest.mark.long
+def test_two_drivers_at_once(cluster, orders, jobs):
+    """Each event is in the table once, whoever adds it."""
+    orders.archive(12)
+    half = {"spark.cores.max": "1"}
+    with cluster.driver("--little", **half) as one, cluster.driver("--little", **half) as other:
+        for driver in (one, other):
+            driver.begin("compaction", *jobs.places, "--no-tidying")
+        found = [driver.finish() for driver in (one, other)]
+    assert [each.code for each in found] == [0, 0], found
+    orders.check()

@@ -1,0 +1,117 @@
+"""The program of a driver: runs the jobs that its standard input names, one a line, and answers each on a line.
+
+With `--little`, executors also do what is too little for them otherwise. Faults happen in the executors' Python, once
+each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+from typing import NoReturn
+from unittest.mock import patch
+
+from pyspark.sql import SparkSession
+
+from nakadi_jobs import file_counts, in_tasks, plain_files
+from nakadi_jobs.archive_ranges import ArchiveRange
+from nakadi_jobs.plain_files import CreatedFiles, StoreUrls, Target
+
+MakeFiles = Callable[[StoreUrls, Target, Sequence[ArchiveRange]], CreatedFiles]
+
+make_in_task = plain_files._make_in_task
+
+
+def kill_in_file(marks: Path, places: StoreUrls, target: Target, parts: Sequence[ArchiveRange]) -> CreatedFiles:
+    """The first executor that has written the bytes of a file dies before the file has its name."""
+    if not _is_first(marks / "kill in file"):
+        return make_in_task(places, target, parts)
+    # A file gets its name when it is complete.
+    with patch.object(Path, "replace", lambda *_: _kill_executor()):
+        return make_in_task(places, target, parts)
+
+
+def kill_after_file(marks: Path, places: StoreUrls, target: Target, parts: Sequence[ArchiveRange]) -> CreatedFiles:
+    """The first executor that has files dies before the driver knows them."""
+    made = make_in_task(places, target, parts)
+    if _is_first(marks / "kill after file"):
+        _kill_executor()
+    return made
+
+
+def wait_after_file(marks: Path, places: StoreUrls, target: Target, parts: Sequence[ArchiveRange]) -> CreatedFiles:
+    """The first task that has files waits until it is killed, with its driver or in favour of another attempt."""
+    made = make_in_task(places, target, parts)
+    if _is_first(marks / "wait after file"):
+        while True:
+            time.sleep(0.05)
+    return made
+
+
+def make(_: Path, places: StoreUrls, target: Target, parts: Sequence[ArchiveRange]) -> CreatedFiles:
+    return make_in_task(places, target, parts)
+
+
+FAULTS = {
+    "": make,
+    "kill in file": kill_in_file,
+    "kill after file": kill_after_file,
+    "wait after file": wait_after_file,
+}
+
+
+def _is_first(mark: Path) -> bool:
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _kill_executor() -> NoReturn:
+    """Kill the executor, and this process, which a daemon of the executor has forked."""
+    daemon = Path(f"/proc/{os.getppid()}/stat").read_text()
+    os.kill(int(daemon.rpartition(")")[2].split()[1]), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def answer(asked: dict[str, object]) -> dict[str, object]:
+    told = StringIO()
+    module = import_module(f"nakadi_jobs.{asked['job']}")
+    fault = partial(FAULTS[str(asked["fault"])], Path(str(asked["marks"])))
+    before = _tasks()
+    with patch.object(plain_files, "_make_in_task", fault), redirect_stderr(told), redirect_stdout(StringIO()):
+        code = module.main(asked["arguments"])
+    return {"code": code, "told": told.getvalue(), "tasks": _tasks() - before}
+
+
+def _tasks() -> int:
+    """The number of finished tasks of jobs that began in Python's threads."""
+    running = SparkSession.getActiveSession()
+    if running is None:
+        return 0
+    tracker = running.sparkContext.statusTracker()
+    stages = [stage for job in tracker.getJobIdsForGroup() for stage in tracker.getJobInfo(job).stageIds]
+    return sum(found.numCompletedTasks for stage in stages if (found := tracker.getStageInfo(stage)) is not None)
+
+
+def main() -> None:
+    if "--little" in sys.argv:
+        plain_files.MIN_TASK_BYTES = file_counts.MIN_TASK_BYTES = plain_files.SHARE_BYTES = 1
+        in_tasks.MIN_TASK_WORK = (1, 1)
+    for line in sys.stdin:
+        print(json.dumps(answer(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
