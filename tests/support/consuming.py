@@ -23,6 +23,7 @@ from nakadi.subscriptions.stream.actions import (
     SubscriptionStreamLimits,
 )
 from nakadi.subscriptions.stream.session import SubscriptionSession
+from nakadi.subscriptions.stream.stream_memory import StreamMemory
 from tests.support.builders import A_MOMENT
 from tests.support.chunks import Rules, some_events
 from tests.support.coordination import a_place, a_session, entry
@@ -57,6 +58,7 @@ class SessionHarness:
         opening: bool = True,
         entries: Iterable[PartitionAssignment] = (),
         has_objective: bool = False,
+        memory: StreamMemory | None = None,
         **limits: Any,
     ) -> None:
         self.now = 0.0
@@ -72,6 +74,7 @@ class SessionHarness:
             lease=self.lease,
             reading_rules=self.rules,
             has_objective=lambda: has_objective,
+            memory=memory,
         )
         defaults = {"batch_limit": 1, "stream_seconds": 4200, "flush_seconds": 30}
         self.session = SubscriptionSession(ME, SubscriptionStreamLimits(**defaults | limits), self.now, context, policy)

@@ -1,13 +1,19 @@
 """Sinks as they are registered, and attempts to deliver to them."""
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
+
+from msgspec.structs import replace
 
 from nakadi.delivery.lanes import DeliveryBatch
 from nakadi.delivery.senders import Attempt
+from nakadi.delivery.sinks import SinkRepository
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.sink import Sink, SinkFormat, SinkSecrets, SinkType
 from nakadi.model.subscription import EventTypePartition
+from nakadi.ports.registry import PutDocument
 from nakadi.streaming.chunks import EventRun
+from nakadi.subscriptions.api.repository import SUBSCRIPTIONS_KIND
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -31,6 +37,14 @@ def a_sink(sink_type: SinkType, target: str, sink_format: SinkFormat = SinkForma
         created_at=NOW,
         configured_at=NOW,
     )
+
+
+def stored_sink(repository: SinkRepository, sink: Sink, subscription_id: str = "a-subscription") -> Sink:
+    """A sink as it is in the store, with a subscription."""
+    repository.registry.write(PutDocument(SUBSCRIPTIONS_KIND, subscription_id, {}))
+    subscription = SimpleNamespace(id=subscription_id, revision=1)
+    repository.write(replace(sink, subscription_id=subscription_id), subscription)  # type: ignore[arg-type]  # all that it needs
+    return repository.get(subscription_id)
 
 
 def an_attempt(sink: Sink, *runs: EventRun, timeout_seconds: float = 30) -> Attempt:

@@ -14,8 +14,11 @@ import httpx
 import pytest
 from standardwebhooks import Webhook
 
-from nakadi.delivery import lanes
+from nakadi.delivery import courier, lanes
+from nakadi.engines.common.key_file import AesSecretBox
 from nakadi.local import Broker
+from nakadi.model.outcomes import Unavailable
+from nakadi.streaming import feeds
 from tests.support import everything, kafka
 from tests.support.api import a_business_definition, an_authorization, create_event_type, problem
 from tests.support.http import check_against_description
@@ -451,6 +454,59 @@ def test_resuming_tries_at_once(api, receiver, monkeypatch):
     assert api.get(path(subscription)).json()["updated_at"] > before
 
 
+def test_a_target_that_changes_during_a_delivery(api, receiver):
+    """What is under way goes to the old one and is committed, and everything else to the new one, in order. (X65)"""
+    subscription = create_subscription(api, read_from="begin")
+    [name] = subscription["event_types"]
+    begun, may_answer = threading.Event(), threading.Event()
+    published = iter(range(1000))
+
+    def publish_next():
+        assert api.post(f"/event-types/{name}/events", json=[{"n": next(published)}]).status_code == 200
+
+    def answer_later(_):
+        begun.set()
+        may_answer.wait(PATIENCE)
+        return 204
+
+    receiver.decide = answer_later
+    publish_next()
+    register(api, subscription, receiver, batch_limit=1)
+    assert begun.wait(PATIENCE)
+    with Receiver() as other:
+        assert api.put(path(subscription), json=a_sink(other, batch_limit=1)).status_code == 200
+        publish_next()
+        may_answer.set()
+        until(lambda: publish_next() or other.accepted)
+        count = next(published)
+        until(lambda: cursors(api, subscription)[name, "0"] == offset_text(count - 1))
+    assert numbers(receiver.accepted + other.accepted) == list(range(count))
+
+
+def test_secrets_that_cannot_be_opened_are_waited_for(api, receiver, monkeypatch):
+    """As when KMS refuses: the sink says so, nothing is sent unsigned, and nothing is lost. (X47, X19)"""
+    subscription = create_subscription(api, read_from="begin")
+    opened = AesSecretBox.open
+    refusals = []
+
+    def refuse(*_):
+        refusals.append(1)
+        raise Unavailable("The key is refused: AccessDeniedException")
+
+    register(api, subscription, receiver)
+    until(lambda: deliveries(api, subscription))
+    monkeypatch.setattr(AesSecretBox, "open", refuse)
+    assert api.post(path(subscription, "resume")).status_code == 204
+    until(lambda: "AccessDeniedException" in (deliveries(api, subscription).get("problem") or ""))
+    publish(api, subscription["event_types"][0], 2)
+    before = len(refusals)
+    until(lambda: len(refusals) > before)
+    assert receiver.received == []
+    monkeypatch.setattr(AesSecretBox, "open", opened)
+    assert numbers(receiver.wait_for(2)) == [0, 1]
+    until(lambda: not deliveries(api, subscription).get("problem"))
+
+
 def test_a_removed_sink_gets_nothing(api, receiver):
     """Its subscription stays, and can be streamed. (X9)"""
     subscription = create_subscription(api, read_from="begin")
@@ -554,6 +610,35 @@ def test_by_key_a_failing_key_holds_up_no_other_and_nothing_is_delivered_again(a
     until(lambda: cursors(api, subscription)[name, "0"] == offset_text(5))
     assert reset(api, subscription, a_cursor(name, offset=2)).status_code == 204
     assert sorted(names(receiver.wait_for(9))[6:]) == ["a2", "b3", "c1"]
+
+
+def test_a_sink_that_is_down_does_not_fill_the_memory(tmp_path, monkeypatch):
+    """Of what it waits for, a part is in memory, counted in bytes; in the end it gets everything. (X64)"""
+    monkeypatch.setattr(courier, "MAX_BYTES_AT_HAND_OF_SINK", 100_000)
+    monkeypatch.setattr(feeds, "MAX_CHUNK_BYTES", 50_000)
+    events, event_bytes = 60, 10_000
+    is_down = threading.Event()
+    is_down.set()
+    url = f"sqlite:///{tmp_path}/nakadi.db"
+    with (
+        Receiver(lambda _: 503 if is_down.is_set() else 204) as receiver,
+        Broker(registry=url, event_log=url, **ON_LOOPBACK) as broker,
+        httpx.Client(base_url=broker.url, timeout=PATIENCE) as api,
+    ):
+        subscription, name = a_keyed_subscription(api)
+        body = [{"key": str(number % 7), "n": number, "text": "x" * event_bytes} for number in range(events)]
+        assert api.post(f"/event-types/{name}/events", json=body).status_code == 200
+        register(api, subscription, receiver, parallel="key", max_in_flight=3, batch_limit=2)
+
+        def held():
+            return value(scrape(api), "nakadi_sink_bytes_held")
+
+        until(lambda: held() >= 100_000)
+        until(lambda: len(receiver.received) >= 6)
+        assert held() <= 100_000 + 2 * 50_000
+        is_down.clear()
+        assert sorted(numbers(receiver.wait_for(events))) == list(range(events))
+        until(lambda: held() == 0)
 
 
 def test_by_key_an_event_is_parked_with_its_key_and_sent_again(api, receiver):

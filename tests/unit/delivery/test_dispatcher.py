@@ -1,54 +1,159 @@
-"""The dispatcher of a process that ends."""
+"""How a process finds the sinks that it delivers to, and how its deliveries end."""
 
 from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from types import SimpleNamespace
 
-from nakadi.delivery.dispatcher import Dispatcher
+import pytest
+
+from nakadi.app.engines import open_coordination, open_registry
+from nakadi.delivery.dispatcher import LOOK_INTERVAL_SECONDS, Dispatcher, KnownSinks
+from nakadi.delivery.sinks import SinkRepository
+from nakadi.engines.memory.registry import MemoryRegistry
+from nakadi.model.sink import SinkPause, SinkType
+from nakadi.subscriptions.api.lease_watch import CLOCK_MARGIN, LEASE_DURATION, LeaseWatch
+from nakadi.subscriptions.stream.leases import LeaseKeeper
+from tests.support.clock import HandMovedClock
+from tests.support.engines import DYNAMODB, prepare_engine
 from tests.support.logs import records_of
 from tests.support.patience import PATIENCE, wait_on_loop
+from tests.support.sinks import NOW, a_sink, stored_sink
+
+
+class FailingRepository:
+    """A repository without sinks. `look` is called with each look, and may raise."""
+
+    def __init__(self, look):
+        self.registry = SimpleNamespace(change_counters=self._count)
+        self.looks = 0
+        self._look = look
+
+    def _count(self):
+        self.looks += 1
+        self._look(self.looks)
+        return self.looks
+
+    def all(self):
+        return []
 
 
 def test_it_ends_silently_when_its_threads_take_no_more_work(caplog):
     """The interpreter shuts executors down when a program ends without closing its broker."""
     threads = ThreadPoolExecutor(1)
-    looks = []
+    # Before the next look, as at the end of a program.
+    repository = FailingRepository(lambda _: threads.shutdown(wait=False))
 
-    class Repository:
-        def all(self):
-            looks.append(1)
-            # Before the next look, as at the end of a program.
-            threads.shutdown(wait=False)
-            return []
-
-    dispatcher = Dispatcher(Repository(), SimpleNamespace(threads=threads), list)
+    dispatcher = Dispatcher(repository, SimpleNamespace(threads=threads), list)
     asyncio.run(asyncio.wait_for(dispatcher.run(), PATIENCE))
 
-    assert looks == [1]
+    assert repository.looks == 1
     assert records_of("nakadi.delivery", caplog) == []
 
 
 def test_a_look_that_fails_is_repeated_and_logged(caplog, monkeypatch):
     """A store that fails for a moment does not end the dispatcher."""
     monkeypatch.setattr("nakadi.delivery.dispatcher.LOOK_INTERVAL_SECONDS", 0.0)
-    looks = []
 
-    class Repository:
-        def all(self):
-            looks.append(1)
-            if len(looks) == 1:
-                raise RuntimeError("the store is busy")
-            return []
+    def fail_first(number):
+        if number == 1:
+            raise RuntimeError("the store is busy")
+
+    repository = FailingRepository(fail_first)
 
     async def run():
         with ThreadPoolExecutor(1) as threads:
-            running = asyncio.create_task(Dispatcher(Repository(), SimpleNamespace(threads=threads), list).run())
-            await wait_on_loop(lambda: len(looks) > 2)
+            running = asyncio.create_task(Dispatcher(repository, SimpleNamespace(threads=threads), list).run())
+            await wait_on_loop(lambda: repository.looks > 2)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
     asyncio.run(run())
     [record] = records_of("nakadi.delivery", caplog)
     assert record.getMessage() == "Looking for sinks failed, tried again in 0.0 s"
+
+
+class CountingRepository(SinkRepository, frozen=True):
+    """Counts how often all sinks are read."""
+
+    reads: list
+
+    def all(self):
+        self.reads.append(1)
+        return super().all()
+
+
+def test_sinks_are_read_again_only_after_a_change():
+    """A process looks each second; without a change it decodes nothing. (X1)"""
+    repository = CountingRepository(MemoryRegistry(), [])
+    known = KnownSinks(repository)
+    assert known.read() == {}
+    sink = stored_sink(repository, a_sink(SinkType.HTTP, "https://example.org/"))
+    found = known.read()
+    assert found == {sink.subscription_id: sink}
+    assert known.read() is found
+    assert len(repository.reads) == 2
+    repository.write_pause(sink, SinkPause("a reason", NOW))
+    assert known.read()[sink.subscription_id].pause is not None
+    repository.remove(sink.subscription_id)
+    assert known.read() == {}
+    assert len(repository.reads) == 4
+
+
+class Process:
+    """A process that looks for sinks, as its dispatcher does once in `LOOK_INTERVAL_SECONDS`."""
+
+    def __init__(self, registry, coordination, clock):
+        self._keeper = LeaseKeeper(coordination, clock)
+        parts = SimpleNamespace(
+            get_sender=lambda _: None,
+            streams=SimpleNamespace(ensure_process_lease=lambda: self._keeper.ensure_lease().process_id),
+        )
+        live_holders = LeaseWatch(coordination, clock).live_holders
+        self._dispatcher = Dispatcher(SinkRepository(registry), parts, live_holders)
+
+    def look(self):
+        """The names of its sinks."""
+        found = self._dispatcher._found = self._dispatcher._look()
+        return set(found.sinks)
+
+
+@pytest.fixture(params=["memory:", DYNAMODB])
+def two_processes(request, tmp_path):
+    clock = HandMovedClock()
+    with (
+        prepare_engine(request.param, tmp_path) as url,
+        closing(open_registry(url)) as registry,
+        closing(open_coordination(url)) as coordination,
+    ):
+        yield registry, clock, [Process(registry, coordination, clock) for _ in range(2)]
+
+
+def test_a_sink_without_a_process_is_found_with_the_next_look(two_processes):
+    """One that is registered within two intervals, and one whose process has died soon after its lease has run out, as
+    streams are. Each has one process at any time. (X1, X31, X32)"""
+    registry, clock, (first, second) = two_processes
+    assert 2 * LOOK_INTERVAL_SECONDS <= 5
+    for each in (first, second, first):
+        each.look()
+    names = {f"subscription-{number}" for number in range(20)}
+    for each in names:
+        stored_sink(SinkRepository(registry), a_sink(SinkType.HTTP, "https://example.org/"), each)
+    clock.move(LOOK_INTERVAL_SECONDS)
+    # The first two: each of the processes has to see the other's lease.
+    first.look()
+    found = second.look(), first.look()
+    assert found[0] | found[1] == names
+    assert found[0].isdisjoint(found[1])
+    assert min(map(len, found)) > 0
+
+    # The second one is killed.
+    lease_seconds = (LEASE_DURATION + CLOCK_MARGIN).total_seconds()
+    looks = 0
+    while first.look() != names:
+        clock.move(LOOK_INTERVAL_SECONDS)
+        looks += 1
+        assert looks <= lease_seconds / LOOK_INTERVAL_SECONDS + 1
+    assert looks >= LEASE_DURATION.total_seconds() - 1

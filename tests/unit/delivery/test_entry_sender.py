@@ -2,11 +2,15 @@
 
 import asyncio
 import json
+import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from nakadi.delivery.answers import Verdict
 from nakadi.delivery.aws_calls import CallFailed
@@ -23,6 +27,28 @@ from tests.support.clock import HandMovedClock
 from tests.support.sinks import a_sink, an_attempt
 
 FIFO = {"FifoQueue": "true"}
+
+
+@contextmanager
+def answering(status, code):
+    """The address of a server that answers each request with this error, or with something that is none."""
+    text = {None: b"<html>\xff", "{}": b"{}"}.get(code) or json.dumps({"__type": code, "message": "no"}).encode()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(status)
+            self.send_header("content-length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_):
+            """It says nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +107,28 @@ def test_a_fifo_queue_gets_each_event_in_the_order_of_its_key(sqs, clients):
     [hashed] = [each for each in by_group if len(each) == 64]
     assert by_group == {"a": [0, 2], "b": [1], "orders:0": [3], hashed: [4]}
     first = found[0]
-    assert first["Attributes"]["MessageDeduplicationId"] == "orders:0:001-0001-000000000000000000"
+    assert first["Attributes"]["MessageDeduplicationId"] == "a-subscription:orders:0:001-0001-000000000000000000"
     attributes = {name: each["StringValue"] for name, each in first["MessageAttributes"].items()}
     assert attributes == {"event_type": "orders", "partition": "0", "offset": "001-0001-000000000000000000"}
+
+
+def test_two_subscriptions_may_share_a_fifo_queue(sqs, clients):
+    """Each event comes once for each of them: one does not take the other's for a repetition. (X43)"""
+    url, sink = a_queue(sqs, "shared.fifo", **FIFO)
+    for each in ("first", "second", "first"):
+        assert deliver(clients, replace(sink, subscription_id=each), events("a", "b")).verdict is Verdict.DELIVERED
+    assert Counter(each["Body"] for each in receive_all(sqs, url)) == {'{"n": 0}': 2, '{"n": 1}': 2}
+
+
+def test_a_deduplication_id_that_would_be_too_long_is_hashed(sqs, clients):
+    """Names of event types may be long. (X43)"""
+    url, sink = a_queue(sqs, "long.fifo", **FIFO)
+    for each in ("first", "second", "first"):
+        named = replace(sink, subscription_id=each + "-" * 128)
+        assert deliver(clients, named, events("a")).verdict is Verdict.DELIVERED
+    ids = [each["Attributes"]["MessageDeduplicationId"] for each in receive_all(sqs, url)]
+    assert len(ids) == len(set(ids)) == 2
+    assert {len(each) for each in ids} == {64}
 
 
 def test_a_standard_queue_gets_each_event_and_cloudevents_if_that_is_its_format(sqs, clients):
@@ -151,7 +196,10 @@ class Answers:
         assert request["QueueUrl"] == f"https://sqs.example.org/{ACCOUNT}/orders.fifo"
         self.sent.append([int(each["Id"]) for each in request["Entries"]])
         failed = self._fail(self.sent[-1])
-        return {"Failed": [{"Id": str(each), "Code": "X", "SenderFault": blamed} for each, blamed in failed.items()]}
+        return {
+            "Successful": [{"Id": str(each)} for each in self.sent[-1] if each not in failed],
+            "Failed": [{"Id": str(each), "Code": "X", "SenderFault": blamed} for each, blamed in failed.items()],
+        }
 
 
 ORDERS = a_sink(SinkType.SQS, f"arn:aws:sqs:{REGION}:{ACCOUNT}:orders.fifo")
@@ -164,6 +212,60 @@ def test_nothing_is_sent_behind_an_entry_that_fails(is_blamed, verdict):
     answer = deliver(queue, ORDERS, events("a", "b", "a", "b"))
     assert queue.sent == [[0, 1]]
     assert (answer.verdict, answer.delivered) == (verdict, 1)
+
+
+@pytest.mark.parametrize(
+    "code", ["KMS.AccessDeniedException", "KmsThrottled", "AccessDenied", "RequestThrottled", "OverLimit"]
+)
+def test_permissions_and_rates_are_faults_of_no_event(code):
+    """SQS says that the sender is at fault, and means the broker. (X15, X44)"""
+
+    class Refusing(Answers):
+        def send_message_batch(self, **request):
+            ids = [each["Id"] for each in request["Entries"]]
+            failed = {"Id": ids[1], "Code": code, "SenderFault": True}
+            return {"Successful": [{"Id": ids[0]}], "Failed": [failed]}
+
+    answer = deliver(Refusing(None), ORDERS, events("a", "b"))
+    assert (answer.verdict, answer.delivered) == (Verdict.LATER, 1)
+
+
+@pytest.mark.parametrize("said", [{}, {"Successful": [{"Id": "0"}]}, {"Failed": []}])
+def test_what_an_answer_leaves_out_is_not_delivered(said):
+    """An answer may be wrong: an event is lost if silence counts as success. (X44)"""
+
+    class Silent(Answers):
+        def send_message_batch(self, **_):
+            return said
+
+    answer = deliver(Silent(None), ORDERS, events("a", "b"))
+    assert (answer.verdict, answer.delivered) == (Verdict.LATER, len(said.get("Successful", ())))
+    bus = Bus()
+    assert deliver(bus, BUS, events("a")).verdict is Verdict.LATER
+
+
+WRONG_ANSWERS = {
+    "throttled": (400, "RequestThrottled"),
+    "denied": (403, "AccessDeniedException"),
+    "no key": (400, "KmsAccessDenied"),
+    "gone": (400, "QueueDoesNotExist"),
+    "broken": (500, "InternalFailure"),
+    "garbage": (200, None),
+    "another service": (200, "{}"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_ANSWERS)
+@pytest.mark.parametrize("kind", [SinkType.SQS, SinkType.SNS, SinkType.EVENTBRIDGE])
+def test_an_answer_that_is_wrong_blames_no_event(kind, wrong, monkeypatch):
+    """Through the SDK, from a server that answers everything like this: events wait, and none counts as delivered.
+    (X15, X44)"""
+    with answering(*WRONG_ANSWERS[wrong]) as address, closing(AwsClients()) as calls:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+        answer = deliver(calls, TARGETS[kind], events("a", "b"))
+    assert (answer.verdict, answer.delivered) == (Verdict.LATER, 0), answer
 
 
 def test_a_request_that_is_refused_as_a_whole_is_sent_entry_by_entry():
@@ -210,6 +312,11 @@ class Bus:
         return {"Entries": [{"ErrorCode": each} if each else {"EventId": "1"} for each in self._codes]}
 
 
+TARGETS = {
+    SinkType.SQS: a_sink(SinkType.SQS, f"arn:aws:sqs:{REGION}:{ACCOUNT}:orders"),
+    SinkType.SNS: a_sink(SinkType.SNS, f"arn:aws:sns:{REGION}:{ACCOUNT}:orders"),
+    SinkType.EVENTBRIDGE: a_sink(SinkType.EVENTBRIDGE, f"arn:aws:events:{REGION}:{ACCOUNT}:event-bus/orders"),
+}
 BUS = a_sink(SinkType.EVENTBRIDGE, f"arn:aws:events:{REGION}:{ACCOUNT}:event-bus/orders")
 
 

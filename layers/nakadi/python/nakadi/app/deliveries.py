@@ -113,8 +113,9 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
 
     @cached_property
     def dispatcher(self) -> Dispatcher:
-        from nakadi.delivery.courier import CourierParts
+        from nakadi.delivery.courier import MAX_BYTES_AT_HAND, MAX_BYTES_AT_HAND_OF_SINK, CourierParts
         from nakadi.delivery.dispatcher import REPORT_INTERVAL_SECONDS, Dispatcher
+        from nakadi.subscriptions.stream.stream_memory import StreamMemory
 
         core, safe, coordination = self.core, self.safe, self.get_coordination()
         assert safe is not None, NOT_AVAILABLE_MESSAGE
@@ -129,10 +130,12 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
             pause_sink=self._pause_sink,
             reading_subject=self.subject_of,
             new_figures=self._new_figures,
+            memory=StreamMemory(MAX_BYTES_AT_HAND_OF_SINK, MAX_BYTES_AT_HAND),
         )
         interval = PAID_REPORT_INTERVAL_SECONDS if core.has_unknown_neighbours else REPORT_INTERVAL_SECONDS
         dispatcher = Dispatcher(self.repository, parts, LeaseWatch(coordination, core.clock).live_holders, interval)
         core.metrics.sinks_served.add_source(lambda: {(): dispatcher.count_sinks()})
+        core.metrics.sink_bytes_held.add_source(lambda: {(): parts.memory.held})
         return dispatcher
 
     def try_sink(self, sink: Sink) -> Answer:

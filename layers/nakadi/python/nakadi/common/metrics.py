@@ -219,6 +219,9 @@ class Metrics:
             "nakadi_events_skipped_total", "Events that consumers could not process and that the policy skipped."
         )
         self.sinks_served = self._add_gauge("nakadi_sinks_served", "Sinks to which this process delivers.")
+        self.sink_bytes_held = self._add_gauge(
+            "nakadi_sink_bytes_held", "Bytes of events that wait to be delivered to sinks, or for their commit."
+        )
         self.sink_attempts = self._add_counter(
             "nakadi_sink_attempts_total",
             "Attempts to deliver a batch to a sink: `delivered`, `failed`, `later` if it was not reached or asked for"

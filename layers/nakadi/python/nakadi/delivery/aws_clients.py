@@ -19,6 +19,7 @@ from botocore.exceptions import (
     HTTPClientError,
     NoCredentialsError,
 )
+from botocore.parsers import ResponseParserError
 
 from nakadi.delivery.aws_calls import CallFailed
 from nakadi.engines.common.aws_sessions import new_session
@@ -53,6 +54,8 @@ class AwsClients:
             return call(self._get(service, region, read_timeout))
         except (BotoCoreError, ClientError) as error:
             raise _failure_of_call(error) from error
+        except (ResponseParserError, UnicodeDecodeError) as error:
+            raise CallFailed(f"The answer cannot be read: {error}", may_have_arrived=True) from error
 
     def close(self) -> None:
         with self._opening:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from nakadi.delivery.lanes import DeliveryBatch
 from nakadi.delivery.senders import Attempt
 from nakadi.model.cloud_events import BATCH_MEDIA_TYPE
-from nakadi.model.sink import SinkFormat
+from nakadi.model.sink import Sink, SinkFormat
 from nakadi.streaming.cloud_events import CloudEventPlace, cloud_event_json, cloud_events_json, read_metadata
 from nakadi.subscriptions.stream.actions import SendBatch
 from nakadi.subscriptions.stream.driver import JsonSubscriptionFormat
@@ -47,7 +47,7 @@ def _trial_message(sink_format: SinkFormat) -> Message:
 class DeliveredEvent(Struct, frozen=True):
     """An event for a sink that gets each by itself. A trial is one, too, which has no event type.
 
-    `text` is what is sent. `id` is the event's cursor, `place` the partition that it is in.
+    `text` is what is sent. `id` is the subscription with the event's cursor, `place` the partition that it is in.
     """
 
     text: str
@@ -65,18 +65,18 @@ def delivered_events(attempt: Attempt) -> Sequence[DeliveredEvent]:
     if attempt.batch is None:
         trial = _trial_message(SinkFormat.NAKADI).body.decode()
         return [DeliveredEvent(text=trial, id=attempt.message_id, place=TRIAL, stored_at=attempt.now)]
-    return list(_events_of_batch(attempt.batch, attempt.sink.format))
+    return list(_events_of_batch(attempt.batch, attempt.sink))
 
 
-def _events_of_batch(batch: DeliveryBatch, sink_format: SinkFormat) -> Iterator[DeliveredEvent]:
+def _events_of_batch(batch: DeliveryBatch, sink: Sink) -> Iterator[DeliveredEvent]:
     name, partition = batch.partition.event_type, batch.partition.partition
     for run in batch.runs:
         for index, value in enumerate(run.values):
             position = str(run.position_at(index))
-            is_plain = sink_format is SinkFormat.NAKADI
+            is_plain = sink.format is SinkFormat.NAKADI
             yield DeliveredEvent(
                 text=(value if is_plain else cloud_event_json(_place(batch), run, index)).decode(),
-                id=f"{name}:{partition}:{position}",
+                id=f"{sink.subscription_id}:{name}:{partition}:{position}",
                 place=f"{name}:{partition}",
                 stored_at=run.stored_at(index),
                 event_type=name,

@@ -52,6 +52,7 @@ from nakadi.subscriptions.stream.actions import SendBatch, SessionLine, Subscrip
 from nakadi.subscriptions.stream.admission import AcceptsEvent
 from nakadi.subscriptions.stream.driver import SubscriptionDriver
 from nakadi.subscriptions.stream.session_states import SessionState
+from nakadi.subscriptions.stream.stream_memory import StreamMemory
 from nakadi.subscriptions.stream.streams import JoinedStream, SubscriptionStreams
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,10 @@ MIN_EVENTS_AT_HAND = 32
 
 # A key that the sink fails at holds up the others only behind this number of events.
 EVENTS_AT_HAND_BY_KEY = 1000
+
+MAX_BYTES_AT_HAND_OF_SINK, MAX_BYTES_AT_HAND = 8_000_000, 128_000_000
+"""How many bytes of events a sink, and all sinks of a process, may hold. Beyond that, a partition gets its next read,
+of about a megabyte, when everything before it is delivered and committed."""
 
 MIN_REOPENING_SECONDS = 0.2
 MAX_REOPENING_SECONDS = 5.0
@@ -102,6 +107,7 @@ class CourierParts(Struct, frozen=True, kw_only=True):
     pause_sink: Callable[[Sink, str], None]
     reading_subject: Callable[[Sink], Subject]
     new_figures: Callable[[Subject, str], StreamFigures]
+    memory: StreamMemory
     pick_share: Callable[[], float] = random.random
 
 
@@ -229,7 +235,13 @@ class Courier:
         secrets = await loop.run_in_executor(parts.threads, parts.open_secrets, sink)
         accepts = event_filter(sink.filter)
         opening = loop.run_in_executor(
-            parts.threads, parts.streams.open_for_sink, sink.subscription_id, limits_of_sink(sink), subject, accepts
+            parts.threads,
+            parts.streams.open_for_sink,
+            sink.subscription_id,
+            limits_of_sink(sink),
+            subject,
+            accepts,
+            parts.memory,
         )
         try:
             joined = await asyncio.shield(opening)

@@ -24,6 +24,7 @@ from nakadi.delivery.senders import Attempt, Sender
 from nakadi.delivery.sinks import SinkRepository
 from nakadi.model.outcomes import TryLater
 from nakadi.model.sink import DeliveryReport, Sink, SinkType
+from nakadi.ports.registry import ChangeCounters
 
 log = logging.getLogger(__name__)
 
@@ -46,12 +47,30 @@ def delivering_process(subscription_id: str, processes: Collection[str]) -> str:
     return max(processes, key=lambda name: hashlib.sha256(f"{name}/{subscription_id}".encode()).digest())
 
 
+class KnownSinks:
+    """All sinks, which are read again only when something in the registry has changed."""
+
+    def __init__(self, repository: SinkRepository) -> None:
+        self._repository = repository
+        self._read: tuple[ChangeCounters, Mapping[str, Sink]] | None = None
+
+    def read(self) -> Mapping[str, Sink]:
+        """The sinks by their subscriptions: the same object as before if there was no change."""
+        # Asked for before the sinks are read: a change in between makes the next look read them again.
+        changes = self._repository.registry.change_counters()
+        if self._read is None or self._read[0] != changes:
+            self._read = changes, {each.subscription_id: each for each in self._repository.all()}
+        return self._read[1]
+
+
 class _Look(Struct, frozen=True):
-    """What a look at the stores has found: the name of this process, its sinks, and those of all that there are."""
+    """What a look at the stores has found: the name of this process, the processes that deliver, all sinks that there
+    are, and those of this process."""
 
     process_id: str
+    processes: Collection[str]
+    known: Mapping[str, Sink]
     sinks: Mapping[str, Sink]
-    known: Collection[str]
 
 
 class _NoThreads(Exception):
@@ -67,13 +86,14 @@ class Dispatcher:
         report_interval_seconds: float = REPORT_INTERVAL_SECONDS,
     ) -> None:
         self._repository = repository
+        self._known = KnownSinks(repository)
         self._parts = parts
         self._live_processes = live_processes
         self._report_interval_seconds = report_interval_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._couriers: dict[str, tuple[Courier, asyncio.Task[None]]] = {}
         self._reported: dict[str, ReportDigest] = {}
-        self._process_id = ""
+        self._found = _Look("", (), {}, {})
         self._senders: dict[SinkType, Sender] = {}
 
     async def run(self) -> None:
@@ -127,8 +147,7 @@ class Dispatcher:
 
     async def _look_and_log_failure(self) -> None:
         try:
-            found = await self._run_in_thread(self._look)
-            self._process_id = found.process_id
+            found = self._found = await self._run_in_thread(self._look)
             for courier, _ in self._couriers.values():
                 courier.look()
             # First: a courier that has ended has a last word.
@@ -148,17 +167,19 @@ class Dispatcher:
         return await running
 
     def _look(self) -> _Look:
-        known = {each.subscription_id: each for each in self._repository.all()}
+        known, before = self._known.read(), self._found
         active = {name: each for name, each in known.items() if each.pause is None}
         if not active:
-            return _Look(self._process_id, {}, known)
+            return _Look(before.process_id, (), known, {})
         for each in {sink.type for sink in active.values()}:
             self._senders[each] = self._parts.get_sender(each)
         # The lease first: what is computed from the leases has this process among them.
         name = self._parts.streams.ensure_process_lease()
         processes = {*self._live_processes(), name}
+        if known is before.known and name == before.process_id and processes == before.processes:
+            return before
         own = {each: sink for each, sink in active.items() if delivering_process(each, processes) == name}
-        return _Look(name, own, known)
+        return _Look(name, processes, known, own)
 
     def _follow(self, sinks: Mapping[str, Sink]) -> None:
         """Have a courier for each of these sinks, as it is configured now, and for no other."""
@@ -199,7 +220,7 @@ class Dispatcher:
                 continue  # it is gone, and its report with it
             digest, before = courier.digest(), self._reported.get(name)
             if before is None or task.done() or self._is_worth_reporting(before, digest):
-                due[name] = courier.report(self._process_id)
+                due[name] = courier.report(self._found.process_id)
                 digests[name] = digest
         names = list(due)
         for start in range(0, len(names), MAX_REPORTS_PER_WRITE):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from nakadi.delivery.bodies import DeliveredEvent
@@ -22,6 +22,9 @@ TIME_BYTES = 14
 """The bytes that EventBridge counts for the time of an event."""
 REFUSED_CODES = frozenset({"InvalidArgument", "MalformedDetail", "ValidationException"})
 """With all other codes, EventBridge is busy, or the bus is missing or forbidden."""
+
+CALLER_FAULTS = re.compile("kms|denied|throttl|nonexistent|notfound|token|overlimit", re.IGNORECASE)
+"""In the code of a fault of the sender: the broker is to blame, or its permissions, and not the event."""
 
 IDENTIFIER_PATTERN = re.compile(r"[\x21-\x7e]{1,128}", re.ASCII)
 
@@ -46,7 +49,7 @@ class SqsService:
 
     def send(self, client: Any, target: Target, entries: Sequence[Entry]) -> Mapping[int, EntryFailure]:
         url = f"{client.meta.endpoint_url.rstrip('/')}/{target.account}/{target.name}"
-        return _failed_messages(client.send_message_batch(QueueUrl=url, Entries=_members(entries)))
+        return _failed_messages(entries, client.send_message_batch(QueueUrl=url, Entries=_members(entries)))
 
 
 class SnsService:
@@ -56,7 +59,8 @@ class SnsService:
         return _message_entry(target, index, event, "Message")
 
     def send(self, client: Any, target: Target, entries: Sequence[Entry]) -> Mapping[int, EntryFailure]:
-        return _failed_messages(client.publish_batch(TopicArn=target.arn, PublishBatchRequestEntries=_members(entries)))
+        request = _members(entries)
+        return _failed_messages(entries, client.publish_batch(TopicArn=target.arn, PublishBatchRequestEntries=request))
 
 
 class EventBridgeService:
@@ -81,12 +85,14 @@ class EventBridgeService:
         target: Target,  # noqa: ARG002  # each entry names its bus
         entries: Sequence[Entry],
     ) -> Mapping[int, EntryFailure]:
-        results = client.put_events(Entries=_members(entries))["Entries"]
-        return {
+        results = client.put_events(Entries=_members(entries)).get("Entries", ())
+        failures = {
             entry.index: EntryFailure(f"{code}: {result.get('ErrorMessage', '')}", code in REFUSED_CODES)
-            for entry, result in zip(entries, results, strict=True)
+            for entry, result in zip(entries, results, strict=False)
             if (code := result.get("ErrorCode"))
         }
+        accepted = {entry.index for entry, result in zip(entries, results, strict=False) if result.get("EventId")}
+        return _with_unconfirmed(entries, accepted, failures)
 
 
 ENTRY_SERVICES: Mapping[SinkType, EntryService] = {
@@ -112,11 +118,26 @@ def _message_entry(target: Target, index: int, event: DeliveredEvent, body_membe
     )
 
 
-def _failed_messages(answer: Mapping[str, Any]) -> Mapping[int, EntryFailure]:
-    return {
-        int(each["Id"]): EntryFailure(f"{each['Code']}: {each.get('Message', '')}", bool(each["SenderFault"]))
+def _failed_messages(entries: Sequence[Entry], answer: Mapping[str, Any]) -> Mapping[int, EntryFailure]:
+    failures = {
+        int(each["Id"]): EntryFailure(f"{each.get('Code')}: {each.get('Message', '')}", _is_event_blamed(each))
         for each in answer.get("Failed", ())
     }
+    accepted = {int(each["Id"]) for each in answer.get("Successful", ())}
+    return _with_unconfirmed(entries, accepted, failures)
+
+
+def _is_event_blamed(failure: Mapping[str, Any]) -> bool:
+    """A fault of the sender may be the event, or the broker's permissions and its rate."""
+    return bool(failure.get("SenderFault")) and CALLER_FAULTS.search(failure.get("Code", "")) is None
+
+
+def _with_unconfirmed(
+    entries: Sequence[Entry], accepted: Collection[int], failures: Mapping[int, EntryFailure]
+) -> Mapping[int, EntryFailure]:
+    """Also the entries of which the answer says nothing: they are not taken for accepted."""
+    unconfirmed = EntryFailure("The answer does not say what became of it", is_blamed=False)
+    return {**{each.index: unconfirmed for each in entries if each.index not in accepted}, **failures}
 
 
 def identifier(text: str) -> str:

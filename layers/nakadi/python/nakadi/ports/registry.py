@@ -66,12 +66,12 @@ class CheckRevision(Struct, frozen=True):
 DocumentChange = PutDocument | RemoveDocument | CheckRevision
 
 
-CACHED_KINDS = frozenset({"event-types", "settings", "subscriptions"})
+CACHED_KINDS = frozenset({"event-types", "settings", "sinks", "subscriptions"})
 """Kinds of documents that processes remember for as long as `Registry.change_counters` tells no change. Documents that
 change often do not belong here: each change of one is counted in a place that all changes share."""
 
 
-ABSENCE_CACHED_KINDS = frozenset({"settings"})
+ABSENCE_CACHED_KINDS = frozenset({"settings", "sinks"})
 """Of these kinds, processes also remember that a document is not there."""
 
 

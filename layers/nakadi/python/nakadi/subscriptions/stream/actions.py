@@ -22,6 +22,7 @@ from nakadi.streaming.session import (
     PickSeconds,
     shortened_seconds,
 )
+from nakadi.subscriptions.stream.stream_memory import StreamMemory
 
 DEFAULT_MAX_UNCOMMITTED_EVENTS = 10
 
@@ -333,3 +334,5 @@ class SessionContext(Struct, frozen=True, kw_only=True):
     filters_events: bool = False
     # Whether the subscription has an objective, so that what is consumed counts. It may get or lose one at any time.
     has_objective: Callable[[], bool] = lambda: False
+    # What bounds the bytes of events that are read and not committed; None if nothing does.
+    memory: StreamMemory | None = None

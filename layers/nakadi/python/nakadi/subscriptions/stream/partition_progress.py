@@ -38,10 +38,14 @@ class EventDisposition(Enum):
 
 class SessionTotals(Struct):
     """The sums over the partitions of a session. Each of them keeps its share up to date, so that an event does not
-    cost a look at every partition."""
+    cost a look at every partition.
+
+    `buffered_bytes` wait to be sent. `unsure_bytes` are those of batches that are not wholly committed.
+    """
 
     uncommitted: int = 0
     buffered_bytes: int = 0
+    unsure_bytes: int = 0
 
 
 class PartitionProgress:
@@ -80,6 +84,7 @@ class PartitionProgress:
         "taken",
         "totals",
         "uncommitted",
+        "unsure_size",
         "window_end",
     )
 
@@ -119,14 +124,16 @@ class PartitionProgress:
         self.runs: deque[EventRun] = _EMPTY_QUEUE
         self.count = 0
         self.size = 0
+        # The bytes of batches that were sent and are not wholly committed.
+        self.unsure_size = 0
         self.window_end: datetime | None = None
         self.parked_keys = _NO_KEYS
         # The assignment's revision when the parked keys were read.
         self.keys_read_at = 0
         # Events that are being parked: where they begin, and their keys.
         self._parking: deque[tuple[Position, frozenset[str]]] = _EMPTY_QUEUE
-        # Batches that were sent and are not committed, and where each ends.
-        self._unsure: deque[tuple[Position, ConsumedBatch]] = _EMPTY_QUEUE
+        # Batches that were sent and are not committed: where each ends, and its size.
+        self._unsure: deque[tuple[Position, ConsumedBatch, int]] = _EMPTY_QUEUE
         # Events that are not for this client: the positions of the event before them and of their last one.
         self.skipped: deque[tuple[Position, Position]] = _EMPTY_QUEUE
 
@@ -181,7 +188,8 @@ class PartitionProgress:
         """The session no longer reads the partition, or starts to read it again."""
         self.totals.buffered_bytes -= self.size
         self.totals.uncommitted -= self.uncommitted
-        self.size = self.uncommitted = 0
+        self.totals.unsure_bytes -= self.unsure_size
+        self.size = self.uncommitted = self.unsure_size = 0
 
     # Events
 
@@ -217,11 +225,14 @@ class PartitionProgress:
             missing -= run.count
             self.size -= run.size
         self.count -= count
-        self.totals.buffered_bytes += self.size - before
+        size = before - self.size
+        self.totals.buffered_bytes -= size
+        self.totals.unsure_bytes += size
+        self.unsure_size += size
         self.window_end = None
         self.sent = taken[-1].end
         self._unsure = self._unsure or deque()
-        self._unsure.append((self.sent, ConsumedBatch(count, taken[0].stored_at(0))))
+        self._unsure.append((self.sent, ConsumedBatch(count, taken[0].stored_at(0)), size))
         self.keep_alives = 0
         self._update_uncommitted(measure_distance)
         return tuple(taken)
@@ -397,7 +408,10 @@ class PartitionProgress:
         """Keep count of the events that are sent and not committed; returns the batches that are committed now."""
         consumed: Sequence[ConsumedBatch] = ()
         while self._unsure and self._unsure[0][0] <= self.committed:
-            consumed = (*consumed, self._unsure.popleft()[1])
+            _, batch, size = self._unsure.popleft()
+            consumed = (*consumed, batch)
+            self.unsure_size -= size
+            self.totals.unsure_bytes -= size
         committed, sent = self.committed, self.sent
         # Counted with every batch, and almost always within one timeline.
         if committed.timeline == sent.timeline:

@@ -43,6 +43,7 @@ from nakadi.subscriptions.stream.parking import parking_calls
 from nakadi.subscriptions.stream.partition_progress import PartitionProgress, SessionTotals
 from nakadi.subscriptions.stream.send_schedule import MAX_BUFFERED_BYTES, SendSchedule
 from nakadi.subscriptions.stream.session_states import OVER, TRANSITIONS, SessionFact, SessionState
+from nakadi.subscriptions.stream.stream_memory import MemoryShare
 
 AUTO_COMMIT_INTERVAL_SECONDS = 5.0
 
@@ -87,6 +88,7 @@ class SubscriptionSession:
         self._revision = 0
         self._seen = 0
         self._extensions_granted = 0
+        self._memory = None if context.memory is None else MemoryShare(context.memory)
 
     @property
     def end(self) -> SessionEnd | None:
@@ -233,7 +235,14 @@ class SubscriptionSession:
         progress = self._partitions.get(partition)
         if not self._is_streaming or progress is None or not progress.may_send:
             return False
+        if self._memory is not None and not self._may_hold_more(progress, self._memory):
+            return False
         return progress.count < min(self._limits.batch_limit, self._schedule.events_allowed_now())
+
+    def release_memory(self) -> None:
+        """The stream has ended, and holds nothing any longer."""
+        if self._memory is not None:
+            self._memory.update(0)
 
     def next_tick_at(self) -> float:
         """When the next tick has something to do, unless a fact or an event comes before."""
@@ -270,6 +279,12 @@ class SubscriptionSession:
             has_timed_out=has_failed and self.end not in (SessionEnd.LEFT, SessionEnd.RELEASED),
             standstills=tuple(_standstill_at_the_end(each) for each in partitions) if graceful else (),
         )
+
+    def _may_hold_more(self, progress: PartitionProgress, memory: MemoryShare) -> bool:
+        """Whether there is room for more events. A partition that holds none gets one read, whatever others hold: it
+        would wait for them, and its own next commit is the only one that wakes this stream."""
+        memory.update(self._totals.buffered_bytes + self._totals.unsure_bytes)
+        return memory.has_room or not (progress.size or progress.unsure_size)
 
     # The assignment
 

@@ -58,6 +58,7 @@ from nakadi.subscriptions.stream.members import SubscriptionSessions, Subscripti
 from nakadi.subscriptions.stream.parking import ParkingService, ReplaySource
 from nakadi.subscriptions.stream.projected_format import format_for
 from nakadi.subscriptions.stream.session import SubscriptionSession
+from nakadi.subscriptions.stream.stream_memory import StreamMemory
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ CANNOT_CONTINUE = "Failed to continue streaming"
 
 class JoinedStream(Struct, frozen=True, kw_only=True):
     """A stream that has joined its subscription, and is to be served or given up. Events that it does not accept are
-    skipped, as those that its subject may not read."""
+    skipped, as those that its subject may not read. `memory` bounds the bytes of events that it holds."""
 
     id: str
     subscription: Subscription
@@ -77,6 +78,7 @@ class JoinedStream(Struct, frozen=True, kw_only=True):
     limits: SubscriptionStreamLimits
     lease: ProcessLease
     accepts: AcceptsEvent | None = None
+    memory: StreamMemory | None = None
 
 
 class StreamBounds(Struct, frozen=True, kw_only=True):
@@ -152,10 +154,11 @@ class SubscriptionStreams:
         subscription_id: str,
         limits: SubscriptionStreamLimits,
         subject: Subject,
-        accepts: AcceptsEvent | None = None,
+        accepts: AcceptsEvent | None,
+        memory: StreamMemory,
     ) -> JoinedStream:
         """Have a stream join whose client is this broker itself. Raises outcomes."""
-        return replace(self._open(subscription_id, limits, subject, ()), accepts=accepts)
+        return replace(self._open(subscription_id, limits, subject, ()), accepts=accepts, memory=memory)
 
     def ensure_process_lease(self) -> str:
         """Be alive to other processes for some time to come: the name under which they see this one. Raises
@@ -250,6 +253,7 @@ class SubscriptionStreams:
             self._begin_lease_renewal()
             self._begin_freshness_reports()
             stack.callback(self._drivers.pop, driver)
+            stack.callback(driver.session.release_memory)
             try:
                 for event_type in joined.event_types:
                     stack.enter_context(self._monitor.monitor(driver, joined.subject, event_type))
@@ -305,6 +309,7 @@ class SubscriptionStreams:
                 access, joined.subscription.id, joined.subject, attached, accepts=joined.accepts
             ),
             filters_events=joined.accepts is not None,
+            memory=joined.memory,
             lease=joined.lease,
             reading_rules=access,
             attached_event_type=attached,

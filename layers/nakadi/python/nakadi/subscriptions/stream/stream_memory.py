@@ -1,0 +1,36 @@
+"""How many bytes of events the streams of a process may hold for clients that are slow to commit them.
+
+A stream over HTTP needs no such bound: what it has sent is with its client. The streams of sinks hold their events in
+this process until these are delivered and committed, so a sink that is down must not make it hold everything.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class StreamMemory(Struct):
+    """The bytes that all of these streams hold, and the limits for one stream and for all together."""
+
+    limit_of_stream: int
+    limit: int
+    held: int = 0
+
+
+class MemoryShare:
+    """What one stream holds of this memory. It belongs to the event loop, as the streams do."""
+
+    __slots__ = ("_held", "_memory")
+
+    def __init__(self, memory: StreamMemory) -> None:
+        self._memory = memory
+        self._held = 0
+
+    @property
+    def has_room(self) -> bool:
+        return self._held < self._memory.limit_of_stream and self._memory.held < self._memory.limit
+
+    def update(self, held: int) -> None:
+        """The stream holds this number of bytes now."""
+        self._memory.held += held - self._held
+        self._held = held
