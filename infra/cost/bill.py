@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -35,8 +34,6 @@ MSK_RETENTION_SECONDS = 86_400
 KEY_CACHE_SECONDS = 300
 """How long a table or a stream caches a key for each role that uses it."""
 
-SINK_BYTES = 1_000
-READ_UNIT_BYTES = 4_096
 REPORT_SECONDS = 30
 """How often a sink that delivers all the time is reported."""
 REPORT_WRITE_UNITS = 12
@@ -184,9 +181,8 @@ def _dynamodb(flows: Flows) -> Iterator[UsageItem]:
     yield "streams, read", (flows.tasks * flows.measured.task_reads_per_hour + watched) * HOURS, "dynamodb-read"
     yield "streams, written", flows.tasks * flows.measured.task_writes_per_hour * HOURS, "dynamodb-write"
     if flows.deployment.sinks:
-        # Each task looks each second, at all of them and at the leases of tasks.
-        read = math.ceil(flows.deployment.sinks * SINK_BYTES / READ_UNIT_BYTES) + 1
-        yield "sinks, looked for", flows.tasks * read * SECONDS, "dynamodb-read"
+        # Each task looks each second, at the numbers of changes and at the leases of tasks.
+        yield "sinks, looked for", flows.tasks * 2 * SECONDS, "dynamodb-read"
         reports = flows.deployment.sinks * SECONDS / REPORT_SECONDS
         yield "sinks, reported", reports * REPORT_WRITE_UNITS, "dynamodb-write"
     yield "housekeeping, read", HOUSEKEEPING_ROUNDS * (flows.load.event_types + 2), "dynamodb-read"

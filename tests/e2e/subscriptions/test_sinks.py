@@ -21,6 +21,7 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.streaming import feeds
 from tests.support import everything, kafka
 from tests.support.api import a_business_definition, an_authorization, create_event_type, problem
+from tests.support.consumer import Consumer
 from tests.support.http import check_against_description
 from tests.support.metrics import scrape, value
 from tests.support.parking import COUNT, PARKING, POLICY, a_keyed_definition, parked_ids, publish_events
@@ -558,6 +559,30 @@ def test_partitions_are_delivered_beside_each_other(api, receiver):
         assert answer.status_code == 200, answer.text
     register(api, subscription, receiver, max_in_flight=2, batch_limit=1)
     assert {each["p"] for each in receiver.wait_for(9)} == {1, 2, 3}
+
+
+def test_a_slow_sink_shares_its_partitions_with_a_stream(api, receiver):
+    """A client need not wait until everything that the sink has at hand is delivered. (X1)"""
+    two = dict.fromkeys(("messages_per_minute", "message_size", "read_parallelism", "write_parallelism"), 2)
+    definition = a_business_definition(default_statistic=two, partition_strategy="user_defined")
+    name = create_event_type(api, definition)["name"]
+    subscription = create_subscription(api, name, read_from="begin")
+    answers = threading.Semaphore(0)
+    receiver.decide = lambda _: 204 if answers.acquire(timeout=PATIENCE) else 500
+    for number in range(2):
+        known = {"occurred_at": "2026-01-01T00:00:00Z", "partition": str(number)}
+        events = [{"metadata": {"eid": str(uuid4()), **known}} for _ in range(10)]
+        assert api.post(f"/event-types/{name}/events", json=events).status_code == 200
+    register(api, subscription, receiver, batch_limit=1)
+    until(lambda: deliveries(api, subscription).get("in_flight") == 1)
+    with Consumer(api, subscription, batch_limit=1, batch_flush_timeout=1, commit_timeout=60) as stream:
+        # The one that is under way. All others wait at the sink.
+        answers.release()
+        batch = stream.batch()
+        assert batch is not None
+        assert len(batch["events"]) == 1
+    assert len(receiver.accepted) <= 1
+    answers.release(100)
 
 
 def a_keyed_subscription(api: httpx.Client, **fields: Any) -> tuple[dict[str, Any], str]:

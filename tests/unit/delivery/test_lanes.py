@@ -12,7 +12,7 @@ from nakadi.delivery.lane_states import DeliveryState, LaneState
 from nakadi.delivery.lanes import (
     ATTEMPTS_BEFORE_HALVING,
     GONE_REASON,
-    MAX_COMMIT_WAIT_SECONDS,
+    COMMIT_WAIT_SECONDS,
     MAX_LANES_ALONE,
     MAX_PAUSE_SECONDS,
     BeginAttempt,
@@ -221,9 +221,9 @@ def test_deliveries_that_follow_each_other_share_commits():
     assert commit == CommitDelivered(FIRST, Position(1, 0))
     [attempt] = session.handle_answer(attempt.number, Answer(200), 0.001)
     assert not session.end_commit(FIRST, 0.002, is_committed=True)
-    assert session.next_tick_at() == MAX_COMMIT_WAIT_SECONDS
+    assert session.next_tick_at() == COMMIT_WAIT_SECONDS
     [attempt] = session.handle_answer(attempt.number, Answer(200), 0.003)
-    assert session.tick(MAX_COMMIT_WAIT_SECONDS) == [CommitDelivered(FIRST, Position(1, 2))]
+    assert session.tick(COMMIT_WAIT_SECONDS) == [CommitDelivered(FIRST, Position(1, 2))]
     assert session.next_tick_at() == inf
     assert not session.handle_answer(attempt.number, Answer(200), 0.006)
     assert session.end_commit(FIRST, 0.007, is_committed=True) == [CommitDelivered(FIRST, Position(1, 3))]
@@ -260,7 +260,10 @@ def test_an_answer_counts_once():
 
 
 def test_a_fact_without_a_place_is_an_error():
-    lane = Lane(PartitionDeliveries(FIRST, Parallel.PARTITION), [some_events(1)])
+    lane = Lane(
+        PartitionDeliveries(FIRST, DeliveryLimits(batch_limit=1, max_in_flight=1, max_event_attempts=None)),
+        [some_events(1)],
+    )
     assert lane.state is LaneState.READY
     with pytest.raises(UnexpectedFact):
         lane.see_that_it_is_due()

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 # Opening streams and writing reports; a sink that waits for a thread waits for nothing else.
 DELIVERY_THREAD_COUNT = 4
 PUBLISHING_THREAD_COUNT = 8
-# A report of a busy sink is a dozen write units.
-PAID_REPORT_INTERVAL_SECONDS = 30.0
+# Where writes are paid for: a report of a busy sink is a dozen write units, and a commit is one.
+PAID_REPORT_INTERVAL_SECONDS, PAID_COMMIT_WAIT_SECONDS = 30.0, 0.2
 # For each service. Threads are started as they are needed; a call waits for its answer for up to a minute.
 AWS_THREAD_COUNT = 100
 
@@ -113,9 +113,8 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
 
     @cached_property
     def dispatcher(self) -> Dispatcher:
-        from nakadi.delivery.courier import MAX_BYTES_AT_HAND, MAX_BYTES_AT_HAND_OF_SINK, CourierParts
+        from nakadi.delivery.courier import CourierParts
         from nakadi.delivery.dispatcher import REPORT_INTERVAL_SECONDS, Dispatcher
-        from nakadi.subscriptions.stream.stream_memory import StreamMemory
 
         core, safe, coordination = self.core, self.safe, self.get_coordination()
         assert safe is not None, NOT_AVAILABLE_MESSAGE
@@ -130,9 +129,10 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
             pause_sink=self._pause_sink,
             reading_subject=self.subject_of,
             new_figures=self._new_figures,
-            memory=StreamMemory(MAX_BYTES_AT_HAND_OF_SINK, MAX_BYTES_AT_HAND),
         )
-        interval = PAID_REPORT_INTERVAL_SECONDS if core.has_unknown_neighbours else REPORT_INTERVAL_SECONDS
+        interval = REPORT_INTERVAL_SECONDS
+        if core.has_unknown_neighbours:
+            interval, parts = PAID_REPORT_INTERVAL_SECONDS, replace(parts, commit_wait_seconds=PAID_COMMIT_WAIT_SECONDS)
         dispatcher = Dispatcher(self.repository, parts, LeaseWatch(coordination, core.clock).live_holders, interval)
         core.metrics.sinks_served.add_source(lambda: {(): dispatcher.count_sinks()})
         core.metrics.sink_bytes_held.add_source(lambda: {(): parts.memory.held})

@@ -22,13 +22,14 @@ from math import exp, inf
 from typing import Any
 
 import orjson
-from msgspec import Struct
+from msgspec import Struct, field
 
 from nakadi.common.metrics import Metrics
 from nakadi.common.waiting import begin_task
 from nakadi.delivery.answers import Answer, Verdict, verdict_of
 from nakadi.delivery.lane_states import DeliveryState
 from nakadi.delivery.lanes import (
+    COMMIT_WAIT_SECONDS,
     BeginAttempt,
     CommitDelivered,
     DeliveryAction,
@@ -63,10 +64,10 @@ STREAM_SECONDS = 3600.0 * 24
 # process, a change of the sink, or a reset of the cursors, for all of which the courier settles.
 COMMIT_SECONDS = 3600.0 * 24 * 365
 
-# So that there are batches for the time until a commit is due, and is made. They take memory also while a sink is down,
-# so that there are fewer of large ones.
-MAX_BATCHES_AT_HAND, MIN_BATCHES_AT_HAND = 8, 2
-ENOUGH_EVENTS_AT_HAND = 800
+# So that there are batches for the time until a commit is due, and is made: a partition that runs out of them commits
+# at once, which costs as much as a delivery.
+MAX_BATCHES_AT_HAND, MIN_BATCHES_AT_HAND = 64, 2
+ENOUGH_EVENTS_AT_HAND = 6400
 MIN_EVENTS_AT_HAND = 32
 
 # A key that the sink fails at holds up the others only behind this number of events.
@@ -107,7 +108,8 @@ class CourierParts(Struct, frozen=True, kw_only=True):
     pause_sink: Callable[[Sink, str], None]
     reading_subject: Callable[[Sink], Subject]
     new_figures: Callable[[Subject, str], StreamFigures]
-    memory: StreamMemory
+    memory: StreamMemory = field(default_factory=lambda: StreamMemory(MAX_BYTES_AT_HAND_OF_SINK, MAX_BYTES_AT_HAND))
+    commit_wait_seconds: float = COMMIT_WAIT_SECONDS
     pick_share: Callable[[], float] = random.random
 
 
@@ -174,10 +176,11 @@ class Courier:
             self._delivery.stop()
 
     def look(self) -> None:
-        """Called about once a second: check whether the stream still runs, and measure the rate."""
+        """Called about once a second: check whether the stream is to go on, and measure the rate."""
         self._tally.measure_rate(self._parts.clock.monotonic())
         if self._delivery is not None:
             self._delivery.stop_if_stream_closes()
+            self._delivery.stop_if_others_wait()
 
     def digest(self) -> ReportDigest:
         """A short form of the report as it would be now."""
@@ -367,12 +370,14 @@ class Delivery:
                 max_in_flight=sink.max_in_flight,
                 max_event_attempts=None if policy is None else policy.max_failed_streams,
                 parallel=sink.parallel,
+                commit_wait_seconds=parts.commit_wait_seconds,
             ),
             parts.pick_share,
         )
         self._timer = DeadlineTimer(parts.clock, self._tick)
         self._work: set[asyncio.Task[None]] = set()
         self._driver: SubscriptionDriver | None = None
+        self._was_awaited = False
         self._client_gone: asyncio.Future[None] = self._loop.create_future()
         self._shutting_down: asyncio.Future[None] = self._loop.create_future()
 
@@ -406,6 +411,14 @@ class Delivery:
         what was not begun is never going to be."""
         if self._driver is not None and self._driver.session.state is not SessionState.STREAMING:
             self.stop()
+
+    def stop_if_others_wait(self) -> None:
+        """Another stream waits for a partition, which it gets when everything at hand is delivered: a slow sink takes
+        minutes. If it still waits at the second look, this stream ends, and the next one gets its share."""
+        is_awaited = self._driver is not None and self._driver.session.is_awaited
+        if is_awaited and self._was_awaited:
+            self.stop()
+        self._was_awaited = is_awaited
 
     # What the driver calls
 

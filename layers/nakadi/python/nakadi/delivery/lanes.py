@@ -47,8 +47,8 @@ ATTEMPTS_BEFORE_HALVING = 4
 MIN_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 60.0
 
-# How long a commit may wait while others follow: what a killed process has delivered meanwhile is delivered twice.
-MAX_COMMIT_WAIT_SECONDS = 0.005
+COMMIT_WAIT_SECONDS = 0.02
+"""Commits cost about as much as deliveries, and more where each is paid for."""
 
 MAX_LANES_ALONE = 100
 """How many events of a partition may be tried alone, while others go on: a sink that fails at more fails at all."""
@@ -64,12 +64,17 @@ QUEUES: dict[Parallel, NewQueue] = {Parallel.PARTITION: InOrderQueue, Parallel.K
 
 
 class DeliveryLimits(Struct, frozen=True, kw_only=True):
-    """`max_event_attempts` is how often a single event may fail before it is given up; None for ever."""
+    """`max_event_attempts` is how often a single event may fail before it is given up; None for ever.
+
+    `commit_wait_seconds` is how long a commit may wait while others follow: what a killed process has delivered
+    meanwhile is delivered twice.
+    """
 
     batch_limit: int
     max_in_flight: int
     max_event_attempts: int | None
     parallel: Parallel = Parallel.PARTITION
+    commit_wait_seconds: float = COMMIT_WAIT_SECONDS
 
 
 class DeliveryBatch(Struct, frozen=True):
@@ -221,10 +226,11 @@ class Lane:
 class PartitionDeliveries:
     """The queue of a partition, its lanes, and what of it waits for a commit."""
 
-    def __init__(self, partition: EventTypePartition, parallel: Parallel) -> None:
+    def __init__(self, partition: EventTypePartition, limits: DeliveryLimits) -> None:
         self.partition = partition
-        self.queue = QUEUES[parallel]()
-        self.is_keyed = parallel is Parallel.KEY
+        self.queue = QUEUES[limits.parallel]()
+        self.is_keyed = limits.parallel is Parallel.KEY
+        self._commit_wait_seconds = limits.commit_wait_seconds
         self.lanes: set[Lane] = set()
         # Whether it waits for its turn to begin a lane.
         self.has_turn = False
@@ -250,7 +256,7 @@ class PartitionDeliveries:
         """Record that these events are delivered, and need a commit."""
         self.queue.complete(delivered)
         self._is_uncommitted = True
-        self.commit_due_at = self._last_commit_at + MAX_COMMIT_WAIT_SECONDS
+        self.commit_due_at = self._last_commit_at + self._commit_wait_seconds
 
     def put_back_surplus(self, lane: Lane, delivered: Runs) -> None:
         """Put back what a lane does not need, after it has delivered these, and let go what follows neither these nor
@@ -311,7 +317,7 @@ class DeliverySession:
         """Events of a partition have come, in order, none left out."""
         of = self._partitions.get(partition)
         if of is None:
-            of = self._partitions[partition] = PartitionDeliveries(partition, self._limits.parallel)
+            of = self._partitions[partition] = PartitionDeliveries(partition, self._limits)
         of.queue.receive(runs)
         self._give_turn(of)
         return self._next_attempts(now)

@@ -95,6 +95,11 @@ class SubscriptionSession:
         """Why the stream has ended, None until then."""
         return self.reason if self.state in OVER else None
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether another session waits for a partition of this one."""
+        return any(map(_RELEASE_BY_OF, self._partitions.values()))
+
     # Facts
 
     def handle_state(self, shared: SharedState, now: float) -> list[SessionAction]:
