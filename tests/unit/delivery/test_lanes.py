@@ -11,8 +11,8 @@ from nakadi.delivery.answers import Answer, Verdict
 from nakadi.delivery.lane_states import DeliveryState, LaneState
 from nakadi.delivery.lanes import (
     ATTEMPTS_BEFORE_HALVING,
-    GONE_REASON,
     COMMIT_WAIT_SECONDS,
+    GONE_REASON,
     MAX_LANES_ALONE,
     MAX_PAUSE_SECONDS,
     BeginAttempt,
