@@ -12,7 +12,6 @@ import asyncio
 import logging
 import random
 import threading
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -164,14 +163,18 @@ class Courier:
     def __init__(self, sink: Sink, parts: CourierParts) -> None:
         self.sink = sink
         self._parts = parts
-        self._stop = asyncio.Event()
+        self._is_stopping = False
+        # What it waits for between two streams. An event would take several times as much memory.
+        self._pausing: asyncio.Future[None] | None = None
         self._delivery: Delivery | None = None
         self._tally = DeliveryTally()
         self._problem = ""
 
     def stop(self) -> None:
         """Begin no further attempts; `run` ends when those in progress have ended."""
-        self._stop.set()
+        self._is_stopping = True
+        if self._pausing is not None and not self._pausing.done():
+            self._pausing.set_result(None)
         if self._delivery is not None:
             self._delivery.stop()
 
@@ -214,7 +217,7 @@ class Courier:
     async def run(self) -> None:
         """Deliver until `stop` is called, one stream after the other."""
         failures = 0
-        while not self._stop.is_set():
+        while not self._is_stopping:
             try:
                 if await self._deliver_one_stream():
                     return
@@ -255,7 +258,7 @@ class Courier:
         self._problem = ""
         figures = parts.new_figures(subject, sink.subscription_id)
         delivery = self._delivery = Delivery(sink, secrets, joined, parts, self._tally, figures)
-        if self._stop.is_set():
+        if self._is_stopping:
             delivery.stop()
         try:
             await delivery.run()
@@ -267,9 +270,12 @@ class Courier:
         return False
 
     async def _pause(self, seconds: float) -> None:
+        if self._is_stopping:
+            return
+        self._pausing = asyncio.get_running_loop().create_future()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._stop.wait()
+                await self._pausing
 
 
 def _abandon(parts: CourierParts, opening: asyncio.Future[JoinedStream]) -> None:
@@ -313,7 +319,7 @@ class DeliveryTally:
         self.failures = 0
         self.last_success_at: datetime | None = None
         self.last_failure: AttemptRecord | None = None
-        self.recent_attempts: deque[AttemptRecord] = deque(maxlen=RECENT_ATTEMPTS)
+        self.recent_attempts: list[AttemptRecord] = []
         self.events_per_second = 0.0
         self._measured: tuple[float, int] | None = None
 
@@ -323,7 +329,8 @@ class DeliveryTally:
         return failure is not None and (success is None or failure.at > success)
 
     def record(self, attempt: AttemptRecord, verdict: Verdict) -> None:
-        self.recent_attempts.appendleft(attempt)
+        self.recent_attempts.insert(0, attempt)
+        del self.recent_attempts[RECENT_ATTEMPTS:]
         if verdict is Verdict.DELIVERED:
             self.batches += 1
             self.events += attempt.events

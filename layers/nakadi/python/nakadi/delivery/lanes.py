@@ -19,7 +19,6 @@ partition that has nothing to send, or has failed, commits at once.
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
@@ -300,7 +299,7 @@ class DeliverySession:
         self._pick_share = pick_share
         self._partitions: dict[EventTypePartition, PartitionDeliveries] = {}
         # What waits for a slot: lanes with their next attempt, and partitions that may begin a lane.
-        self._turns: deque[Lane | PartitionDeliveries] = deque()
+        self._turns: list[Lane | PartitionDeliveries] = []
         self._sending: dict[int, Lane] = {}
         self._waiting: set[Lane] = set()
         self._numbers = 0
@@ -434,7 +433,7 @@ class DeliverySession:
             and self.in_flight < self._limits.max_in_flight
             and now >= self._hold_until
         ):
-            turn = self._turns.popleft()
+            turn = self._turns.pop(0)
             lane = turn if isinstance(turn, Lane) else self._begin_lane(turn)
             self._numbers += 1
             self._sending[self._numbers] = lane

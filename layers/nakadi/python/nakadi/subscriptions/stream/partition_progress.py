@@ -22,8 +22,8 @@ from nakadi.subscriptions.stream.actions import IsDeliverable, MeasureDistance
 from nakadi.subscriptions.stream.partition_states import TRANSITIONS, PartitionFact, PartitionState
 
 _EMPTY_QUEUE: deque[Any] = deque()
-"""Stands for every queue that never had anything in it, and is never added to: `queue or deque()` is one that can be. A
-deque takes 760 bytes, and a stream in which nothing happens has four for each of its partitions."""
+"""Stands for each queue with nothing in it, and is never added to: `queue or deque()` is one that can be. A deque takes
+760 bytes, and a stream in which nothing happens has four for each of its partitions."""
 
 _NO_KEYS: frozenset[str] = frozenset()
 
@@ -224,6 +224,7 @@ class PartitionProgress:
             taken.append(run)
             missing -= run.count
             self.size -= run.size
+        self.runs = self.runs or _EMPTY_QUEUE
         self.count -= count
         size = before - self.size
         self.totals.buffered_bytes -= size
@@ -412,6 +413,7 @@ class PartitionProgress:
             consumed = (*consumed, batch)
             self.unsure_size -= size
             self.totals.unsure_bytes -= size
+        self._unsure = self._unsure or _EMPTY_QUEUE
         committed, sent = self.committed, self.sent
         # Counted with every batch, and almost always within one timeline.
         if committed.timeline == sent.timeline:
