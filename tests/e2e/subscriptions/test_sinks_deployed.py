@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 import zipfile
 
 import httpx
@@ -9,11 +10,13 @@ import pytest
 from standardwebhooks import Webhook
 
 from infra.laptop.templates import ACCOUNT, REGION
+from tests.support.api import create_event_type
 from tests.support.aws_targets import receive_all
 from tests.support.laptop import OPEN
+from tests.support.parking import a_keyed_definition, publish_events
 from tests.support.patience import PATIENCE, until
 from tests.support.receiver import ON_LOOPBACK_VARIABLES, Receiver
-from tests.support.subscriptions import create_subscription, publish
+from tests.support.subscriptions import create_subscription, cursors, offset_text, publish
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +51,48 @@ def test_the_deployment_delivers_over_http(api):
         assert Webhook(stored["secret"]).verify(last.body, dict(last.headers))["events"]
         rotated = api.post(f"{path}/secret/rotate")
         assert rotated.status_code == 200, rotated.text
+
+
+@pytest.mark.long("tests/infra/test_streaming.py::test_tasks_deliver_to_what_the_context_names_and_to_nothing_else")
+def test_the_deployment_keeps_what_is_delivered_ahead_of_a_key_that_fails(api):
+    """In DynamoDB, beside the cursor: another stream delivers what is missing, and nothing else. (X60, X61, X62)"""
+    name = create_event_type(api, a_keyed_definition())["name"]
+    subscription = create_subscription(api, name, read_from="begin")
+    path = f"/subscriptions/{subscription['id']}/sink"
+    publish_events(api, name, "b1", "a1", "b2", "c1", "a2", "b3")
+    with Receiver(lambda events: 500 if any(each["key"] == "a" for each in events) else 204) as receiver:
+        sink = {"type": "http", "url": receiver.url, "parallel": "key", "max_in_flight": 3, "batch_limit": 1}
+        assert api.put(path, json=sink).status_code == 201
+        assert sorted(each["event"] for each in receiver.wait_for(4)) == ["b1", "b2", "b3", "c1"]
+        until(lambda: cursors(api, subscription)[name, "0"] == offset_text(0))
+        until(lambda: delivered(api, path) == 4)
+        receiver.decide = lambda _: 204
+        # Another stream begins.
+        assert api.post(f"{path}/resume").status_code == 204
+        assert [each["event"] for each in receiver.wait_for(6)[4:]] == ["a1", "a2"]
+        until(lambda: cursors(api, subscription)[name, "0"] == offset_text(5))
+        assert len(receiver.accepted) == 6
+
+
+@pytest.mark.long("tests/infra/test_streaming.py::test_tasks_deliver_to_what_the_context_names_and_to_nothing_else")
+def test_the_deployment_finds_a_sink_and_delivers_by_key_soon(api, record_property):
+    """From the answer to the registration until the first delivery, and a backlog of 300 events in order by key. (X1,
+    X60)"""
+    name = create_event_type(api, a_keyed_definition())["name"]
+    subscription = create_subscription(api, name, read_from="begin")
+    expected = [f"{'abcdefghij'[number % 10]}{number}" for number in range(300)]
+    publish_events(api, name, *expected)
+    with Receiver() as receiver:
+        sink = {"type": "http", "url": receiver.url, "parallel": "key", "max_in_flight": 5, "batch_limit": 10}
+        assert api.put(f"/subscriptions/{subscription['id']}/sink", json=sink).status_code == 201
+        began = time.monotonic()
+        receiver.wait_for(1)
+        record_property("seconds_until_first_delivery", round(time.monotonic() - began, 2))
+        print(f"first delivery after {time.monotonic() - began:.2f} s")
+        got = [each["event"] for each in receiver.wait_for(300)]
+    assert sorted(got) == sorted(expected)
+    for key in "abcdefghij":
+        assert [each for each in got if each[0] == key] == [each for each in expected if each[0] == key]
 
 
 @pytest.mark.long("tests/infra/test_streaming.py::test_tasks_deliver_to_what_the_context_names_and_to_nothing_else")
