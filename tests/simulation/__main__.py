@@ -10,10 +10,15 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 
+from nakadi.model.sink import Parallel
 from tests.simulation.history import Broken
 from tests.simulation.world import run
+from tests.support.sink_world import SinkWorld
 
 CHUNK = 100
+
+SEEDS_PER_SINK_WORLD = 10
+"""A world with a sink takes as long as several others."""
 
 
 def failures(first: int, count: int) -> list[str]:
@@ -23,10 +28,21 @@ def failures(first: int, count: int) -> list[str]:
     for seed in range(first, first + count):
         try:
             run(seed)
+            if seed % SEEDS_PER_SINK_WORLD == 0:
+                run_sink_world(seed)
         except Broken as broken:
             found.append(str(broken))
+        except AssertionError as broken:
+            found.append(f"seed {seed}, a world with a sink: {broken}")
     gc.collect()
     return found
+
+
+def run_sink_world(seed: int) -> None:
+    """Raises `AssertionError`. Half of these worlds deliver by key, and half of each have a policy."""
+    number = seed // SEEDS_PER_SINK_WORLD
+    parallel = Parallel.KEY if number % 2 else Parallel.PARTITION
+    SinkWorld(seed, has_policy=number % 4 < 2, parallel=parallel).run()
 
 
 def first_failure(count: int) -> int:
