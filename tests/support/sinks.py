@@ -11,7 +11,7 @@ from nakadi.delivery.sinks import SinkRepository
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.sink import Sink, SinkFormat, SinkSecrets, SinkType
 from nakadi.model.subscription import EventTypePartition
-from nakadi.ports.registry import PutDocument
+from nakadi.ports.registry import ABSENT_REVISION, PutDocument
 from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.api.repository import SUBSCRIPTIONS_KIND
 
@@ -41,7 +41,7 @@ def a_sink(sink_type: SinkType, target: str, sink_format: SinkFormat = SinkForma
 
 def stored_sink(repository: SinkRepository, sink: Sink, subscription_id: str = "a-subscription") -> Sink:
     """A sink as it is in the store, with a subscription."""
-    repository.registry.write(PutDocument(SUBSCRIPTIONS_KIND, subscription_id, {}))
+    repository.registry.write(PutDocument(SUBSCRIPTIONS_KIND, subscription_id, {}, expected_revision=ABSENT_REVISION))
     subscription = SimpleNamespace(id=subscription_id, revision=1)
     repository.write(replace(sink, subscription_id=subscription_id), subscription)  # type: ignore[arg-type]  # all that it needs
     return repository.get(subscription_id)
