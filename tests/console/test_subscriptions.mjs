@@ -351,3 +351,27 @@ test("a subscription is deleted when its name is typed", async (page) => {
   const { items } = await call("GET", "/subscriptions?owning_application=deleting");
   assert.equal(items.length, 0);
 });
+
+test("an objective is set, and says which partition is late and why", async (page) => {
+  await eventType("objective.set");
+  const { id } = await subscribe("objective.set", ["objective.set"]);
+  await publish("objective.set", {}, {});
+  await catchUp(id, 1);
+  page.expectErrors(/404|422/);
+  await open(page, `#/subscriptions/${id}?tab=objective`);
+  await page.getByRole("button", { name: "Set an objective…" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByLabel("Percent of the events").fill("100");
+  await dialog.getByRole("button", { name: "Set" }).click();
+  await dialog.getByRole("alert").getByText(/percent/).waitFor();
+  await dialog.getByLabel("Percent of the events").fill("99.5");
+  await dialog.getByLabel("Seconds").fill("1");
+  await accessible(page);
+  await dialog.getByRole("button", { name: "Set" }).click();
+  await page.getByText("99.5 % of the events within 1 second", { exact: true }).waitFor();
+  await page.getByText(/no stream reads it|commits nothing|slower than/).waitFor();
+  await accessible(page);
+  await picture(page, "objective");
+  await page.getByRole("button", { name: "Remove" }).click();
+  await page.getByRole("heading", { name: "This subscription has no objective" }).waitFor();
+});

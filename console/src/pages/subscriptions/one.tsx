@@ -13,6 +13,7 @@ import { count, duration, moment, plural } from "../../format";
 import { go, href } from "../../router";
 import { lagOf, type Partition, partitionsOf, remember } from "./lag";
 import { nameOf, Trend } from "./list";
+import { Objective } from "./objective";
 import { ParkedEvents } from "./parked";
 import { Reset } from "./reset";
 import { SinkOf } from "./sink";
@@ -30,7 +31,7 @@ function Page({ subscription, tab, query }: { subscription: Subscription; tab: s
   const { id } = subscription;
   const [deleting, setDeleting] = useState(false);
   const [resetting, setResetting] = useState(false);
-  const tabs = [["", "Partitions"], ["sink", "Sink"], ["parked", "Parked events"], ["definition", "Definition"]] as const;
+  const tabs = [["", "Partitions"], ["objective", "Objective"], ["sink", "Sink"], ["parked", "Parked events"], ["definition", "Definition"]] as const;
   const remove = async () => {
     await api.DELETE("/subscriptions/{subscription_id}", { params: { path: { subscription_id: id } } });
     toast("The subscription is deleted");
@@ -45,6 +46,7 @@ function Page({ subscription, tab, query }: { subscription: Subscription; tab: s
       <Tabs label="About the subscription"
         tabs={tabs.map(([key, text]) => ({ text, to: href(["subscriptions", id], { tab: key }), current: tab === key }))} />
       {tab === "" && <Partitions subscription={subscription} />}
+      {tab === "objective" && <Objective subscription={subscription} />}
       {tab === "sink" && <SinkOf subscription={subscription} />}
       {tab === "parked" && <ParkedEvents subscription={subscription} query={query} />}
       {tab === "definition" && <Definition subscription={subscription} />}
