@@ -1,4 +1,4 @@
-"""`nakadi serve`, `jobs` and `completion`: commands that call no broker."""
+"""`nakadi serve`, `jobs`, `backup`, `restore` and `completion`: commands that call no broker."""
 
 from __future__ import annotations
 
@@ -56,6 +56,36 @@ def jobs(job: str, options: tuple[str, ...]) -> None:
     warnings about known events.
     """
     _run_program("nakadi_jobs", ["nakadi jobs", *(() if job == "all" else (job,)), *options], extras="jobs")
+
+
+@command(
+    "backup",
+    "nakadi backup /mnt/backups/nakadi",
+    "nakadi backup /mnt/backups/nakadi --data /var/lib/nakadi --keep 14",
+    "nakadi backup /mnt/backups/nakadi --verify",
+    "nakadi backup /mnt/backups/nakadi --list",
+    connects=False,
+    shows=False,
+    context_settings=_PASSED_ON,
+)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def backup(options: tuple[str, ...]) -> None:
+    """Back up the data folder of a broker on this machine, which may be running."""
+    _run_program("nakadi.local.backups.backup", ["nakadi backup", *options], extras="cli")
+
+
+@command(
+    "restore",
+    "nakadi restore /mnt/backups/nakadi --data /var/lib/nakadi",
+    "nakadi restore /mnt/backups/nakadi --data old --backup 2026-11-27T05-50-00.000000Z",
+    connects=False,
+    shows=False,
+    context_settings=_PASSED_ON,
+)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def restore(options: tuple[str, ...]) -> None:
+    """Restore a backup into a new data folder."""
+    _run_program("nakadi.local.backups.restore", ["nakadi restore", *options], extras="cli")
 
 
 def _run_program(module: str, arguments: list[str], *, extras: str) -> None:

@@ -46,6 +46,11 @@ _COMMANDS = {
     "doctor": ("nakadi_cli.doctor:doctor", "Check the health of a broker, and give reasons."),
     "serve": ("nakadi_cli.local_commands:serve", "Start a broker on this machine."),
     "jobs": ("nakadi_cli.local_commands:jobs", "Run a job on what a broker has archived on this machine."),
+    "backup": (
+        "nakadi_cli.local_commands:backup",
+        "Back up the data folder of a broker on this machine, which may be running.",
+    ),
+    "restore": ("nakadi_cli.local_commands:restore", "Restore a backup into a new data folder."),
     "completion": ("nakadi_cli.local_commands:completion", "Print a script that completes commands in a shell."),
     "contexts": ("nakadi_cli.context_commands:contexts", "Store brokers by name, with their tokens."),
 }

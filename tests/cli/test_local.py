@@ -1,4 +1,4 @@
-"""`nakadi serve`, `jobs` and `completion`."""
+"""`nakadi serve`, `jobs`, `backup`, `restore` and `completion`."""
 
 import re
 import signal
@@ -54,6 +54,17 @@ def test_jobs_are_explained(run, monkeypatch):
     assert "nakadi jobs all --data data" in run("jobs", "--help").out
     assert run("jobs", "compaction", "--help", "--data", "x").code == 0
     assert asked == [["nakadi jobs", "compaction", "--help", "--data", "x"]]
+
+
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_backups_have_a_program_of_their_own(run, monkeypatch, command):
+    """`backup` and `restore` hand everything on to their programs, also --help. (B14)"""
+    asked = []
+    monkeypatch.setattr("runpy.run_module", lambda name, **_: asked.append((name, sys.argv)))
+
+    assert run(command, "folder", "--help").code == 0
+    assert asked == [(f"nakadi.local.backups.{command}", [f"nakadi {command}", "folder", "--help"])]
+    assert find_spec(asked[0][0]) is not None
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -21,6 +21,7 @@ AREAS = {
     "L": "low-level streams",
     "C": "cursors",
     "S": "subscriptions",
+    "B": "backups",
     "X": "deliveries",
     "D": "declared reads",
     "O": "objectives",

@@ -320,11 +320,11 @@ def not_a_data_file_error(path: Path) -> BadDataFile:
 
 
 def _prepare_file(connection: sqlite3.Connection, path: Path, timeout_seconds: float) -> None:
-    _read_file_version(connection, path)
+    read_file_version(connection, path)
     _execute_when_not_busy(connection, "PRAGMA journal_mode = WAL", timeout_seconds)
     begin_write_transaction(connection, timeout_seconds)
     try:
-        _migrate(connection, _read_file_version(connection, path))
+        _migrate(connection, read_file_version(connection, path))
         connection.execute("COMMIT")
     except BaseException:
         roll_back(connection)
@@ -348,7 +348,7 @@ def _execute_when_not_busy(connection: sqlite3.Connection, statement: str, timeo
         time.sleep(0.005)
 
 
-def _read_file_version(connection: sqlite3.Connection, path: Path) -> int:
+def read_file_version(connection: sqlite3.Connection, path: Path) -> int:
     """The version of the file, 0 for an empty one."""
     application, version, tables = connection.execute(
         "SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version),"

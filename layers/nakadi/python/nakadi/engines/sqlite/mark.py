@@ -28,7 +28,7 @@ from urllib.parse import quote
 
 import orjson
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from nakadi.engines.sqlite.file import (
     WRITE_TIMEOUT_SECONDS,
@@ -120,15 +120,15 @@ def _describe_missing(path: Path, mark: DataFileMark | None) -> str | None:
         found = f"The data file {path} is {state}"
         return None if mark is None else f"{found}, and it was marked at {mark.at}.{_describe_all_content(mark)}"
     try:
-        with contextlib.closing(_open_read_only(path)) as connection:
+        with contextlib.closing(open_read_only(path)) as connection:
             loss = _describe_rollback(path, connection, mark) or _describe_damage(path, connection)
-        with contextlib.closing(_open_read_only(path)) as connection:
+        with contextlib.closing(open_read_only(path)) as connection:
             return loss or _describe_cut_log(path, connection)
     except sqlite3.Error:
         return None  # opening the file reports what is wrong
 
 
-def _open_read_only(path: Path) -> sqlite3.Connection:
+def open_read_only(path: Path) -> sqlite3.Connection:
     """A connection that changes nothing: otherwise, the last connection to close would remove the log together with
     its content."""
     connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=WRITE_TIMEOUT_SECONDS)
@@ -257,6 +257,17 @@ def _count_transaction_ends_behind(frames: BinaryIO, valid: int) -> int:
     return ends
 
 
+def mark_of(connection: sqlite3.Connection, now: datetime) -> DataFileMark:
+    """The mark that a data file reaches as it is, with the last number that it was given."""
+    return DataFileMark(
+        file=_query_value(connection, SELECT_IDENTITY),
+        number=_query_value(connection, SELECT_MARK_NUMBER) or 0,
+        at=now.astimezone(UTC).isoformat(timespec="seconds"),
+        keys={kind: _read_document_keys(connection, kind) for kind in KINDS_IN_MARK},
+        ends=_read_next_offset_by_log(connection),
+    )
+
+
 # While the broker is at work
 
 
@@ -294,12 +305,8 @@ class Marker:
         if seen == self._seen:
             return
         # The list is read before the number is assigned: the mark must not cover later changes.
-        keys = {kind: _read_document_keys(self._connection, kind) for kind in KINDS_IN_MARK}
-        ends = _read_next_offset_by_log(self._connection)
-        identity = _query_value(self._connection, SELECT_IDENTITY)
-        number = self._store_next_number()
-        at = self._now().astimezone(UTC).isoformat(timespec="seconds")
-        _write_mark(mark_path(self._path), DataFileMark(file=identity, number=number, at=at, keys=keys, ends=ends))
+        mark = mark_of(self._connection, self._now())
+        write_mark(mark_path(self._path), replace(mark, number=self._store_next_number()))
         self._seen = seen
 
     def _truncate_log(self) -> None:
@@ -348,15 +355,19 @@ def _read_mark(path: Path) -> DataFileMark | None:
     return DataFileMark(**content)
 
 
-def _write_mark(path: Path, mark: DataFileMark) -> None:
+def write_mark(path: Path, mark: DataFileMark) -> None:
     """Replace the mark in one step: a reader finds the old one or the new one."""
-    text = orjson.dumps({"format": MARK_FORMAT, **asdict(mark)}, option=orjson.OPT_APPEND_NEWLINE)
     new = path.with_name(f"{path.name}.{os.getpid()}")
     with new.open("wb") as file:
-        file.write(_checksum(text) + b"\n" + text)
+        file.write(mark_content(mark))
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
+
+
+def mark_content(mark: DataFileMark) -> bytes:
+    text = orjson.dumps({"format": MARK_FORMAT, **asdict(mark)}, option=orjson.OPT_APPEND_NEWLINE)
+    return _checksum(text) + b"\n" + text
 
 
 def _checksum(text: bytes) -> bytes:
