@@ -46,6 +46,10 @@ _COMMANDS = {
     "doctor": ("nakadi_cli.doctor:doctor", "Check the health of a broker, and give reasons."),
     "serve": ("nakadi_cli.local_commands:serve", "Start a broker on this machine."),
     "jobs": ("nakadi_cli.local_commands:jobs", "Run a job on what a broker has archived on this machine."),
+    "mirror": (
+        "nakadi_cli.mirror_commands:mirror",
+        "Copy event types, events and subscriptions from a broker to another while both run.",
+    ),
     "backup": (
         "nakadi_cli.local_commands:backup",
         "Back up the data folder of a broker on this machine, which may be running.",

@@ -22,6 +22,7 @@ AREAS = {
     "C": "cursors",
     "S": "subscriptions",
     "B": "backups",
+    "M": "mirroring",
     "X": "deliveries",
     "D": "declared reads",
     "O": "objectives",

@@ -1,0 +1,178 @@
+"""Copies the events of an event type, partition by partition in their order.
+
+The position of a partition moves on when the target has acknowledged a batch. What was on its way when a mirror was
+killed is published again, with the same eid: an event type with `deduplication` stores it once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nakadi_cli.api import path
+from nakadi_cli.failures import Failed
+from nakadi_cli.mirroring.state import Progress
+
+if TYPE_CHECKING:
+    from nakadi_cli.api import Api
+    from nakadi_cli.reading_events import Event
+    from nakadi_client import Batch
+
+BATCH_EVENTS = 500
+BEGIN = "BEGIN"
+MAX_EMPTY_READS = 20
+_NOTHING_YET = "--1"
+_BEFORE_FIRST = "001-0001--1"
+_RETRIES = 20
+_SECONDS_BETWEEN_SAVES = 1.0
+
+# Publishers may set these; the target gives an event all others anew.
+_METADATA_OF_PUBLISHERS = frozenset(
+    {
+        *("eid", "occurred_at", "event_type", "parent_eids", "flow_id", "span_ctx"),
+        *("partition_compaction_key", "cloudevent"),
+    }
+)
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class _Metadata(msgspec.Struct):
+    eid: str = ""
+    occurred_at: str = ""
+
+
+class _WithMetadata(msgspec.Struct):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+
+
+_identities = msgspec.json.Decoder(_WithMetadata)
+
+
+def event_for_target(event: bytes, definition: Mapping[str, Any]) -> bytes:
+    """An event as a publisher would send it. Its values keep each digit."""
+    if definition["category"] == "undefined":
+        return event
+    members = _members.decode(event)
+    given = _members.decode(members["metadata"])
+    chooses_partition = definition.get("partition_strategy") == "user_defined"
+    members["metadata"] = msgspec.Raw(
+        msgspec.json.encode(
+            {
+                name: value
+                for name, value in given.items()
+                if name in _METADATA_OF_PUBLISHERS or (name == "partition" and chooses_partition)
+            }
+        )
+    )
+    return msgspec.json.encode(members)
+
+
+def identity(event: bytes) -> tuple[bytes, str]:
+    """What an event is recognized by in both brokers, and the minute in which it occurred."""
+    try:
+        metadata = _identities.decode(event).metadata
+    except msgspec.MsgspecError:
+        metadata = _Metadata()
+    return hashlib.blake2b(metadata.eid.lower().encode() or event, digest_size=12).digest(), metadata.occurred_at[:16]
+
+
+def is_reached(offset: str, copied: str) -> bool:
+    """Whether what is copied up to one offset includes another. Offsets are ordered like their texts."""
+    return offset in (BEGIN, _BEFORE_FIRST) or (copied != BEGIN and offset <= copied)
+
+
+def read_batches(
+    broker: Api, name: str, offsets: Mapping[str, str], batch_events: int = BATCH_EVENTS
+) -> Iterator[Batch[Any]]:
+    """The events behind these offsets that exist now, as they are stored, and perhaps some that come meanwhile.
+
+    The original Nakadi says that a partition has nothing more while it still fetches events. So the newest offsets
+    decide when everything is read. Raises `Failed` if they are not reached.
+    """
+    at = dict(offsets)
+    ends = {
+        each["partition"]: each["newest_available_offset"]
+        for each in broker.get(path("event-types", name, "partitions"))
+        if each["partition"] in at and each["oldest_available_offset"] <= each["newest_available_offset"]
+    }
+    attempts = 0
+    while left := [each for each, end in ends.items() if not is_reached(end, at[each])]:
+        attempts += 1
+        if attempts > MAX_EMPTY_READS:
+            if all(ends[each].endswith(_NOTHING_YET) for each in left):
+                return  # A timeline has begun, and has no events.
+            raise Failed(f"Partition {left[0]} of {name} has events up to {ends[left[0]]}, which do not arrive.")
+        for batch in _read_once(broker, name, {each: at[each] for each in left}, batch_events):
+            attempts = 0
+            at[batch.partition] = batch.offset
+            yield batch
+
+
+def _read_once(broker: Api, name: str, offsets: Mapping[str, str], batch_events: int) -> Iterator[Batch[Any]]:
+    from nakadi_client import Patience, Reader
+
+    yield from Reader[Any](
+        broker.connection.of_client,
+        name,
+        model=msgspec.Raw,
+        start=offsets,
+        follow=False,
+        batch_limit=batch_events,
+        patience=Patience(without_answer=60),
+    )
+
+
+def copy_events(
+    source: Api,
+    target: Api,
+    definition: Mapping[str, Any],
+    partitions: Sequence[str],
+    progress: Progress,
+    save: Callable[[], None],
+) -> None:
+    """Copy the events that the source has now and the target has not. Raises `Failed` at one that it cannot publish."""
+    from nakadi_cli.publishing import Outcome, Publisher
+    from nakadi_cli.reading_events import Event
+
+    for partition in partitions:
+        progress.offsets.setdefault(partition, BEGIN)
+    current: list[Batch[Any]] = []
+    saved_at = time.monotonic()
+    before = progress.copied
+
+    def batches() -> Iterator[Sequence[Event]]:
+        for batch in read_batches(source, definition["name"], progress.offsets):
+            current[:] = [batch]
+            yield [Event(n, event_for_target(bytes(each), definition)) for n, each in enumerate(batch.events)]
+
+    def note_progress(outcome: Outcome) -> None:
+        nonlocal saved_at
+        [batch] = current
+        if outcome.refused or outcome.failed or outcome.published != progress.copied - before + len(batch.events):
+            return
+        progress.copied += len(batch.events)
+        progress.offsets[batch.partition] = batch.offset
+        if time.monotonic() - saved_at > _SECONDS_BETWEEN_SAVES:
+            save()
+            saved_at = time.monotonic()
+
+    publisher = Publisher(
+        target.connection.of_client, definition["name"], batch_size=BATCH_EVENTS, retries=_RETRIES, keep_going=False
+    )
+    try:
+        publisher.publish(batches(), note_progress)
+    finally:
+        publisher.close()
+        save()
+    problems = [*publisher.outcome.refused, *publisher.outcome.failed]
+    if problems:
+        [batch] = current
+        first = problems[0]
+        raise Failed(
+            f"The target refuses event {first['event'] + 1} of the {len(batch.events)} up to offset {batch.offset} in "
+            f"partition {batch.partition} of {definition['name']}: {first['reason']}"
+        )

@@ -1,0 +1,108 @@
+"""Compares what two brokers have, by partition and minute: how many events, and whether they are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from nakadi_cli.mirroring.events import BEGIN, identity, is_reached, read_batches
+
+if TYPE_CHECKING:
+    from nakadi_cli.api import Api
+    from nakadi_client import Batch
+
+# In which order events of these strategies arrive is decided by chance, if there are several partitions.
+_RANDOM = "random"
+_ALL = "all"
+
+Place = tuple[str, str]
+
+
+@dataclass
+class Content:
+    """Events by partition and minute: their number, and the sum of their identities. Repeated events count once."""
+
+    counts: dict[Place, int] = field(default_factory=dict)
+    sums: dict[Place, int] = field(default_factory=dict)
+    events: int = 0
+    repeated: int = 0
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A minute of a partition in which two brokers differ."""
+
+    partition: str
+    minute: str
+    in_source: int
+    in_target: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    events: int
+    repeated: int
+    minutes: int
+    differences: tuple[Difference, ...]
+
+
+def compare_event_type(
+    source: Api, target: Api, definition: Mapping[str, Any], copied: Mapping[str, str]
+) -> Comparison:
+    """Compare what was copied. Minutes of which the source has removed the beginning are left out."""
+    by_partition = len(copied) == 1 or definition.get("partition_strategy") != _RANDOM
+    name = definition["name"]
+    there = _content(_copied_batches(source, name, copied), by_partition=by_partition)
+    here = _content(read_batches(target, name, dict.fromkeys(copied, BEGIN)), by_partition=by_partition)
+    oldest: dict[str, str] = {}
+    for partition, minute in sorted(there.counts):
+        oldest.setdefault(partition, minute)
+    places = {
+        (partition, minute)
+        for partition, minute in (*there.counts, *here.counts)
+        if partition in oldest and minute >= oldest[partition]
+    }
+    first = {(partition, minute) for partition, minute in oldest.items() if minute}
+    differences = tuple(
+        Difference(*place, there.counts.get(place, 0), here.counts.get(place, 0))
+        for place in sorted(places)
+        if (there.counts.get(place), there.sums.get(place)) != (here.counts.get(place), here.sums.get(place))
+        and not (place in first and here.counts.get(place, 0) > there.counts[place])
+    )
+    return Comparison(there.events, here.repeated, len(places), differences)
+
+
+def _copied_batches(source: Api, name: str, copied: Mapping[str, str]) -> Iterator[Batch[Any]]:
+    """What the source has up to the copied offsets, though it has grown since."""
+    at = {partition: BEGIN for partition, offset in copied.items() if offset != BEGIN}
+    ended: set[str] = set()
+    for batch in read_batches(source, name, dict(at)) if at else ():
+        if batch.partition in ended:
+            continue
+        if is_reached(batch.offset, copied[batch.partition]):
+            at[batch.partition] = batch.offset
+            yield batch
+            continue
+        # The end is within this batch, which tells the offset of its last event alone.
+        ended.add(batch.partition)
+        for single in read_batches(source, name, {batch.partition: at[batch.partition]}, 1):
+            if not is_reached(single.offset, copied[batch.partition]):
+                break
+            yield single
+
+
+def _content(batches: Iterable[Batch[Any]], *, by_partition: bool) -> Content:
+    content, seen = Content(), set[bytes]()
+    for batch in batches:
+        for event in batch.events:
+            key, minute = identity(bytes(event))
+            if key in seen:
+                content.repeated += 1
+                continue
+            seen.add(key)
+            place = (batch.partition if by_partition else _ALL, minute)
+            content.events += 1
+            content.counts[place] = content.counts.get(place, 0) + 1
+            content.sums[place] = content.sums.get(place, 0) + int.from_bytes(key)
+    return content
