@@ -11,13 +11,17 @@ from types import TracebackType
 from typing import Any, Self
 
 import msgspec
+from httpx import HTTPError
 
+from nakadi.model.cloud_events import BATCH_MEDIA_TYPE
 from nakadi.model.event_type import Category, CleanupPolicy, PartitionStrategy
 from nakadi.publishing.enrichment import key_paths
 from nakadi.schemas.document import COMPACTION_KEY
 from nakadi.schemas.values import java_text
 from nakadi_client import Connection, NoAnswer, Patience, Reader, Refused
+from nakadi_client.answers import Answer
 from nakadi_client.connections import Api, Request, path
+from nakadi_client.lines import LineSplitter
 from nakadi_sql.rows import LoggedEvent
 from nakadi_sql.sources import EventTypeInfo, Seam, is_in_table
 
@@ -31,13 +35,20 @@ _PATIENCE = Patience(without_answer=15.0)
 
 class _Metadata(msgspec.Struct):
     received_at: datetime | None = None
+    occurred_at: Any = None
 
 
 class _Event(msgspec.Struct):
     metadata: _Metadata | None = None
 
 
+class _CloudEvent(msgspec.Struct):
+    offset: str
+    time: datetime
+
+
 _EVENT = msgspec.json.Decoder(_Event)
+_CLOUD_EVENTS = msgspec.json.Decoder(list[_CloudEvent])
 
 
 class HttpSource:
@@ -102,9 +113,60 @@ class HttpSource:
                 [event] = batch.events
                 piece.append(_locate(bytes(event), event_type, timeline, partition, offset))
             if len(piece) == EVENTS_IN_PIECE:
-                yield piece
+                yield self._add_times(event_type, piece)
                 piece = []
-        yield piece
+        yield self._add_times(event_type, piece)
+
+    def _add_times(self, event_type: EventTypeInfo, piece: Sequence[LoggedEvent]) -> Sequence[LoggedEvent]:
+        """Add the times of events that do not contain when they were stored.
+
+        An event with a time of its own in its metadata gets the time of the event before it in its partition, than
+        which it is not older.
+        """
+        if event_type.category is not Category.UNDEFINED:
+            return piece
+        times: dict[tuple[int, int, int], datetime] = {}
+        for partition in {event.partition for event in piece}:
+            events = [event for event in piece if event.partition == partition]
+            times |= self._read_times(event_type.name, events[0], events[-1])
+        found, latest = [], dict[int, datetime]()
+        for event in piece:
+            metadata = _read_metadata(event.text)
+            stored_at = None if metadata and metadata.occurred_at else times.get(event[:3])
+            if stored_at:
+                latest[event.partition] = stored_at
+            found.append(event._replace(stored_at=stored_at or latest.get(event.partition)))
+        return found
+
+    def _read_times(self, name: str, first: LoggedEvent, last: LoggedEvent) -> Mapping[tuple[int, int, int], datetime]:
+        """The times of the events of a partition from one to another, by place. As CloudEvents, they have a time."""
+        number = last.offset - first.offset + 1 if first.timeline == last.timeline else EVENTS_IN_PIECE
+        cursor = [{"partition": str(first.partition), "offset": _offset_text(first.timeline, first.offset - 1)}]
+        headers = {"Accept": BATCH_MEDIA_TYPE, "X-Nakadi-Cursors": msgspec.json.encode(cursor).decode()}
+        limits = {
+            "batch_limit": min(number, 500),
+            "stream_limit": number,
+            "batch_flush_timeout": 1,
+            "stream_timeout": 30,
+        }
+        times: dict[tuple[int, int, int], datetime] = {}
+        where = f"{path('event-types', name)}/events"
+        try:
+            with self._api.stream(Request("GET", where, None, headers, limits)) as response:
+                if isinstance(response, Answer):
+                    raise response.refusal()
+                splitter = LineSplitter()
+                for chunk in response.iter_bytes():
+                    for line in splitter.feed(chunk):
+                        for event in _CLOUD_EVENTS.decode(line):
+                            timeline, offset = _read_offset(event.offset)
+                            times[timeline, first.partition, offset] = event.time
+                        if (last.timeline, last.partition, last.offset) in times:
+                            return times
+        except (msgspec.MsgspecError, HTTPError):
+            # Another broker, or a connection that broke: events without a time are better than none.
+            self._note(f"{name}: nakadi_time is missing where the broker did not say when it stored the events.")
+        return times
 
     def _starts(self, event_type: EventTypeInfo) -> Mapping[str, str]:
         """The offset behind which each partition is read: where the table ends, or the beginning."""
@@ -118,7 +180,7 @@ class HttpSource:
             if known:
                 order = min(known)
                 if (order, known[order]) >= (timeline, oldest):
-                    starts[name] = f"001-{order:04x}-{_number(known[order] - 1)}"
+                    starts[name] = _offset_text(order, known[order] - 1)
                 elif order == timeline:
                     lost += oldest - known[order]
         if lost:
@@ -199,5 +261,5 @@ def _read_offset(text: str) -> tuple[int, int]:
     return int(found[1], 16), int(found[2])
 
 
-def _number(offset: int) -> str:
-    return f"{offset:018d}" if offset >= 0 else str(offset)
+def _offset_text(timeline: int, offset: int) -> str:
+    return f"001-{timeline:04x}-{offset:018d}" if offset >= 0 else f"001-{timeline:04x}-{offset}"

@@ -45,6 +45,21 @@ def test_an_event_is_found_as_soon_as_it_is_published(api, query):
         assert row[3:] == ("unauthenticated", None, None, number, an_event(number)["metadata"]["eid"])
 
 
+def test_events_without_metadata_have_the_time_when_they_were_stored(api, query, notes):
+    """A condition on `nakadi_time` finds events of the category `undefined`, too. If an event has a time of its own, the
+    event before it gives its `nakadi_time`. (Q4)
+    """
+    name = create_event_type(api, default_statistic=FOUR, partition_strategy="hash", partition_key_fields=["k"])["name"]
+    before = datetime.now(UTC)
+    events = [{"k": str(n % 7), "n": n} for n in range(50)]
+    publish(api, name, events)
+    publish(api, name, [{"k": "0", "metadata": {"occurred_at": "2001-01-01T00:00:00Z"}}])
+    found = query(f'select nakadi_time from "{name}" where nakadi_time > now() - interval 1 hour')
+    assert len(found) == 51
+    assert all(-1 < (row[0] - before).total_seconds() < PATIENCE for row in found)
+    assert notes == []
+
+
 def test_keys_are_those_of_the_log(api, query):
     """The key is the one by which events are compacted, or else partitioned. (Q4)"""
     compacted = create_event_type(api, a_business_definition(cleanup_policy="compact"))["name"]
