@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     shows=False,
 )
 @click.argument("query")
-@click.option("--tables", envvar="NAKADI_TABLES", help="The folder of the jobs' tables, such as data/tables.")
+@click.option("--tables", envvar="NAKADI_TABLES", help="Where the jobs' tables are: see above.")
 @click.option("--database", default="nakadi", show_default=True, help="The database of the tables.")
 @click.option("--json", "form", flag_value="json", help="Print each row as JSON, in a line of its own.")
 @click.option("--csv", "form", flag_value="csv", help="Print the rows as CSV, with the names of the columns above.")
@@ -52,15 +53,18 @@ def sql(
 
     The table of order.placed is order_placed, or "order.placed" in quotes. It has every event that is in the jobs'
     table or in the log, exactly once, from the moment when it is published. Without --tables, it has those in the log.
+
+    --tables is a folder such as data/tables, an s3:// prefix, `glue` for Glue's catalog, or the URL of a REST catalog,
+    whose token NAKADI_CATALOG_TOKEN has.
     """
     if form and parquet is not None:
         raise BadInput(f"Choose one of --{form} and --parquet.")
     show: Callable[[Answer], None] = {"json": _show_json, "csv": _show_csv}.get(form or "", _show_table)
     with _query_failures(), attentive():
-        from nakadi_sql import HttpSource, Limits, Tables, ask
+        from nakadi_sql import HttpSource, Limits, ask, open_tables
 
         limits = Limits(seconds=timeout, megabytes=memory, rows=max_rows)
-        places = None if tables is None else Tables(tables, database)
+        places = None if tables is None else open_tables(tables, database, os.environ.get("NAKADI_CATALOG_TOKEN"))
         with HttpSource(chosen_connection().of_client, note) as source, ask(query, source, places, limits) as answer:
             if parquet is None:
                 show(answer)

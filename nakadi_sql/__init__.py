@@ -1,7 +1,7 @@
 """SQL over events: what is in the tables of the jobs, and what is not in them yet, as one table for each event type.
 
-    with HttpSource(Connection("http://localhost:8080"), clock) as source:
-        with ask("select count(*) from order_placed", source, Tables("data/tables"), Limits()) as answer:
+    with HttpSource(Connection("http://localhost:8080"), print) as source:
+        with ask("select count(*) from order_placed", source, FolderTables("data/tables"), Limits()) as answer:
             for row in answer.rows():
                 print(row)
 
@@ -14,6 +14,18 @@ from __future__ import annotations
 from nakadi_sql.errors import BadQuery, QueryStopped
 from nakadi_sql.http_source import HttpSource
 from nakadi_sql.queries import Answer, Limits, ask
-from nakadi_sql.tables import Tables
+from nakadi_sql.tables import FolderTables, GlueTables, RestTables, Tables, open_tables
 
-__all__ = ["Answer", "BadQuery", "HttpSource", "Limits", "QueryStopped", "Tables", "ask"]
+__all__ = [
+    "Answer",
+    "BadQuery",
+    "FolderTables",
+    "GlueTables",
+    "HttpSource",
+    "Limits",
+    "QueryStopped",
+    "RestTables",
+    "Tables",
+    "ask",
+    "open_tables",
+]

@@ -127,3 +127,8 @@ def _inner_types(found: DuckDBPyType) -> list[tuple[str, DuckDBPyType]]:
 def quoted(name: str) -> str:
     """A name as SQL writes it, whatever its characters are."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def quoted_text(value: str) -> str:
+    """A text as SQL writes it."""
+    return "'" + value.replace("'", "''") + "'"

@@ -26,7 +26,8 @@ from msgspec.structs import replace
 
 from nakadi_jobs.columns import Field, derive_columns
 from nakadi_jobs.columns import Struct as Columns
-from nakadi_sql.columns import PLACE_COLUMNS, database_type, kind_of_database, quoted
+from nakadi_sql.buckets import bucket_secret
+from nakadi_sql.columns import PLACE_COLUMNS, database_type, kind_of_database, quoted, quoted_text
 from nakadi_sql.errors import BadQuery, QueryStopped
 from nakadi_sql.rows import RowMaker
 from nakadi_sql.sources import EventSource, EventTypeInfo, Seam, find_event_type
@@ -131,7 +132,7 @@ class _Database:
         self._timer.daemon = True
         self._timer.start()
         self._open.callback(self._timer.cancel)
-        self._has_iceberg = False
+        self._extensions: set[str] = set()
 
     def close(self) -> None:
         self._open.close()
@@ -158,7 +159,7 @@ class _Database:
     def run(self, query: str, folders: Sequence[str]) -> pa.RecordBatchReader:
         """Lock the database, and run the query. It can read the files of its tables, and nothing else."""
         with self.errors():
-            listed = ", ".join(_text(f"{folder}/") for folder in folders)
+            listed = ", ".join(quoted_text(f"{folder}/") for folder in folders)
             self._connection.execute(f"SET allowed_directories = [{listed}]")
             self._connection.execute("SET enable_external_access = false")
             self._connection.execute("SET lock_configuration = true")
@@ -182,19 +183,27 @@ class _Database:
             raise BadQuery(str(error)) from None
 
     def _columns_of_table(self, table: TableFiles) -> Columns:
-        self._load_iceberg()
+        if table.folder.startswith("s3://"):
+            self._open_bucket()
+        self._load("avro", "iceberg")
         found = self._connection.sql(f"SELECT * FROM {_scan(table)} LIMIT 0")  # noqa: S608  # the path is quoted
         return Columns(
             tuple(Field(name, kind_of_database(kind)) for name, kind in zip(found.columns, found.types, strict=True))
         )
 
-    def _load_iceberg(self) -> None:
-        if self._has_iceberg:
-            return
-        for name in ("avro", "iceberg"):
-            [extension] = Path(str(files(f"duckdb_extension_{name}"))).glob(f"extensions/*/{name}.duckdb_extension*")
-            self._connection.load_extension(str(extension))
-        self._has_iceberg = True
+    def _load(self, *names: str) -> None:
+        """Load extensions from their packages."""
+        for name in names:
+            if name not in self._extensions:
+                [file] = Path(str(files(f"duckdb_extension_{name}"))).glob(f"extensions/*/{name}.duckdb_extension*")
+                self._connection.load_extension(str(file))
+                self._extensions.add(name)
+
+    def _open_bucket(self) -> None:
+        """Let the database read from S3, with the credentials and the region of the environment."""
+        if "httpfs" not in self._extensions:
+            self._load("httpfs")
+            self._connection.execute(bucket_secret())
 
     def _add_log(self, table: str, columns: Columns, event_type: EventTypeInfo, source: EventSource) -> None:
         """Put the events of the log into a table."""
@@ -258,9 +267,4 @@ def _ends(seam: Seam, timeline: int) -> str:
 
 
 def _scan(table: TableFiles) -> str:
-    return f"iceberg_scan({_text(table.metadata)})"
-
-
-def _text(value: str) -> str:
-    """A text as SQL writes it."""
-    return "'" + value.replace("'", "''") + "'"
+    return f"iceberg_scan({quoted_text(table.metadata)})"

@@ -1,38 +1,122 @@
-"""Finds the Iceberg tables of the jobs: the file that describes the state that a table has now."""
+"""Finds the Iceberg tables of the jobs: the file that describes the state that a table has now.
+
+Such a file never changes, so it is the same state for as long as a query runs. Only finding it differs from catalog to
+catalog.
+"""
 
 from __future__ import annotations
 
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import parse_qs, quote, urlsplit
 
+import httpx
 from msgspec import Struct
 
+from nakadi.engines.archive.stores import open_archive
+from nakadi.model.log_index import ArchiveLocation
+from nakadi.ports.archive_store import ArchiveObjectGone
 from nakadi_sql.errors import BadQuery
+
+CATALOG_SECONDS = 30.0
+
+_MAX_HINT_BYTES = 20
 
 
 class TableFiles(Struct, frozen=True):
-    """A state of a table: the file with its description, which never changes, and the folder with all of its files."""
+    """A state of a table: the file with its description, and the folder with all of its files."""
 
     metadata: str
     folder: str
 
 
-class Tables(Struct, frozen=True):
-    """The tables in a folder, as the jobs write them with `--catalog hadoop`."""
+class Tables(Protocol):
+    """The tables of the jobs."""
+
+    def find(self, name: str) -> TableFiles:
+        """The state that a table has now. Raises `BadQuery` if there is no such table."""
+
+
+def open_tables(place: str, database: str, token: str | None = None) -> Tables:
+    """The tables at a place: a folder or an `s3://` prefix, as the jobs write them without a catalog; `glue`; or the
+    URL of a REST catalog, perhaps with `?warehouse=…`. `token` is that of a REST catalog.
+    """
+    if place == "glue":
+        return GlueTables(database)
+    if place.startswith(("http://", "https://")):
+        return RestTables(place, database, token)
+    return FolderTables(place, database)
+
+
+class FolderTables(Struct, frozen=True):
+    """The tables in a folder or a bucket."""
 
     folder: str
     database: str = "nakadi"
 
     def find(self, name: str) -> TableFiles:
-        """The state that a table has now. Raises `BadQuery` if there is no such table."""
-        folder = Path(self.folder).absolute() / self.database / name
-        metadata = folder / "metadata"
+        place = self.folder if urlsplit(self.folder).scheme else f"file://{Path(self.folder).absolute()}"
+        table = f"{self.database}/{name}"
+        with closing(open_archive(place)) as files:
+            number = -1
+            with suppress(ArchiveObjectGone, ValueError):
+                hint = ArchiveLocation(f"{table}/metadata/version-hint.text", 0, _MAX_HINT_BYTES)
+                number = int(files.read_range(hint))
+            if number < 0:
+                raise BadQuery(f"The broker knows a table that is not in {place}/{table}: --tables names its place.")
+            # Whoever commits writes the hint last.
+            while [*files.list_objects(f"{table}/metadata/v{number + 1}.metadata.json")]:
+                number += 1
+        return _files_at(f"{place.rstrip('/')}/{table}/metadata/v{number}.metadata.json")
+
+
+class RestTables(Struct, frozen=True):
+    """The tables in a REST catalog of Iceberg."""
+
+    url: str
+    database: str = "nakadi"
+    token: str | None = None
+
+    def find(self, name: str) -> TableFiles:
+        parts = urlsplit(self.url)
+        base = parts._replace(query="", fragment="").geturl().rstrip("/")
+        warehouse = parse_qs(parts.query).get("warehouse", [])
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         try:
-            number = int((metadata / "version-hint.text").read_text())
-        except (OSError, ValueError):
-            raise BadQuery(
-                f"There is no table {folder}, though the broker knows it: --tables names the folder."
-            ) from None
-        # Whoever commits writes the hint last.
-        while (metadata / f"v{number + 1}.metadata.json").exists():
-            number += 1
-        return TableFiles(str(metadata / f"v{number}.metadata.json"), str(folder))
+            with httpx.Client(headers=headers, timeout=CATALOG_SECONDS) as client:
+                found = _read_json(client, f"{base}/v1/config", {"warehouse": warehouse[0]} if warehouse else {})
+                prefix = {**found.get("defaults", {}), **found.get("overrides", {})}.get("prefix")
+                middle = f"/{quote(prefix, safe='')}" if prefix else ""
+                names = f"namespaces/{quote(self.database, safe='')}/tables/{quote(name, safe='')}"
+                return _files_at(_read_json(client, f"{base}/v1{middle}/{names}", {})["metadata-location"])
+        except (httpx.HTTPError, ValueError, KeyError) as error:
+            raise BadQuery(f"The catalog {base} does not say where the table {name} is: {error}") from error
+
+
+def _read_json(client: httpx.Client, url: str, parameters: dict[str, str]) -> Any:
+    return client.get(url, params=parameters).raise_for_status().json()
+
+
+class GlueTables(Struct, frozen=True):
+    """The tables in Glue's catalog, in the account and region of the environment."""
+
+    database: str = "nakadi"
+
+    def find(self, name: str) -> TableFiles:
+        import boto3
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            found = boto3.client("glue").get_table(DatabaseName=self.database, Name=name)
+            return _files_at(found["Table"]["Parameters"]["metadata_location"])
+        except (BotoCoreError, ClientError, KeyError) as error:
+            raise BadQuery(f"Glue's catalog does not say where the table {self.database}.{name} is: {error}") from error
+
+
+def _files_at(metadata: str) -> TableFiles:
+    """The files of a table whose description is at this URL or path."""
+    parts = urlsplit(metadata)
+    local = parts.path if parts.scheme == "file" else metadata
+    place = local.replace("s3a://", "s3://", 1)
+    return TableFiles(place, place.rpartition("/metadata/")[0])

@@ -46,8 +46,8 @@ def test_an_event_is_found_as_soon_as_it_is_published(api, query):
 
 
 def test_events_without_metadata_have_the_time_when_they_were_stored(api, query, notes):
-    """A condition on `nakadi_time` finds events of the category `undefined`, too. If an event has a time of its own, the
-    event before it gives its `nakadi_time`. (Q4)
+    """A condition on `nakadi_time` finds events of the category `undefined`, too, also those with a time of their own.
+    (Q4)
     """
     name = create_event_type(api, default_statistic=FOUR, partition_strategy="hash", partition_key_fields=["k"])["name"]
     before = datetime.now(UTC)

@@ -3,18 +3,23 @@
 import json
 from contextlib import closing, redirect_stderr, redirect_stdout
 from io import StringIO
+from pathlib import Path
 
+import boto3
 import httpx
 import pytest
+from moto import mock_aws
 from msgspec.structs import replace
 
 from nakadi.app.engines import open_log_index
 from nakadi_client import Connection
 from nakadi_jobs import compaction
-from nakadi_sql import BadQuery, HttpSource, Tables, ask
+from nakadi_sql import BadQuery, FolderTables, HttpSource, ask, open_tables
 from tests.sql.conftest import LIMITS
 from tests.support.api import a_business_definition, create_event_type
+from tests.support.jobs import open_reading_session
 from tests.support.patience import PATIENCE, until
+from tests.support.rest_catalog import rest_catalog
 from tests.support.served import ServedBroker
 from tests.support.spark import quick_spark
 
@@ -88,7 +93,7 @@ def made(tmp_path_factory):
         with redirect_stderr(messages), redirect_stdout(messages):
             arguments = ["--data", str(folder), "--master", "local[2]", "--memory", "1g", "--event-types", NAME]
             assert compaction.main([*arguments, "--no-tidying"]) == 0, messages.getvalue()
-        yield api, source, Tables(str(folder / "tables")), before
+        yield api, source, FolderTables(str(folder / "tables")), before
 
 
 class OtherSeam:
@@ -155,7 +160,7 @@ def test_a_table_that_is_elsewhere_is_named(made, tmp_path):
     """If the broker knows a table that is not where the query looks for it, the answer names the folder. (Q4)"""
     _, source, _, _ = made
     with pytest.raises(BadQuery, match=str(tmp_path)):
-        rows("from order_placed", source, Tables(str(tmp_path)))
+        rows("from order_placed", source, FolderTables(str(tmp_path)))
 
 
 def test_a_table_with_owners_is_not_read(made):
@@ -168,4 +173,39 @@ def test_a_table_with_owners_is_not_read(made):
             return found and replace(found, has_owners=True)
 
     found = WithOwners(source, lambda seam: seam)
-    assert len(rows("from order_placed", found, Tables(tables.folder, "nowhere"))) == 26
+    assert len(rows("from order_placed", found, FolderTables(tables.folder, "nowhere"))) == 26
+
+
+def test_tables_are_found_in_a_rest_catalog(made):
+    """With the URL of a REST catalog, its database and its token, the same rows come. (Q4)"""
+    _, source, tables, _ = made
+    spark = open_reading_session(f"file://{tables.folder}")
+    with rest_catalog(spark, Path(tables.folder), "secret") as (_, url):
+        found = open_tables(f"{url}?warehouse=events", "nakadi", "secret")
+        assert found.find("order_placed") == tables.find("order_placed")
+        assert rows("from order_placed order by n", source, found) == rows(
+            "from order_placed order by n", source, tables
+        )
+        for wrong in (open_tables(url, "nakadi", "wrong"), open_tables(url, "nowhere", "secret")):
+            with pytest.raises(BadQuery, match="does not say"):
+                wrong.find("order_placed")
+    with pytest.raises(BadQuery, match="does not say"):
+        found.find("order_placed")
+
+
+def test_tables_are_found_in_glues_catalog(made, monkeypatch):
+    """`glue` is Glue's catalog, which names the file that describes a table. (Q4)"""
+    _, _, tables, _ = made
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+    with mock_aws():
+        glue = boto3.client("glue")
+        glue.create_database(DatabaseInput={"Name": "events"})
+        place = f"file://{tables.find('order_placed').metadata}"
+        made_there = {"Name": "order_placed", "Parameters": {"metadata_location": place}}
+        glue.create_table(DatabaseName="events", TableInput=made_there)
+        found = open_tables("glue", "events")
+        assert found.find("order_placed") == tables.find("order_placed")
+        with pytest.raises(BadQuery, match="does not say"):
+            found.find("nothing")
