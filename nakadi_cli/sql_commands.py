@@ -85,6 +85,8 @@ def _query_failures() -> Iterator[None]:
     with client_failures():
         try:
             yield
+        except ModuleNotFoundError as missing:
+            raise Failed(f"{missing.name} is missing: pip install 'nakadi-serverless[cli,sql,aws]'") from missing
         except BadQuery as error:
             raise BadInput(harmless(" ".join(str(error).split()))) from error
         except QueryStopped as error:

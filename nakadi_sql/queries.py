@@ -202,7 +202,11 @@ class _Database:
     def _open_bucket(self) -> None:
         """Let the database read from S3, with the credentials and the region of the environment."""
         if "httpfs" not in self._extensions:
-            self._load("httpfs")
+            try:
+                self._load("httpfs")
+            except ModuleNotFoundError:
+                wanted = f"duckdb-extension-httpfs=={duckdb.__version__}"
+                raise BadQuery(f"The tables are in a bucket, and one more package is needed: {wanted}") from None
             self._connection.execute(bucket_secret())
 
     def _add_log(self, table: str, columns: Columns, event_type: EventTypeInfo, source: EventSource) -> None:

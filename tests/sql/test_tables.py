@@ -15,6 +15,7 @@ from nakadi.app.engines import open_log_index
 from nakadi_client import Connection
 from nakadi_jobs import compaction
 from nakadi_sql import BadQuery, FolderTables, HttpSource, ask, open_tables
+from nakadi_sql.tables import TableFiles
 from tests.sql.conftest import LIMITS
 from tests.support.api import a_business_definition, create_event_type
 from tests.support.jobs import open_reading_session
@@ -209,3 +210,15 @@ def test_tables_are_found_in_glues_catalog(made, monkeypatch):
         assert found.find("order_placed") == tables.find("order_placed")
         with pytest.raises(BadQuery, match="does not say"):
             found.find("nothing")
+
+
+def test_a_bucket_needs_one_more_package(made):
+    """If the package that reads buckets is missing, the answer names it. (Q4)"""
+    _, source, _, _ = made
+
+    class InBucket:
+        def find(self, name):
+            return TableFiles(f"s3://events/{name}/metadata/v1.metadata.json", f"s3://events/{name}")
+
+    with pytest.raises(BadQuery, match=r"duckdb-extension-httpfs==1\.5\.5"):
+        rows("from order_placed", source, InBucket())
