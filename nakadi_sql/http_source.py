@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import reduce
@@ -18,9 +19,9 @@ from nakadi.model.event_type import Category, CleanupPolicy, PartitionStrategy
 from nakadi.publishing.enrichment import key_paths
 from nakadi.schemas.document import COMPACTION_KEY
 from nakadi.schemas.values import java_text
-from nakadi_client import Connection, NoAnswer, Patience, Reader, Refused
+from nakadi_client import Connection, NoAnswer, Refused
 from nakadi_client.answers import Answer
-from nakadi_client.connections import Api, Request, path
+from nakadi_client.connections import Api, Request, json_request, path
 from nakadi_client.lines import LineSplitter
 from nakadi_sql.rows import LoggedEvent
 from nakadi_sql.sources import EventTypeInfo, Seam, is_in_table
@@ -30,7 +31,31 @@ BEGIN = "BEGIN"
 
 EVENTS_IN_PIECE = 2000
 
-_PATIENCE = Patience(without_answer=15.0)
+MAX_SILENCES = 3
+"""After this many seconds in which nothing came from a partition, nothing more comes."""
+
+MAX_FAILURES = 5
+PAUSE_SECONDS = 1.0
+
+SILENT_SECONDS = 15.0
+"""The broker says something each second, even if nothing comes."""
+
+JSON_STREAM = "application/x-json-stream"
+TOO_MANY = 429
+
+_Cursor = Mapping[str, str]
+
+_Place = tuple[int, int]
+"""A timeline and an offset in it."""
+
+
+class _TryAgain(Exception):
+    """Raised if the broker cannot open a stream now."""
+
+
+class _Batch(msgspec.Struct):
+    cursor: dict[str, str]
+    events: list[msgspec.Raw] = []
 
 
 class _Metadata(msgspec.Struct):
@@ -48,6 +73,7 @@ class _CloudEvent(msgspec.Struct):
 
 
 _EVENT = msgspec.json.Decoder(_Event)
+_BATCH = msgspec.json.Decoder(_Batch)
 _CLOUD_EVENTS = msgspec.json.Decoder(list[_CloudEvent])
 
 
@@ -92,30 +118,69 @@ class HttpSource:
         )
 
     def events(self, event_type: EventTypeInfo) -> Iterator[Sequence[LoggedEvent]]:
-        """The events that the log has now. Each is a batch of its own, because only batches have offsets.
+        """The events that the log has now, one partition after the other.
 
         This also finds out whether the token may read the event type, even if the log has nothing more.
         """
-        reader = Reader[msgspec.Raw](
-            self._connection,
-            event_type.name,
-            model=msgspec.Raw,
-            start=self._starts(event_type),
-            follow=False,
-            batch_limit=1,
-            patience=_PATIENCE,
-        )
-        piece: list[LoggedEvent] = []
-        for batch in reader:
-            timeline, offset = _read_offset(batch.offset)
-            partition = int(batch.partition)
-            if not is_in_table(event_type.seam, timeline, partition, offset):
-                [event] = batch.events
-                piece.append(_locate(bytes(event), event_type, timeline, partition, offset))
-            if len(piece) == EVENTS_IN_PIECE:
-                yield self._add_times(event_type, piece)
-                piece = []
-        yield self._add_times(event_type, piece)
+        where = path("event-types", event_type.name)
+        starts = self._starts(event_type)
+        for each in self._post(f"{where}/cursors-lag", starts):
+            if each["unconsumed_events"] < 1:
+                continue
+            [start] = [cursor for cursor in starts if cursor["partition"] == each["partition"]]
+            piece: list[LoggedEvent] = []
+            for place, text in self._read_partition(where, start, _read_offset(each["newest_available_offset"])):
+                timeline, offset = place
+                if not is_in_table(event_type.seam, timeline, int(each["partition"]), offset):
+                    piece.append(_locate(text, event_type, timeline, int(each["partition"]), offset))
+                if len(piece) == EVENTS_IN_PIECE:
+                    yield self._add_times(event_type, piece)
+                    piece = []
+            yield self._add_times(event_type, piece)
+
+    def _read_partition(self, where: str, start: _Cursor, end: _Place) -> Iterator[tuple[_Place, bytes]]:
+        """The events of a partition from a cursor to an end, each with its place: a batch has an event and its offset.
+
+        The last events may be of those that nobody gets, such as tombstones. Then the broker says again and again that
+        there is nothing; once does not suffice, because it says so too if its log is slow.
+        """
+        cursor, silences, failures = start, 0, 0
+        while True:
+            try:
+                for line in self._stream_lines(where, cursor, {"batch_limit": 1}, JSON_STREAM):
+                    batch = _BATCH.decode(line)
+                    if not batch.events:
+                        silences += 1
+                        if silences == MAX_SILENCES:
+                            return
+                        continue
+                    place = _read_offset(batch.cursor["offset"])
+                    cursor, silences, failures = {**start, "offset": batch.cursor["offset"]}, 0, 0
+                    yield place, bytes(batch.events[0])
+                    if place >= end:
+                        return
+            except (HTTPError, msgspec.MsgspecError, _TryAgain) as error:
+                failures += 1
+                if failures == MAX_FAILURES:
+                    raise NoAnswer(f"{self._connection.shown_url} ends its streams: {error}") from error
+                time.sleep(failures * PAUSE_SECONDS)
+
+    def _stream_lines(self, where: str, cursor: _Cursor, limits: Mapping[str, int], media_type: str) -> Iterator[bytes]:
+        """The lines of a stream of one partition. Raises `Refused`; `_TryAgain` and `HTTPError` may pass."""
+        headers = {"Accept": media_type, "X-Nakadi-Cursors": msgspec.json.encode([cursor]).decode()}
+        request = Request("GET", f"{where}/events", None, headers, {"batch_flush_timeout": 1, **limits})
+        with self._api.stream(request, timeout=SILENT_SECONDS) as response:
+            if isinstance(response, Answer):
+                if response.status >= 500 or response.status == TOO_MANY:
+                    raise _TryAgain(str(response.refusal()))
+                raise response.refusal()
+            splitter, is_empty = LineSplitter(), True
+            for chunk in response.iter_bytes():
+                for line in splitter.feed(chunk):
+                    is_empty = False
+                    yield line
+            if is_empty:
+                raise _TryAgain("a stream without a line")
 
     def _add_times(self, event_type: EventTypeInfo, piece: Sequence[LoggedEvent]) -> Sequence[LoggedEvent]:
         """Add the times of events that do not contain when they were stored.
@@ -141,48 +206,37 @@ class HttpSource:
     def _read_times(self, name: str, first: LoggedEvent, last: LoggedEvent) -> Mapping[tuple[int, int, int], datetime]:
         """The times of the events of a partition from one to another, by place. As CloudEvents, they have a time."""
         number = last.offset - first.offset + 1 if first.timeline == last.timeline else EVENTS_IN_PIECE
-        cursor = [{"partition": str(first.partition), "offset": _offset_text(first.timeline, first.offset - 1)}]
-        headers = {"Accept": BATCH_MEDIA_TYPE, "X-Nakadi-Cursors": msgspec.json.encode(cursor).decode()}
-        limits = {
-            "batch_limit": min(number, 500),
-            "stream_limit": number,
-            "batch_flush_timeout": 1,
-            "stream_timeout": 30,
-        }
+        cursor = {"partition": str(first.partition), "offset": _offset_text(first.timeline, first.offset - 1)}
+        limits = {"batch_limit": min(number, 500), "stream_limit": number, "stream_timeout": 30}
         times: dict[tuple[int, int, int], datetime] = {}
-        where = f"{path('event-types', name)}/events"
         try:
-            with self._api.stream(Request("GET", where, None, headers, limits)) as response:
-                if isinstance(response, Answer):
-                    raise response.refusal()
-                splitter = LineSplitter()
-                for chunk in response.iter_bytes():
-                    for line in splitter.feed(chunk):
-                        for event in _CLOUD_EVENTS.decode(line):
-                            timeline, offset = _read_offset(event.offset)
-                            times[timeline, first.partition, offset] = event.time
-                        if (last.timeline, last.partition, last.offset) in times:
-                            return times
-        except (msgspec.MsgspecError, HTTPError):
+            for line in self._stream_lines(path("event-types", name), cursor, limits, BATCH_MEDIA_TYPE):
+                for event in _CLOUD_EVENTS.decode(line):
+                    timeline, offset = _read_offset(event.offset)
+                    times[timeline, first.partition, offset] = event.time
+                if (last.timeline, last.partition, last.offset) in times:
+                    return times
+        except (msgspec.MsgspecError, HTTPError, _TryAgain):
             # Another broker, or a connection that broke: events without a time are better than none.
             self._note(f"{name}: nakadi_time is missing where the broker did not say when it stored the events.")
         return times
 
-    def _starts(self, event_type: EventTypeInfo) -> Mapping[str, str]:
-        """The offset behind which each partition is read: where the table ends, or the beginning."""
-        starts: dict[str, str] = {}
+    def _starts(self, event_type: EventTypeInfo) -> Sequence[_Cursor]:
+        """The cursors behind which the partitions are read: where the table ends, or the beginning."""
+        starts: list[_Cursor] = []
         lost = 0
         for each in self._get(f"{path('event-types', event_type.name)}/partitions"):
             name = each["partition"]
             timeline, oldest = _read_offset(each["oldest_available_offset"])
             known = event_type.seam.get(int(name))
-            starts[name] = BEGIN
+            start = BEGIN
             if known:
                 order = min(known)
                 if (order, known[order]) >= (timeline, oldest):
-                    starts[name] = _offset_text(order, known[order] - 1)
+                    start = _offset_text(order, known[order] - 1)
                 elif order == timeline:
                     lost += oldest - known[order]
+            starts.append({"partition": name, "offset": start})
         if lost:
             self._note(
                 f"{lost} offsets of {event_type.name} left the log before a job put their events into the table."
@@ -198,7 +252,13 @@ class HttpSource:
             yield from (each["schema"] for each in page["items"])
 
     def _get(self, where: str, **parameters: Any) -> Any:
-        answer = self._api.send(Request("GET", where, params=parameters))
+        return self._send(Request("GET", where, params=parameters))
+
+    def _post(self, where: str, body: object) -> Any:
+        return self._send(json_request("POST", where, body))
+
+    def _send(self, request: Request) -> Any:
+        answer = self._api.send(request)
         if isinstance(answer, NoAnswer):
             raise answer
         if answer.status != 200:

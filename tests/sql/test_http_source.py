@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
-from nakadi_client import Connection, Refused
+from nakadi_client import Connection, NoAnswer, Refused
 from nakadi_sql import BadQuery, HttpSource, ask
 from tests.sql.conftest import LIMITS
 from tests.support.api import a_business_definition, a_definition, create_event_type
@@ -32,14 +33,14 @@ def test_an_event_is_found_as_soon_as_it_is_published(api, query):
     schema = {"properties": {"n": {"type": "integer"}}}
     name = create_event_type(api, a_business_definition(schema=schema, default_statistic=FOUR))["name"]
     before = datetime.now(UTC)
-    for number in range(20):
+    for number in range(8):
         publish(api, name, [an_event(number)])
         assert query(f'select count(*), max(n) from "{name}"') == [(number + 1, number)]
     columns = (
         "nakadi_partition, nakadi_offset, nakadi_time, nakadi_publisher, nakadi_key, nakadi_event, n, metadata.eid"
     )
     found = query(f'select {columns} from "{name}" order by n')
-    assert len({row[:2] for row in found}) == 20
+    assert len({row[:2] for row in found}) == 8
     for number, row in enumerate(found):
         assert abs((row[2] - before).total_seconds()) < PATIENCE
         assert row[3:] == ("unauthenticated", None, None, number, an_event(number)["metadata"]["eid"])
@@ -106,7 +107,8 @@ def test_deleted_events_are_no_rows(api, query):
     publish(api, name, [an_event(1, partition_compaction_key="k")])
     gone = {"metadata": an_event(2, partition_compaction_key="k")["metadata"]}
     assert api.post(f"/event-types/{name}/deleted-events", json=[gone]).status_code == 200
-    assert query(f'select nakadi_offset from "{name}"') == [(0,)]
+    publish(api, name, [an_event(3, partition_compaction_key="k")])
+    assert query(f'select nakadi_offset from "{name}" order by 1') == [(0,), (2,)]
 
 
 @pytest.fixture
@@ -141,3 +143,103 @@ def test_rights_are_those_of_streams(guarded):
                 ask_as("bob", name)
             assert refused.value.status == 403
             assert "denied" in str(refused.value)
+
+
+class PlayedBroker(httpx.BaseTransport):
+    """A broker with one event type of a single partition, whose streams are these lines, one after the other."""
+
+    def __init__(self, newest, *streams):
+        self._newest, self._streams = newest, list(streams)
+        self.cursors = []
+
+    def handle_request(self, request):
+        where = request.url.path.removeprefix("/event-types")
+        ends = {"partition": "0", "oldest_available_offset": offset(0), "newest_available_offset": offset(self._newest)}
+        if where.endswith("/events"):
+            self.cursors.append(json.loads(request.headers["X-Nakadi-Cursors"])[0]["offset"])
+            return httpx.Response(200, content=self._streams.pop(0))
+        answers = {
+            "": [{"name": "x"}],
+            "/x": {"name": "x", "category": "business", "cleanup_policy": "delete", "partition_strategy": "random"},
+            "/x/schemas": {"items": [{"schema": "{}"}]},
+            "/x/partitions": [ends],
+            "/x/cursors-lag": [ends | {"unconsumed_events": self._newest + 1}],
+        }
+        return httpx.Response(200, json=answers[where])
+
+
+def offset(number):
+    return f"001-0001-{number:018d}"
+
+
+def line(number, *events):
+    return json.dumps({"cursor": {"partition": "0", "offset": offset(number)}, "events": events}).encode() + b"\n"
+
+
+SILENCE = json.dumps({"cursor": {"partition": "0", "offset": "BEGIN"}}).encode() + b"\n"
+
+
+def offsets_from(broker):
+    connection = Connection("http://played", transport=broker)
+    with HttpSource(connection, print) as source, ask("select nakadi_offset from x", source, None, LIMITS) as found:
+        return [row[0] for row in found.rows()]
+
+
+def test_a_slow_log_is_read_to_its_end():
+    """A line without events may come before the events, and does not end the reading of a partition. (Q4)"""
+    broker = PlayedBroker(2, SILENCE + line(0, {}) + SILENCE + SILENCE + line(1, {}) + line(2, {}))
+    assert offsets_from(broker) == [0, 1, 2]
+
+
+def test_a_partition_ends_if_nothing_comes_any_more():
+    """The last offsets may belong to events that nobody gets: then reading ends after some silence. (Q4)"""
+    assert offsets_from(PlayedBroker(9, line(0, {}) + SILENCE * 3)) == [0]
+
+
+def test_a_torn_stream_goes_on_behind_its_last_whole_line():
+    """Each event comes once, whatever the connection does. (Q4)"""
+    broker = PlayedBroker(2, line(0, {}) + line(1, {})[:30], line(1, {}), line(2, {}))
+    assert offsets_from(broker) == [0, 1, 2]
+    assert broker.cursors == ["BEGIN", offset(0), offset(1)]
+
+
+def test_a_stream_that_is_none_ends_the_query(monkeypatch):
+    """After some attempts, the query fails, and says which broker is to blame."""
+    monkeypatch.setattr("nakadi_sql.http_source.PAUSE_SECONDS", 0.0)
+    for content in (b"", b"<html>\n"):
+        with pytest.raises(NoAnswer, match="http://played"):
+            offsets_from(PlayedBroker(0, *[content] * 5))
+
+
+def test_events_that_left_the_log_too_early_are_counted():
+    """If the log begins behind the end of the table, a note says how many offsets no table has. (Q4)"""
+    notes = []
+
+    class WithTable(PlayedBroker):
+        def handle_request(self, request):
+            answer = super().handle_request(request)
+            if request.url.path.endswith("/x"):
+                table = {"name": "x", "cursors": [{"partition": "0", "offset": offset(3)}]}
+                return httpx.Response(200, json=answer.json() | {"table": table})
+            begin = f'"oldest_available_offset":"{offset(0)}"'
+            return httpx.Response(200, text=answer.read().decode().replace(begin, begin.replace(offset(0), offset(7))))
+
+    broker = WithTable(8, line(7, {}) + line(8, {}))
+    with HttpSource(Connection("http://played", transport=broker), notes.append) as source:
+        [piece] = source.events(source.find("x"))
+    assert [event.offset for event in piece] == [7, 8]
+    assert broker.cursors == ["BEGIN"]
+    assert notes == ["3 offsets of x left the log before a job put their events into the table."]
+
+
+def test_events_of_two_timelines_are_found_once(api, source):
+    """A table may end in an older timeline, or in the newer one: the log is read from there on. (Q1, Q4)"""
+    name = create_event_type(api, a_business_definition())["name"]
+    publish(api, name, [an_event(n) for n in range(3)])
+    assert api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"}).status_code == 201
+    publish(api, name, [an_event(n) for n in range(3, 6)])
+    found = source.find(name)
+    every = [(timeline, number) for timeline in (1, 2) for number in range(3)]
+    for seam, first in (({}, 0), ({0: {1: 2, 2: 0}}, 2), ({0: {2: 0}}, 3), ({0: {2: 2}}, 5), ({0: {2: 3}}, 6)):
+        pieces = source.events(replace(found, seam=seam))
+        assert [event[:3:2] for piece in pieces for event in piece] == every[first:], seam
