@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.resources import files
 from itertools import count
 from pathlib import Path
@@ -31,7 +31,7 @@ from nakadi_sql.columns import PLACE_COLUMNS, database_type, kind_of_database, q
 from nakadi_sql.errors import BadQuery, QueryStopped
 from nakadi_sql.rows import RowMaker
 from nakadi_sql.sources import EventSource, EventTypeInfo, Seam, find_event_type
-from nakadi_sql.statements import table_names
+from nakadi_sql.statements import TableNames, table_names
 from nakadi_sql.tables import TableFiles, Tables
 
 ROWS_IN_BATCH = 1000
@@ -94,7 +94,10 @@ def ask(query: str, source: EventSource, tables: Tables | None, limits: Limits) 
     database = _Database(limits)
     try:
         names = database.names_in(query)
-        event_types = {name: find_event_type(source, name) for name in sorted(names)}
+        event_types = {name: find_event_type(source, name) for name in sorted(names.needed)}
+        for name in sorted(names.shadowed):
+            with suppress(BadQuery):
+                event_types[name] = find_event_type(source, name)
         folders = [
             folder
             for name, event_type in event_types.items()
@@ -137,7 +140,7 @@ class _Database:
     def close(self) -> None:
         self._open.close()
 
-    def names_in(self, query: str) -> frozenset[str]:
+    def names_in(self, query: str) -> TableNames:
         return table_names(self._connection, query)
 
     def add(self, name: str, event_type: EventTypeInfo, source: EventSource, tables: Tables | None) -> str:

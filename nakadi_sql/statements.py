@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from nakadi_sql.errors import BadQuery
 
 if TYPE_CHECKING:
@@ -21,8 +23,19 @@ TABLE_FUNCTIONS = frozenset({"generate_series", "json_each", "json_tree", "range
 """The functions that may stand in FROM. All others read something, or change it."""
 
 
-def table_names(database: DuckDBPyConnection, query: str) -> frozenset[str]:
-    """The names of the tables that a query reads, in the spelling of the query. Raises `BadQuery`."""
+class TableNames(Struct, frozen=True):
+    """The names of the tables that a query reads, in the spelling of the query.
+
+    `shadowed` are those that the query also defines with WITH: an event type may be meant by such a name in its own
+    definition.
+    """
+
+    needed: frozenset[str]
+    shadowed: frozenset[str]
+
+
+def table_names(database: DuckDBPyConnection, query: str) -> TableNames:
+    """The names of the tables that a query reads. Raises `BadQuery`."""
     tree = _parse(database, query)
     tables: set[str] = set()
     defined: set[str] = set()
@@ -43,7 +56,8 @@ def table_names(database: DuckDBPyConnection, query: str) -> frozenset[str]:
                 raise BadQuery("SHOW is not supported; DESCRIBE shows the columns of an event type.")
             case {"cte_map": {"map": [*entries]}}:
                 defined.update(entry["key"].lower() for entry in entries)
-    return frozenset(name for name in tables if name.lower() not in defined)
+    shadowed = frozenset(name for name in tables if name.lower() in defined)
+    return TableNames(frozenset(tables) - shadowed, shadowed)
 
 
 def _parse(database: DuckDBPyConnection, query: str) -> Any:

@@ -107,6 +107,15 @@ def test_a_table_is_named_as_the_event_type_or_as_its_table():
         rows('from "order-placed"')
 
 
+def test_with_may_define_the_name_of_an_event_type():
+    """In its own definition, such a name is the event type; a name that is none is only what WITH defines. (Q2)"""
+    assert rows("with order_placed as (select n from order_placed) select count(*) from order_placed") == [(0,)]
+    assert rows("with nothing as (select 1) select count(*) from nothing") == [(1,)]
+    assert rows("with a as (from order_placed), Order_Placed as (select 1) select count(*) from a, order_placed") == [
+        (0,)
+    ]
+
+
 def test_a_query_that_makes_no_sense_is_refused():
     """The message of DuckDB says what is wrong."""
     with pytest.raises(BadQuery, match="x"):
