@@ -41,10 +41,13 @@ FEW_LINES = 64
 """If one of this many lines is unreadable, all of them are left to Spark."""
 
 _NULL = r":\s*null"
-_NUMBER = r"[:,\[]\s*-?[0-9](?:[0-9.]{15}|[0-9.]*[eE])"
+_NUMBER = rf"[:,\[]\s*-?[0-9](?:[0-9.]{{{EXACT_DIGITS + 1}}}|[0-9]{{{EXACT_DIGITS}}}|[0-9.]*[eE])"
 """A number that may have more digits than a double holds, or has an exponent."""
-_CODE = r"\\u(?:[dD][89a-fA-F]|000[0-3])"
-"""Half of a surrogate pair, perhaps with the other half, and characters with a meaning for `exact_values`."""
+_CODE = r"\\u000[0-3]"
+"""Characters with a meaning for `exact_values`."""
+_HALF = r"\\u[dD][89a-fA-F]"
+"""Half of a surrogate pair."""
+_PAIR = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]"
 
 _MOMENT = (
     r"^[12][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?(Z|[-+](0[0-9]|1[0-7]):[0-5][0-9])$"
@@ -111,7 +114,7 @@ class Reader:
         is_inexact = any(each == DOUBLE or is_decimal(each) for each in leaves(form.columns))
         patterns = [_CODE, *([_NUMBER] if is_inexact else [])]
         self._doubtful = "|".join(patterns)
-        self._suspicious = "|".join([_NULL, *patterns])
+        self._suspicious = "|".join([_NULL, _HALF, *patterns])
 
     def read(self, text: bytes, topic: str, timeline: int) -> Rows:
         """Read lines of a topic, each with a newline at its end. Lines of other topics have no row."""
@@ -152,7 +155,7 @@ class Reader:
         if compute.any(suspicious).as_py():
             at, found = np.flatnonzero(_to_numpy(suspicious)), lines.filter(suspicious)
             lacking[at] = _to_numpy(compute.match_substring_regex(found, _NULL))
-            doubtful[at] = _to_numpy(compute.match_substring_regex(found, self._doubtful))
+            doubtful[at] = _to_numpy(compute.match_substring_regex(found, self._doubtful)) | _lone_halves_mask(found)
         options = arrow_json.ReadOptions(use_threads=False, block_size=len(text) + 1)
         table = arrow_json.read_json(pa.BufferReader(text), read_options=options, parse_options=self._options)
         if len(table) != count:
@@ -356,6 +359,13 @@ def _convert_decimals(found: pa.Array, wanted: pa.Decimal128Type) -> _Column:
     same = compute.and_(few, compute.equal(compute.cast(values, pa.float64()), found))
     # A number that became null has changed.
     return _Column(values, _validity(found) & ~_to_numpy(compute.fill_null(same, fill_value=False)), None)
+
+
+def _lone_halves_mask(lines: pa.Array) -> Mask:
+    """The lines with halves of surrogate pairs that are in no pair."""
+    halves, pairs = (_to_numpy(compute.count_substring_regex(lines, pattern)) for pattern in (_HALF, _PAIR))
+    lone: Mask = halves != 2 * pairs
+    return lone
 
 
 def _convert_owner(found: pa.ListArray, wanted: pa.StructType) -> pa.Array:

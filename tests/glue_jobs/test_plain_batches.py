@@ -264,6 +264,47 @@ def test_decimals_are_as_they_were_written(scale, plain, doubtful):
     assert len(found.doubtful) == len(doubtful)
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (r"\ud83d\ude00", "\U0001f600"),
+        (r"\uD83D\uDE00 \ud83d\ude00", "\U0001f600 \U0001f600"),
+        (r"\u00fc\n", "\u00fc\n"),
+        (r"\ud83d", None),
+        (r"\ude00\ud83d", None),
+        (r"\ud83d\ud83d\ude00", None),
+        (r"\\ud83d\ude00", None),
+        (r"\\ud83d\\ude00", None),
+        (r"\u0001", None),
+    ],
+)
+def test_pairs_of_surrogates_are_plain(monkeypatch, text, found):
+    """Halves are not, wherever they stand, and neither is what might be one."""
+    monkeypatch.setattr("nakadi_jobs.plain_lines.FEW_LINES", 2)
+    lines = [line(0, b'{"t":"%b"}' % text.encode()), line(1, b'{"t":"x"}')]
+    read = a_reader(Struct((Field("t", STRING),))).read(b"".join(lines), "t", 1)
+    assert read.rows["t"].to_pylist() == [*([found] if found else []), "x"]
+    assert read.doubtful == ([] if found else lines[:1])
+
+
+@pytest.mark.parametrize(
+    ("number", "is_plain"),
+    [
+        ("123456789012345", True),
+        ("1234567.89012345", True),
+        ("-0.12345678901234", True),
+        ("1234567890123456", False),
+        ("1234567.890123456", False),
+        ("1.5e3", False),
+    ],
+)
+def test_numbers_of_15_digits_are_plain(number, is_plain):
+    """Each is another double; longer ones may not be."""
+    read = a_reader(Struct((Field("n", DOUBLE),))).read(line(0, b'{"n":%b}' % number.encode()), "t", 1)
+    assert read.rows["n"].to_pylist() == ([float(number)] if is_plain else [])
+    assert len(read.doubtful) == (not is_plain)
+
+
 def test_a_line_ends_with_a_newline_only():
     reader = a_reader(Struct((Field("n", DOUBLE),)))
     lines = [line(0, b'{\r"n":1}'), line(1, b'{"n":\r[]}')]
