@@ -200,9 +200,9 @@ def measure_jobs(options: argparse.Namespace, events: int, kept: Path) -> dict[s
             if name == MORE_STATISTICS:
                 add_new()
             _forget_peak()
-            begun = _cpu()
+            begun = cpu_seconds()
             task()
-            taken = _cpu() - begun
+            taken = cpu_seconds() - begun
             first.setdefault(name, taken)
             best[name] = min(best[name], taken)
             peaks[name] = max(peaks[name], _peak())
@@ -231,7 +231,7 @@ def copy_data_folder(kept: Path, folder: Path) -> DataFolder:
     return DataFolder(folder)
 
 
-def _cpu() -> float:
+def cpu_seconds() -> float:
     """The CPU seconds of this process and of Spark."""
     ticks = 0
     for process in _java():

@@ -127,7 +127,7 @@ def make_files(
         else:
             shares = list(split_into_shares(parts, context.defaultParallelism, MAX_SHARE_BYTES))
             tasks = context.parallelize(shares, len(shares))
-            made = tasks.map(partial(_make_in_task, places, target)).collect()
+            made = tasks.map(partial(make_in_task, places, target)).collect()
         kept.update(file.key for each in made for file in each.files)
     finally:
         if not (kept and is_driver_alone):
@@ -167,7 +167,8 @@ def runs_in_driver(master: str, parts: Sequence[ArchiveRange]) -> bool:
     return has_tasks_in_driver(master) or sum(part.location.length for part in parts) < MIN_TASK_BYTES
 
 
-def _make_in_task(places: StoreUrls, target: Target, parts: Sequence[ArchiveRange]) -> CreatedFiles:
+def make_in_task(places: StoreUrls, target: Target, parts: Sequence[ArchiveRange]) -> CreatedFiles:
+    """Write the files for a share. A task may do it several times, or be killed at any moment."""
     with closing(open_archive(places.archive)) as archive, closing(open_archive(places.tables)) as tables:
         return _make_share(archive, tables, target, parts)
 

@@ -12,10 +12,10 @@ from nakadi.model.annotations import SORT_BY_ANNOTATION
 from nakadi.model.authorization import Attribute
 from nakadi.model.event_type import Category
 from nakadi_jobs import compaction, plain_files
-from nakadi_jobs.columns import BIGINT, DOUBLE, STRING, TIMESTAMP, Array, Field, Scalar, Struct, Texts, ddl
-from nakadi_jobs.places import PLACES
-from nakadi_jobs.plain_lines import Form, NotPlain, Reader
+from nakadi_jobs.columns import BIGINT, DOUBLE, STRING, TIMESTAMP, Field, Scalar, Struct
+from nakadi_jobs.plain_lines import NotPlain, Reader
 from tests.support.jobs import STORED_AT, order
+from tests.support.table_forms import make_form
 
 NUMBER, TEXT = {"type": "number"}, {"type": "string"}
 SCHEMA = {
@@ -199,27 +199,8 @@ def test_owners_and_publishers(jobs, data):
     assert rows == [("shop", None, False, True), (None, None, False, True), (None, None, True, False)]
 
 
-def iceberg(kind, number=0):
-    """The type in Iceberg's JSON."""
-    match kind:
-        case Struct(fields):
-            listed = [
-                {"id": number * 100 + at, "name": each.name, "required": False, "type": iceberg(each.kind, at)}
-                for at, each in enumerate(fields, 1)
-            ]
-            return {"type": "struct", "fields": listed}
-        case Array(element):
-            return {"type": "list", "element-id": number * 100, "element": iceberg(element, number)}
-        case Texts():
-            return {"type": "map", "key-id": 1, "key": "string", "value-id": 2, "value": "string"}
-    return {"bigint": "long", "timestamp": "timestamptz"}.get(ddl(kind), ddl(kind))
-
-
 def a_reader(columns, table=None):
-    owner = Struct((Field("data_type", STRING), Field("value", STRING)))
-    places = (Field(name, owner if "<" in kind else Scalar(kind)) for name, kind, _ in PLACES)
-    whole = Struct((*places, *(table or columns).fields))
-    return Reader(Form(columns, json.dumps(iceberg(whole))))
+    return Reader(make_form(columns, table))
 
 
 def line(offset, event, **more):

@@ -28,7 +28,7 @@ from nakadi_jobs.plain_files import CreatedFiles, StoreUrls, Target
 
 MakeFiles = Callable[[StoreUrls, Target, Sequence[ArchiveRange]], CreatedFiles]
 
-make_in_task = plain_files._make_in_task
+make_in_task = plain_files.make_in_task
 
 
 def kill_in_file(marks: Path, places: StoreUrls, target: Target, parts: Sequence[ArchiveRange]) -> CreatedFiles:
@@ -90,7 +90,7 @@ def answer(asked: dict[str, object]) -> dict[str, object]:
     module = import_module(f"nakadi_jobs.{asked['job']}")
     fault = partial(FAULTS[str(asked["fault"])], Path(str(asked["marks"])))
     before = _tasks()
-    with patch.object(plain_files, "_make_in_task", fault), redirect_stderr(told), redirect_stdout(StringIO()):
+    with patch.object(plain_files, "make_in_task", fault), redirect_stderr(told), redirect_stdout(StringIO()):
         code = module.main(asked["arguments"])
     return {"code": code, "told": told.getvalue(), "tasks": _tasks() - before}
 
