@@ -119,11 +119,13 @@ def _message_entry(target: Target, index: int, event: DeliveredEvent, body_membe
 
 
 def _failed_messages(entries: Sequence[Entry], answer: Mapping[str, Any]) -> Mapping[int, EntryFailure]:
+    index_by_id = {each.members["Id"]: each.index for each in entries}
     failures = {
-        int(each["Id"]): EntryFailure(f"{each.get('Code')}: {each.get('Message', '')}", _is_event_blamed(each))
+        index_by_id[each["Id"]]: EntryFailure(f"{each.get('Code')}: {each.get('Message', '')}", _is_event_blamed(each))
         for each in answer.get("Failed", ())
+        if each.get("Id") in index_by_id
     }
-    accepted = {int(each["Id"]) for each in answer.get("Successful", ())}
+    accepted = {index_by_id[each["Id"]] for each in answer.get("Successful", ()) if each.get("Id") in index_by_id}
     return _with_unconfirmed(entries, accepted, failures)
 
 
