@@ -12,7 +12,7 @@ from nakadi_cli.commands import Group, ask_for, chosen_format, connect, member, 
 from nakadi_cli.cursors import fetch_partitions
 from nakadi_cli.failures import BadInput
 from nakadi_cli.files import read_definition
-from nakadi_cli.schema_commands import with_readable_schema, with_schema_as_text
+from nakadi_cli.schema_documents import with_readable_schema, with_schema_as_text
 
 COLUMNS = {
     "NAME": lambda each: each["name"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,7 +15,9 @@ from nakadi_cli.failures import BadInput, Found
 from nakadi_cli.files import parse_document, read_text
 from nakadi_cli.line_numbers import find_line
 from nakadi_cli.output import as_json, harmless
+from nakadi_cli.schema_documents import schema_text, with_readable_schema, with_schema_as_text
 from nakadi_cli.schema_proposals import example_events, infer_schema, schema_from_model
+from nakadi_cli.schema_rehearsals import rehearse_schema
 
 ANNOTATION_FORMATS = ("github", "gitlab")
 
@@ -26,7 +27,7 @@ def schema() -> None:
     """List the versions of a schema, check another schema against them, propose schemas, and make example events."""
 
 
-for each in (infer_schema, schema_from_model, example_events):
+for each in (rehearse_schema, infer_schema, schema_from_model, example_events):
     schema.add_command(each)
 
 
@@ -113,8 +114,7 @@ def read_schema(file: str, event_type: str | None) -> SchemaSource:
         document = with_schema_as_text(document)["schema"]["schema"]
     if event_type is None:
         raise BadInput("Name the event type for the schema with --event-type.")
-    text = document if isinstance(document, str) else json.dumps(document)
-    return SchemaSource(file, content, steps, event_type, text)
+    return SchemaSource(file, content, steps, event_type, schema_text(document))
 
 
 def list_findings(verdict: Mapping[str, Any], source: SchemaSource) -> Iterator[Finding]:
@@ -188,20 +188,3 @@ def _escape(text: str, *, for_property: bool) -> str:
     """Escape what would end a workflow command, or one of its properties."""
     escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return escaped.replace(":", "%3A").replace(",", "%2C") if for_property else escaped
-
-
-def with_readable_schema(definition: dict[str, Any]) -> dict[str, Any]:
-    """Return the definition with its schema as a document instead of as text."""
-    text = definition["schema"]["schema"]
-    try:
-        return {**definition, "schema": {**definition["schema"], "schema": json.loads(text)}}
-    except ValueError:
-        return definition
-
-
-def with_schema_as_text(definition: dict[str, Any]) -> dict[str, Any]:
-    """Return the definition as the API accepts it."""
-    schema = definition.get("schema")
-    if isinstance(schema, dict) and isinstance(schema.get("schema"), dict | bool):
-        return {**definition, "schema": {**schema, "schema": json.dumps(schema["schema"], ensure_ascii=False)}}
-    return definition

@@ -1,0 +1,93 @@
+"""`nakadi schema rehearse`."""
+
+import json
+import signal
+import uuid
+
+import pytest
+
+from nakadi_cli import schema_rehearsals
+from nakadi_cli.api import Api
+from tests.support.api import a_business_definition, create_event_type
+
+SCHEMA = {"properties": {"order": {}}}
+PROPOSED = {"properties": {"order": {"type": "string"}}}
+
+
+@pytest.fixture
+def name(api):
+    name = create_event_type(api, a_business_definition(schema=SCHEMA, compatibility_mode="none"))["name"]
+    metadata = {"eid": str(uuid.uuid4()), "occurred_at": "2026-11-21T12:00:00Z"}
+    events = [{"metadata": metadata, "order": order} for order in ("1", 2, 3)]
+    assert api.post(f"/event-types/{name}/events", json=events).status_code == 200
+    return name
+
+
+@pytest.fixture
+def proposed(tmp_path):
+    file = tmp_path / "schema.json"
+    file.write_text(json.dumps(PROPOSED))
+    return str(file)
+
+
+def test_a_report_says_what_would_be_refused(run, name, proposed):
+    """The numbers are in the first line, then come rules, publishers and samples; the exit code is 1. (H1, H6)"""
+    done = run("schema", "rehearse", name, proposed, "--last", "1h")
+
+    first, rule, publisher, *samples = done.out.splitlines()
+    assert (done.code, first) == (1, f"{name}: the schema would refuse 2 of 3 events.")
+    assert rule.startswith("#/order: type: 2 events, from 20")
+    assert publisher.startswith("Published by ")
+    assert len(samples) == 2
+    assert f"would refuse 2 events of {name}" in done.err
+
+
+def test_a_schema_that_fits_all_events_is_0(run, name, tmp_path):
+    """A definition has the category and the mode, too; programs read the result as JSON. (H3)"""
+    definition = tmp_path / "definition.yaml"
+    definition.write_text(json.dumps(a_business_definition(name=name, schema=SCHEMA, compatibility_mode="forward")))
+    done = run("schema", "rehearse", name, str(definition), "--events", "2", "-o", "json")
+    assert (done.code, done.json["events_seen"], done.json["events"]) == (0, 2, 2)
+
+    closed = run("schema", "rehearse", name, str(definition), "--events", "2", "--category", "undefined", "-o", "json")
+    assert closed.json["state"] == "finished"
+
+
+def test_a_span_is_said_once(run, name, proposed):
+    """Anything else is refused before a request, or by the broker. (H2)"""
+    assert run("schema", "rehearse", name, proposed).code == 2
+    assert run("schema", "rehearse", name, proposed, "--last", "1d", "--events", "1").code == 2
+    assert run("schema", "rehearse", name, proposed, "--last", "a week").code == 3
+
+
+def say_that_it_runs(monkeypatch):
+    """As if the broker did not have the result yet."""
+    post = Api.post
+    monkeypatch.setattr(Api, "post", lambda *arguments: post(*arguments) | {"state": "running"})
+    monkeypatch.setattr(schema_rehearsals, "_POLL_SECONDS", 0.0)
+
+
+def test_a_long_rehearsal_is_waited_for(run, name, proposed, monkeypatch):
+    """The progress goes to the side, and the result is that of the end. (H10)"""
+    say_that_it_runs(monkeypatch)
+    done = run("schema", "rehearse", name, proposed, "--last", "1h")
+    assert "the schema would refuse 2 of 3 events" in done.out
+    assert "of 3 events, " in done.err
+
+
+def test_an_interrupted_rehearsal_is_removed(run, api, name, proposed, monkeypatch):
+    """Ctrl-C leaves no rehearsal behind. (H11)"""
+    say_that_it_runs(monkeypatch)
+    monkeypatch.setattr(Api, "get", lambda *_: signal.raise_signal(signal.SIGINT))
+    assert run("schema", "rehearse", name, proposed, "--last", "1h").code == 130
+    assert api.get(f"/event-types/{name}/schemas/rehearsals").json() == {"items": []}
+
+
+def test_a_lost_rehearsal_is_no_result(run, name, proposed, monkeypatch):
+    """What was seen is shown, and the exit code says that it is not all. (H10)"""
+    post = Api.post
+    lost = {"state": "lost", "detail": "gone"}
+    monkeypatch.setattr(Api, "post", lambda *arguments: post(*arguments) | lost)
+    done = run("schema", "rehearse", name, proposed, "--last", "1h")
+    assert done.code == 1
+    assert "The rehearsal is lost: gone." in done.err
