@@ -72,8 +72,18 @@ def test_data_change_events_are_judged_in_their_envelope():
 def test_an_event_that_takes_too_much_work_fails(monkeypatch):
     """An event that publishing would not accept for its work is not accepted here, and nothing takes longer. (H5)"""
     monkeypatch.setattr("nakadi.rehearsals.judge.MAX_BATCH_STEPS", 1000)
-    monkeypatch.setattr("nakadi.schemas.validation.MAX_STEPS", 1000)
+    monkeypatch.setattr("nakadi.rehearsals.judge.MAX_STEPS", 1000)
     judge = judge_of(an_event_type(), {"properties": {"a": {"uniqueItems": True, "items": {"type": "object"}}}})
     [failure] = judge.find_failures(json.dumps([{"a": [{"b": [number]} for number in range(2000)]}]).encode())
 
     assert judge.broken_rules(failure) == (TOO_MUCH_WORK_RULE,)
+
+
+def test_a_schema_whose_parts_need_whole_objects_is_judged_too():
+    """Such a schema has no check of texts, and the same verdicts. (H5)"""
+    judge = judge_of(a_business_type(), {"type": "object", "properties": {"a": {}}, "minProperties": 2})
+    stored = {"metadata": metadata(**STAMP), "a": 1}
+
+    assert judge.text_check is None
+    assert failures(judge, stored) == {}
+    assert failures(judge, stored, {"metadata": stored["metadata"]}) == {1: ["minProperties #"]}

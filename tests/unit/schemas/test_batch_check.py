@@ -11,6 +11,7 @@ from nakadi.model.event_type import CleanupPolicy
 from nakadi.schemas import shapes
 from nakadi.schemas.batch_check import MAX_STEPS, make_batch_check
 from nakadi.schemas.document import EID_PATTERN, SchemaDocument, metadata_schema
+from nakadi.schemas.text_check import make_text_check
 from nakadi.schemas.validation import compile_validator
 from tests.support.everything import choose_count
 
@@ -106,11 +107,18 @@ def check_for(schema, *, has_metadata=False):
 
 
 class AcceptingCheck:
-    """A check with as many steps for each question as a batch has."""
+    """A check with as many steps for each question as a batch has. A check of texts, if there is one, says the same."""
 
     def __init__(self, check):
         self.fits, self.parts = check.fits, check.checks_of_parts
-        self.accepts = lambda events: check.accepts(events, [MAX_STEPS])
+        self._check = check
+        self._text_check = make_text_check(check)
+
+    def accepts(self, events):
+        accepted = self._check.accepts(events, [MAX_STEPS])
+        if self._text_check is not None:
+            assert self._text_check.accepts(orjson.dumps(events), [MAX_STEPS]) is accepted
+        return accepted
 
 
 def is_usual(value):

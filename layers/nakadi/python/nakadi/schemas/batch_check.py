@@ -38,7 +38,7 @@ MAX_STEPS = 200_000
 _MOMENT_PART = UntypedPart(("metadata", "occurred_at"), {"format": "date-time"})
 
 
-class _PartCheck(Struct, frozen=True):
+class PartCheck(Struct, frozen=True):
     """Holds the values at a path to a part of the schema. `lines`, if there are any, know most texts to be valid."""
 
     path: Sequence[PathStep]
@@ -46,7 +46,9 @@ class _PartCheck(Struct, frozen=True):
     lines: Lines | None
 
     def accepts(self, events: Sequence[Any], steps: RemainingSteps) -> bool:
-        values = values_at(self.path, events)
+        return self.accepts_values(values_at(self.path, events), steps)
+
+    def accepts_values(self, values: Sequence[Any], steps: RemainingSteps) -> bool:
         if self.lines is not None and self.lines.accepts(values, steps):
             return True
         return all(map(self.accepts_value, values, repeat(steps)))
@@ -57,7 +59,7 @@ class BatchCheck(Struct, frozen=True):
 
     type: Any
     max_objects: int
-    checks_of_parts: Sequence[_PartCheck]
+    checks_of_parts: Sequence[PartCheck]
 
     def fits(self, text: bytes) -> bool:
         """Whether events of this text may be converted: their objects are not too many."""
@@ -86,7 +88,7 @@ def make_batch_check(document: SchemaDocument, compile_parts: CompileParts, *, h
     return BatchCheck(
         batch_type,
         _MAX_MEMORY_BYTES // (_MEMORY_BYTES_OF_OBJECT + _MEMORY_BYTES_OF_MEMBER * types.max_members),
-        [_PartCheck(each.path, accepts_by_part[each.key], _lines_of(schemas[each.key])) for each in parts],
+        [PartCheck(each.path, accepts_by_part[each.key], _lines_of(schemas[each.key])) for each in parts],
     )
 
 
