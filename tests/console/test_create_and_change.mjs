@@ -113,6 +113,28 @@ test("a schema change names those who read what it takes away, and can be made i
   await picture(page, "subscription-changed-reads");
 });
 
+test("a schema is rehearsed with the stored events before it is saved", async (page) => {
+  page.expectErrors(/422/);
+  await eventType("order.rehearsed", { schema: { properties: { a: {} } }, compatibility_mode: "none" });
+  await call("POST", "/event-types/order.rehearsed/events", [{ a: "x" }, { a: 1 }]);
+  await open(page, "#/event-types/order.rehearsed/edit");
+  await page.getByLabel("JSON schema").fill(JSON.stringify({ properties: { a: { type: "string" } } }));
+  const rehearsal = page.getByRole("region", { name: "Rehearsal" });
+  await rehearsal.getByRole("button", { name: "Rehearse this schema" }).click();
+  await rehearsal.getByText("It refuses 1 of 2 events.").waitFor();
+  await rehearsal.getByRole("list", { name: "Broken rules" }).getByText("#/a").waitFor();
+  await rehearsal.getByText(/^Partition 0, offset/).click();
+  await accessible(page);
+  await picture(page, "change-rehearsed");
+  await rehearsal.getByLabel("Events of the last").fill("a week");
+  await rehearsal.getByRole("button", { name: "Rehearse this schema" }).click();
+  await rehearsal.getByText(/is a number with a unit/).waitFor();
+  await rehearsal.getByLabel("Events of the last").fill("1h");
+  await page.getByLabel("JSON schema").fill("{}");
+  await rehearsal.getByRole("button", { name: "Rehearse this schema" }).click();
+  await rehearsal.getByText("It refuses none of 2 events.").waitFor();
+});
+
 test("a refused schema change comes with one that is accepted", async (page) => {
   await eventType("order.proposed", { schema: { type: "object", properties: { a: { type: "string" }, "b/c": { type: "number" } } } });
   await open(page, "#/event-types/order.proposed");

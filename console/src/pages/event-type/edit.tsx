@@ -14,6 +14,7 @@ import { go, href } from "../../router";
 import { eventsIn, schemaOf } from "../../sample";
 import { draftOf, EMPTY, type Fields, fieldsOf, laidOut } from "./draft";
 import { EventTypeFrame, tabOf } from "./frame";
+import { Rehearsal } from "./rehearsal";
 
 export function CreateEventType() {
   return (
@@ -114,6 +115,9 @@ function Form({ before }: { before?: EventType }) {
           <Reasons problem={problem} />
           <Readers readers={readersIn(problem)} onForce={(force) => void save(force)} />
           {before && <Meaning type={before} schema={fields.schema} onSchema={(schema) => set({ schema })} />}
+          {before && (
+            <Rehearsal name={before.name} schema={fields.schema} category={fields.category} mode={fields.compatibility_mode} />
+          )}
         </section>
       </div>
       {problem && (reasons.has("") || elsewhere(reasons)) && <ProblemNotice problem={problem} />}
