@@ -350,6 +350,10 @@ def _stream(guarded_broker, serving, subscription):
             with api.stream("GET", f"/subscriptions/{subscription}/events", params={"batch_limit": 1}) as stream:
                 batch = json.loads(next(line for line in stream.iter_lines() if '"events"' in line))
                 assert batch["events"]
+            rehearsal = {"schema": {"type": "json_schema", "schema": "{}"}, "events": 1}
+            found = api.post(f"{EVENTS.removesuffix('events')}schemas/rehearsals", json=rehearsal)
+            assert found.json()["events_seen"] == 1, found.text
+            assert api.delete(found.headers["location"]).status_code == 204
         broker.close()
 
 

@@ -1,7 +1,9 @@
-"""Long work beside requests: it takes at most half of one processor, and lets others go first every half a millisecond.
+"""Long work beside requests: it takes at most half of one processor.
 
-One thread of Python computes at a time. A thread that only computes would let the event loop wait for five milliseconds
-each time, because it gives way only when Python makes it. One that sleeps between short pieces gives way by itself.
+One thread of Python computes at a time. Servers make Python switch threads each half a millisecond
+(`tune_interpreter` in `http/server.py`), so an event loop never waits longer for the work, as long as no single call
+takes longer. But a thread that always computes would take half of what the loop needs. So it sleeps for as long as it
+has computed.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-MAX_SECONDS_AT_ONCE = 0.0005
+# Shorter turns would cost more: after each pause, the caches of the processor have been used by others.
+MAX_SECONDS_AT_ONCE = 0.005
 
 
 class Pacer:
