@@ -64,6 +64,8 @@ class NakadiData(Data):
             shards=context.streams,
             stream_retention=Duration.hours(context.stream_retention_hours),
             keep=context.keep_data,
+            version_days=context.version_days,
+            archive_replica=context.archive_replica,
             key=key,
         )
         if context.has_table_bucket:

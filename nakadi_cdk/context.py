@@ -70,6 +70,7 @@ CERTIFICATE_ARN = re.compile(r"arn:[\w-]+:acm:[\w-]+:\d{12}:certificate/[\w-]+")
 LAYER_ARN = r"arn:[\w-]+:lambda:[\w-]+:\d{12}:layer:[\w-]+:\d+"
 WEB_ACL_ARN = re.compile(r"arn:[\w-]+:wafv2:[\w-]+:\d{12}:regional/webacl/[\w-]+/[\w-]+")
 KEY_ARN = re.compile(r"arn:[\w-]+:kms:[\w-]+:\d{12}:key/[\w-]+")
+BUCKET_ARN = re.compile(r"arn:aws[a-z-]*:s3:::[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 POLICY_ARN = re.compile(r"arn:[\w-]+:iam::(\d{12}|aws):policy/[\w+=,.@/-]+")
 PRINCIPAL_ARN = re.compile(r"arn:[\w-]+:iam::\d{12}:(role|user)/[\w+=.@/-]+")
 CLUSTER_ARN = re.compile(r"arn:[\w-]+:kafka:[\w-]+:\d{12}:cluster/[\w-]+/[\w-]+")
@@ -253,6 +254,18 @@ class Context:
     """Whether tables, streams and buckets outlive their stack.
 
     Default: True.
+    """
+
+    version_days: int = 0
+    """How long S3 keeps objects of the archive and the tables after they were replaced or removed, in days.
+
+    Allowed: 0 for not at all, up to 365. Default: 0.
+    """
+
+    archive_replica: str = ""
+    """The ARN of a bucket in another region or account, to which S3 copies each new object of the archive.
+
+    It needs `version_days`, and a bucket that keeps versions. Default: "", no copies.
     """
 
     kms_key_arn: str = ""
@@ -542,6 +555,16 @@ class Context:
         yield 24 <= self.stream_retention_hours <= 8760, "stream_retention_hours is from 24 to 8760"
         yield 0 <= self.index_seconds <= 300, "index_seconds is from 0 to 300"
         yield 1 <= self.retention_max_days <= 3650, "retention_max_days is from 1 to 3650"
+        yield 0 <= self.version_days <= 365, "version_days is from 0 to 365"
+        yield (
+            not self.archive_replica or BUCKET_ARN.fullmatch(self.archive_replica),
+            "archive_replica is the ARN of a bucket, like arn:aws:s3:::copies",
+        )
+        yield not self.archive_replica or self.version_days, "archive_replica needs version_days: S3 copies versions"
+        yield (
+            not (self.archive_replica and self.kms_key_arn),
+            "archive_replica needs the keys of AWS, without kms_key_arn: a key is of one region",
+        )
 
         yield (
             not self.kms_key_arn or KEY_ARN.fullmatch(self.kms_key_arn),

@@ -64,7 +64,7 @@ class Data(Construct):
     has_table_bucket = False
     """Whether a table bucket of S3 Tables holds the tables, instead of an ordinary bucket."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each is a choice of its own
         self,
         scope: Construct,
         name: str,
@@ -75,11 +75,15 @@ class Data(Construct):
         stream_retention: Duration,
         keep: bool = True,
         key: kms.IKey | None = None,
+        version_days: int = 0,
+        archive_replica: str = "",
     ) -> None:
         super().__init__(scope, name)
         self.prefix = prefix
         self.key = key
         self._keep = keep
+        self._version_days = version_days
+        self._archive_replica = archive_replica
         self.tables: Mapping[str, dynamodb.Table] = {each.name_suffix: self._create_table(each) for each in TABLES}
         for each, count in shards.items():
             self._create_stream(each, shards=None if on_demand else count, retention=stream_retention)
@@ -177,7 +181,12 @@ class Data(Construct):
     def _create_archive_bucket(self) -> s3.Bucket:
         """The bucket of the archive. Only jobs delete its objects, after their last event has expired."""
         older = s3.Transition(storage_class=s3.StorageClass.INTELLIGENT_TIERING, transition_after=Duration.days(30))
-        return self._create_bucket("Archive", self._archive_name, transitions=[older])
+        copies = []
+        if self._archive_replica:
+            # Deletions are not copied: what is gone here by mistake is still there.
+            replica = s3.Bucket.from_bucket_arn(self, "ArchiveReplica", self._archive_replica)
+            copies = [s3.ReplicationRule(destination=replica)]
+        return self._create_bucket("Archive", self._archive_name, transitions=[older], copies=copies)
 
     def _create_tables_bucket(self) -> s3.Bucket:
         """The bucket of the tables. Their catalog decides which files are still needed."""
@@ -227,7 +236,9 @@ class Data(Construct):
         bucket_name: str,
         transitions: Sequence[s3.Transition] = (),
         rules: Sequence[s3.LifecycleRule] = (),
+        copies: Sequence[s3.ReplicationRule] = (),
     ) -> s3.Bucket:
+        kept = Duration.days(self._version_days) if self._version_days else None
         return s3.Bucket(
             self,
             name,
@@ -241,11 +252,15 @@ class Data(Construct):
             enforce_ssl=True,
             minimum_tls_version=1.2,
             removal_policy=self._removal_policy,
+            versioned=True if kept else None,
+            replication_rules=list(copies) or None,
             lifecycle_rules=[
                 s3.LifecycleRule(
                     id="what-was-begun-and-what-is-old",
                     abort_incomplete_multipart_upload_after=Duration.days(1),
                     transitions=list(transitions),
+                    noncurrent_version_expiration=kept,
+                    expired_object_delete_marker=True if kept else None,
                 ),
                 *rules,
             ],

@@ -191,6 +191,14 @@ def _dynamodb(flows: Flows) -> Iterator[UsageItem]:
 def _s3(flows: Flows) -> Iterator[UsageItem]:
     yield "archive, kept", flows.kept_bytes / GB, "s3-month"
     yield "archive, written", flows.index_batches * SECONDS, "s3-put"
+    if flows.deployment.version_days:
+        # All that is written is removed in the end.
+        removed = flows.archived_bytes * flows.deployment.version_days * 86400
+        yield "archive, old versions", removed / GB, "s3-month"
+    if flows.deployment.archive_replica:
+        yield "replica, kept", flows.kept_bytes / GB, "s3-month"
+        yield "replica, written", flows.index_batches * SECONDS, "s3-put"
+        yield "replica, moved", flows.archived_bytes * SECONDS / GB, "s3-region-out"
 
 
 def _fargate(flows: Flows) -> Iterator[UsageItem]:

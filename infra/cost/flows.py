@@ -169,7 +169,12 @@ class Flows:
 
     @property
     def kept_bytes(self) -> float:
-        return min(self.load.retention_days * 86400, 10 * 12 * SECONDS) * self.plain_bytes * self.measured.archived
+        return min(self.load.retention_days * 86400, 10 * 12 * SECONDS) * self.archived_bytes
+
+    @property
+    def archived_bytes(self) -> float:
+        """The bytes that go into the archive in a second."""
+        return self.plain_bytes * self.measured.archived
 
 
 def spread(things: float, places: float) -> float:

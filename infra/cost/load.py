@@ -65,6 +65,8 @@ class Deployment:
     private_network: bool = False
     endpoints: int = 0
     own_keys: int = 0
+    version_days: int = 0
+    archive_replica: bool = False
     sinks: int = 0
     stream_minutes: float = 14.0
     flush_seconds: float = 30.0

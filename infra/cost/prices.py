@@ -67,6 +67,7 @@ PRICES: Prices = {
     "s3-month": Price(0.023, "GB-month", UNSOURCED, assumed=True),
     "s3-put": Price(0.005 / 1000, "request", UNSOURCED, assumed=True),
     "s3-get": Price(0.0004 / 1000, "request", UNSOURCED, assumed=True),
+    "s3-region-out": Price(0.02, "GB", UNSOURCED, assumed=True),
     # Streams
     "fargate-vcpu-hour": Price(0.03238, "vCPU-h", THIRD),
     "fargate-gb-hour": Price(0.00356, "GB-h", THIRD),

@@ -67,6 +67,46 @@ def test_a_trial_can_be_removed_without_a_trace(app):
     assert not any(each["Properties"].get("DeletionProtectionEnabled") for each in kept)
 
 
+def test_replaced_objects_are_kept_and_copied_elsewhere(app):
+    """With `version_days`, buckets keep what was replaced or removed for so long; with `archive_replica`, S3 copies new
+    objects of the archive, and no deletions, by a role that may do nothing else."""
+    replica = "arn:aws:s3:::copies-of-nakadi"
+    stack = stacks.DataStack(app, "data", context=Context(version_days=30, archive_replica=replica))
+    template = assertions.Template.from_stack(stack).to_json()
+    archive, tables = (each["Properties"] for each in all_of(template, "AWS::S3::Bucket"))
+    [role] = [each["Properties"] for each in all_of(template, "AWS::IAM::Role")]
+    allowed = [
+        statement
+        for each in all_of(template, "AWS::IAM::Policy")
+        for statement in each["Properties"]["PolicyDocument"]["Statement"]
+    ]
+
+    for bucket in (archive, tables):
+        assert bucket["VersioningConfiguration"] == {"Status": "Enabled"}
+        rule = bucket["LifecycleConfiguration"]["Rules"][0]
+        assert rule["NoncurrentVersionExpiration"] == {"NoncurrentDays": 30}
+        assert rule["ExpiredObjectDeleteMarker"] is True
+    [copying] = archive["ReplicationConfiguration"]["Rules"]
+    assert (copying["Destination"]["Bucket"], copying["Status"]) == (replica, "Enabled")
+    assert copying["DeleteMarkerReplication"] == {"Status": "Disabled"}
+    assert "ReplicationConfiguration" not in tables
+    assert role["AssumeRolePolicyDocument"]["Statement"][0]["Principal"] == {"Service": "s3.amazonaws.com"}
+    writes = {"s3:ReplicateObject", "s3:ReplicateDelete", "s3:ReplicateTags", "s3:ObjectOwnerOverrideToBucketOwner"}
+    for each in allowed:
+        actions = set(each["Action"]) if isinstance(each["Action"], list) else {each["Action"]}
+        assert all(action.startswith(("s3:Get", "s3:List")) for action in actions) or (
+            actions <= writes and each["Resource"] == f"{replica}/*"
+        ), each
+
+
+def test_by_default_buckets_keep_no_versions(app):
+    """Without the option, buckets are as they were."""
+    template = assertions.Template.from_stack(stacks.DataStack(app, "data", context=Context())).to_json()
+
+    assert not any("VersioningConfiguration" in each["Properties"] for each in all_of(template, "AWS::S3::Bucket"))
+    assert not all_of(template, "AWS::IAM::Role")
+
+
 def streaming(app, image="", **options):
     stack = cdk.Stack(app, "serving")
     data = data_constructs.Data(

@@ -144,6 +144,19 @@ def test_sinks_are_paid_for():
     assert dollars(hundred, "DynamoDB", "sinks, looked for") == dollars(one, "DynamoDB", "sinks, looked for")
 
 
+def test_versions_and_copies_of_the_archive_are_paid_for():
+    """Removed objects cost for as long as they are kept; a copy costs what the archive does, and the way there."""
+    load = {"events_per_second": 100.0, "retention_days": 10.0}
+    plain, kept = (bill(flows(Deployment(version_days=days), **load), PRICES) for days in (0, 5))
+    copied = bill(flows(Deployment(version_days=5, archive_replica=True), **load), PRICES)
+
+    assert dollars(kept, "S3", "archive, old versions") == pytest.approx(dollars(plain, "S3", "archive, kept") / 2)
+    assert dollars(copied, "S3", "replica, kept") == pytest.approx(dollars(plain, "S3", "archive, kept"))
+    assert dollars(copied, "S3", "replica, written") == pytest.approx(dollars(plain, "S3", "archive, written"))
+    moved = dollars(plain, "S3", "archive, kept") / 0.023 * SECONDS / (10 * 86400) * 0.02
+    assert dollars(copied, "S3", "replica, moved") == pytest.approx(moved)
+
+
 def test_a_stage_that_sleeps_has_no_streams():
     """Tasks, a balancer and their alarms cost nothing, while events are kept as before."""
     awake, asleep = (bill(flows(Deployment(asleep=asleep), consumers=0), PRICES) for asleep in (False, True))
