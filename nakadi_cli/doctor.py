@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any, Literal
 
 import click
 
 from nakadi_cli.api import Api, path
-from nakadi_cli.commands import chosen_format, command, connect, show
-from nakadi_cli.failures import Failed, Found, NotAnswered, NotPermitted
+from nakadi_cli.commands import chosen_format, command, connect, note, show
+from nakadi_cli.failures import BadInput, Failed, Found, NotAnswered, NotPermitted
 from nakadi_cli.output import harmless
 
 State = Literal["well", "notice", "ill"]
@@ -38,14 +39,28 @@ class Finding:
     why: str
 
 
-@command("doctor", "nakadi doctor", "nakadi doctor --context live -o json")
-def doctor() -> None:
+@command(
+    "doctor",
+    "nakadi doctor",
+    "nakadi doctor --context live -o json",
+    "nakadi doctor --write-rules /etc/prometheus/nakadi",
+)
+@click.option(
+    "--write-rules",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write alert rules for Prometheus and a dashboard for Grafana into this folder, and check no broker.",
+)
+def doctor(folder: Path | None) -> None:
     """Check the health of a broker, and give reasons; the exit code is 1 if something is wrong.
 
     The command checks whether the broker is reachable, ready and fast, whether the token is valid, which features
     restrict work, who is blocked, where the default storage is, which subscriptions are stalled or have parked events,
     and which annotations are misspelled. It reports and skips whatever the token may not see.
     """
+    if folder is not None:
+        _write_rules(folder)
+        return
     findings = list(examine(connect()))
     if chosen_format("table") == "table":
         for each in findings:
@@ -55,6 +70,21 @@ def doctor() -> None:
         show([vars(each) for each in findings])
     if ill := sum(each.state == "ill" for each in findings):
         raise Found(f"{ill} of {len(findings)} checks failed.")
+
+
+def _write_rules(folder: Path) -> None:
+    from nakadi_cli.monitoring.alerts import ALERTS
+    from nakadi_cli.monitoring.grafana import dashboard
+    from nakadi_cli.monitoring.prometheus import alert_rules
+
+    files = {"nakadi-alerts.yaml": alert_rules(ALERTS), "nakadi-dashboard.json": dashboard()}
+    for name, text in files.items():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, "utf-8")
+        except OSError as error:
+            raise BadInput(f"{folder / name} cannot be written: {error.strerror}.") from error
+        note(f"Wrote {folder / name}.")
 
 
 def examine(api: Api) -> Iterator[Finding]:

@@ -113,3 +113,14 @@ def test_pages_name_metrics_that_there_are(page):
     named = set(re.findall(r"\bnakadi_\w+_(?:total|seconds|bytes|count|sum|bucket)\b", page.read_text()))
 
     assert {re.sub(r"_(count|sum|bucket)$", "", name) for name in named} <= known
+
+
+def test_metrics_stand_under_the_heading_of_their_group():
+    """The page and the dashboard show metrics in the same groups."""
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    found = {
+        name: heading
+        for heading, _, text in (each.partition("\n") for each in page.split("\n## ")[1:])
+        for name, *_ in ROW.findall(text)
+    }
+    assert found == {metric.definition.name: metric.definition.group for metric in Metrics().all}

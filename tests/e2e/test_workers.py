@@ -17,6 +17,7 @@ import pytest
 
 from nakadi.engines.sqlite.coordination import SqliteCoordination
 from tests.support import http
+from tests.support.alerts import AlertWatch
 from tests.support.api import a_definition, create_event_type
 from tests.support.consumer import Consumer
 from tests.support.metrics import scrape, value
@@ -293,12 +294,21 @@ def holds_other_end(process, connection):
 
 
 def outlive_a_worker(program, publishers):
-    """One that is killed is started again, and what it had counted when metrics were last read stays in the sums."""
+    """One that is killed is started again, which an alert reports, and what it had counted when metrics were last read
+    stays in the sums."""
     until(lambda: len(publishers.acknowledged) > 10 and count_published(program) > 10)
     counted, used = count_published(program), processor_seconds(program)
-    killed = program.workers[0]
-    os.kill(killed, signal.SIGKILL)
-    until(lambda: killed not in (there := program.workers) and len(there) == 2)
+    with httpx.Client(base_url=program.url, timeout=PATIENCE) as api:
+        before = AlertWatch(api)
+        restarts = value(scrape(api), "nakadi_worker_restarts_total")
+        killed = program.workers[0]
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: killed not in (there := program.workers) and len(there) == 2)
+    with httpx.Client(base_url=program.url, timeout=PATIENCE) as api:
+        until(lambda: value(scrape(api), "nakadi_worker_restarts_total") == restarts + 1)
+        before.api = api
+        assert before.fires("NakadiWorkersDie")
+        assert not AlertWatch(api).fires("NakadiWorkersDie")
     seen = len(publishers.acknowledged)
     until(lambda: len(publishers.acknowledged) > seen + 10)
     assert count_published(program) >= counted

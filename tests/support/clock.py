@@ -1,6 +1,24 @@
-"""A clock that moves when the test moves it."""
+"""Clocks that move when the test moves them."""
 
 from datetime import UTC, datetime, timedelta
+
+from nakadi.ports.clock import SystemClock
+
+
+class MovableClock(SystemClock):
+    """The clock of the system, which a test can put forward."""
+
+    def __init__(self) -> None:
+        self._moved = 0.0
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + timedelta(seconds=self._moved)
+
+    def monotonic(self) -> float:
+        return SystemClock.monotonic() + self._moved
+
+    def move(self, seconds: float) -> None:
+        self._moved += seconds
 
 
 class HandMovedClock:

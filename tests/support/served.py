@@ -10,14 +10,15 @@ from nakadi.app.core import WrapLog
 from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.local.serving import ServerThread
+from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLog
 
 
 class ServedBroker:
     """Has no thread for its housekeeping, which a test does when it wants it."""
 
-    def __init__(self, *, wrap_log: WrapLog = lambda log: log, **settings: Any) -> None:
-        self.services = open_broker(Settings(**settings), wrap_log=wrap_log)
+    def __init__(self, *, clock: Clock | None = None, wrap_log: WrapLog = lambda log: log, **settings: Any) -> None:
+        self.services = open_broker(Settings(**settings), clock, wrap_log=wrap_log)
         self.services.prepare_for_requests()
         self._serving = ServerThread(make_application(self.services), metrics=self.services.metrics)
         self.url = self._serving.url

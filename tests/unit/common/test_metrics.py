@@ -211,19 +211,24 @@ def test_appends_that_wait_are_reported(metrics, tmp_path):
 
 
 def test_work_on_the_archive_that_fails_is_counted(metrics):
-    """A topic that could not be archived counts as a failure of archiving, and goes on waiting."""
+    """A topic that could not be archived counts as a failure of archiving, and goes on waiting: its lag grows over all
+    attempts, until one succeeds."""
 
     class OutOfReach(MemoryStore):
-        def put(self, _key, _content):
-            raise Unavailable("on purpose")
+        reachable = False
 
-    clock = HandMovedClock()
+        def put(self, key, content):
+            if not self.reachable:
+                raise Unavailable("on purpose")
+            super().put(key, content)
+
+    clock, store = HandMovedClock(), OutOfReach()
     hot = MemoryLog(clock)
     hot.create_topic("t", 1)
     worker = ArchiveWorker(
         hot,
         MemoryLogIndex(),
-        OutOfReach(),
+        store,
         clock,
         Names(),
         ArchivePolicy(hot_retention=0, unreferenced_grace=0),
@@ -231,13 +236,18 @@ def test_work_on_the_archive_that_fails_is_counted(metrics):
     )
     run_blocking(hot.append("t", {0: [Record(b"{}")]}))
     worker.schedule_archiving("t", [0])
-    with pytest.raises(Unavailable):
-        worker.archive_all()
+    for failures in (1, 2):
+        clock.move(100)
+        with pytest.raises(Unavailable):
+            worker.archive_all()
+        assert read_sample(metrics, "nakadi_archive_failures_total", operation="archiving") == failures
+        assert read_sample(metrics, "nakadi_archive_partitions_waiting") == 1
+        assert read_sample(metrics, "nakadi_archive_lag_seconds") == failures * 100
+    store.reachable = True
+    worker.archive_all()
     worker.stop()
 
-    assert read_sample(metrics, "nakadi_archive_failures_total", operation="archiving") == 1
-    assert read_sample(metrics, "nakadi_archive_partitions_waiting") == 1
-    assert read_sample(metrics, "nakadi_archive_lag_seconds") >= 0
+    assert read_sample(metrics, "nakadi_archive_lag_seconds") == 0
 
 
 class Names:

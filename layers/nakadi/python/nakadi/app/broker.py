@@ -20,6 +20,7 @@ from nakadi.app.core import (
     attributes_from_pairs,
     log_dependencies,
 )
+from nakadi.app.disks import measure_disks
 from nakadi.app.engines import (
     data_file_paths,
     open_coordination,
@@ -31,6 +32,7 @@ from nakadi.app.settings import Settings
 from nakadi.common.caching import ChangeCounter, ChangeCountingRegistry, ChangeWatch, ChangeWatchOfSeveralProcesses
 from nakadi.common.chores import run_and_log_failure
 from nakadi.common.metrics import Metrics
+from nakadi.common.timed_registry import TimedRegistry
 from nakadi.common.work import LongWorkQueue
 from nakadi.event_types.system_event_type_definitions import SystemEventTypeOwner, system_event_type_definitions
 from nakadi.event_types.system_event_types import SystemEventTypes
@@ -38,6 +40,7 @@ from nakadi.event_types.timelines import Timelines
 from nakadi.model.outcomes import NotFound, Unavailable
 from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.coordination import Coordination
+from nakadi.ports.registry import Registry
 
 if TYPE_CHECKING:
     from nakadi.app.audit import Audit
@@ -96,7 +99,7 @@ def open_broker(
     clock = clock or SystemClock()
     authenticate = make_authentication(settings, clock)
     metrics = Metrics(clock.monotonic(), settings.max_metric_names)
-    registry = open_registry(settings.registry)
+    registry: Registry = TimedRegistry(open_registry(settings.registry), metrics.registry_seconds, clock)
     if counter is None:
         watch = ChangeWatch(registry.change_counters, clock)
     else:
@@ -120,6 +123,7 @@ def open_broker(
         metrics=metrics,
     )
     metrics.find_deleted = broker.find_deleted_event_types
+    measure_disks(settings, metrics)
     broker.wrap_sender = wrap_sender
     return broker
 

@@ -56,10 +56,14 @@ class BoundedLabelValues:
 
 
 class MetricDefinition(Struct, frozen=True, kw_only=True):
-    """The name and meaning of a metric. `json_name` is its name in JSON, if it is not derived from the other one."""
+    """The name and meaning of a metric, and the group of metrics that it is shown with.
+
+    `json_name` is its name in JSON, if it is not derived from the other one.
+    """
 
     name: str
     meaning: str
+    group: str
     labels: Labels = ()
     json_name: str = ""
     known_names: BoundedLabelValues
@@ -78,9 +82,11 @@ class Counter:
 
     def __init__(self, definition: MetricDefinition, combine: Callable[[float, float], float] = add) -> None:
         self.definition = definition
-        self._combine = combine
+        self.combine = combine
         self._lock = threading.Lock()
-        self._values: dict[Labels, float] = {}
+        # Prometheus sees a counter grow only if it has seen it before: one without labels begins at 0.
+        begins_at_zero = self.kind == "counter" and not definition.labels
+        self._values: dict[Labels, float] = {(): 0} if begins_at_zero else {}
         self._followed: list[ReadRows] = []
 
     def add(self, number: float = 1, *labels: str) -> None:
@@ -100,7 +106,7 @@ class Counter:
             rows: dict[Labels, float] = {}
             for name, value in read().items():
                 labels = self.definition.bounded_labels((name,))
-                rows[labels] = self._combine(rows[labels], value) if labels in rows else value
+                rows[labels] = self.combine(rows[labels], value) if labels in rows else value
             return rows
 
         self.add_source(bounded)
@@ -118,14 +124,14 @@ class Counter:
         for part in parts:
             for found, value in part.items():
                 labels = self.definition.bounded_labels(found)
-                self._values[labels] = self._combine(self._values[labels], value) if labels in self._values else value
+                self._values[labels] = self.combine(self._values[labels], value) if labels in self._values else value
 
     def rows(self) -> MetricRows:
         with self._lock:
             rows = dict(self._values)
         for read in tuple(self._followed):
             for labels, value in read().items():
-                rows[labels] = self._combine(rows[labels], value) if labels in rows else value
+                rows[labels] = self.combine(rows[labels], value) if labels in rows else value
         return self._largest_subscriptions(rows) if len(rows) > self.definition.known_names.max_values else rows
 
     def _largest_subscriptions(self, rows: MetricRows) -> MetricRows:
@@ -137,7 +143,7 @@ class Counter:
             ordered[: self.definition.known_names.max_values],
             ordered[self.definition.known_names.max_values :],
         )
-        together = reduce(self._combine, (value for _, value in rest))
+        together = reduce(self.combine, (value for _, value in rest))
         return {**dict(kept), (OTHER_LABEL_VALUE,): together}
 
 

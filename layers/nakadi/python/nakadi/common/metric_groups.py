@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sized
 from functools import partial
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ from nakadi.common.counting import (
     BoundedLabelValues,
     Counter,
     Distribution,
+    Gauge,
     Histogram,
     Labels,
     MetricRows,
@@ -22,6 +23,10 @@ CountsByKey = dict[Key, tuple[list[int], Distribution]]
 """Rows of numbers that are counted together, each with the row of a histogram that is counted with them."""
 
 _UNUSED_DISTRIBUTION = Distribution([])
+
+RECENT_EVENTS_PER_PARTITION = 250
+MIN_EVENTS_FOR_RATIO = 100
+"""Of fewer events, one partition has several times as many as others by chance."""
 
 
 def _add_columns_as_sources(rows: CountsByKey[Key], lock: threading.Lock, *counters: Counter) -> None:
@@ -119,3 +124,47 @@ class StoredEventMetrics:
         with self._lock:
             for key in [key for key in self._rows if key[0] in names]:
                 del self._rows[key]
+
+
+class PartitionLoads:
+    """How unevenly recent events are spread over the partitions of their event types.
+
+    For each partition, it counts events, and halves all counts of an event type when there are many: so what was
+    published long ago counts ever less, without a clock. An event type with one partition has no busiest one.
+    """
+
+    def __init__(self, ratio: Gauge, names: BoundedLabelValues) -> None:
+        self._names = names
+        self._lock = threading.Lock()
+        self._counts: dict[str, list[int]] = {}
+        ratio.add_source(self._ratios)
+
+    def count_batch(self, event_type: str, by_partition: Mapping[int, Sized], partitions: int) -> None:
+        """Count the events of a stored batch, which an event type with this number of partitions has."""
+        if partitions == 1:
+            return
+        with self._lock:
+            counts = self._counts.get(event_type)
+            if counts is None or len(counts) != partitions:
+                if self._names.value_or_other(event_type) == OTHER_LABEL_VALUE:
+                    return
+                counts = self._counts[event_type] = [0] * partitions
+            for partition, events in by_partition.items():
+                counts[partition] += len(events)
+            if sum(counts) > RECENT_EVENTS_PER_PARTITION * partitions:
+                counts[:] = [each >> 1 for each in counts]
+
+    def forget(self, names: Collection[str]) -> None:
+        """Drop the counts of event types."""
+        with self._lock:
+            for name in names:
+                self._counts.pop(name, None)
+
+    def _ratios(self) -> MetricRows:
+        with self._lock:
+            rows = {name: (max(counts), sum(counts), len(counts)) for name, counts in self._counts.items()}
+        return {
+            (name,): most * partitions / total
+            for name, (most, total, partitions) in rows.items()
+            if total >= MIN_EVENTS_FOR_RATIO
+        }

@@ -14,7 +14,7 @@ from time import process_time
 from nakadi.common.chores import failed_chore_counts
 from nakadi.common.client_metrics import ClientMetrics
 from nakadi.common.counting import BoundedLabelValues, BucketBounds, Counter, Gauge, Histogram, Labels, MetricDefinition
-from nakadi.common.metric_groups import AnsweredRequestMetrics, SentEventMetrics, StoredEventMetrics
+from nakadi.common.metric_groups import AnsweredRequestMetrics, PartitionLoads, SentEventMetrics, StoredEventMetrics
 
 Metric = Counter | Histogram
 
@@ -40,14 +40,21 @@ class Metrics:
         self.all: list[Metric] = []
         self.clients = ClientMetrics()
         self._names = BoundedLabelValues(max_names)
-        self._define_requests()
-        self._define_publishing()
-        self._define_streams()
-        self._define_subscriptions()
-        self._define_sqlite()
-        self._define_archive()
-        self._define_caches()
-        self._define_housekeeping()
+        for group, define in (
+            ("Requests", self._define_requests),
+            ("Publishing", self._define_publishing),
+            ("Streams", self._define_streams),
+            ("Subscriptions", self._define_subscriptions),
+            ("The registry", self._define_registry),
+            ("The event log in SQLite", self._define_sqlite),
+            ("The archive", self._define_archive),
+            ("Caches", self._define_caches),
+            ("Housekeeping", self._define_housekeeping),
+            ("Tables", self._define_tables),
+            ("Disks and processes", self._define_machine),
+        ):
+            self._group = group
+            define()
         self.answered = AnsweredRequestMetrics(
             self.request_seconds, self.requests, self.request_bytes, self.response_bytes
         ).count_request
@@ -55,6 +62,7 @@ class Metrics:
         self.sent = self._sent.count_batch
         self._stored = StoredEventMetrics(self.events_published, self.published_bytes, self._names)
         self.stored = self._stored.count_batch
+        self.partition_loads = PartitionLoads(self.busiest_partition, self._names)
 
     def forget_deleted_event_types(self) -> None:
         """Drop the counts of deleted event types, so that others have room. It asks the registry, so it is called
@@ -67,6 +75,7 @@ class Metrics:
                     metric.forget(deleted)
             self._sent.forget(deleted)
             self._stored.forget(deleted)
+            self.partition_loads.forget(deleted)
             # Last: a name that is counted meanwhile must not get a row that nothing knows of.
             self._names.forget(deleted)
 
@@ -126,6 +135,12 @@ class Metrics:
             "nakadi_batches_refused_total",
             "Batches that the broker rejected as a whole before it looked at their events, by reason.",
             ("reason",),
+        )
+        self.busiest_partition = self._add_gauge(
+            "nakadi_busiest_partition_ratio",
+            "Recent events in the busiest partition, as a multiple of the average of all partitions.",
+            ("event_type",),
+            combine=max,
         )
 
     def _define_streams(self) -> None:
@@ -229,6 +244,13 @@ class Metrics:
             ("outcome",),
         )
 
+    def _define_registry(self) -> None:
+        self.registry_seconds = self._add_histogram(
+            "nakadi_registry_call_duration_seconds",
+            "Time that the registry took for a call, whether it succeeded or failed.",
+            ("call",),
+        )
+
     def _define_sqlite(self) -> None:
         self.log_commit_seconds = self._add_histogram(
             "nakadi_sqlite_commit_duration_seconds", "Duration of a commit to the event log in SQLite."
@@ -291,7 +313,16 @@ class Metrics:
         self.index_lag = self._add_gauge(
             "nakadi_index_lag_seconds",
             "Age of the oldest event that the log indexer has not counted, at the last measurement.",
+            combine=max,
         )
+        self.kpi_figures = self._add_counter(
+            "nakadi_kpi_figures_total",
+            "Figures (KPIs) that the broker wrote to its own event types, or dropped.",
+            ("outcome",),
+            json="nakadi.kpi",
+        )
+
+    def _define_tables(self) -> None:
         self.table_lag = self._add_gauge(
             "nakadi_table_lag_seconds",
             "Age of the oldest archived event that is in no table, at the last round of housekeeping; 0 without any.",
@@ -313,11 +344,17 @@ class Metrics:
             "Events that are missing from the table because their part of the archive is damaged.",
             ("event_type",),
         )
-        self.kpi_figures = self._add_counter(
-            "nakadi_kpi_figures_total",
-            "Figures (KPIs) that the broker wrote to its own event types, or dropped.",
-            ("outcome",),
-            json="nakadi.kpi",
+
+    def _define_machine(self) -> None:
+        self.disk_free = self._add_gauge(
+            "nakadi_disk_free_bytes",
+            "Bytes that the broker may still write to the file system of its `data` file or its `archive` folder.",
+            ("place",),
+            combine=min,
+        )
+        self.disk_size = self._add_gauge("nakadi_disk_size_bytes", "Size of this file system.", ("place",), combine=min)
+        self.worker_restarts = self._add_counter(
+            "nakadi_worker_restarts_total", "Workers that ended by themselves, and that the broker started again."
         )
 
     def add_cache_sources(self, name: str, read_hits: Callable[[], int], read_misses: Callable[[], int]) -> None:
@@ -325,7 +362,9 @@ class Metrics:
         self.cache_misses.add_source(lambda: {(name,): read_misses()})
 
     def _make_definition(self, name: str, meaning: str, labels: Labels, json: str) -> MetricDefinition:
-        return MetricDefinition(name=name, meaning=meaning, labels=labels, json_name=json, known_names=self._names)
+        return MetricDefinition(
+            name=name, meaning=meaning, group=self._group, labels=labels, json_name=json, known_names=self._names
+        )
 
     def _add_counter(self, name: str, meaning: str, labels: Labels = (), *, json: str = "") -> Counter:
         made = Counter(self._make_definition(name, meaning, labels, json))

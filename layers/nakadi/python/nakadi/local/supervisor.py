@@ -293,6 +293,7 @@ class Supervisor:
         self._coordination = broker.coordination
         self._restarts = restarts
         self._clock = broker.clock
+        self._worker_restarts = broker.metrics.worker_restarts
         self._loop = asyncio.get_running_loop()
         self._workers: dict[int, _Worker] = {}
         self._is_accepting = False
@@ -361,6 +362,7 @@ class Supervisor:
                 self._stop_as_failed()
             else:
                 log.warning("Worker %s ended with %s, it is restarted", number, code)
+                self._worker_restarts.add()
 
     def _stop_as_failed(self) -> None:
         self._code = EXIT_CODE_WORKERS_FAILED

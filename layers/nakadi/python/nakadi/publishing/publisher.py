@@ -219,6 +219,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
             else:
                 if set(map(type, fates.values())) <= {Stored}:
                     count(name, len(partitions), len(body))
+                    self.metrics.partition_loads.count_batch(name, by_partition, timeline.partitions)
                     return BatchOutcome(BatchStatus.STORED, stored_count=len(partitions))
                 await LEAVE_LOOP
                 return self._partial_outcome(name, sent, partitions, fates, count)

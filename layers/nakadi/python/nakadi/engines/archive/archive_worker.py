@@ -62,6 +62,8 @@ class ArchiveWorker:
         self._store = store
         # Partition -> since when it has something to archive. Taking one out is followed by a look at all its events.
         self._waiting: dict[TopicPartition, float] = {}
+        # Partition -> since when it has waited, although it was tried: an attempt that fails begins a new wait.
+        self._waiting_in_vain: dict[TopicPartition, float] = {}
         self._trimmable: set[TopicPartition] = set()
         self._archive_lock = threading.Lock()
         self._closing = threading.Event()
@@ -76,7 +78,7 @@ class ArchiveWorker:
         if self._tiers.another_process_archives:
             return
         for partition in partitions:
-            self._waiting.setdefault((topic, partition), time.monotonic())
+            self._waiting.setdefault((topic, partition), self._clock.monotonic())
 
     def archive_all(self) -> None:
         """Archive waiting events, and let the hot half remove events that it no longer needs, without a pause. Raises
@@ -182,7 +184,8 @@ class ArchiveWorker:
 
     def _longest_wait(self) -> float:
         """Seconds. Others add to what waits meanwhile, so it is copied first."""
-        return max(0.0, time.monotonic() - min(tuple(self._waiting.values()), default=inf))
+        since = (*self._waiting.values(), *self._waiting_in_vain.values())
+        return max(0.0, self._clock.monotonic() - min(since, default=inf))
 
     def _try_until_stopped(self, work: Callable[[], None]) -> None:
         try:
@@ -197,7 +200,7 @@ class ArchiveWorker:
     def _mark_all_partitions_due(self) -> None:
         """Partitions that this process does not know of may be due as well: others, or earlier processes, may have
         stored events there."""
-        due = time.monotonic() - self._tiers.archive_after
+        due = self._clock.monotonic() - self._tiers.archive_after
         known = [
             (topic, known.partitions) for topic in self._index.topic_names() if (known := self._index.topic(topic))
         ]
@@ -206,7 +209,7 @@ class ArchiveWorker:
                 self._waiting.setdefault((topic, partition), due)
 
     def _archive_due_partitions(self) -> None:
-        due = time.monotonic() - self._tiers.archive_after
+        due = self._clock.monotonic() - self._tiers.archive_after
         self._archive_partitions(
             [partition for partition, since in list(self._waiting.items()) if since <= due], WorkPacer(self._closing)
         )
@@ -222,22 +225,26 @@ class ArchiveWorker:
         )
 
     def _archive_topic(self, topic: str, partitions: list[int], pause: Callable[[], None]) -> None:
-        for partition in partitions:
-            self._waiting.pop((topic, partition), None)
+        now = self._clock.monotonic()
+        waited = {(topic, partition): self._waiting.pop((topic, partition), now) for partition in partitions}
         try:
             with self._archive_lock:
                 while self._archiver.archive_next_object(topic, partitions, pause):
                     pause()
         except UnknownTopic:
-            return
+            pass
         except BaseException:
             # It is due for a shorter time than before: an archive that keeps failing must not be retried without a
             # pause.
-            for partition in partitions:
-                self._waiting.setdefault((topic, partition), time.monotonic())
+            for each, since in waited.items():
+                self._waiting.setdefault(each, self._clock.monotonic())
+                self._waiting_in_vain.setdefault(each, since)
             raise
-        self._trimmable.update((topic, partition) for partition in partitions)
-        pause()
+        else:
+            self._trimmable.update(waited)
+            pause()
+        for each in waited:
+            self._waiting_in_vain.pop(each, None)
 
     def _unindex_deleted_topic(self, topic: str) -> None:
         if not self._topic_exists(topic):

@@ -37,6 +37,18 @@ def open_archive(url: str) -> ArchiveStore:
     return STORE_OPENERS[scheme](url)
 
 
+def folder_of_archive(url: str) -> Path | None:
+    """The folder of the archive at this URL; None if it is in no folder."""
+    scheme, colon, _ = url.partition(":")
+    if not colon:
+        return Path(url) if url else None
+    return _path_in_url(url) if scheme == "file" else None
+
+
+def _path_in_url(url: str) -> Path:
+    return Path(unquote(urlsplit(url).path))
+
+
 def open_archive_if_set(url: str) -> ArchiveStore | None:
     return open_archive(url) if url else None
 
@@ -337,6 +349,6 @@ def _open_s3_store(url: str) -> ArchiveStore:
 
 STORE_OPENERS: Mapping[str, Callable[[str], ArchiveStore]] = {
     "memory": lambda _url: MemoryStore(),
-    "file": lambda url: FolderStore(Path(unquote(urlsplit(url).path))),
+    "file": lambda url: FolderStore(_path_in_url(url)),
     "s3": _open_s3_store,
 }

@@ -1,0 +1,41 @@
+"""The room that is left on the disks of a broker."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+from nakadi.app.engines import data_file_paths
+from nakadi.app.settings import Settings
+from nakadi.common.counting import MetricRows
+from nakadi.common.metrics import Metrics
+from nakadi.engines.archive.stores import folder_of_archive
+
+
+def measure_disks(settings: Settings, metrics: Metrics) -> None:
+    """Have the metrics report the disks with the data file and with the archive, whenever metrics are read."""
+    metrics.disk_free.add_source(partial(_read_disks, settings, attrgetter("free")))
+    metrics.disk_size.add_source(partial(_read_disks, settings, attrgetter("total")))
+
+
+def _read_disks(settings: Settings, figure: Callable[[Any], int]) -> MetricRows:
+    rows: dict[tuple[str, ...], float] = {}
+    for place, folder in _places(settings).items():
+        # One that is not there, such as an archive before its first event, or that cannot be read, has no figures.
+        try:
+            rows[(place,)] = figure(shutil.disk_usage(folder))
+        except OSError:
+            continue
+    return rows
+
+
+def _places(settings: Settings) -> Mapping[str, str]:
+    places: dict[str, str] = {}
+    for path in data_file_paths(settings.store_urls):
+        places["data"] = str(path.parent)
+    if (folder := folder_of_archive(settings.archive)) is not None:
+        places["archive"] = str(folder)
+    return places

@@ -1,0 +1,36 @@
+"""A registry whose calls are timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from nakadi.common.counting import Histogram
+from nakadi.ports.clock import Clock
+from nakadi.ports.registry import Registry
+
+Parameters = ParamSpec("Parameters")
+Answer = TypeVar("Answer")
+
+
+class TimedRegistry:
+    """Adds the seconds of each call to a histogram with the label `call`, also if the call fails."""
+
+    def __init__(self, registry: Registry, seconds: Histogram, clock: Clock) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self.get = self._timed("get", registry.get)
+        self.list = self._timed("list", registry.list)
+        self.write = self._timed("write", registry.write)
+        self.change_counters = self._timed("change_counters", registry.change_counters)
+        self.close = registry.close
+
+    def _timed(self, name: str, call: Callable[Parameters, Answer]) -> Callable[Parameters, Answer]:
+        def timed(*arguments: Parameters.args, **named: Parameters.kwargs) -> Answer:
+            began = self._clock.monotonic()
+            try:
+                return call(*arguments, **named)
+            finally:
+                self._seconds.observe(self._clock.monotonic() - began, name)
+
+        return timed

@@ -1,0 +1,153 @@
+"""The alerts: when something in a broker needs a person, as an expression over its metrics.
+
+docs/operations.md has a section for each alert, with its name: what it means, how to look, and what to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Severity = Literal["critical", "warning"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alert:
+    """An expression in PromQL that is true while something is wrong.
+
+    The alert fires after the expression has been true for `minutes`. `summary` and `action` are what the person who
+    is woken reads first; both may use labels of the result as `{{ $labels.event_type }}`.
+    """
+
+    name: str
+    expression: str
+    minutes: int
+    severity: Severity
+    summary: str
+    action: str
+
+    @property
+    def page(self) -> str:
+        """The place in the documentation that explains the alert."""
+        return f"docs/operations.md#{self.name.lower()}"
+
+
+ALERTS = (
+    Alert(
+        name="NakadiIsDown",
+        expression='up{job="nakadi"} == 0',
+        minutes=2,
+        severity="critical",
+        summary="The broker at {{ $labels.instance }} does not answer",
+        action="See whether its process runs, and read the end of its log.",
+    ),
+    Alert(
+        name="NakadiAnswersWithErrors",
+        expression='sum(rate(nakadi_http_requests_total{status=~"5.."}[5m])) > 0.05',
+        minutes=5,
+        severity="critical",
+        summary="The broker answers requests with 5xx",
+        action="Search its log for the ticket in an answer, and see whether another alert names the cause.",
+    ),
+    Alert(
+        name="NakadiConsumerIsStuck",
+        expression="max(nakadi_stalled_subscriptions) > 0",
+        minutes=10,
+        severity="warning",
+        summary="{{ $value }} subscriptions have events, and their consumers commit nothing",
+        action="nakadi subscriptions list --lag names them. Mend the consumer, or set a policy for the event.",
+    ),
+    Alert(
+        name="NakadiPartitionIsHot",
+        expression=(
+            "max by (event_type) (nakadi_busiest_partition_ratio) > 3"
+            " and sum by (event_type) (rate(nakadi_events_published_total[10m])) > 1"
+        ),
+        minutes=15,
+        severity="warning",
+        summary="One partition of {{ $labels.event_type }} gets more than three times the average of all",
+        action="Look for the key that most events have, and choose partition keys that differ more.",
+    ),
+    Alert(
+        name="NakadiDiskFillsUp",
+        expression="nakadi_disk_free_bytes / nakadi_disk_size_bytes < 0.1",
+        minutes=5,
+        severity="warning",
+        summary="Less than a tenth of the disk of the {{ $labels.place }} is free",
+        action="Make room, or shorten the retention of the event types with the most events.",
+    ),
+    Alert(
+        name="NakadiCannotStoreEvents",
+        expression=(
+            "sum(increase(nakadi_sqlite_commit_failures_total[5m])) > 0"
+            ' or sum(rate(nakadi_events_refused_total{reason="publishing"}[5m])) > 0'
+        ),
+        minutes=0,
+        severity="critical",
+        summary="The event log does not store what publishers send",
+        action="Read the cause in the log of the broker: usually the disk is full, or Kafka does not answer.",
+    ),
+    Alert(
+        name="NakadiArchiveIsDamaged",
+        expression="sum(increase(nakadi_archive_unreadable_total[1h])) > 0",
+        minutes=0,
+        severity="critical",
+        summary="An object of the archive is damaged or missing, and streams stop there",
+        action="The log names the object. Restore it from a backup.",
+    ),
+    Alert(
+        name="NakadiSchemaRejectsEvents",
+        expression=(
+            'sum by (event_type) (rate(nakadi_events_refused_total{reason="validating"}[10m]))'
+            " / (sum by (event_type) (rate(nakadi_events_refused_total[10m]))"
+            " + (sum by (event_type) (rate(nakadi_events_published_total[10m]))"
+            " or 0 * sum by (event_type) (rate(nakadi_events_refused_total[10m])))) > 0.1"
+        ),
+        minutes=5,
+        severity="warning",
+        summary="More than a tenth of the events of {{ $labels.event_type }} do not fit its schema",
+        action="Compare the newest versions of the schema, and take the change back or mend the publisher.",
+    ),
+    Alert(
+        name="NakadiWorkersDie",
+        expression="sum(increase(nakadi_worker_restarts_total[15m])) > 0",
+        minutes=0,
+        severity="warning",
+        summary="A worker of the broker ended, and was started again",
+        action="Its exit code is in the log; -9 means that the system killed it, usually for lack of memory.",
+    ),
+    Alert(
+        name="NakadiRegistryIsSlow",
+        expression=(
+            "histogram_quantile(0.95, sum by (le) (rate(nakadi_registry_call_duration_seconds_bucket[5m]))) > 0.5"
+        ),
+        minutes=5,
+        severity="warning",
+        summary="The registry takes longer than half a second for many calls",
+        action="See whether its disk is busy, or whether DynamoDB throttles.",
+    ),
+    Alert(
+        name="NakadiIndexerIsBehind",
+        expression="max(nakadi_archive_lag_seconds) > 600 or max(nakadi_index_lag_seconds) > 600",
+        minutes=5,
+        severity="critical",
+        summary="Events have waited for the archive for more than ten minutes",
+        action="See whether the archive can be reached and has room; the log names the step that fails.",
+    ),
+    Alert(
+        name="NakadiHousekeepingStands",
+        expression="time() - max(nakadi_housekeeping_last_round_timestamp_seconds) > 900",
+        minutes=0,
+        severity="warning",
+        summary="The broker has not removed expired events, nor looked for stuck consumers, for a quarter of an hour",
+        action="The log says which step it is at; a store that does not answer can hold it up.",
+    ),
+    Alert(
+        name="NakadiTablesAreLate",
+        expression="max by (event_type) (nakadi_table_lag_seconds) > 7200",
+        minutes=10,
+        severity="warning",
+        summary="Events of {{ $labels.event_type }} have waited for their table for more than two hours",
+        action="See the last run of the job compaction, and start it again.",
+    ),
+)

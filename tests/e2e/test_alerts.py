@@ -1,0 +1,233 @@
+"""The broker is broken on purpose: an alert finds it, and what docs/operations.md says about that alert mends it.
+
+The alert for workers that die is in `test_workers.py`.
+"""
+
+import shutil
+import sqlite3
+from contextlib import closing
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from nakadi.app import engines
+from nakadi.engines.sqlite.file import path_in_url
+from tests.support.alerts import AlertWatch
+from tests.support.api import create_event_type
+from tests.support.clock import MovableClock
+from tests.support.consumer import Consumer
+from tests.support.metrics import scrape, value
+from tests.support.open_stream import OpenStream
+from tests.support.patience import PATIENCE, until
+from tests.support.served import ServedBroker
+from tests.support.subscriptions import create_event_type_with, create_subscription, publish
+
+BEGIN = {"X-nakadi-cursors": '[{"partition": "0", "offset": "BEGIN"}]'}
+SCHEMAS = {kind: f'{{"properties": {{"n": {{"type": "{kind}"}}}}}}' for kind in ("integer", "string")}
+
+
+class SlowRegistry:
+    """A registry each of whose calls takes `seconds`, by the clock."""
+
+    def __init__(self, registry, clock):
+        self._registry = registry
+        self._clock = clock
+        self.seconds = 0.0
+
+    def __getattr__(self, name):
+        call = getattr(self._registry, name)
+
+        def delayed(*arguments, **named):
+            self._clock.move(self.seconds)
+            return call(*arguments, **named)
+
+        return delayed
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory):
+    """A broker that archives what it stores at once, its clock, its registry and its files."""
+    folder = tmp_path_factory.mktemp("data")
+    url = f"sqlite:///{folder}/nakadi.db"
+    clock = MovableClock()
+    registries = []
+
+    def open_registry(registry_url):
+        registries.append(SlowRegistry(open_sqlite(registry_url), clock))
+        return registries[0]
+
+    open_sqlite = engines.REGISTRY_OPENERS["sqlite"]
+    settings = {"archive": str(folder / "archive"), "archive_after_seconds": 0, "hot_retention_ms": 0}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(engines.REGISTRY_OPENERS, "sqlite", open_registry)
+        with ServedBroker(clock=clock, registry=url, event_log=url, **settings) as broker:
+            yield SimpleNamespace(
+                broker=broker, clock=clock, registry=registries[0], file=path_in_url(url), archive=folder / "archive"
+            )
+
+
+@pytest.fixture
+def api(broken):
+    with httpx.Client(base_url=broken.broker.url, timeout=PATIENCE) as client:
+        yield client
+
+
+@pytest.fixture
+def watch(api):
+    """Begin to look at the broker: as long as nothing is broken, no alert fires."""
+    return lambda: AlertWatch(api)
+
+
+def read_first_event(broken, event_type):
+    with OpenStream(broken.broker.url, f"/event-types/{event_type}/events?stream_limit=1", BEGIN) as stream:
+        return stream.rest()
+
+
+def count_lost_streams(api):
+    return value(scrape(api), "nakadi_streams_ended_total", api="subscription", reason="released")
+
+
+def test_a_stuck_consumer_is_found(api, broken, watch):
+    """Three streams in a row leave the same event uncommitted: the alert fires until a mended consumer commits it."""
+    name = create_event_type(api)["name"]
+    subscription = create_subscription(api, name, read_from="begin")
+    publish(api, name, 1)
+    for number in range(1, 4):
+        with Consumer(api, subscription, batch_limit=1, on_disconnect="release") as stream:
+            assert stream.batch()
+        until(lambda ended=number: count_lost_streams(api) == ended)
+    broken.broker.services.housekeeping.run()
+    assert watch().fires("NakadiConsumerIsStuck")
+
+    with Consumer(api, subscription, batch_limit=1) as stream:
+        assert stream.consumed(1) == [{"n": 0}]
+    broken.broker.services.housekeeping.run()
+    assert not watch().fires("NakadiConsumerIsStuck")
+
+
+def test_a_hot_partition_is_found(api, watch):
+    """Events that all have one key fill one partition: the alert fires until keys differ."""
+    name = create_event_type_with(api, 4)
+    target = f"/event-types/{name}/events"
+    publish(api, name, 1)
+    before = watch()
+    keyed = api.get(f"/event-types/{name}").json() | {"partition_strategy": "hash", "partition_key_fields": ["key"]}
+    assert api.put(f"/event-types/{name}", json=keyed).status_code == 200
+    assert api.post(target, json=[{"key": "same"}] * 200).status_code == 200
+    assert before.fires("NakadiPartitionIsHot")
+
+    assert api.post(target, json=[{"key": str(number)} for number in range(2000)]).status_code == 200
+    assert not before.fires("NakadiPartitionIsHot")
+
+
+def test_a_disk_that_fills_up_is_found(broken, watch, monkeypatch):
+    """With a twentieth of the disk free the alert fires, and with half of it no longer."""
+    usage = shutil.disk_usage(broken.file.parent)
+    assert ("nakadi_disk_free_bytes", frozenset({("place", "data")})) in scrape(watch().api)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=usage.total // 20))
+    assert watch().fires("NakadiDiskFillsUp")
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=usage.total // 2))
+    assert not watch().fires("NakadiDiskFillsUp")
+
+
+def test_a_full_disk_is_found(api, broken, watch):
+    """Nothing can be stored: publishers get an error, and the alert fires; with room they go on without a restart."""
+    name = create_event_type(api)["name"]
+    before = watch()
+    with closing(sqlite3.connect(broken.file)) as other:
+        other.execute(
+            """CREATE TRIGGER full_disk BEFORE INSERT ON frames
+            BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"""
+        )
+    try:
+        assert api.post(f"/event-types/{name}/events", json=[{}]).status_code == 207
+        assert before.fires("NakadiCannotStoreEvents")
+    finally:
+        with closing(sqlite3.connect(broken.file)) as other:
+            other.execute("DROP TRIGGER full_disk")
+
+    after = watch()
+    publish(api, name, 1)
+    assert not after.fires("NakadiCannotStoreEvents")
+
+
+def test_a_damaged_archive_is_found(api, broken, watch):
+    """A stream stops at a damaged object, and the alert fires; with the object from a backup, the stream goes on."""
+    there = set(broken.archive.rglob("*.gz"))
+    name = create_event_type(api)["name"]
+    for _ in range(20):
+        publish(api, name, 1)
+    topic = broken.broker.services.event_types.get(name).timeline.topic
+    log = broken.broker.log
+    until(lambda: log.archive() or log._hot.bounds(topic, [0])[0].oldest > 0)
+    objects = {each: each.read_bytes() for each in set(broken.archive.rglob("*.gz")) - there}
+    before = watch()
+    for path, content in objects.items():
+        path.write_bytes(content[:-20] + bytes(20))
+    with OpenStream(
+        broken.broker.url, f"/event-types/{name}/events?stream_timeout=1&batch_flush_timeout=1", BEGIN
+    ) as stream:
+        assert b'"n":0' not in stream.rest()
+    assert before.fires("NakadiArchiveIsDamaged")
+
+    for path, content in objects.items():
+        path.write_bytes(content)
+    after = watch()
+    assert b'"n":0' in read_first_event(broken, name)
+    assert not after.fires("NakadiArchiveIsDamaged")
+
+
+def test_a_schema_that_rejects_events_is_found(api, watch):
+    """A changed schema rejects the events of publishers: the alert fires until the change is taken back."""
+    definition = create_event_type(api, schema=SCHEMAS["integer"], compatibility_mode="none")
+    name, target = definition["name"], f"/event-types/{definition['name']}"
+    publish(api, name, 5)
+    changed = definition | {"schema": {"type": "json_schema", "schema": SCHEMAS["string"]}}
+    assert api.put(target, json=changed).status_code == 200
+    assert api.post(f"{target}/events", json=[{"n": 1}]).status_code == 422
+    before = watch()
+    assert api.post(f"{target}/events", json=[{"n": 1}]).status_code == 422
+    assert before.fires("NakadiSchemaRejectsEvents")
+
+    assert api.put(target, json=definition).status_code == 200
+    after = watch()
+    publish(api, name, 5)
+    assert not after.fires("NakadiSchemaRejectsEvents")
+
+
+def test_a_slow_registry_is_found(api, broken, watch):
+    """Calls that take a second make the alert fire, until they are quick again."""
+    before = watch()
+    broken.registry.seconds = 1.0
+    api.get("/event-types")
+    broken.registry.seconds = 0.0
+    assert before.fires("NakadiRegistryIsSlow")
+
+    after = watch()
+    for _ in range(3):
+        api.get("/event-types")
+    assert not after.fires("NakadiRegistryIsSlow")
+
+
+def test_an_indexer_that_is_behind_is_found(api, broken, watch):
+    """Nothing can be archived, and each attempt fails: after ten minutes the alert fires, until the archive is back."""
+    name = create_event_type(api)["name"]
+    aside = broken.archive.with_name("aside")
+    before = watch()
+    broken.archive.rename(aside)
+    broken.archive.write_text("")
+    failed = value(scrape(api), "nakadi_archive_failures_total", operation="archiving")
+    try:
+        publish(api, name, 1)
+        until(lambda: value(scrape(api), "nakadi_archive_failures_total", operation="archiving") > failed + 1)
+        assert not before.fires("NakadiIndexerIsBehind")
+        broken.clock.move(700)
+        assert before.fires("NakadiIndexerIsBehind")
+    finally:
+        broken.archive.unlink()
+        aside.rename(broken.archive)
+
+    until(lambda: not before.fires("NakadiIndexerIsBehind"))
+    assert b'"n":0' in read_first_event(broken, name)

@@ -1,0 +1,62 @@
+"""A registry whose calls are timed."""
+
+import pytest
+
+from nakadi.common.metrics import Metrics
+from nakadi.common.timed_registry import TimedRegistry
+from nakadi.engines.memory.registry import MemoryRegistry
+from nakadi.ports.registry import ChangedMeanwhile, PutDocument
+from tests.support.clock import HandMovedClock
+from tests.support.metrics import collect_samples, value
+
+
+class SlowRegistry(MemoryRegistry):
+    """Each of its reads takes three seconds, and each write seven."""
+
+    def __init__(self, clock):
+        super().__init__()
+        self._clock = clock
+
+    def get(self, kind, key):
+        self._clock.move(3)
+        return super().get(kind, key)
+
+    def write(self, *changes):
+        self._clock.move(7)
+        super().write(*changes)
+
+
+@pytest.fixture
+def metrics():
+    return Metrics()
+
+
+@pytest.fixture
+def registry(metrics):
+    clock = HandMovedClock()
+    return TimedRegistry(SlowRegistry(clock), metrics.registry_seconds, clock)
+
+
+def read_seconds(metrics, call):
+    return value(collect_samples(metrics), "nakadi_registry_call_duration_seconds_sum", call=call)
+
+
+def test_each_call_is_timed(registry, metrics):
+    """Reads and writes have their own times, and answer as the registry does."""
+    registry.write(PutDocument("settings", "a", {"n": 1}))
+    assert registry.get("settings", "a").body == {"n": 1}
+    assert [each.key for each in registry.list("settings", prefix="a")] == ["a"]
+    assert registry.change_counters().count_by_bucket
+
+    assert [read_seconds(metrics, call) for call in ("get", "write", "list")] == [3, 7, 0]
+    samples = collect_samples(metrics)
+    for call in ("get", "list", "write", "change_counters"):
+        assert value(samples, "nakadi_registry_call_duration_seconds_count", call=call) == 1
+
+
+def test_a_call_that_fails_is_timed_too(registry, metrics):
+    """A write whose condition does not hold raises as before, and counts."""
+    with pytest.raises(ChangedMeanwhile):
+        registry.write(PutDocument("settings", "a", {}, expected_revision=5))
+
+    assert read_seconds(metrics, "write") == 7
