@@ -86,7 +86,7 @@ def is_reached(offset: str, copied: str) -> bool:
 
 
 def read_batches(
-    broker: Api, name: str, offsets: Mapping[str, str], batch_events: int = BATCH_EVENTS
+    broker: Api, name: str, offsets: Mapping[str, str], batch_events: int | None = None
 ) -> Iterator[Batch[Any]]:
     """The events behind these offsets that exist now, as they are stored, and perhaps some that come meanwhile.
 
@@ -106,7 +106,7 @@ def read_batches(
             if all(ends[each].endswith(_NOTHING_YET) for each in left):
                 return  # A timeline has begun, and has no events.
             raise Failed(f"Partition {left[0]} of {name} has events up to {ends[left[0]]}, which do not arrive.")
-        for batch in _read_once(broker, name, {each: at[each] for each in left}, batch_events):
+        for batch in _read_once(broker, name, {each: at[each] for each in left}, batch_events or BATCH_EVENTS):
             attempts = 0
             at[batch.partition] = batch.offset
             yield batch

@@ -231,9 +231,12 @@ def consume(api, subscription, count):
     return numbers
 
 
-@pytest.mark.parametrize("committed", [0, 17, 40])
-def test_a_subscription_moves_without_a_lost_or_doubled_event(mirror, source, target, committed):
+@pytest.mark.parametrize(("committed", "batch_events"), [(0, 500), (17, 500), (17, 2), (17, 1), (40, 3)])
+def test_a_subscription_moves_without_a_lost_or_doubled_event(
+    mirror, source, target, monkeypatch, committed, batch_events
+):
     """A moved subscription goes on with the first event that is not committed, in each partition. (M6)"""
+    monkeypatch.setattr(events, "BATCH_EVENTS", batch_events)
     name = keyed(source)
     subscription = create_subscription(source, name, read_from="begin")
     publish(source, name, range(30))
