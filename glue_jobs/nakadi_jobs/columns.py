@@ -15,6 +15,8 @@ import msgspec
 from msgspec.structs import replace
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
+from nakadi.schemas.avro.json_schema import json_schema_of
+from nakadi.schemas.avro.types import RecordType
 from nakadi.schemas.document import SchemaDocument, effective_schema
 
 RESERVED_PREFIX = "nakadi_"
@@ -100,18 +102,28 @@ class SchemaOwner(Protocol):
     def category(self) -> Category: ...
 
 
+class _AvroEvents(msgspec.Struct, frozen=True):
+    name: str
+    category: Category = Category.BUSINESS
+
+
 def derive_columns(
-    event_type: SchemaOwner, schemas: Iterable[Mapping[str, Any]], existing: Struct | None = None
+    event_type: SchemaOwner, schemas: Iterable[Mapping[str, Any] | RecordType], existing: Struct | None = None
 ) -> Struct:
-    """The columns for events of all these schemas, oldest first. Later schemas only add columns.
+    """The columns for events of all these schemas, oldest first: JSON schemas, or the records of Avro schemas. Later
+    schemas only add columns.
 
     `existing` are the columns of an existing table. They stay as they are, even if an earlier version of this job
     derived them differently.
     """
     columns, closed = Struct(()), True
     for schema in schemas:
-        effective = _effective_schema(event_type, schema)
-        columns = merge_columns(columns, _derive_from_version(event_type, effective))
+        described = event_type
+        if isinstance(schema, RecordType):
+            # Such events have metadata whatever their category is, and more in it than has columns.
+            described, closed = _AvroEvents(event_type.name), False
+        effective = _effective_schema(described, json_schema_of(schema) if isinstance(schema, RecordType) else schema)
+        columns = merge_columns(columns, _derive_from_version(described, effective))
         closed = closed and _columns_hold_all_of(effective, SchemaDocument.from_root(effective))
     shallow = Struct(tuple(replace(field, kind=_limit_depth(field.kind, MAX_LEVELS)) for field in columns.fields))
     columns = shallow if existing is None else _keep_existing_types(shallow, existing)

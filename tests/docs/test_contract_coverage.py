@@ -28,7 +28,6 @@ LINKED = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 # Statements that no test cites.
 NOT_SHOWN = {
     "L64": "a figure of speed, which tests do not bound",
-    "R85": "about Avro, which is left out",
     "R280": "says how the other statements are to be read",
 }
 

@@ -107,6 +107,8 @@ class Tour:
         self.ask("add_schema", name, json=schema, params={"fetch": "true"})
         self.ask("list_schemas", name)
         self.ask("get_schema", name, "latest")
+        self.ask("list_avro_schemas", "batch.publishing")
+        self.ask("get_avro_schema", "batch.publishing", "1")
         self.ask("list_readers", name)
         self.ask("check_compatibility", name, "latest", json={"schema": "{}"})
         rehearsal = {"schema": schema, "events": 10}

@@ -1,6 +1,9 @@
+import json
+
 import pytest
 
 from nakadi.model.event_type import Category
+from nakadi.schemas.avro.types import parse_record_schema
 from nakadi_jobs.columns import (
     BIGINT,
     DOUBLE,
@@ -18,6 +21,7 @@ from nakadi_jobs.columns import (
     text_properties,
 )
 from nakadi_jobs.tables import Table
+from tests.support.avro import a_field, a_record
 from tests.support.builders import an_event_type
 
 UNDEFINED = an_event_type()
@@ -233,3 +237,25 @@ def test_columns_come_into_a_table_in_one_change_of_it(jobs):
     table.add([(("e",), "int"), (("a", "y"), "int"), (("f",), "int")])
 
     assert ddl(table.columns()) == "struct<`a`:struct<`x`:int,`y`:int>,`b`:string,`c`:int,`d`:string,`e`:int,`f`:int>"
+
+
+def test_an_avro_schema_has_columns_for_its_fields():
+    """Unions with null and logical types have the columns of their values; the text is kept beside them. (R310)"""
+    record = a_record(
+        a_field("id"),
+        a_field("at", {"type": "long", "logicalType": "timestamp-millis"}),
+        a_field("price", ["null", "double"]),
+        a_field("inner", ["null", a_record(a_field("sizes", {"type": "array", "items": "int"}), name="Inner")]),
+        a_field("notes", {"type": "map", "values": "string"}),
+    )
+    found = derive_columns(an_event_type(category=Category.DATA), [parse_record_schema(json.dumps(record))])
+
+    assert [ddl(each.kind) for each in found.fields if each.name != "metadata"] == [
+        "string",
+        "bigint",
+        "double",
+        "struct<`sizes`:array<bigint>>",
+        "map<string,string>",
+    ]
+    assert "metadata" in [each.name for each in found.fields]
+    assert not found.closed

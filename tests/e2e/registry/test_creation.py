@@ -203,14 +203,6 @@ def test_an_unknown_schema_type_is_a_bad_request(api):
     assert problem(api.post("/event-types", json=definition), 400).startswith("Illegal enum value: 'xml_schema'")
 
 
-def test_avro_schemas_are_clearly_refused(api):
-    """This broker has no Avro: a definition with it is 422 and says so, instead of being accepted. (R159)"""
-    definition = a_definition()
-    definition["schema"] = {"type": "avro_schema", "schema": '{"type": "record", "name": "x", "fields": []}'}
-
-    assert "avro_schema are not supported" in problem(api.post("/event-types", json=definition), 422)
-
-
 @pytest.mark.parametrize(
     "body",
     [b"{", b"nonsense", b'{"name": "a"', b"[]", b'"text"', b"3", b'{"schema": "text"}', b'{"name": {}}', b"\xff"],

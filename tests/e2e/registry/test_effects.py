@@ -9,6 +9,7 @@ from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.model.outcomes import Unavailable
 from tests.support.api import a_business_definition, a_definition, an_authorization, create_event_type, problem
+from tests.support.avro import schema_draft
 from tests.support.http import make_client
 
 EID = "105a76d8-db49-4144-ace7-e683e8f4ba46"
@@ -74,13 +75,24 @@ def test_only_mode_compatible_is_strict(api, mode, schema, fits):
     assert (api.post(events, json=[{"a": 1}]).status_code == 200) == fits
 
 
-def test_events_are_always_validated_against_the_json_schema(api):
-    """There is only one type of schema, so events are always validated against a JSON schema. (R180)"""
-    name = create_event_type(api, schema={"properties": {"a": {"type": "string"}}})["name"]
-    avro = {"type": "avro_schema", "schema": '"string"'}
+def test_json_events_of_an_avro_type_are_validated_by_the_last_json_schema(api):
+    """Events may still be published as JSON after the schema has become Avro, and get the older version. (R180, P76)"""
+    name = create_event_type(api, a_business_definition(schema={"properties": {"a": {"type": "string"}}}))["name"]
+    assert api.post(f"/event-types/{name}/schemas", json=schema_draft()).status_code == 200
 
-    problem(api.post(f"/event-types/{name}/schemas", json=avro), 422)
-    item(api.post(f"/event-types/{name}/events", json=[{"a": 1}]))
+    assert api.post(f"/event-types/{name}/events", json=[event() | {"a": "1"}]).status_code == 200
+    assert item(api.post(f"/event-types/{name}/events", json=[event() | {"a": 1}]))["detail"].startswith(
+        "#/a: expected"
+    )
+
+
+def test_json_events_of_a_type_without_a_json_schema_are_refused(api):
+    """There is nothing to validate them by. (R180, P75)"""
+    name = create_event_type(api, a_business_definition() | {"schema": schema_draft()})["name"]
+
+    refused = item(api.post(f"/event-types/{name}/events", json=[event() | {"a": "1"}]))
+
+    assert refused["detail"] == f"No json_schema found for event type: {name}"
 
 
 def test_constraints_are_reported_before_the_schema_is_compared(api):

@@ -78,9 +78,3 @@ def test_metrics_can_be_read_by_people(api):
 def test_the_version_is_reported(api):
     """The version has its place under `scm_source`. (R247)"""
     assert set(api.get("/version").json()["scm_source"]) == {"author", "revision", "status", "url"}
-
-
-@pytest.mark.parametrize("path", ["batch.publishing/versions", "batch.publishing/versions/0", "odd/versions"])
-def test_there_are_no_avro_schemas(api, path):
-    """This broker does not speak Avro: the schemas of its envelopes are not found here. (R248, R249)"""
-    assert problem(api.get(f"/avro-schemas/{path}"), 404) == f"There is nothing at /avro-schemas/{path}"

@@ -90,6 +90,8 @@ SCOPES = {
     ("GET", "/request-metrics"): UID,
     ("GET", "/stream-metrics"): UID,
     ("GET", "/version"): UID,
+    ("GET", "/avro-schemas/{schema_name}/versions"): UID,
+    ("GET", "/avro-schemas/{schema_name}/versions/{version}"): UID,
 }
 
 GUARDED = [pytest.param(*route, scope, id=" ".join(route)) for route, scope in SCOPES.items()]
@@ -105,6 +107,7 @@ def send_request(client: httpx.Client, method: str, template: str, **options: ob
         "subscription_id": "some-id",
         "parked_event_id": "some-id",
         "stream_id": "some-id",
+        "schema_name": "batch.publishing",
     }
     path = template.format(**values)
     with client.stream(method, path, **options) as answer:

@@ -180,13 +180,6 @@ def test_checks_of_a_new_schema_come_in_their_order(api, path):
     assert problem(api.post(path, json=schema("x")), 422).startswith("schema must be a valid json")
 
 
-def test_avro_is_refused_here_too(api, path):
-    """A schema of type Avro is 422 and says why, for there is no Avro here. (R184, R185, R186, R187)"""
-    answer = api.post(path, json=schema('{"type": "string"}', type="avro_schema"))
-
-    assert "avro_schema are not supported" in problem(answer, 422)
-
-
 def test_a_read_only_registry_takes_no_schema(api, path, switched_on):
     """While writing is disabled a new schema is 503, which the reference forgot. (R147)"""
     switched_on("disable_db_write_operations")

@@ -24,6 +24,8 @@ IN_ORDER = (
     "check_compatibility",
     "add_schema",
     "list_schemas",
+    "list_avro_schemas",
+    "get_avro_schema",
     "list_readers",
     "start_rehearsal",
     "list_rehearsals",

@@ -25,6 +25,8 @@ from nakadi.model.event_type import (
     EventTypeDraft,
     PartitionStrategy,
     Schema,
+    SchemaType,
+    SubmittedSchema,
     Version,
 )
 from nakadi.model.outcomes import Conflict, Fault, FeatureSwitchedOff, Invalid, NotFound, Outcome, TryLater, Violations
@@ -94,7 +96,7 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
         check_data_lake_annotations(
             draft.annotations or {}, mandatory=self.features.is_on(Feature.FORCE_DATA_LAKE_ANNOTATIONS)
         )
-        text = check_schema(draft.schema, draft)
+        schema = check_schema(draft.schema, draft)
         rules.check_cleanup_policy(draft.cleanup_policy, draft.category)
         rules.check_enrichment(draft.enrichment_strategies or (), draft.category)
         strategy = rules.partition_strategy(draft.partition_strategy, draft.partition_key_fields, draft.category)
@@ -102,16 +104,19 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
             raise Invalid(drafts.AUTHORIZATION_MANDATORY_MESSAGE)
         drafts.check_no_duplicate_attributes(draft.authorization)
         rules.check_owner_selector(draft.event_owner_selector)
-        event_type = self._event_type_from_draft(draft, text, strategy)
+        event_type = self._event_type_from_draft(draft, schema, strategy)
         check_deduplication(event_type, self.deduplication)
         return event_type
 
     def _from_system_draft(self, draft: EventTypeDraft) -> EventType:
         assert draft.schema is not None
         assert draft.schema.text is not None
-        return self._event_type_from_draft(draft, draft.schema.text, PartitionStrategy(str(draft.partition_strategy)))
+        schema = SubmittedSchema(SchemaType.JSON, draft.schema.text)
+        return self._event_type_from_draft(draft, schema, PartitionStrategy(str(draft.partition_strategy)))
 
-    def _event_type_from_draft(self, draft: EventTypeDraft, schema_text: str, strategy: PartitionStrategy) -> EventType:
+    def _event_type_from_draft(
+        self, draft: EventTypeDraft, schema: SubmittedSchema, strategy: PartitionStrategy
+    ) -> EventType:
         now = now_in_milliseconds(self.clock)
         statistic = drafts.statistics_from_draft(draft.default_statistic)
         partitions = rules.partition_count(
@@ -119,7 +124,7 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
         )
         return EventType(
             id=str(uuid4()),
-            schema=Schema(text=schema_text, version=Version(), created_at=now),
+            schema=Schema(type=schema.type, text=schema.text, version=Version(), created_at=now),
             partition_strategy=strategy,
             default_statistic=statistic,
             retention_time=draft.retention_time or self.limits.retention_default,

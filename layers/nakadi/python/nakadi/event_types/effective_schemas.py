@@ -5,13 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nakadi.model.event_type import EventType, EventTypeDraft
+from nakadi.model.event_type import Category, CompatibilityMode, EventType, EventTypeDraft, SchemaType
+from nakadi.schemas.avro.json_schema import json_schema_of
+from nakadi.schemas.avro.types import parse_record_schema
 from nakadi.schemas.document import effective_schema
 from nakadi.schemas.strict_json import parse_strict
 
 
 def effective_schema_of(event_type: EventType) -> dict[str, Any]:
+    """For an Avro schema, the JSON schema of what its events look like in JSON; they are not validated against it."""
+    if event_type.schema.type is SchemaType.AVRO:
+        return effective_schema_of_avro(event_type.schema.text, event_type)
     return effective_schema_from(parse_strict(event_type.schema.text), event_type)
+
+
+def effective_schema_of_avro(text: str, definition: EventType | EventTypeDraft) -> dict[str, Any]:
+    """Events that are published in Avro have the members of their record and metadata, whatever their category is."""
+    assert definition.name is not None
+    assert definition.cleanup_policy is not None
+    return effective_schema(
+        json_schema_of(parse_record_schema(text)),
+        event_type=definition.name,
+        category=Category.BUSINESS,
+        mode=CompatibilityMode.NONE,
+        cleanup_policy=definition.cleanup_policy,
+    )
 
 
 def effective_schema_from(tree: Mapping[str, Any], definition: EventType | EventTypeDraft) -> dict[str, Any]:

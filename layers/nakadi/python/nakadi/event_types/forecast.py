@@ -13,9 +13,17 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from nakadi.model.event_type import ChangeLevel, CompatibilityMode, EventType, Version
+from nakadi.model.event_type import (
+    ChangeLevel,
+    CompatibilityMode,
+    EventType,
+    SchemaType,
+    SubmittedSchema,
+    Version,
+)
 from nakadi.model.outcomes import Invalid
 from nakadi.model.reads import AffectedReader
+from nakadi.schemas.avro.evolution import explain, incompatible_avro_schema_error, judge_avro_evolution
 from nakadi.schemas.change_reasons import description_of_change, reason_against
 from nakadi.schemas.evolution import (
     IsForced,
@@ -99,27 +107,30 @@ class RefusalCollector(AbstractContextManager[None]):
 
 def forecast_schema(
     current: EventType,
-    text: str,
+    submitted: SubmittedSchema,
     mode: CompatibilityMode,
     check: CheckSchemaText,
     is_forced: IsForced = never_forced,
 ) -> SchemaForecast:
-    """The effect of submitting `text` as the event type's schema, with this mode from now on."""
+    """The effect of submitting this as the event type's schema, with this mode from now on."""
     try:
-        check(text)
-        return forecast_evolution(current, text, mode, check, is_forced)
+        check(submitted.text)
+        return forecast_evolution(current, submitted, mode, check, is_forced)
     except Invalid as refusal:
         return SchemaForecast(refusal=refusal.detail)
 
 
 def forecast_evolution(
     current: EventType,
-    text: str,
+    submitted: SubmittedSchema,
     mode: CompatibilityMode,
     check: CheckSchemaText,
     is_forced: IsForced = never_forced,
 ) -> SchemaForecast:
     """The same for a text that has passed the check; raises `Invalid` if it cannot be compared."""
+    if SchemaType.AVRO in (current.schema.type, submitted.type):
+        return _forecast_avro_evolution(current, submitted, mode)
+    text = submitted.text
     if text == current.schema.text:
         return SchemaForecast()
     old, new = parse_strict(current.schema.text), parse_strict(text)
@@ -140,6 +151,25 @@ def forecast_evolution(
         refusal=incompatible_schema_error(evolution).detail,
         proposal=None if proposed is None else patch_between(new, proposed),
     )
+
+
+def _forecast_avro_evolution(current: EventType, submitted: SubmittedSchema, mode: CompatibilityMode) -> SchemaForecast:
+    """The effect of an Avro schema, for which there are no proposals."""
+    evolution = judge_avro_evolution(current.schema, submitted.text, submitted.type, mode)
+    changes = (
+        ForecastChange(
+            rule=each.type,
+            path=each.location,
+            level=evolution.level,
+            permitted=each not in evolution.refusing,
+            explanation=explain(each),
+            old=UNSET,
+            new=UNSET,
+        )
+        for each in evolution.problems
+    )
+    refusal = incompatible_avro_schema_error(evolution).detail if evolution.refusing else None
+    return SchemaForecast(level=evolution.level, changes=tuple(changes), refusal=refusal)
 
 
 def _forecast_change(

@@ -25,7 +25,7 @@ from nakadi.event_types.forecast import ChangeForecast, CheckSchemaText, forecas
 from nakadi.event_types.members import members_of, schema_that_readers_see
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.authorization import Operation, Subject
-from nakadi.model.event_type import Category, CompatibilityMode, EventType, Schema
+from nakadi.model.event_type import Category, CompatibilityMode, EventType, Schema, SubmittedSchema
 from nakadi.model.outcomes import IncompatibilityReason, IncompatibleSchema, Invalid
 from nakadi.model.reads import AffectedReader, Reader
 from nakadi.schemas.changes import SchemaChange
@@ -80,11 +80,15 @@ class SchemaReaders(Struct, frozen=True):
         ]
         return EventTypeReaders(readers, tuple(map(read_path_text, unread)))
 
-    def judge(self, old: EventType, new: EventType, text: str, now: datetime, force: Force) -> JudgedSchema:
+    def judge(
+        self, old: EventType, new: EventType, submitted: SubmittedSchema, now: datetime, force: Force
+    ) -> JudgedSchema:
         """The next schema of an event type, which is to become `new`. Raises `IncompatibleSchema`."""
-        review = self._review(old, replace(new, schema=replace(old.schema, text=text)), force)
+        review = self._review(old, _with_schema(new, submitted), force)
         try:
-            schema = next_schema(old, text, new.compatibility_mode, now, review.is_forced)
+            schema = next_schema(
+                old, submitted.text, new.compatibility_mode, now, review.is_forced, schema_type=submitted.type
+            )
         except IncompatibleSchema as error:
             raise IncompatibleSchema(error.detail, error.reasons, (*review.affected, *review.unasked)) from error
         if old.compatibility_mode is not CompatibilityMode.NONE and review.unnamed:
@@ -95,24 +99,26 @@ class SchemaReaders(Struct, frozen=True):
         self,
         old: EventType,
         new: EventType,
-        text: str,
+        submitted: SubmittedSchema,
         check: CheckSchemaText,
         refusals: tuple[str, ...],
         force: Force,
     ) -> ChangeForecast:
         """The effect of a change with these refusals on the schema and on its readers."""
         try:
-            check(text)
-            review = self._review(old, replace(new, schema=replace(old.schema, text=text)), force)
+            check(submitted.text)
+            review = self._review(old, _with_schema(new, submitted), force)
         except Invalid:
             review = _Review()
-        schema = forecast_schema(old, text, new.compatibility_mode, check, review.is_forced)
+        schema = forecast_schema(old, submitted, new.compatibility_mode, check, review.is_forced)
         return ChangeForecast(current=old, refusals=refusals, schema=schema, readers=review.affected)
 
-    def objections(self, event_type: EventType, text: str) -> tuple[tuple[AffectedReader, ...], str | None]:
+    def objections(
+        self, event_type: EventType, submitted: SubmittedSchema
+    ) -> tuple[tuple[AffectedReader, ...], str | None]:
         """The readers that would miss something after a change of the schema, and the detail of the refusal because
         of them."""
-        review = self._review(event_type, replace(event_type, schema=replace(event_type.schema, text=text)), NOBODY)
+        review = self._review(event_type, _with_schema(event_type, submitted), NOBODY)
         is_refused = event_type.compatibility_mode is not CompatibilityMode.NONE and review.unnamed
         return review.affected, members_read_error(review).detail if is_refused else None
 
@@ -134,6 +140,10 @@ class SchemaReaders(Struct, frozen=True):
             old=old,
             new=new,
         )
+
+
+def _with_schema(event_type: EventType, submitted: SubmittedSchema) -> EventType:
+    return replace(event_type, schema=replace(event_type.schema, type=submitted.type, text=submitted.text))
 
 
 class _Review(Struct, frozen=True, dict=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import orjson
 from msgspec import Struct, field
@@ -14,25 +13,24 @@ from nakadi.auth.features import Features
 from nakadi.auth.permissions import Permissions
 from nakadi.common.work import LongWorkQueue, client_never_gone
 from nakadi.event_types.drafts import now_in_milliseconds
-from nakadi.event_types.effective_schemas import effective_schema_from
+from nakadi.event_types.effective_schemas import effective_schema_from, effective_schema_of_avro
 from nakadi.event_types.forecast import ChangeForecast, RefusalCollector, SchemaForecast, forecast_evolution
 from nakadi.event_types.readers import NOBODY, Force, JudgedSchema, SchemaReaders
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.rules import check_fields_in_schema
 from nakadi.model.authorization import Operation, Subject
-from nakadi.model.event_type import EventType, EventTypeDraft, Schema, SchemaDraft, SchemaType
+from nakadi.model.event_type import EventType, EventTypeDraft, Schema, SchemaDraft, SchemaType, SubmittedSchema
 from nakadi.model.outcomes import Invalid, Malformed, MalformedFields, NotFound, Violations
 from nakadi.model.reads import AffectedReader
 from nakadi.openapi.checks import openapi_violations
 from nakadi.ports.clock import Clock
-from nakadi.schemas.limits import check_schema_length
+from nakadi.schemas.avro.types import canonical_form, parse_avro_schema
+from nakadi.schemas.document import SchemaDocument
+from nakadi.schemas.limits import check_expansion, check_schema_length, check_schema_size
 from nakadi.schemas.strict_json import StrictJsonError, parse_strict
 from nakadi.schemas.submission import check_schema_language, parse_submitted_schema
 from nakadi.schemas.validation import compile_validator
 from nakadi.schemas.values import canonical_text
-
-AVRO_REFUSED_MESSAGE = "Schemas of type avro_schema are not supported by this broker, json_schema is the only type"
-
 
 # In characters. It takes up to a second to compile a longer one.
 MAX_SCHEMA_CHARACTERS_WITHOUT_TURN = 20_000
@@ -47,8 +45,8 @@ def turn_if_check_is_long(schema: SchemaDraft, long_work_queue: LongWorkQueue) -
     )
 
 
-def check_schema(schema: SchemaDraft, definition: EventType | EventTypeDraft) -> str:
-    """Check that the schema is valid, within limits, and has the fields that the event type names; return its text.
+def check_schema(schema: SchemaDraft, definition: EventType | EventTypeDraft) -> SubmittedSchema:
+    """Check that the schema is valid, within limits, and has the fields that the event type names.
 
     Raises `Invalid` for the first problem. The fields of a draft were checked before, so no mandatory one is missing.
     """
@@ -56,7 +54,8 @@ def check_schema(schema: SchemaDraft, definition: EventType | EventTypeDraft) ->
     assert definition.category is not None
     assert definition.compatibility_mode is not None
     if schema.type is SchemaType.AVRO:
-        raise Invalid(AVRO_REFUSED_MESSAGE)
+        _check_avro_schema(schema.text, definition)
+        return SubmittedSchema(SchemaType.AVRO, schema.text)
     check_schema_length(schema.text)
     tree = parse_submitted_schema(schema.text, category=definition.category)
     whole = effective_schema_from(tree, definition)
@@ -64,7 +63,15 @@ def check_schema(schema: SchemaDraft, definition: EventType | EventTypeDraft) ->
     compile_validator(whole)
     check_fields_in_schema(definition, whole)
     check_schema_language(tree, definition.compatibility_mode)
-    return schema.text
+    return SubmittedSchema(SchemaType.JSON, schema.text)
+
+
+def _check_avro_schema(text: str, definition: EventType | EventTypeDraft) -> None:
+    """The fields that the event type names are not looked for: events in Avro have their keys beside them."""
+    effective = effective_schema_of_avro(text, definition)
+    # What reads, projections and tables go by must not expand without end.
+    check_schema_size(effective)
+    check_expansion(SchemaDocument.from_root(effective))
 
 
 LATEST_VERSION = "latest"
@@ -100,14 +107,14 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
         return self._schema_of_version(self._get_visible(name, subject), version)
 
     def find_equal(self, name: str, draft: SchemaDraft, subject: Subject) -> Schema:
-        """The newest version that is equal to the draft as JSON."""
+        """The newest version that is equal to the draft: as JSON, or by the canonical form of an Avro schema."""
         text = _required_schema_text(draft)
         check_schema_length(text)
         event_type = self._get_visible(name, subject)
-        wanted = canonical_text(_parse_schema(text))
+        schema_type = draft.type or SchemaType.JSON
+        wanted = _comparable_text_of_draft(text, schema_type)
         for schema in self.event_types.schemas(event_type):
-            # Stored schemas have passed the strict parser, and there may be thousands of versions: use the fast one.
-            if canonical_text(orjson.loads(schema.text)) == wanted:
+            if schema.type is schema_type and _comparable_text_of_version(schema) == wanted:
                 return schema
         raise NotFound(f"schema is not found for {name}")
 
@@ -127,14 +134,16 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
         against = self._schema_of_version(event_type, version)
         draft = SchemaDraft(type=against.type, text=text)
         with turn_if_check_is_long(draft, self.long_work_queue):
-            check_schema(draft, event_type)
+            submitted = check_schema(draft, event_type)
             forecast = forecast_evolution(
                 replace(event_type, schema=against),
-                text,
+                submitted,
                 event_type.compatibility_mode,
                 lambda each: check_schema(replace(draft, text=each), event_type),
             )
-            readers, refusal = self.readers.objections(event_type, text) if against is event_type.schema else ((), None)
+            readers, refusal = (
+                self.readers.objections(event_type, submitted) if against is event_type.schema else ((), None)
+            )
         return SchemaEvaluation(event_type, against, replace(forecast, refusal=forecast.refusal or refusal), readers)
 
     def forecast(self, name: str, draft: SchemaDraft, subject: Subject, force: Force = NOBODY) -> ChangeForecast:
@@ -145,12 +154,12 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
         refusals = RefusalCollector()
         with turn_if_check_is_long(draft, self.long_work_queue):
             with refusals:
-                text = check_schema(draft, event_type)
-                self.readers.judge(event_type, event_type, text, now_in_milliseconds(self.clock), force)
+                schema = check_schema(draft, event_type)
+                self.readers.judge(event_type, event_type, schema, now_in_milliseconds(self.clock), force)
             return self.readers.forecast(
                 event_type,
                 event_type,
-                draft.text or "",
+                SubmittedSchema(draft.type or SchemaType.JSON, draft.text or ""),
                 lambda each: check_schema(replace(draft, text=each), event_type),
                 refusals.details,
                 force,
@@ -161,8 +170,8 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
         self.permissions.require(Operation.ADMIN, event_type.resource, subject)
         now = now_in_milliseconds(self.clock)
         with turn_if_check_is_long(draft, self.long_work_queue):
-            text = check_schema(draft, event_type)
-            judged = self.readers.judge(event_type, event_type, text, now, force)
+            schema = check_schema(draft, event_type)
+            judged = self.readers.judge(event_type, event_type, schema, now, force)
         if judged.schema != event_type.schema:
             self.event_types.replace(event_type, replace(event_type, schema=judged.schema, updated_at=now))
         return judged
@@ -188,16 +197,22 @@ def _required_schema_text(draft: SchemaDraft) -> str:
     missing = openapi_violations("SchemaDraft", {"type": draft.type, "schema": draft.text})
     if draft.text is None or missing:
         raise MalformedFields(missing)
-    if draft.type is SchemaType.AVRO:
-        raise Invalid(AVRO_REFUSED_MESSAGE)
     return draft.text
 
 
-def _parse_schema(text: str) -> Any:
+def _comparable_text_of_draft(text: str, schema_type: SchemaType) -> str:
+    if schema_type is SchemaType.AVRO:
+        parse_avro_schema(text)
+        return canonical_form(text)
     try:
-        return parse_strict(text)
+        return canonical_text(parse_strict(text))
     except StrictJsonError as error:
         raise Invalid(f"schema must be a valid json: {error}") from error
+
+
+def _comparable_text_of_version(schema: Schema) -> str:
+    # Stored schemas have passed the strict parser, and there may be thousands of versions: use the fast one.
+    return canonical_form(schema.text) if schema.type is SchemaType.AVRO else canonical_text(orjson.loads(schema.text))
 
 
 def _check_page_limits(offset: int, limit: int) -> None:

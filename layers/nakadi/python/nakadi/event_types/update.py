@@ -27,8 +27,8 @@ from nakadi.model.event_type import (
     EventType,
     EventTypeDraft,
     PartitionStrategy,
-    SchemaDraft,
     SchemaType,
+    SubmittedSchema,
     Timeline,
 )
 from nakadi.model.outcomes import Invalid
@@ -72,13 +72,14 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
         self._check_permitted(old, draft, subject, refusals)
         assert draft.schema is not None
         assert draft.schema.text is not None
+        submitted = draft.schema
         with turn_if_check_is_long(draft.schema, self.long_work_queue):
             new, _ = self._validated_event_type(old, draft, subject, force, refusals)
             return self.readers.forecast(
                 old,
                 new,
-                draft.schema.text,
-                lambda text: check_schema(SchemaDraft(type=SchemaType.JSON, text=text), draft),
+                SubmittedSchema(draft.schema.type or SchemaType.JSON, draft.schema.text),
+                lambda text: check_schema(replace(submitted, text=text), draft),
                 refusals.details,
                 force,
             )
@@ -123,7 +124,7 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
         assert draft.schema is not None
         assert draft.category is not None
         assert draft.cleanup_policy is not None
-        text, strategy = old.schema.text, old.partition_strategy
+        schema, strategy = SubmittedSchema(old.schema.type, old.schema.text), old.partition_strategy
         affected: tuple[AffectedReader, ...] = ()
         with rule:
             rules.check_owner_selector(draft.event_owner_selector)
@@ -139,7 +140,7 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
         with rule:
             rules.check_cleanup_policy_change(old.cleanup_policy, draft.cleanup_policy)
         with rule:
-            text = check_schema(draft.schema, draft)
+            schema = check_schema(draft.schema, draft)
         with rule:
             rules.check_audience_change(old.audience, draft.audience)
         with rule:
@@ -155,7 +156,7 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
                 is_nakadi_admin=self._may_break_owner_rules(subject),
             )
         with rule:
-            judged = self.readers.judge(old, new, text, new.updated_at, force)
+            judged = self.readers.judge(old, new, schema, new.updated_at, force)
             new, affected = replace(new, schema=judged.schema), judged.affected
         with rule:
             rules.check_statistics_change(old.default_statistic, drafts.statistics_from_draft(draft.default_statistic))

@@ -70,6 +70,13 @@ class SchemaDraft(Struct, frozen=True, kw_only=True):
     text: str | None = None
 
 
+class SubmittedSchema(Struct, frozen=True):
+    """A schema that has passed the checks, and is to become that of an event type."""
+
+    type: SchemaType
+    text: str
+
+
 class StorageType(StrEnum):
     EMBEDDED = "embedded"
     KINESIS = "kinesis"

@@ -35,6 +35,7 @@ from nakadi.model.event_type import (
     CompatibilityMode,
     EnrichmentStrategy,
     EventType,
+    Schema,
     SchemaType,
     Timeline,
     Version,
@@ -138,6 +139,34 @@ CountEvents = Callable[[str, int, int], None]
 """Counts events of an event type that were stored, in a body of this number of bytes."""
 
 
+class VersionCache:
+    """All schemas of event types that have Avro schemas. A new version is a new list.
+
+    When there are too many, those that were not asked for longest are forgotten.
+    """
+
+    def __init__(self, max_lists: int = 500) -> None:
+        self._max_lists = max_lists
+        self._lock = threading.Lock()
+        self._lists: OrderedDict[tuple[str, Version], Sequence[Schema]] = OrderedDict()
+
+    def get_or_load(self, event_type: EventType, load: Callable[[EventType], Sequence[Schema]]) -> Sequence[Schema]:
+        """The schemas of an event type as it stands, the newest first; `load` asks the registry."""
+        key = (event_type.id, event_type.schema.version)
+        with self._lock:
+            if key in self._lists:
+                self._lists.move_to_end(key)
+                return self._lists[key]
+        check_may_block()
+        # Two threads may load the same at once, and the same list is stored twice.
+        found = load(event_type)
+        with self._lock:
+            self._lists[key] = found
+            if len(self._lists) > self._max_lists:
+                self._lists.popitem(last=False)
+        return found
+
+
 class Publisher(Struct, frozen=True, kw_only=True):
     """Takes batches of events in. `max_wait_seconds` is how long a batch waits for maintenance to be over."""
 
@@ -155,6 +184,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
     sleep: Callable[[float], None] = time.sleep
     draw_random_number: DrawRandomNumber = random.random
     hash_orders: HashOrders = field(default_factory=dict)
+    versions: VersionCache = field(default_factory=VersionCache)
 
     def publish(self, event_type: str, body: bytes, subject: Subject, flow_id: str) -> BatchOutcome:
         """Store the events of a body; raises `Malformed`, `NotFound` or another outcome if it cannot be processed."""
@@ -373,7 +403,8 @@ class Publisher(Struct, frozen=True, kw_only=True):
 
     def _with_json_schema(self, event_type: EventType, prior_step: PublishingStep) -> EventType:
         """The event type with its newest JSON schema, which is the one that events are held to."""
-        schema = next((each for each in self.event_types.schemas(event_type) if each.type is SchemaType.JSON), None)
+        schemas = self.versions.get_or_load(event_type, self.event_types.schemas)
+        schema = next((each for each in schemas if each.type is SchemaType.JSON), None)
         if schema is None:
             detail = f"No json_schema found for event type: {event_type.name}"
             raise BatchRejected(PublishingStep.VALIDATING, 0, detail, prior_step=prior_step)

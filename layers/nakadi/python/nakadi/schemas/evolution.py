@@ -8,8 +8,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from nakadi.model.event_type import ChangeLevel, CompatibilityMode, EventType, Schema
+from nakadi.model.event_type import ChangeLevel, CompatibilityMode, EventType, Schema, SchemaType
 from nakadi.model.outcomes import IncompatibleSchema, Invalid
+from nakadi.schemas.avro.evolution import next_avro_schema
 from nakadi.schemas.change_reasons import reason_against
 from nakadi.schemas.changes import ChangeKind, SchemaChange, find_schema_changes
 from nakadi.schemas.strict_json import parse_strict
@@ -112,13 +113,21 @@ def judge_evolution(
 
 
 def next_schema(
-    current: EventType, text: str, mode: CompatibilityMode, now: datetime, is_forced: IsForced = never_forced
+    current: EventType,
+    text: str,
+    mode: CompatibilityMode,
+    now: datetime,
+    is_forced: IsForced = never_forced,
+    *,
+    schema_type: SchemaType = SchemaType.JSON,
 ) -> Schema:
     """The event type's schema after `text` was submitted with `mode`: the same one, or one with a new version.
 
-    `text` has passed `submission.parse_submitted_schema`. Raises `IncompatibleSchema` if the mode so far does not allow
-    the changes.
+    `text` has passed `submission.parse_submitted_schema`, or is a valid Avro schema. Raises `IncompatibleSchema` if the
+    changes are not allowed: by the mode so far or, for an Avro schema, by `mode`.
     """
+    if SchemaType.AVRO in (current.schema.type, schema_type):
+        return next_avro_schema(current.schema, text, schema_type, mode, now)
     if text == current.schema.text:
         return current.schema
     old, new = parse_strict(current.schema.text), parse_strict(text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from nakadi.event_types.schema_versions import SchemaEvaluation, SchemaVersions
@@ -19,6 +21,8 @@ from nakadi.http.views import (
     schema_forecast_view,
     schema_view,
 )
+from nakadi.model.outcomes import NotFound
+from nakadi.schemas.avro.envelopes import BATCH_SCHEMAS, AvroJson
 
 DEFAULT_SCHEMA_LIMIT = 20
 
@@ -49,6 +53,18 @@ def routes(schema_versions: SchemaVersions) -> list[Route]:
         ),
         Route(method="GET", template=one, handler=handlers.get, operation="get_schema"),
         Route(method="POST", template=check, handler=handlers.check_compatibility, operation="check_compatibility"),
+        Route(
+            method="GET",
+            template="/avro-schemas/{schema_name}/versions",
+            handler=_list_batch_schemas,
+            operation="list_avro_schemas",
+        ),
+        Route(
+            method="GET",
+            template="/avro-schemas/{schema_name}/versions/{version}",
+            handler=_show_batch_schema,
+            operation="get_avro_schema",
+        ),
     ]
 
 
@@ -90,6 +106,30 @@ class _SchemaHandlers(Struct, frozen=True):
         parameters, text = request.path_parameters, object_body(request).text("schema")
         evaluation = self.versions.evaluate(parameters["name"], parameters["version"], text, request.subject)
         return json_response(_evaluation_view(evaluation))
+
+
+def _list_batch_schemas(request: Request) -> Response:
+    versions = _find_batch_schemas(request)
+    return json_response({"items": [_batch_schema_view(each, version) for version, each in versions.items()]})
+
+
+def _show_batch_schema(request: Request) -> Response:
+    versions, version = _find_batch_schemas(request), request.path_parameters["version"]
+    if version not in versions:
+        name = request.path_parameters["schema_name"]
+        raise NotFound(f"Avro schema not found for: {name}, version {version}")
+    return json_response(_batch_schema_view(versions[version], version))
+
+
+def _find_batch_schemas(request: Request) -> Mapping[str, AvroJson]:
+    name = request.path_parameters["schema_name"]
+    if name not in BATCH_SCHEMAS:
+        raise NotFound(f"There is no Avro schema of this name: {name}. Known are {' and '.join(BATCH_SCHEMAS)}")
+    return BATCH_SCHEMAS[name]
+
+
+def _batch_schema_view(schema: AvroJson, version: str) -> View:
+    return {"avro_schema": schema, "version": version}
 
 
 def _evaluation_view(evaluation: SchemaEvaluation) -> View:

@@ -1,0 +1,104 @@
+"""What the values of an Avro type look like in JSON, as a JSON schema.
+
+It is what declared reads, projections and columns of tables go by. Nothing is validated by it: a value that was read
+from its binary form is as its type says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nakadi.schemas.avro.types import (
+    ArrayType,
+    AvroType,
+    EnumType,
+    FixedType,
+    MapType,
+    Primitive,
+    RecordType,
+    UnionType,
+)
+
+JsonSchema = dict[str, Any]
+
+_PRIMITIVE_TYPES = {
+    "null": "null",
+    "boolean": "boolean",
+    "int": "integer",
+    "long": "integer",
+    "float": "number",
+    "double": "number",
+    "bytes": "string",
+    "string": "string",
+}
+
+
+def json_schema_of(record: RecordType) -> JsonSchema:
+    """The JSON schema of objects that a record makes. Records that stand in it more than once become definitions."""
+    counts: dict[str, int] = {}
+    records: dict[str, RecordType] = {}
+    waiting: list[AvroType] = [record]
+    while waiting:
+        for each in _records_within(waiting.pop()):
+            counts[each.name] = counts.get(each.name, 0) + 1
+            if each.name not in records:
+                records[each.name] = each
+                waiting.extend(field.type for field in each.known_fields)
+    repeated = frozenset(name for name, count in counts.items() if count > 1)
+    schema = _object_schema(record, repeated)
+    if repeated:
+        schema["definitions"] = {name: _object_schema(records[name], repeated) for name in sorted(repeated)}
+    return schema
+
+
+def _records_within(of: AvroType) -> Iterator[RecordType]:
+    match of:
+        case RecordType():
+            yield of
+        case ArrayType(inner) | MapType(inner):
+            yield from _records_within(inner)
+        case UnionType(branches):
+            for each in branches:
+                yield from _records_within(each)
+
+
+def _object_schema(record: RecordType, repeated: frozenset[str]) -> JsonSchema:
+    return {
+        "type": "object",
+        "properties": {each.name: _schema_of(each.type, repeated) for each in record.known_fields},
+        "required": [each.name for each in record.known_fields],
+        "additionalProperties": False,
+    }
+
+
+def _schema_of(of: AvroType, repeated: frozenset[str]) -> JsonSchema:  # noqa: PLR0911  # one for each type
+    match of:
+        case Primitive(kind):
+            return {"type": _PRIMITIVE_TYPES[kind]}
+        case EnumType():
+            return {"type": "string", "enum": list(of.symbols)}
+        case FixedType():
+            return {"type": "string"}
+        case ArrayType(items):
+            return {"type": "array", "items": _schema_of(items, repeated)}
+        case MapType(values):
+            return {"type": "object", "additionalProperties": _schema_of(values, repeated)}
+        case RecordType(name):
+            return {"$ref": f"#/definitions/{name}"} if name in repeated else _object_schema(of, repeated)
+        case UnionType(branches):
+            return _union_schema([_schema_of(each, repeated) for each in branches])
+
+
+def _union_schema(schemas: list[JsonSchema]) -> JsonSchema:
+    """With null beside a single other schema, the schema of one value that may be null."""
+    if len(schemas) == 1:
+        return schemas[0]
+    others = [each for each in schemas if each != {"type": "null"}]
+    if len(others) == 1 and _is_nullable_by_type(others[0]):
+        return {**others[0], "type": [others[0]["type"], "null"]}
+    return {"anyOf": schemas}
+
+
+def _is_nullable_by_type(schema: Mapping[str, Any]) -> bool:
+    return isinstance(schema.get("type"), str) and "enum" not in schema

@@ -1,0 +1,194 @@
+"""How an Avro schema may follow the schema before it."""
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from nakadi.model.event_type import CompatibilityMode, SchemaType, Version
+from nakadi.model.outcomes import IncompatibleSchema, Invalid
+from nakadi.schemas.avro.evolution import next_avro_schema
+from tests.support.avro import a_field, a_record
+from tests.support.builders import A_MOMENT, a_schema
+
+FORWARD, COMPATIBLE, NONE = CompatibilityMode.FORWARD, CompatibilityMode.COMPATIBLE, CompatibilityMode.NONE
+LATER = A_MOMENT + timedelta(days=1)
+ID, INNER_INT = a_field("id"), a_record(a_field("q", "int"), name="In")
+INNER_STRING = a_record(a_field("q"), name="In")
+
+
+def enum(*symbols, **changes):
+    return a_record(a_field("e", {"type": "enum", "name": "E", "symbols": symbols, **changes}))
+
+
+def fixed(size):
+    return a_record(a_field("e", {"type": "fixed", "name": "E", "size": size}))
+
+
+def one(of):
+    return a_record(a_field("e", of))
+
+
+def after(old, new, mode=FORWARD):
+    current = a_schema(json.dumps(old), type=SchemaType.AVRO, version=Version(1, 2, 3))
+    return next_avro_schema(current, json.dumps(new), SchemaType.AVRO, mode, LATER)
+
+
+def refusal(old, new, mode):
+    with pytest.raises(IncompatibleSchema) as refused:
+        after(old, new, mode)
+    return refused.value
+
+
+def mismatch(reader, writer, at="/fields/0/type"):
+    return ("TYPE_MISMATCH", at, f"reader type: {reader} not compatible with writer type: {writer}")
+
+
+def missing(branch, at):
+    return ("MISSING_UNION_BRANCH", at, f"reader union lacking writer type: {branch}")
+
+
+NO_DEFAULT = ("READER_FIELD_MISSING_DEFAULT_VALUE", "/fields/1", "n")
+
+# What the reference answered: (old, new, what speaks against who reads with the new one, and with the old one).
+PAIRS = {
+    "added": (a_record(ID), a_record(ID, a_field("n", "int")), [NO_DEFAULT], []),
+    "added with default": (a_record(ID), a_record(ID, a_field("n", "int", default=1)), [], []),
+    "removed": (a_record(ID, a_field("n", "int")), a_record(ID), [], [NO_DEFAULT]),
+    "promoted": (one("int"), one("long"), [], [mismatch("INT", "LONG")]),
+    "demoted": (one("long"), one("int"), [mismatch("INT", "LONG")], []),
+    "text and bytes": (one("string"), one("bytes"), [], []),
+    "renamed": (
+        a_record(ID),
+        a_record(ID, name="Other"),
+        [("NAME_MISMATCH", "/name", "expected: shop.Order")],
+        [("NAME_MISMATCH", "/name", "expected: shop.Other")],
+    ),
+    "moved to a namespace": (a_record(ID), a_record(ID, namespace="other"), [], []),
+    "symbols added": (
+        enum("A"),
+        enum("A", "B", "C"),
+        [],
+        [("MISSING_ENUM_SYMBOLS", "/fields/0/type/symbols", "[B, C]")],
+    ),
+    "symbols with default": (enum("A", default="A"), enum("A", "B", default="A"), [], []),
+    "size": (
+        fixed(2),
+        fixed(3),
+        [("FIXED_SIZE_MISMATCH", "/fields/0/type/size", "expected: 2, found: 3")],
+        [("FIXED_SIZE_MISMATCH", "/fields/0/type/size", "expected: 3, found: 2")],
+    ),
+    "branch added": (one(["null", "int"]), one(["null", "int", "string"]), [], [missing("STRING", "/fields/0/type/2")]),
+    "made a union": (one("int"), one(["null", "int"]), [], [mismatch("INT", "NULL", "/")]),
+    "union no longer": (
+        one(["null", "string"]),
+        one("int"),
+        [mismatch("INT", "NULL", "/"), mismatch("INT", "STRING", "/")],
+        [missing("INT", "/fields/0/type")],
+    ),
+    "items": (
+        one({"type": "array", "items": "int"}),
+        one({"type": "array", "items": "string"}),
+        [mismatch("STRING", "INT", "/fields/0/type/items")],
+        [mismatch("INT", "STRING", "/fields/0/type/items")],
+    ),
+    "within a map": (
+        one({"type": "map", "values": INNER_INT}),
+        one({"type": "map", "values": INNER_STRING}),
+        [mismatch("STRING", "INT", "/fields/0/type/values/fields/0/type")],
+        [mismatch("INT", "STRING", "/fields/0/type/values/fields/0/type")],
+    ),
+    "within a branch": (
+        one(["null", INNER_INT]),
+        one(["null", INNER_STRING]),
+        [missing("RECORD", "/fields/0/type/1")],
+        [missing("RECORD", "/fields/0/type/1")],
+    ),
+    "renamed with alias": (
+        a_record(ID),
+        a_record(a_field("key", aliases=["id"])),
+        [],
+        [("READER_FIELD_MISSING_DEFAULT_VALUE", "/fields/0", "id")],
+    ),
+    "within itself": (
+        a_record(a_field("v", "int"), a_field("n", ["null", "Order"])),
+        a_record(a_field("v", "long"), a_field("n", ["null", "Order"])),
+        [],
+        [mismatch("INT", "LONG")],
+    ),
+    "logical type": (one("long"), one({"type": "long", "logicalType": "timestamp-millis"}), [], []),
+    "order": (a_record(ID), a_record(a_field("id", order="descending")), [], []),
+}
+
+
+def detail_of(problems):
+    listed = ", ".join(f"{{ type:{of}, location:{at}, message:{message} }}" for of, at, message in problems)
+    return f"Failed to evolve avro schema due to [{listed}]"
+
+
+@pytest.mark.parametrize("mode", list(CompatibilityMode))
+@pytest.mark.parametrize("pair", list(PAIRS))
+def test_the_mode_decides_who_must_be_able_to_read(pair, mode):
+    """`forward` protects those with the old schema, `compatible` everybody, `none` nobody. (R186, R187)"""
+    old, new, backward, forward = PAIRS[pair]
+    against = {FORWARD: forward, COMPATIBLE: [*backward, *forward], NONE: []}[mode]
+
+    if against:
+        refused = refusal(old, new, mode)
+        assert refused.detail == detail_of(against)
+        assert [(each.rule, each.path) for each in refused.reasons] == [each[:2] for each in against]
+    else:
+        assert str(after(old, new, mode).version) == "2.0.0"
+
+
+def test_reasons_say_who_cannot_read_what():
+    """Each reason names the side that fails, and why. (R186, R192)"""
+    refused = refusal(a_record(ID), a_record(ID, a_field("n", "int")), COMPATIBLE)
+
+    [reason] = refused.reasons
+    assert reason.explanation == (
+        "Consumers with the new schema cannot read what is written with the old one: their schema has the field `n`"
+        " without a default, and it was not written."
+    )
+
+
+def test_an_equal_schema_changes_nothing():
+    """The schema stays as it was, with its version and its text. (R187)"""
+    old = a_record(ID)
+
+    assert after(old, a_record(a_field("id", doc="x")), COMPATIBLE).text == json.dumps(old)
+    assert str(after(old, old).version) == "1.2.3"
+
+
+@pytest.mark.parametrize("mode", list(CompatibilityMode))
+def test_avro_may_follow_any_json_schema(mode):
+    """It is a major change, in every mode. (R184)"""
+    current = a_schema('{"properties": {"other": {}}}', version=Version(1, 2, 3))
+    found = next_avro_schema(current, json.dumps(a_record(ID)), SchemaType.AVRO, mode, LATER)
+
+    assert (str(found.version), found.type, found.created_at) == ("2.0.0", SchemaType.AVRO, LATER)
+
+
+def test_json_schema_does_not_follow_avro():
+    """There is no way back. (R185)"""
+    current = a_schema(json.dumps(a_record(ID)), type=SchemaType.AVRO)
+
+    with pytest.raises(Invalid, match=r"^Cannot change from avro_schema to json_schema!$"):
+        next_avro_schema(current, "{}", SchemaType.JSON, NONE, LATER)
+
+
+def test_wide_unions_take_bounded_work():
+    """Each branch is held against each other one: beyond a number of pairs the schemas are refused. (R186)"""
+
+    def wide(size):
+        return one([{"type": "fixed", "name": f"F{number}", "size": size} for number in range(600)])
+
+    with pytest.raises(Invalid, match="too entangled"):
+        after(wide(1), wide(2), COMPATIBLE)
+
+
+def test_of_many_problems_the_first_are_shown():
+    """A refusal has an end. (R186)"""
+    old = a_record(*(a_field(f"f{number}") for number in range(500)))
+
+    assert len(refusal(old, a_record(), FORWARD).reasons) == 100
