@@ -125,7 +125,7 @@ class Rehearsals:
         self._features.require_writes_allowed()
         proposed = _proposed_event_type(event_type, draft)
         with turn_if_check_is_long(draft.schema, self._long_work_queue):
-            text = check_schema(draft.schema, proposed)
+            text = check_schema(draft.schema, proposed).text
             proposed = replace(proposed, schema=replace(proposed.schema, text=text))
             if not self._slots.acquire(blocking=False):
                 raise TryLater(TOO_MANY_RUNNING_MESSAGE)
