@@ -276,8 +276,10 @@ def test_a_subscription_that_was_never_consumed_begins_as_it_says(mirror, source
         assert [each["n"] for each in stream.consumed(1)] == [5]
 
 
-def test_a_subscription_to_random_partitions_loses_nothing(mirror, source, target):
+@pytest.mark.parametrize("batch_events", [1, 500])
+def test_a_subscription_to_random_partitions_loses_nothing(mirror, source, target, monkeypatch, batch_events):
     """Where chance decides about partitions, no event is lost; those that come again are counted. (M6)"""
+    monkeypatch.setattr(events, "BATCH_EVENTS", batch_events)
     name = create(source, 3)
     subscription = create_subscription(source, name, read_from="begin")
     publish(source, name, range(30))

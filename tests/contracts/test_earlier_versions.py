@@ -19,7 +19,6 @@ from tests.support.served import ServedBroker
 from tests.support.subscriptions import publish
 
 COMMIT_BY_FORMAT = {3: "0c277473^", 4: "83e06c1b^", 5: "104225cb^"}
-SHOWN_BY = "tests/unit/engines/sqlite/test_file.py::test_a_file_from_an_older_version_is_brought_up_to_date"
 NAME = "kept.thing"
 
 # It needs the HTTP API alone, and the class that has started a broker since the first version.
@@ -72,7 +71,7 @@ def run_old(commit, folder, data_file):
     )
 
 
-@pytest.mark.long(SHOWN_BY)
+@pytest.mark.long("tests/unit/engines/sqlite/test_file.py::test_a_file_from_an_older_version_is_brought_up_to_date")
 @pytest.mark.parametrize("version", COMMIT_BY_FORMAT)
 def test_a_data_file_of_an_earlier_version_goes_on(version, tmp_path):
     """Today's broker has the events and the cursors of an earlier one, and stores more; the earlier one then refuses
