@@ -194,6 +194,8 @@ def test_every_process_shows_and_removes_a_rehearsal(api, name):
     assert api.delete(f"{path}/{found['id']}").status_code == 204
     assert found["id"] in problem(api.get(f"{path}/{found['id']}"), 404)
     assert problem(api.delete(f"{path}/{found['id']}"), 404)
+    for unknown in ("x", "%C3%A9", "a" * 1500):
+        assert problem(api.get(f"{path}/{unknown}"), 404)
     assert problem(api.get("/event-types/unknown.type/schemas/rehearsals"), 404)
 
 

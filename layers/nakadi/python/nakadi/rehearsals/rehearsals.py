@@ -6,6 +6,7 @@ process can show or remove.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -58,6 +59,7 @@ MAX_RUNNING = 2
 
 ANSWER_WITHIN_SECONDS = 2.0
 SHORT_PAUSE_SECONDS = 0.05
+ID_PATTERN = re.compile("[0-9a-f]{32}")
 MAX_REHEARSALS_OF_EVENT_TYPE = 20
 # A longer sample is left out: twenty events of a megabyte are no answer.
 MAX_SAMPLE_BYTES = 20_000
@@ -130,19 +132,19 @@ class Rehearsals:
             if not self._slots.acquire(blocking=False):
                 raise TryLater(TOO_MANY_RUNNING_MESSAGE)
             try:
-                job, key = self._make_job(event_type, proposed, draft.span, subject)
+                job, rehearsal_id = self._make_job(event_type, proposed, draft.span, subject)
                 running = self._threads.submit(job.run)
             except BaseException:
                 self._slots.release()
                 raise
         running.add_done_callback(lambda _: self._slots.release())
         wait([running], timeout=self._answer_within_seconds)
-        return self._show(event_type, self._find(key), subject)
+        return self._show(event_type, self._find(event_type, rehearsal_id), subject)
 
     def get(self, name: str, rehearsal_id: str, subject: Subject) -> ShownRehearsal:
         """A rehearsal as it is now."""
         event_type = self._find_permitted(name, subject)
-        return self._show(event_type, self._find(rehearsal_key(event_type.id, rehearsal_id)), subject)
+        return self._show(event_type, self._find(event_type, rehearsal_id), subject)
 
     def list(self, name: str, subject: Subject) -> Sequence[ShownRehearsal]:
         """The rehearsals of an event type, the newest first, without samples."""
@@ -158,7 +160,7 @@ class Rehearsals:
         """Remove a rehearsal. If it runs, it ends within moments."""
         event_type = self._find_permitted(name, subject)
         self._features.require_writes_allowed()
-        found = self._find(rehearsal_key(event_type.id, rehearsal_id))
+        found = self._find(event_type, rehearsal_id)
         self._registry.write(RemoveDocument(REHEARSALS_KIND, found.key))
 
     def close(self) -> None:
@@ -207,7 +209,7 @@ class Rehearsals:
             registry=self._registry,
             clock=self._clock,
         )
-        return job, rehearsal.key
+        return job, rehearsal.id
 
     def _pause(self, seconds: float) -> None:
         # Waiting for the event takes twice as much of the processor, and most pauses are of half a millisecond.
@@ -233,10 +235,12 @@ class Rehearsals:
         documents = self._registry.list(REHEARSALS_KIND, prefix=rehearsal_key(event_type.id, ""))
         return (rehearsal_from_body(each.body) for each in documents)
 
-    def _find(self, key: str) -> Rehearsal:
-        document = self._registry.get(REHEARSALS_KIND, key)
+    def _find(self, event_type: EventType, rehearsal_id: str) -> Rehearsal:
+        """Raises `NotFound`, also for what cannot be an id: not every registry takes every text as a key."""
+        is_id = ID_PATTERN.fullmatch(rehearsal_id) is not None
+        document = self._registry.get(REHEARSALS_KIND, rehearsal_key(event_type.id, rehearsal_id)) if is_id else None
         if document is None:
-            raise NotFound(f'There is no rehearsal "{key.rpartition("/")[2]}" of this event type')
+            raise NotFound(f'There is no rehearsal "{rehearsal_id}" of this event type')
         return rehearsal_from_body(document.body)
 
     # What is shown
