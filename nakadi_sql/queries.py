@@ -8,6 +8,7 @@ missing, and none is there twice, whatever jobs do meanwhile.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,9 @@ from nakadi_sql.statements import TableNames, table_names
 from nakadi_sql.tables import TableFiles, Tables
 
 ROWS_IN_BATCH = 1000
+
+UNUSUAL_TYPE = re.compile(r"\b(?:BIT|INTERVAL|TIME WITH TIME ZONE|TIMESTAMP_(?:NS|MS|S)|UHUGEINT)\b")
+"""Types of which Arrow or Python has no value, or another one."""
 
 MAX_OFFSET = (1 << 63) - 1
 
@@ -84,9 +88,13 @@ class Answer:
                     return
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """The rows as Python's values."""
+        """The rows as Python's values. Raises `BadQuery` for a moment that Python does not know."""
         for batch in self.batches():
-            yield from zip(*(column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns), strict=True)
+            try:
+                rows = [*zip(*(column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns), strict=True)]
+            except (ValueError, OverflowError) as error:
+                raise BadQuery(f"A value cannot be shown, and has to be cast to varchar: {error}") from None
+            yield from rows
 
 
 def ask(query: str, source: EventSource, tables: Tables | None, limits: Limits) -> Answer:
@@ -166,7 +174,7 @@ class _Database:
             self._connection.execute(f"SET allowed_directories = [{listed}]")
             self._connection.execute("SET enable_external_access = false")
             self._connection.execute("SET lock_configuration = true")
-            return self._connection.execute(query).to_arrow_reader(ROWS_IN_BATCH)
+            return _with_usual_types(self._connection.sql(query)).to_arrow_reader(ROWS_IN_BATCH)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -226,6 +234,20 @@ class _Database:
                 self._connection.register("piece", maker.make_rows(piece))
                 self._connection.execute(f"INSERT INTO {quoted(table)} SELECT * FROM piece")  # noqa: S608  # quoted
                 self._connection.unregister("piece")
+
+
+def _with_usual_types(result: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
+    """The result with texts instead of values that Arrow or Python would change."""
+    types = [*map(str, result.types)]
+    if not any(UNUSUAL_TYPE.search(each) for each in types):
+        return result
+    if len({*map(str.lower, result.columns)}) < len(types):
+        raise BadQuery("Columns with the same name cannot be written as texts, which their types need: name them.")
+    columns = (
+        f"CAST({quoted(name)} AS VARCHAR) AS {quoted(name)}" if UNUSUAL_TYPE.search(each) else quoted(name)
+        for name, each in zip(result.columns, types, strict=True)
+    )
+    return result.project(", ".join(columns))
 
 
 def _unique_names(names: Sequence[str]) -> list[str]:

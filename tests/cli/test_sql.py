@@ -54,6 +54,30 @@ def test_values_of_all_types_are_written(run):
     assert csv == 'a,b,c,d,e\n"[1,2]",1.10,,"x,y",2026-11-20\n'
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("interval '1 month 2 days'", "1 month 2 days"),
+        ("340282366920938463463374607431768211455::uhugeint", "340282366920938463463374607431768211455"),
+        ("timestamp_ns '2020-01-01 00:00:00.123456789'", "2020-01-01 00:00:00.123456789"),
+        ("'101'::bit", "101"),
+        ("'12:00:00+02'::timetz", "12:00:00+02"),
+    ],
+)
+def test_unusual_values_are_texts(run, value, text):
+    """A value of a type that is not everywhere is the text that DuckDB writes, in the order of the rows. (Q9)"""
+    query = f"select n, {value} as x from range(3) t(n) order by n desc"
+    assert run("sql", query, "--json").lines == [{"n": n, "x": text} for n in (2, 1, 0)]
+
+
+def test_a_moment_that_python_does_not_know_is_refused(run):
+    """The message says to cast it. (Q9)"""
+    for value in ("date '290000-01-01'", "'infinity'::timestamp"):
+        refused = run("sql", f"select {value}", "--json")
+        assert (refused.code, refused.out) == (2, "")
+        assert "cast to varchar" in refused.err
+
+
 def test_a_parquet_file_is_written(run, numbers, tmp_path):
     """`--parquet` writes the rows to a file. (Q9)"""
     file = tmp_path / "numbers.parquet"
