@@ -37,6 +37,8 @@ from nakadi_sql.tables import TableFiles, Tables
 
 ROWS_IN_BATCH = 1000
 
+INTERRUPTION_SECONDS = 0.05
+
 UNUSUAL_TYPE = re.compile(r"\b(?:BIT|INTERVAL|TIME WITH TIME ZONE|TIMESTAMP_(?:NS|MS|S)|UHUGEINT)\b")
 """Types of which Arrow or Python has no value, or another one."""
 
@@ -139,14 +141,21 @@ class _Database:
         self._open.callback(self._connection.close)
         self._connection.execute("SET TimeZone = 'UTC'")
         self._ends_at = time.monotonic() + limits.seconds
-        self._timer = threading.Timer(limits.seconds, self._connection.interrupt)
-        self._timer.daemon = True
-        self._timer.start()
-        self._open.callback(self._timer.cancel)
+        self._closed = threading.Event()
+        watch = threading.Thread(target=self._interrupt_when_due, name="nakadi-sql", daemon=True)
+        watch.start()
+        self._open.callback(watch.join)
+        self._open.callback(self._closed.set)
         self._extensions: set[str] = set()
 
     def close(self) -> None:
         self._open.close()
+
+    def _interrupt_when_due(self) -> None:
+        """Runs in a thread. An interruption is lost if nothing runs at that moment, so it is repeated until the end."""
+        if not self._closed.wait(self._limits.seconds):
+            while not self._closed.wait(INTERRUPTION_SECONDS):
+                self._connection.interrupt()
 
     def names_in(self, query: str) -> TableNames:
         return table_names(self._connection, query)

@@ -1,6 +1,7 @@
 """A database for one query: what it can reach, and what it may take."""
 
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from nakadi_sql.queries import _Database, _seam_condition
 from nakadi_sql.sources import EventTypeInfo, is_in_table
 
 LIMITS = Limits(seconds=60)
+
+ENDLESS = "select max(hash(a.range + b.range)) from range(10000000000) a, range(1000000) b"
 
 SCHEMA = {"properties": {"n": {"type": "integer"}}}
 
@@ -127,11 +130,25 @@ def test_a_query_that_makes_no_sense_is_refused():
 def test_a_query_has_its_time():
     """A query ends with its time: while it sorts, and while its rows are read. (Q7)"""
     for query in (
-        "select max(hash(a.range + b.range)) from range(10000000000) a, range(1000000) b",
+        ENDLESS,
         "select hash(a) from range(100000000000) t(a) where hash(a) = 1",
     ):
         with pytest.raises(QueryStopped, match=r"more than 0\.2 seconds"):
             rows(query, Limits(seconds=0.2))
+
+
+def test_a_query_that_begins_after_its_time_ends():
+    """A source may take all the time, so that nothing runs when the time ends: the query ends all the same. (Q7)"""
+    interrupted = threading.Event()
+    limits = Limits(seconds=0.01)
+
+    class Slow(NoEvents):
+        def events(self, _event_type):
+            interrupted.wait(0.2)
+            return iter(())
+
+    with pytest.raises(QueryStopped), ask(f"{ENDLESS}, order_placed", Slow(), None, limits) as answer:
+        [*answer.rows()]
 
 
 def test_a_query_has_its_memory():
