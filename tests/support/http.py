@@ -9,7 +9,7 @@ import httpx
 
 from nakadi.http.application import Application
 from nakadi.http.message import Request, Response
-from tests.support.openapi import CLOUD_EVENTS, EVENT_STREAM, STREAM, assert_answer_matches, operation_at
+from tests.support.openapi import AVRO, CLOUD_EVENTS, EVENT_STREAM, STREAM, assert_answer_matches, operation_at
 from tests.support.patience import PATIENCE
 
 get = partial(httpx.get, timeout=PATIENCE)
@@ -54,7 +54,7 @@ def check_against_description(client: httpx.Client) -> httpx.Client:
 
 def _hold_against_the_description(answer: httpx.Response) -> None:
     request, headers = answer.request, {name.lower(): value for name, value in answer.headers.items()}
-    streamed = headers.get("content-type", "").startswith((STREAM, EVENT_STREAM, CLOUD_EVENTS))
+    streamed = headers.get("content-type", "").startswith((STREAM, EVENT_STREAM, CLOUD_EVENTS, AVRO))
     operation = operation_at(request.method, request.url.raw_path.decode())
     body = None if streamed else answer.read()
     assert_answer_matches(operation, answer.status_code, headers, body, method=request.method)

@@ -17,6 +17,7 @@ from nakadi.http.negotiation import OLD_PROBLEM_MEDIA_TYPE
 
 STREAM = "application/x-json-stream"
 
+AVRO = "application/avro-binary"
 EVENT_STREAM = "text/event-stream"
 CLOUD_EVENTS = "application/cloudevents-batch+json"
 

@@ -33,8 +33,8 @@ UNDESCRIBED_HEADERS = ("accept", "content-type", "host", "x-forwarded-proto")
 
 PACKAGE = Path(nakadi.__file__).parent
 
-# These read a body of any other content type as JSON.
-REFUSE_AVRO = ("publish_events", "delete_events")
+# These read a body of most content types as JSON.
+REFUSE_SOME_CLOUD_EVENTS = ("publish_events", "delete_events")
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_media_types_are_refused_as_described(routes: tuple[Route, ...]) -> None
     for route in routes:
         described = openapi.operations()[route.operation].responses
         reads_json_only = route.method in ("POST", "PUT", "PATCH") and not route.accepts_any_content_type
-        assert ("415" in described) == (reads_json_only or route.operation in REFUSE_AVRO), route.operation
+        assert ("415" in described) == (reads_json_only or route.operation in REFUSE_SOME_CLOUD_EVENTS), route.operation
         # A Content-Encoding is refused whatever the operation answers, unless it is a POST.
         negotiated = not route.ignores_accept_header and any(_may_have_json(each) for each in described.items())
         assert ("406" in described) == (negotiated or route.method != "POST"), route.operation

@@ -139,16 +139,13 @@ def test_what_is_accepted_does_not_matter(door, event_type, accept):
 
 @pytest.mark.parametrize("to", ["events", "deleted-events"])
 @pytest.mark.parametrize("content_type", ["application/avro-binary", "application/avro-binary; charset=utf-8"])
-def test_avro_is_refused(door, event_type, content_type, to):
-    """Avro batches are refused before anything of them is read: this broker takes events as JSON.
-
-    Which makes the rules of Avro batches void. (P145, P146, P147, P148, P149, P150, P151, P152)
-    """
-    answer = door.post(event_type.name, b"\xc3\x01", to, content_type=content_type)
-    assert problem(answer) == (
-        415,
-        "Content type 'application/avro-binary' not supported: events are published as JSON",
-    )
+def test_the_content_type_selects_avro(door, event_type, content_type, to):
+    """The body is read as Avro, with or without a charset. (P145, P6)"""
+    status, detail = problem(door.post(event_type.name, b"\xc3\x01", to, content_type=content_type))
+    if to == "events":
+        assert (status, detail) == (400, "Error occurred when parsing avro. A length is 8, and 0 bytes follow")
+    else:
+        assert (status, detail) == (422, "It is not allowed to delete events from non compacted event type")
 
 
 @pytest.mark.parametrize("to", ["events", "deleted-events"])

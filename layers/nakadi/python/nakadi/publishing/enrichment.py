@@ -97,9 +97,7 @@ def _partitions_by_hash(
             raise _partitioning_rejection(str(NoValueAtPath("null")), ())  # a field that no event has
         return partitions, keys
     paths = key_paths(event_type.category, *fields)
-    numbers: Sequence[int] = partitions_in_text_order(event_type.timeline.partitions)
-    if order := hash_orders.get(len(numbers)):
-        numbers = [numbers[index] for index in order]
+    numbers = partition_order(event_type.timeline.partitions, hash_orders)
     work = 0
     for row in batch.rows_at(paths):
         try:
@@ -142,6 +140,13 @@ def key_paths(category: Category, *fields: str) -> Sequence[tuple[str, ...]]:
     """The names that lead to the values of key fields, which the clients of data events see without its envelope."""
     root = ("data",) if category is Category.DATA else ()
     return [(*root, *path_segments(field)) for field in fields]
+
+
+def partition_order(partitions: int, hash_orders: HashOrders) -> Sequence[int]:
+    """The list that a hash points into, in the order of this broker."""
+    numbers = partitions_in_text_order(partitions)
+    order = hash_orders.get(partitions)
+    return [numbers[index] for index in order] if order else numbers
 
 
 @lru_cache(maxsize=100)

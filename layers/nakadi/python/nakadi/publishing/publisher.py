@@ -13,7 +13,7 @@ import threading
 import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -35,13 +35,15 @@ from nakadi.model.event_type import (
     CompatibilityMode,
     EnrichmentStrategy,
     EventType,
+    OwnerSelector,
+    PartitionStrategy,
     Schema,
     SchemaType,
     Timeline,
     Version,
 )
 from nakadi.model.events import Record, Refused, Stored
-from nakadi.model.outcomes import Fault, Malformed, NotPermitted, Outcome, TooLarge, TryLater, Unavailable
+from nakadi.model.outcomes import Fault, Invalid, Malformed, NotPermitted, Outcome, TooLarge, TryLater, Unavailable
 from nakadi.ports.clock import Clock
 from nakadi.ports.deduplication import DeduplicatingLogs, EventIds
 from nakadi.ports.event_log import (
@@ -49,6 +51,22 @@ from nakadi.ports.event_log import (
     EventLogs,
     SealedTopic,
     UnknownTopic,
+)
+from nakadi.publishing.avro import (
+    NO_DELETION_MESSAGE,
+    AvroBatch,
+    EventWriter,
+    PayloadForm,
+    PayloadForms,
+    check_event_types,
+    check_payloads_empty,
+    find_avro_schema,
+    make_records,
+    outcome_of_avro_rejection,
+    owner_of,
+    partitions_by_keys,
+    read_avro_batch,
+    record_keys,
 )
 from nakadi.publishing.batch import (
     PARSE_ERRORS,
@@ -75,6 +93,7 @@ from nakadi.publishing.enrichment import (
 from nakadi.publishing.memory import is_parsed_at_once
 from nakadi.publishing.records import RecordMaker, Stamps, join_records
 from nakadi.publishing.validation import (
+    LONG_BODY_BYTES,
     EnterLongWork,
     Owners,
     check_delete_batch,
@@ -89,6 +108,9 @@ from nakadi.schemas.validation import Validator, compile_validator
 
 log = logging.getLogger(__name__)
 
+# What an event loop reads at once in Avro takes a few milliseconds.
+MAX_AVRO_BYTES_AT_ONCE = 16 * 1024
+
 NO_APPEND_RESULTS: AppendResultByPartition = {}
 
 # A switch of timelines takes well under a second; a batch that waits for one asks again this often.
@@ -99,7 +121,8 @@ class BatchSender(Struct, frozen=True, kw_only=True):
     """Who sent a batch and may have disconnected since, and the subscription to which the client directs it, if there
     is one.
 
-    `trace_context` is the request's; events without one get it.
+    `trace_context` is the request's; events without one get it. `take_memory` is told how many
+    bytes a body that is not JSON becomes in memory, and may refuse them.
     """
 
     subject: Subject
@@ -107,6 +130,7 @@ class BatchSender(Struct, frozen=True, kw_only=True):
     directed_to: str | None = None
     is_client_gone: Callable[[], bool] = client_never_gone
     trace_context: Mapping[str, str] = {}
+    take_memory: Callable[[int], None] = lambda _: None
 
 
 class RequestBody(Struct, kw_only=True):
@@ -122,6 +146,29 @@ class RequestBody(Struct, kw_only=True):
         if self.batch is None:
             self.batch = read_batch(self.body, self.limits, self.enter_long_work, at_once=self.at_once)
         return self.batch
+
+    def outcome_of_rejection(self, rejection: BatchRejected) -> BatchOutcome:
+        return outcome_of_rejection(self.read_batch().events, rejection)
+
+
+class AvroRequestBody(RequestBody, kw_only=True):
+    """The body of a request in Avro."""
+
+    avro_batch: AvroBatch | None = None
+
+    def read_batch(self) -> Batch:
+        return self.read_avro_batch()
+
+    def read_avro_batch(self) -> AvroBatch:
+        if self.avro_batch is None:
+            if len(self.body) > MAX_AVRO_BYTES_AT_ONCE:
+                check_may_block()
+            with self.enter_long_work() if len(self.body) > LONG_BODY_BYTES else nullcontext():
+                self.avro_batch = read_avro_batch(self.body, self.limits)
+        return self.avro_batch
+
+    def outcome_of_rejection(self, rejection: BatchRejected) -> BatchOutcome:
+        return outcome_of_avro_rejection(self.read_avro_batch(), rejection)
 
 
 class PartitionedRecords(Struct, frozen=True):
@@ -185,6 +232,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
     draw_random_number: DrawRandomNumber = random.random
     hash_orders: HashOrders = field(default_factory=dict)
     versions: VersionCache = field(default_factory=VersionCache)
+    payload_forms: PayloadForms = field(default_factory=PayloadForms)
 
     def publish(self, event_type: str, body: bytes, subject: Subject, flow_id: str) -> BatchOutcome:
         """Store the events of a body; raises `Malformed`, `NotFound` or another outcome if it cannot be processed."""
@@ -194,6 +242,16 @@ class Publisher(Struct, frozen=True, kw_only=True):
         """Store a tombstone for each event of a body."""
         return await self.publishing_task(event_type, body, sender, self._make_tombstones, self._count_deleted_events)
 
+    async def avro_task(self, event_type: str, body: bytes, sender: BatchSender) -> BatchOutcome:
+        """Store the events of a body in Avro."""
+        return await self.publishing_task(event_type, body, sender, self._make_avro_records, form=AvroRequestBody)
+
+    async def avro_deletion_task(self, event_type: str, body: bytes, sender: BatchSender) -> BatchOutcome:
+        """Store a tombstone for each event of a body in Avro."""
+        return await self.publishing_task(
+            event_type, body, sender, self._make_avro_tombstones, self._count_deleted_events, form=AvroRequestBody
+        )
+
     async def publishing_task(
         self,
         name: str,
@@ -201,6 +259,8 @@ class Publisher(Struct, frozen=True, kw_only=True):
         sender: BatchSender,
         prepare: PrepareRecords | None = None,
         count: CountEvents | None = None,
+        *,
+        form: type[RequestBody] = RequestBody,
     ) -> BatchOutcome:
         """Store the events of a body, as `publish` does.
 
@@ -213,7 +273,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
         a batch stored for it: the topic of a deleted event type is gone, and permission is checked again for the
         event type that is read then.
         """
-        sent = RequestBody(
+        sent = form(
             body=body,
             at_once=is_parsed_at_once(body),
             limits=self.limits,
@@ -287,7 +347,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
     def _rejection_outcome(self, name: str, sent: RequestBody, refusal: NotPermitted | BatchRejected) -> BatchOutcome:
         if isinstance(refusal, NotPermitted):
             raise refusal
-        outcome = outcome_of_rejection(sent.read_batch().events, refusal)
+        outcome = sent.outcome_of_rejection(refusal)
         self.metrics.events_refused.add(len(outcome.items), name, outcome.step)
         return outcome
 
@@ -359,14 +419,16 @@ class Publisher(Struct, frozen=True, kw_only=True):
     def _stamps(self, event_type: EventType, sender: BatchSender) -> Stamps | None:
         if EnrichmentStrategy.METADATA not in event_type.enrichment_strategies:
             return None
-        origin = BatchOrigin(
+        return Stamps(event_type, self._origin(event_type, sender))
+
+    def _origin(self, event_type: EventType, sender: BatchSender) -> BatchOrigin:
+        return BatchOrigin(
             published_by=sender.subject.name,
             flow_id=sender.flow_id,
             received_at=self.clock.now(),
             schema_version=event_type.schema.version,
             trace_context=sender.trace_context,
         )
-        return Stamps(event_type, origin)
 
     def _make_tombstones(self, event_type: EventType, sent: RequestBody, sender: BatchSender) -> PartitionedRecords:
         batch = sent.read_batch()
@@ -383,6 +445,59 @@ class Publisher(Struct, frozen=True, kw_only=True):
             records[partition].append(Record(None, key, owner))
         return PartitionedRecords(partitions, records)
 
+    def _make_avro_records(self, event_type: EventType, sent: RequestBody, sender: BatchSender) -> PartitionedRecords:
+        assert isinstance(sent, AvroRequestBody)
+        batch = sent.read_avro_batch()
+        self._check_permission(event_type, sender)
+        selector = self._owner_selector(event_type)
+        with self._open_budget(sender) as budget:
+            forms = check_event_types(event_type, batch, partial(self._payload_form, event_type))
+            partitions = self._choose_avro_partitions(event_type, batch, budget)
+            keys = record_keys(event_type, batch, partitions)
+            writer = EventWriter(
+                event_type=event_type,
+                origin=self._origin(event_type, sender),
+                limits=self.limits,
+                budget=budget,
+                take_memory=sender.take_memory,
+                selector=selector,
+            )
+            texts, owners = writer.write(batch, forms, partitions)
+        check_owners(batch, owners, sender.subject, self.permissions)
+        records = make_records(texts, partitions, keys, owners, sender.directed_to)
+        return PartitionedRecords(partitions, records, eids_of_events(event_type, batch))
+
+    def _make_avro_tombstones(
+        self, event_type: EventType, sent: RequestBody, sender: BatchSender
+    ) -> PartitionedRecords:
+        assert isinstance(sent, AvroRequestBody)
+        if not event_type.cleanup_policy.compacts:
+            raise Invalid(NO_DELETION_MESSAGE)
+        batch = sent.read_avro_batch()
+        self._check_permission(event_type, sender)
+        check_event_types(event_type, batch, partial(self._payload_form, event_type))
+        selector = self._owner_selector(event_type)
+        owners = [None if selector is None else owner_of(event, selector) for event in batch.events]
+        check_owners(batch, owners, sender.subject, self.permissions)
+        check_payloads_empty(batch)
+        with self._open_budget(sender) as budget:
+            partitions = self._choose_avro_partitions(event_type, batch, budget)
+        keys = record_keys(event_type, batch, partitions)
+        return PartitionedRecords(partitions, make_records([None] * len(batch), partitions, keys, owners, None))
+
+    def _choose_avro_partitions(self, event_type: EventType, batch: AvroBatch, budget: WorkBudget) -> Sequence[int]:
+        if event_type.partition_strategy is PartitionStrategy.HASH:
+            return partitions_by_keys(event_type, batch, self.hash_orders)
+        return choose_partitions(event_type, batch, self.draw_random_number, budget, self.hash_orders)[0]
+
+    def _payload_form(self, event_type: EventType, version: str) -> PayloadForm | str:
+        """The form of payloads of a version, or why there is none."""
+        current = event_type.schema
+        is_current = current.type is SchemaType.AVRO and str(current.version) == version
+        versions = [current] if is_current else self.versions.get_or_load(event_type, self.event_types.schemas)
+        schema = find_avro_schema(versions, event_type.name, version)
+        return schema if isinstance(schema, str) else self.payload_forms.get_or_make(event_type, schema)
+
     def _check_permission(self, event_type: EventType, sender: BatchSender) -> None:
         if not self.permissions.allows(Operation.WRITE, event_type.resource, sender.subject):
             raise permission_denied_error(Operation.WRITE, event_type.resource)
@@ -394,12 +509,17 @@ class Publisher(Struct, frozen=True, kw_only=True):
 
         Checking their owners is a part of validating them.
         """
-        selector = event_type.event_owner_selector
-        if selector is None or not self.features.is_on(Feature.EVENT_OWNER_SELECTOR_AUTHZ):
+        selector = self._owner_selector(event_type)
+        if selector is None:
             return None, PublishingStep.NONE
         owners = find_owners(batch, selector)
         check_owners(batch, owners, subject, self.permissions)
         return owners, PublishingStep.VALIDATING
+
+    def _owner_selector(self, event_type: EventType) -> OwnerSelector | None:
+        """The selector of owners, if events may have any."""
+        is_on = self.features.is_on(Feature.EVENT_OWNER_SELECTOR_AUTHZ)
+        return event_type.event_owner_selector if event_type.event_owner_selector and is_on else None
 
     def _with_json_schema(self, event_type: EventType, prior_step: PublishingStep) -> EventType:
         """The event type with its newest JSON schema, which is the one that events are held to."""

@@ -67,7 +67,8 @@ class _PublishingHandlers(Struct, frozen=True):
 
     async def publish_events(self, request: Request) -> Response:
         try:
-            mode = content_mode(_content_type(request), CLOUD_EVENT_ATTRIBUTES.read(request))
+            avro = _is_avro(request)
+            mode = None if avro else content_mode(_content_type(request), CLOUD_EVENT_ATTRIBUTES.read(request))
             self._require_body(request, may_be_empty=mode is ContentMode.BINARY)
             header = CONSUMER_TAG.read(request)
             tag = None if header is None else subscription_id_in_header(header)
@@ -80,8 +81,10 @@ class _PublishingHandlers(Struct, frozen=True):
                 directed_to=tag,
                 is_client_gone=request.is_client_gone,
                 trace_context=trace_context(TRACE_PARENT.read(request), TRACE_STATE.read(request)),
+                take_memory=request.memory.take,
             )
-            outcome = await self.publisher.publishing_task(name, sent.body, sender)
+            publish = self.publisher.avro_task if avro else self.publisher.publishing_task
+            outcome = await publish(name, sent.body, sender)
         except Exception as error:
             self._count_refused_batch(error)
             raise
@@ -89,14 +92,17 @@ class _PublishingHandlers(Struct, frozen=True):
 
     async def publish_deletions(self, request: Request) -> Response:
         try:
-            _require_json_events(request)
+            avro = _is_avro(request)
+            if not avro:
+                _require_no_cloud_events(request)
             self._require_body(request)
             self._admit_batch(request)
             name, began = request.path_parameters["name"], time.perf_counter()
             sender = BatchSender(
                 subject=request.subject, flow_id=request.flow_id, is_client_gone=request.is_client_gone
             )
-            outcome = await self.publisher.deletion_task(name, request.body, sender)
+            delete = self.publisher.avro_deletion_task if avro else self.publisher.deletion_task
+            outcome = await delete(name, request.body, sender)
         except Exception as error:
             self._count_refused_batch(error)
             raise
@@ -168,13 +174,15 @@ class _PublishingHandlers(Struct, frozen=True):
 
 
 def _content_type(request: Request) -> str:
-    content_type = CONTENT_TYPE.read(request) or ""
-    if content_type != JSON_MEDIA_TYPE and content_type.partition(";")[0].strip().lower() == AVRO_MEDIA_TYPE:
-        raise UnsupportedMediaType(f"Content type '{AVRO_MEDIA_TYPE}' not supported: events are published as JSON")
-    return content_type
+    return CONTENT_TYPE.read(request) or ""
 
 
-def _require_json_events(request: Request) -> None:
+def _is_avro(request: Request) -> bool:
+    content_type = _content_type(request)
+    return content_type != JSON_MEDIA_TYPE and content_type.partition(";")[0].strip().lower() == AVRO_MEDIA_TYPE
+
+
+def _require_no_cloud_events(request: Request) -> None:
     if content_mode(_content_type(request), {}) is not None:
         raise UnsupportedMediaType("Content type of CloudEvents not supported: events are deleted as JSON")
 

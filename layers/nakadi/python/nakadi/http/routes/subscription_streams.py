@@ -18,6 +18,7 @@ from nakadi.model.subscription import EventTypePartition
 from nakadi.openapi.checks import openapi_violations
 from nakadi.publishing.system_events import StreamKpis
 from nakadi.subscriptions.stream.actions import DISCONNECT_CHOICES, SubscriptionStreamParameters
+from nakadi.subscriptions.stream.avro_format import AVRO_MEDIA_TYPE
 from nakadi.subscriptions.stream.driver import (
     CloudEventSubscriptionFormat,
     EventSubscriptionFormat,
@@ -94,21 +95,29 @@ class _SubscriptionStreamHandlers(Struct, frozen=True):
         self, request: Request, parameters: SubscriptionStreamParameters
     ) -> StreamingResponse | Response:
         subscription_id = request.path_parameters["subscription_id"]
-        new_format = NEW_FORMATS[stream_media_type(ACCEPT.read(request))]
+        accept = ACCEPT.read(request)
+        media_type = AVRO_MEDIA_TYPE if _wants_avro(accept) else stream_media_type(accept)
         if request.method == "HEAD":
             self.streams.check_can_open(subscription_id, parameters, request.subject)
-            return empty_response(headers=_subscription_headers(new_format, str(uuid4())))
+            return empty_response(headers=_subscription_headers(media_type, str(uuid4())))
         opening = self.streams.open(subscription_id, parameters, request.subject)
+        try:
+            lines = (
+                self.streams.make_avro_format(opening) if media_type == AVRO_MEDIA_TYPE else NEW_FORMATS[media_type]()
+            )
+        except Exception:
+            self._abandon(opening)
+            raise
 
         if not KPI_EVENT_TYPES.isdisjoint(opening.subscription.event_types):
             is_request_about_kpis.set(True)
 
         def serve(outlet: Outlet) -> Awaitable[None]:
-            return self.streams.serve(opening, new_format(), outlet, self.new_stream_kpis(request, subscription_id))
+            return self.streams.serve(opening, lines, outlet, self.new_stream_kpis(request, subscription_id))
 
         return StreamingResponse(
             serve,
-            _subscription_headers(new_format, opening.id),
+            _subscription_headers(media_type, opening.id),
             release_if_never_served=lambda: self._abandon(opening),
         )
 
@@ -134,11 +143,16 @@ def _read_partitions(body: ObjectReader) -> tuple[EventTypePartition, ...]:
     return tuple(EventTypePartition(event_type or "", partition or "") for event_type, partition in listed)
 
 
-def _subscription_headers(new_format: Callable[[], SubscriptionFormat], stream_id: str) -> dict[str, str]:
+def _wants_avro(accept: str | None) -> bool:
+    """Whether Avro is the only media type that a client names."""
+    return (accept or "").partition(";")[0].strip().lower() == AVRO_MEDIA_TYPE and "," not in (accept or "")
+
+
+def _subscription_headers(media_type: str, stream_id: str) -> dict[str, str]:
     # Proxies that gather an answer before passing it on would hold a stream for ever.
     return {
         STREAM_ID_HEADER: stream_id,
-        "content-type": new_format().content_type,
+        "content-type": media_type,
         "cache-control": "no-cache",
         "x-accel-buffering": "no",
     }

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 NAMESPACE = "org.zalando.nakadi.generated.avro"
+PAYLOAD_MEMBER = "avro_payload"
+"""Where the metadata of an event in JSON keeps the payload that JSON does not say all of, in Base64."""
+
 BATCH_PUBLISHING, BATCH_CONSUMPTION = "batch.publishing", "batch.consumption"
 
 AvroJson = Mapping[str, Any]

@@ -192,6 +192,7 @@ class SubscriptionDriver(StreamDriver):
         self._calls: list[SessionCall] = []
         self._calling: asyncio.Task[None] | None = None
         self._connected = True
+        self._cannot_encode = False
         # While the driver waits for the client or a source: what cuts the waiting short.
         self._waiting: asyncio.Timeout | None = None
         self._facts_due_while_waiting = False
@@ -265,7 +266,9 @@ class SubscriptionDriver(StreamDriver):
         for action in actions:
             match action:
                 case SendBatch(partition, _, runs):
-                    line = self._lines.encode_line(action)
+                    line = self._encode_batch(action)
+                    if line is None:
+                        continue
                     self._buffer.put(line)
                     events, newest = sum(map(_EVENT_COUNT_OF, runs)), runs[-1].stored_at(-1)
                     self._figures.record_sent_batch(partition.event_type, events, len(line), newest)
@@ -281,6 +284,18 @@ class SubscriptionDriver(StreamDriver):
                     self._calls.append(action)
                     if self._calling is None:
                         self._calling = asyncio.create_task(self._perform_calls())
+
+    def _encode_batch(self, batch: SendBatch) -> bytes | None:
+        """The line of a batch; None from the first on that cannot be encoded, which ends the session."""
+        if self._cannot_encode:
+            return None
+        try:
+            return self._lines.encode_line(batch)
+        except Outcome as outcome:
+            log.info("The stream %s cannot continue: %s", self._session.id, outcome)
+            self._cannot_encode = True
+            self.add_fact(lambda _, outcome=outcome: self._session.handle_refusal(outcome))  # type: ignore[misc]
+            return None
 
     async def _carry_out_and_flush(self, actions: Sequence[SessionAction]) -> None:
         self._carry_out_actions(actions)

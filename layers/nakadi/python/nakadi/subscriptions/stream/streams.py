@@ -50,6 +50,7 @@ from nakadi.subscriptions.stream.admission import (
     StreamAdmission,
     delivery_filter,
 )
+from nakadi.subscriptions.stream.avro_format import AvroSubscriptionFormat, make_avro_format
 from nakadi.subscriptions.stream.calls import DeadLetterPublisher, SessionCallExecutor
 from nakadi.subscriptions.stream.driver import SessionCallThreads, SubscriptionDriver, SubscriptionFormat
 from nakadi.subscriptions.stream.freshness import REPORT_INTERVAL_SECONDS, FreshnessRecorder
@@ -197,6 +198,10 @@ class SubscriptionStreams:
             limits=limits,
             lease=lease,
         )
+
+    def make_avro_format(self, joined: JoinedStream) -> AvroSubscriptionFormat:
+        """The format of a stream in Avro. Asks the registry. Raises `Invalid`."""
+        return make_avro_format(self._admission.event_types, joined.event_types, joined.subscription)
 
     def abandon(self, joined: JoinedStream) -> None:
         """A stream will not be served after all."""

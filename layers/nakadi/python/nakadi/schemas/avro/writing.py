@@ -1,0 +1,217 @@
+"""Writes values in their binary form, from what JSON has of them.
+
+It is the way back of `reading.py`. JSON does not say which branch of a union a value is of, so a schema whose unions
+have branches that look alike in JSON has no way back: `has_way_back` tells them apart.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nakadi.schemas.avro.types import (
+    ArrayType,
+    AvroType,
+    EnumType,
+    FixedType,
+    MapType,
+    Primitive,
+    RecordType,
+    UnionType,
+)
+
+Write = Callable[[Any, bytearray], None]
+
+_FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
+
+
+class DoesNotFit(Exception):
+    """Raised for a value that is none of the type."""
+
+
+def write_long(value: int, out: bytearray) -> None:
+    rest = (value << 1) ^ (value >> 63)
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+
+
+def write_bytes(value: bytes, out: bytearray) -> None:
+    write_long(len(value), out)
+    out += value
+
+
+def write_string(value: str, out: bytearray) -> None:
+    write_bytes(value.encode(), out)
+
+
+def make_writer(of: AvroType) -> Write:
+    """A function that appends a value to bytes. It raises `DoesNotFit` for what `make_reader` does not make."""
+    write = _Writers().make(of)
+
+    def write_checked(value: Any, out: bytearray) -> None:
+        try:
+            write(value, out)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error) as error:
+            raise DoesNotFit(f"{type(error).__name__}: {error}") from error
+
+    return write_checked
+
+
+def _write_latin_1(value: str, out: bytearray) -> None:
+    write_bytes(value.encode("latin-1"), out)
+
+
+def _write_null(_: Any, __: bytearray) -> None:
+    pass
+
+
+def _write_boolean(value: Any, out: bytearray) -> None:
+    out.append(1 if value else 0)
+
+
+_PRIMITIVE_WRITERS: dict[str, Write] = {
+    "null": _write_null,
+    "boolean": _write_boolean,
+    "int": write_long,
+    "long": write_long,
+    "float": lambda value, out: out.extend(_FLOAT.pack(float(value))),
+    "double": lambda value, out: out.extend(_DOUBLE.pack(float(value))),
+    "bytes": _write_latin_1,
+    "string": write_string,
+}
+
+
+class _Writers:
+    def __init__(self) -> None:
+        self._records: dict[str, list[tuple[str, Write]]] = {}
+
+    def make(self, of: AvroType) -> Write:  # noqa: PLR0911  # one for each type
+        match of:
+            case Primitive(kind):
+                return _PRIMITIVE_WRITERS[kind]
+            case EnumType():
+                indexes = {symbol: index for index, symbol in enumerate(of.symbols)}
+                return lambda value, out: write_long(indexes[value], out)
+            case FixedType():
+                return lambda value, out: out.extend(value.encode("latin-1"))
+            case ArrayType(items):
+                return _make_array_writer(self.make(items))
+            case MapType(values):
+                return _make_map_writer(self.make(values))
+            case UnionType(branches):
+                return _make_union_writer(branches, [self.make(each) for each in branches])
+            case RecordType():
+                return self._make_record_writer(of)
+
+    def _make_record_writer(self, record: RecordType) -> Write:
+        fields = self._records.get(record.name)
+        if fields is None:
+            fields = self._records[record.name] = []
+            fields.extend((each.name, self.make(each.type)) for each in record.known_fields)
+
+        def write_record(value: Any, out: bytearray) -> None:
+            for name, write in fields:
+                write(value[name], out)
+
+        return write_record
+
+
+def _make_array_writer(write: Write) -> Write:
+    def write_array(values: Sequence[Any], out: bytearray) -> None:
+        if values:
+            write_long(len(values), out)
+            for each in values:
+                write(each, out)
+        out.append(0)
+
+    return write_array
+
+
+def _make_map_writer(write: Write) -> Write:
+    def write_map(values: dict[str, Any], out: bytearray) -> None:
+        if values:
+            write_long(len(values), out)
+            for name, each in values.items():
+                write_string(name, out)
+                write(each, out)
+        out.append(0)
+
+    return write_map
+
+
+def _make_union_writer(branches: Sequence[AvroType], writers: Sequence[Write]) -> Write:
+    by_form: dict[Any, int] = {}
+    for index, branch in enumerate(branches):
+        for form in _forms_of(branch):
+            by_form.setdefault(form, index)
+
+    def write_union(value: Any, out: bytearray) -> None:
+        form = frozenset(value) if type(value) is dict else type(value)
+        index = by_form.get(form)
+        if index is None:
+            index = by_form[dict if type(value) is dict else type(value)]
+        write_long(index, out)
+        writers[index](value, out)
+
+    return write_union
+
+
+def _forms_of(of: AvroType) -> Sequence[Any]:
+    """What values of a type look like in JSON: their type in Python, or the names of their members."""
+    match of:
+        case RecordType():
+            return (frozenset(each.name for each in of.known_fields),)
+        case MapType():
+            return (dict,)
+        case ArrayType():
+            return (list,)
+        case EnumType() | FixedType():
+            return (str,)
+        case UnionType():
+            return ()
+        case Primitive(kind):
+            return _FORMS_OF_PRIMITIVES[kind]
+
+
+_FORMS_OF_PRIMITIVES: dict[str, Sequence[Any]] = {
+    "null": (type(None),),
+    "boolean": (bool,),
+    "int": (int,),
+    "long": (int,),
+    # A text is what JSON has no number for.
+    "float": (float, str),
+    "double": (float, str),
+    "bytes": (str,),
+    "string": (str,),
+}
+
+
+def has_way_back(of: AvroType) -> bool:
+    """Whether JSON says everything about values of this type: the branches of each union look different there."""
+    seen: set[int] = set()
+    waiting = [of]
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        match each:
+            case UnionType(branches):
+                if not _are_told_apart(branches):
+                    return False
+                waiting.extend(branches)
+            case ArrayType(inner) | MapType(inner):
+                waiting.append(inner)
+            case RecordType():
+                waiting.extend(field.type for field in each.known_fields)
+    return True
+
+
+def _are_told_apart(branches: Sequence[AvroType]) -> bool:
+    forms = [form for each in branches for form in _forms_of(each)]
+    has_map = dict in forms
+    has_record = any(isinstance(each, frozenset) for each in forms)
+    return len(set(forms)) == len(forms) and not (has_map and has_record)

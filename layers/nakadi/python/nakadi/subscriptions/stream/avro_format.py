@@ -1,0 +1,180 @@
+"""Batches of a subscription's stream in Avro: each in the schema `batch.consumption`, one after the other.
+
+Events are stored in JSON, so the payload of each is written by the schema that its metadata names. An event that was
+published as JSON has its JSON text as payload: the type of that schema tells readers which is which.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+import orjson
+from msgspec import Struct
+
+from nakadi.event_types.repository import EventTypes
+from nakadi.model.event_type import EventType, SchemaType
+from nakadi.model.outcomes import Invalid, TryLater
+from nakadi.model.subscription import Subscription
+from nakadi.schemas.avro.envelopes import BATCH_CONSUMPTION, BATCH_SCHEMAS, PAYLOAD_MEMBER
+from nakadi.schemas.avro.fingerprint import schema_fingerprint
+from nakadi.schemas.avro.reading import SINGLE_OBJECT_MARK
+from nakadi.schemas.avro.types import parse_record_schema
+from nakadi.schemas.avro.writing import DoesNotFit, Write, make_writer
+from nakadi.streaming.chunks import EventRun
+from nakadi.subscriptions.stream.actions import SendBatch, SessionLine
+from nakadi.subscriptions.stream.driver import NewCursorToken, random_cursor_token
+
+AVRO_MEDIA_TYPE = "application/avro-binary"
+CONSUMPTION_VERSION = "1"
+
+PROJECTION_MESSAGE = (
+    "A subscription with a projection is read as JSON: payloads in Avro have all fields of their schemas"
+)
+UNKNOWN_VERSION_MESSAGE = "The event type {} got a schema while this stream was open: open another one"
+
+_TEXTS = (
+    "flow_id",
+    "published_by",
+    "partition",
+    "partition_compaction_key",
+    "event_owner",
+)
+_TEXT_LISTS = ("partition_keys", "parent_eids")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class AvroVersion(Struct):
+    """The text of an Avro schema, and what writes its payloads once one was needed."""
+
+    text: str
+    writer: Write | None = None
+
+    def write(self, fields: Mapping[str, Any]) -> bytes:
+        if self.writer is None:
+            self.writer = make_writer(parse_record_schema(self.text))
+        out = bytearray()
+        self.writer(fields, out)
+        return bytes(out)
+
+
+Versions = Mapping[str, Mapping[str, AvroVersion | None]]
+"""By event type and version, its Avro schema; None for a JSON schema."""
+
+
+def make_avro_format(
+    event_types: EventTypes, subscribed: Iterable[EventType], subscription: Subscription
+) -> AvroSubscriptionFormat:
+    """The format of a stream in Avro. Asks the registry. Raises `Invalid` for a subscription with a projection."""
+    if subscription.projection:
+        raise Invalid(PROJECTION_MESSAGE)
+    return AvroSubscriptionFormat({each.name: _versions_of(event_types, each) for each in subscribed})
+
+
+def _versions_of(event_types: EventTypes, event_type: EventType) -> Mapping[str, AvroVersion | None]:
+    return {
+        str(each.version): AvroVersion(each.text) if each.type is SchemaType.AVRO else None
+        for each in event_types.schemas(event_type)
+    }
+
+
+@cache
+def _batch_form() -> tuple[bytes, Write]:
+    """What a batch begins with, and what writes the rest."""
+    text = json.dumps(BATCH_SCHEMAS[BATCH_CONSUMPTION][CONSUMPTION_VERSION])
+    return SINGLE_OBJECT_MARK + schema_fingerprint(text), make_writer(parse_record_schema(text))
+
+
+class AvroSubscriptionFormat:
+    content_type = AVRO_MEDIA_TYPE
+
+    def __init__(self, versions: Versions, new_token: NewCursorToken = random_cursor_token) -> None:
+        self._versions = versions
+        self._new_token = new_token
+
+    def stream_opening(self, stream_id: str) -> bytes:  # noqa: ARG002  # clients find it in the headers
+        return b""
+
+    def encode_line(self, line: SessionLine) -> bytes:
+        """A batch. Raises `TryLater` for an event of a schema that came after the stream was opened."""
+        beginning, write = _batch_form()
+        out = bytearray(beginning)
+        partition = line.partition
+        cursor = {
+            "partition": partition.partition,
+            "offset": str(line.position),
+            "event_type": partition.event_type,
+            "cursor_token": str(self._new_token()),
+        }
+        events = self._envelopes(partition.event_type, line.runs) if isinstance(line, SendBatch) else []
+        write({"cursor": cursor, "info": line.info or None, "events": events}, out)
+        return bytes(out)
+
+    def _envelopes(self, event_type: str, runs: Sequence[EventRun]) -> Sequence[Mapping[str, Any]]:
+        return [self._envelope(event_type, run, index) for run in runs for index in range(run.count)]
+
+    def _envelope(self, event_type: str, run: EventRun, index: int) -> Mapping[str, Any]:
+        value = run.chunk.values[run.first + index]
+        event = orjson.loads(value)
+        sent = event.pop("metadata", None)
+        metadata = sent if isinstance(sent, dict) else {}
+        payload = self._payload(event_type, value, event, metadata)
+        return {
+            "metadata": _metadata_of(event_type, metadata, run, index),
+            # Bytes are texts of as many characters in JSON, which is where this comes from.
+            "payload": payload.decode("latin-1"),
+        }
+
+    def _payload(self, event_type: str, value: bytes, fields: Mapping[str, Any], metadata: Mapping[str, Any]) -> bytes:
+        version, versions = metadata.get("version"), self._versions.get(event_type)
+        if versions is None or not isinstance(version, str):
+            return value
+        if version not in versions:
+            raise TryLater(UNKNOWN_VERSION_MESSAGE.format(event_type))
+        schema = versions[version]
+        if schema is None:
+            return value
+        if isinstance(kept := metadata.get(PAYLOAD_MEMBER), str):
+            return b64decode(kept)
+        try:
+            return schema.write(fields)
+        except DoesNotFit:
+            return value  # it says that it has an Avro schema, and was published as JSON
+
+
+def _metadata_of(event_type: str, metadata: Mapping[str, Any], run: EventRun, index: int) -> Mapping[str, Any]:
+    """The metadata of an envelope. Events that have none have the moment and the place at which they were stored."""
+    stored_at = run.stored_at(index)
+    occurred_at = _milliseconds(metadata.get("occurred_at"))
+    trace = metadata.get("span_ctx")
+    found: dict[str, Any] = {
+        "occurred_at": _milliseconds(stored_at.isoformat()) if occurred_at is None else occurred_at,
+        "eid": metadata.get("eid") if isinstance(metadata.get("eid"), str) else str(run.position_at(index)),
+        "received_at": _milliseconds(metadata.get("received_at")),
+        "version": metadata.get("version") if isinstance(metadata.get("version"), str) else "",
+        "event_type": event_type,
+        "span_ctx": trace if isinstance(trace, str) or trace is None else orjson.dumps(trace).decode(),
+    }
+    found.update((name, _if_text(metadata.get(name))) for name in _TEXTS)
+    found.update((name, _if_texts(metadata.get(name))) for name in _TEXT_LISTS)
+    return found
+
+
+def _milliseconds(text: Any) -> int | None:
+    try:
+        moment = datetime.fromisoformat(text)
+        return round((moment - _EPOCH).total_seconds() * 1000)
+    except (TypeError, ValueError):
+        return None
+
+
+def _if_text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _if_texts(value: Any) -> list[str] | None:
+    return value if isinstance(value, list) and all(isinstance(each, str) for each in value) else None

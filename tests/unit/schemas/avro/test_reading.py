@@ -1,0 +1,191 @@
+"""Reading values from their binary form, and writing them back."""
+
+import json
+import math
+import random
+import struct
+
+import pytest
+
+from nakadi.schemas.avro.reading import AvroInput, BadAvro, TooMuchJson, make_reader
+from nakadi.schemas.avro.types import parse_avro_schema
+from nakadi.schemas.avro.writing import DoesNotFit, has_way_back, make_writer
+from tests.support.avro import a_field, a_record, encode
+
+ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
+FIXED = {"type": "fixed", "name": "X", "size": 2}
+INNER = a_record(a_field("q", "double"), name="In")
+EVERYTHING = a_record(
+    a_field("n", "null"),
+    a_field("b", "boolean"),
+    a_field("i", "int"),
+    a_field("l", "long"),
+    a_field("f", "float"),
+    a_field("d", "double"),
+    a_field("s"),
+    a_field("by", "bytes"),
+    a_field("e", ENUM),
+    a_field("x", FIXED),
+    a_field("a", {"type": "array", "items": ["null", "int", "string"]}),
+    a_field("m", {"type": "map", "values": INNER}),
+    a_field("next", ["null", "Order"]),
+)
+
+
+def read(schema, payload, room=1_000_000):
+    source = AvroInput(payload, room)
+    value = make_reader(parse_avro_schema(json.dumps(schema)))(source)
+    source.check_at_end()
+    return value
+
+
+def write(schema, value):
+    out = bytearray()
+    make_writer(parse_avro_schema(json.dumps(schema)))(value, out)
+    return bytes(out)
+
+
+def a_value(rng, depth=0):
+    return {
+        "n": None,
+        "b": rng.random() < 0.5,
+        "i": rng.choice([0, -1, 2**31 - 1, -(2**31), rng.randrange(1000)]),
+        "l": rng.choice([0, -64, 64, 2**63 - 1, -(2**63), 2**53 + 1]),
+        "f": struct.unpack("<f", struct.pack("<f", rng.uniform(-1e6, 1e6)))[0],
+        "d": rng.choice([0.0, -0.0, 1e300, rng.random()]),
+        "s": rng.choice(["", 'ü\n"', "\U0001f600", "x" * rng.randrange(300)]),
+        "by": rng.randbytes(rng.randrange(20)),
+        "e": rng.choice("AB"),
+        "x": rng.randbytes(2),
+        "a": [rng.choice([None, 7, "z"]) for _ in range(rng.randrange(4))],
+        "m": {key: {"q": rng.random()} for key in "kü"[: rng.randrange(3)]},
+        "next": a_value(rng, depth + 1) if depth < 3 and rng.random() < 0.5 else None,
+    }
+
+
+def test_what_fastavro_writes_is_read_and_written_back():
+    """JSON keeps everything, so that the same bytes come out. (P152, S184)"""
+    rng = random.Random(7)
+    for _ in range(100):
+        value = a_value(rng)
+        payload = encode(EVERYTHING, value)
+        found = json.loads(json.dumps(read(EVERYTHING, payload)))
+
+        assert write(EVERYTHING, found) == payload
+        assert (found["by"], found["x"]) == (value["by"].decode("latin-1"), value["x"].decode("latin-1"))
+        assert (found["l"], found["s"], found["a"]) == (value["l"], value["s"], value["a"])
+
+
+@pytest.mark.parametrize(("value", "text"), [(math.nan, "NaN"), (math.inf, "Infinity"), (-math.inf, "-Infinity")])
+@pytest.mark.parametrize("of", ["float", "double"])
+def test_what_is_no_number_in_json_is_a_text(of, value, text):
+    """The texts are those of Java. (P152)"""
+    assert read(of, encode(of, value)) == text
+    assert write(of, text) == encode(of, value)
+
+
+def test_a_float_is_as_short_as_it_can_be():
+    """Not as long as a double with the same value. (P152)"""
+    assert read("float", encode("float", 0.1)) == 0.1
+
+
+def test_blocks_may_say_their_length():
+    """A negative count is followed by the number of bytes. (P145)"""
+    array = {"type": "array", "items": "int"}
+
+    assert read(array, b"\x03\x04\x02\x04\x02\x06\x00") == [1, 2, 3]
+    with pytest.raises(BadAvro, match="length that it says"):
+        read(array, b"\x03\x06\x02\x04\x00")
+
+
+ARRAY, MAP = {"type": "array", "items": "null"}, {"type": "map", "values": "null"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload", "reason"),
+    [
+        ("string", b"", "It ends within a number"),
+        ("string", b"\x80", "It ends within a number"),
+        ("string", b"\x08ab", "A length is 4, and 2 bytes follow"),
+        ("string", b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", "A length is 9223372036854775807, and 0 bytes follow"),
+        ("string", b"\x01", "A length is -1, and 0 bytes follow"),
+        ("string", b"\x02\xff", "A string is not in UTF-8"),
+        ("long", b"\xff" * 9 + b"\x02", "A number has more than 64 bits"),
+        ("long", b"\xff" * 20, "A number has more than 10 bytes"),
+        ("int", b"\xfe\xff\xff\xff\x1f", "An int has more than 32 bits"),
+        ("boolean", b"\x02", "A boolean is 2"),
+        ("double", b"1234567", "A length is 8, and 7 bytes follow"),
+        ("int", b"\x02\x02", "1 bytes follow the end of the value"),
+        (ENUM, b"\x04", "The enum E has no symbol 2"),
+        (["null"], b"\x01", "A union has no branch -1"),
+        (MAP, b"\x04\x02a\x02a\x00", "A map has a key twice"),
+        (ARRAY, b"\x02", "It ends within a number"),
+    ],
+)
+def test_bytes_that_are_not_as_the_schema_says(schema, payload, reason):
+    """Each has a reason of its own. (P151)"""
+    with pytest.raises(BadAvro) as refused:
+        read(schema, payload)
+    assert str(refused.value) == reason
+
+
+@pytest.mark.parametrize("schema", [ARRAY, MAP, {"type": "array", "items": a_record(name="Empty")}])
+def test_a_count_is_not_believed(schema):
+    """Items of no bytes could be without number: a few bytes would fill the memory. (P151)"""
+    with pytest.raises((TooMuchJson, BadAvro)):
+        read(schema, b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01")
+
+
+def test_a_small_payload_does_not_become_large():
+    """What a value takes as JSON is counted, with the names of its members. (P151)"""
+    schema = {"type": "array", "items": a_record(a_field("x" * 1000, "null"))}
+
+    with pytest.raises(TooMuchJson):
+        read(schema, b"\x80\x7d\x00", room=100_000)
+
+
+def test_deep_values_are_refused():
+    """A list of a hundred thousand members within each other would overflow the stack. (P151)"""
+    with pytest.raises(BadAvro, match="nested deeper than 200 levels"):
+        read(a_record(a_field("next", ["null", "Order"])), b"\x02" * 100_000)
+
+
+def test_no_bytes_make_a_reader_fail_in_another_way():
+    """Whatever comes, it is a value or refused. (P151)"""
+    rng, reader = random.Random(11), make_reader(parse_avro_schema(json.dumps(EVERYTHING)))
+    good = encode(EVERYTHING, a_value(rng))
+    for _ in range(2000):
+        payload = bytearray(good)
+        for _ in range(rng.randrange(1, 4)):
+            payload[rng.randrange(len(payload))] = rng.randrange(256)
+        try:
+            reader(AvroInput(bytes(payload[: rng.randrange(len(payload) + 1)]), 10_000))
+        except (BadAvro, TooMuchJson):
+            continue
+
+
+@pytest.mark.parametrize(
+    ("of", "expected"),
+    [
+        (["null", "int", "string", {"type": "array", "items": "int"}], True),
+        (["int", "double"], True),
+        (["int", "long"], False),
+        (["string", "bytes"], False),
+        (["string", "double"], False),
+        (["string", ENUM], False),
+        ([INNER, a_record(a_field("other"), name="Other")], True),
+        ([INNER, a_record(a_field("q"), name="Other")], False),
+        ([INNER, {"type": "map", "values": "int"}], False),
+        ({"type": "array", "items": ["int", "long"]}, False),
+    ],
+)
+def test_branches_must_look_different_in_json(of, expected):
+    """Otherwise JSON does not say which branch a value is of. (S184)"""
+    assert has_way_back(parse_avro_schema(json.dumps(a_record(a_field("x", of))))) is expected
+
+
+@pytest.mark.parametrize(("of", "value"), [("int", "x"), ("string", 1), (ENUM, "C"), (["null"], 1), (INNER, {})])
+def test_a_value_of_another_type_does_not_fit(of, value):
+    """It was stored by somebody else. (S184)"""
+    with pytest.raises(DoesNotFit):
+        write(of, value)
