@@ -146,7 +146,7 @@ def test_what_has_no_column_is_in_the_text_without_a_job_of_spark(jobs, data):
 
 @pytest.mark.long
 def test_where_most_is_doubtful_all_that_follows_is_left_to_spark(jobs, data, tables, monkeypatch):
-    monkeypatch.setattr(plain_files, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(plain_files, "CHUNK_BYTES", 300)  # two lines
     orders = data.event_type("order.placed")
     for number in range(3):
         data.archive_events(orders, [order(number, total=1e30), order(number)])
