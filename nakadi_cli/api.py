@@ -81,15 +81,23 @@ class Api:
             page = self.get(following["href"])
             yield from page["items"]
 
-    def send(self, method: str, where: str, *, params: Mapping[str, Any] | None = None, body: object = None) -> Answer:
+    def send(
+        self,
+        method: str,
+        where: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
         """Send a request, and return the answer unless it is a refusal."""
         from nakadi_client import NoAnswer
         from nakadi_client.connections import Request
 
         # As `json` writes it: what a user put into a file may have numbers of any size.
         content = None if body is None else json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
-        headers = {} if content is None else {"Content-Type": "application/json"}
-        answer = self._api.send(Request(method, where, content, headers, params or {}))
+        typed = {} if content is None else {"Content-Type": "application/json"}
+        answer = self._api.send(Request(method, where, content, {**typed, **(headers or {})}, params or {}))
         if isinstance(answer, NoAnswer):
             raise failure_of(answer)
         if answer.status >= 400:

@@ -44,6 +44,10 @@ _COMMANDS = {
     "features": ("nakadi_cli.broker_commands:features", "List features, and switch them on or off."),
     "admin": ("nakadi_cli.broker_commands:admin", "Show and change who administers the broker, and what is blocked."),
     "doctor": ("nakadi_cli.doctor:doctor", "Check the health of a broker, and give reasons."),
+    "support-bundle": (
+        "nakadi_cli.support_bundle:support_bundle",
+        "Collect what helps to find a fault into one file, without secrets.",
+    ),
     "serve": ("nakadi_cli.local_commands:serve", "Start a broker on this machine."),
     "jobs": ("nakadi_cli.local_commands:jobs", "Run a job on what a broker has archived on this machine."),
     "mirror": (
