@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from nakadi.app import logs
-from nakadi.app.broker import open_broker
+from nakadi.app.broker import open_broker, open_tracer_if_set
 from nakadi.app.routes import DIRECT_AREAS, STREAMING_AREAS, make_application
 from nakadi.app.settings import read_settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
     with (
         ShutdownDeadline(options.grace_seconds) as grace,
         open_listening_socket(options.host, options.port) as listening,
-        contextlib.closing(open_broker(settings)) as broker,
+        contextlib.closing(open_broker(settings, tracer=open_tracer_if_set(settings))) as broker,
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
         broker.prepare_for_requests()

@@ -25,7 +25,7 @@ from tests.support.functions import ROOT
 
 NAME = "nakadi-serverless"
 PLAIN = ""
-EXTRAS = ("local", "aws", "cdk", "kafka", "jobs", "cli", "relay", "sql")
+EXTRAS = ("local", "aws", "cdk", "kafka", "jobs", "cli", "otel", "relay", "sql")
 
 # Each is imported with all of its modules.
 PROMISES = {
@@ -36,6 +36,7 @@ PROMISES = {
     "kafka": ("nakadi.engines.kafka",),
     "jobs": ("nakadi_jobs",),
     "cli": ("nakadi_cli", "nakadi_client"),
+    "otel": ("nakadi.app",),
     "relay": ("nakadi_relay",),
     "sql": ("nakadi_sql",),
 }
@@ -51,13 +52,15 @@ NEEDS_AWS = (
     "nakadi.engines.kinesis",
 )
 NEEDS_KAFKA = ("nakadi.engines.kafka",)
+NEEDS_OTEL = ("nakadi.app.open_telemetry",)
 # It is a module for pytest, which finds it by the metadata.
 NEEDS_PYTEST = ("nakadi.local.pytest_plugin",)
 
 
 def find_unpromised_modules(extra: str) -> tuple[str, ...]:
     """Prefixes of modules that another extra brings the packages for."""
-    return (*NEEDS_PYTEST, *(() if extra == "aws" else NEEDS_AWS), *(() if extra == "kafka" else NEEDS_KAFKA))
+    needs = {"aws": NEEDS_AWS, "kafka": NEEDS_KAFKA, "otel": NEEDS_OTEL}
+    return (*NEEDS_PYTEST, *(module for owner, modules in needs.items() if owner != extra for module in modules))
 
 
 def build(kind: str, of: Path, into: Path) -> Path:

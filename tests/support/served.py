@@ -5,10 +5,11 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from nakadi.app.broker import open_broker
+from nakadi.app.broker import open_broker, open_tracer_if_set
 from nakadi.app.core import WrapLog
 from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
+from nakadi.common.tracing import Tracer
 from nakadi.local.serving import ServerThread
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLog
@@ -17,8 +18,16 @@ from nakadi.ports.event_log import EventLog
 class ServedBroker:
     """Has no thread for its housekeeping, which a test does when it wants it."""
 
-    def __init__(self, *, clock: Clock | None = None, wrap_log: WrapLog = lambda log: log, **settings: Any) -> None:
-        self.services = open_broker(Settings(**settings), clock, wrap_log=wrap_log)
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        wrap_log: WrapLog = lambda log: log,
+        tracer: Tracer | None = None,
+        **settings: Any,
+    ) -> None:
+        read = Settings(**settings)
+        self.services = open_broker(read, clock, wrap_log=wrap_log, tracer=tracer or open_tracer_if_set(read))
         self.services.prepare_for_requests()
         self._serving = ServerThread(make_application(self.services), metrics=self.services.metrics)
         self.url = self._serving.url

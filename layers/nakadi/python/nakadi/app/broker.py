@@ -33,11 +33,12 @@ from nakadi.common.caching import ChangeCounter, ChangeCountingRegistry, ChangeW
 from nakadi.common.chores import run_and_log_failure
 from nakadi.common.metrics import Metrics
 from nakadi.common.timed_registry import TimedRegistry
+from nakadi.common.tracing import Tracer
 from nakadi.common.work import LongWorkQueue
 from nakadi.event_types.system_event_type_definitions import SystemEventTypeOwner, system_event_type_definitions
 from nakadi.event_types.system_event_types import SystemEventTypes
 from nakadi.event_types.timelines import Timelines
-from nakadi.model.outcomes import NotFound, Unavailable
+from nakadi.model.outcomes import BadSetting, NotFound, Unavailable
 from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.registry import Registry
@@ -89,6 +90,7 @@ def open_broker(
     wrap_sender: WrapSender = lambda sender: sender,
     counter: ChangeCounter | None = None,
     committer: socket | None = None,
+    tracer: Tracer | None = None,
 ) -> BrokerServices:
     """Open the stores and logs that the settings name. The other parts are created when somebody first asks for them.
 
@@ -125,7 +127,22 @@ def open_broker(
     metrics.find_deleted = broker.find_deleted_event_types
     measure_disks(settings, metrics)
     broker.wrap_sender = wrap_sender
+    broker.tracer = tracer
     return broker
+
+
+def open_tracer_if_set(settings: Settings) -> Tracer | None:
+    """The tracer of a server with these settings; None if tracing is off. Raises `BadSetting`."""
+    if not settings.traces:
+        return None
+    try:
+        from nakadi.app.open_telemetry import open_tracer
+    except ImportError as error:
+        raise BadSetting(
+            f"NAKADI_TRACES needs more packages, pip install 'nakadi-serverless[otel]': {error}"
+        ) from error
+
+    return open_tracer(settings.traces, settings.traces_percent)
 
 
 class BrokerServices(BrokerCore):
@@ -136,6 +153,9 @@ class BrokerServices(BrokerCore):
     """
 
     wrap_sender: WrapSender
+    tracer: Tracer | None = None
+    """Makes spans; None while tracing is off."""
+
     _report_dropped_kpis: ReportDroppedKpis | None = None
 
     read_metrics: Callable[[], Metrics] | None = None
@@ -220,6 +240,8 @@ class BrokerServices(BrokerCore):
                 part.close()
         self.logs.close()
         self.registry.close()
+        if self.tracer is not None:
+            self.tracer.close()
 
     # Event types
 
@@ -316,6 +338,7 @@ class BrokerServices(BrokerCore):
             long_work_queue=self.with_turn_metrics("publishing", LongWorkQueue()),
             hash_orders=dict(self.settings.hash_orders),
             metrics=self.metrics,
+            tracer=self.tracer,
         )
 
     @cached_property
@@ -429,8 +452,16 @@ class BrokerServices(BrokerCore):
             get_streams=lambda: self.subscription_streams,
             get_kpi_collector=lambda: self.kpi_collector,
             get_publisher=lambda: self.publisher,
-            wrap_sender=self.wrap_sender,
+            wrap_sender=self._wrap_sender_with_spans,
         )
+
+    def _wrap_sender_with_spans(self, sender: Sender) -> Sender:
+        wrapped = self.wrap_sender(sender)
+        if self.tracer is None:
+            return wrapped
+        from nakadi.app.tracing import TracedSender
+
+        return TracedSender(wrapped, self.tracer)
 
     @cached_property
     def subscription_requests(self) -> SubscriptionRequests:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
@@ -13,6 +13,10 @@ from nakadi.http.application import Application, ReportAnswer
 from nakadi.http.message import Answer, Request
 from nakadi.http.request_kpis import RequestKpiRecorder
 from nakadi.http.router import Handler, Route
+
+if TYPE_CHECKING:
+    from nakadi.publishing.system_events import StreamKpis
+    from nakadi.streaming.driver import StreamFigures
 
 # The routes that the streaming service serves, and functions do not.
 STREAMING_AREAS = ("streams", "subscription_streams", "sink_trials", "rehearsals")
@@ -47,6 +51,10 @@ def make_application(
 
 def make_routes(broker: BrokerServices, *areas: str) -> list[Route]:
     routes = [route for area in areas for route in ROUTE_MAKER_BY_AREA[area](broker)]
+    if broker.tracer is not None:
+        from nakadi.app.tracing import with_spans
+
+        routes = with_spans(routes, broker.tracer)
     if CHANGING_AREAS.isdisjoint(areas):
         return routes
     return [_answered_when_in_force(broker.audit.wrap_route(route), broker) for route in routes]
@@ -110,10 +118,19 @@ def _stream_routes(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import streams
     from nakadi.publishing.system_events import StreamKpis
 
-    def new_stream_kpis(request: Request) -> StreamKpis:
-        return StreamKpis(broker.kpi_collector, broker.clock, request.subject, request.flow_id, metrics=broker.metrics)
+    def new_stream_kpis(request: Request) -> StreamFigures:
+        kpis = StreamKpis(broker.kpi_collector, broker.clock, request.subject, request.flow_id, metrics=broker.metrics)
+        return _with_spans(kpis, broker)
 
     return streams.routes(broker.event_streams, new_stream_kpis)
+
+
+def _with_spans(kpis: StreamKpis, broker: BrokerServices, subscription_id: str = "") -> StreamFigures:
+    if broker.tracer is None:
+        return kpis
+    from nakadi.app.tracing import TracedStreamFigures
+
+    return TracedStreamFigures(kpis, broker.tracer, subscription_id)
 
 
 def _cursor_routes(broker: BrokerServices) -> list[Route]:
@@ -147,10 +164,11 @@ def _subscription_stream_routes(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import subscription_streams
     from nakadi.publishing.system_events import StreamKpis
 
-    def new_stream_kpis(request: Request, subscription_id: str) -> StreamKpis:
-        return StreamKpis(
+    def new_stream_kpis(request: Request, subscription_id: str) -> StreamFigures:
+        kpis = StreamKpis(
             broker.kpi_collector, broker.clock, request.subject, request.flow_id, subscription_id, broker.metrics
         )
+        return _with_spans(kpis, broker, subscription_id)
 
     return subscription_streams.routes(broker.subscription_streams, new_stream_kpis)
 

@@ -221,6 +221,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The number of event types, and of subscriptions, that have their own [metrics](metrics.md) in a process. `other`
     counts the rest together."""
 
+    # Traces
+    traces: str = ""
+    """`otlp`: the broker sends spans to the receiver that `OTEL_EXPORTER_OTLP_ENDPOINT` names
+    ([traces](tracing.md)). Empty: it sends none, and loads nothing for it."""
+    traces_percent: int = 1
+    """How many of a hundred traces that begin in the broker are recorded. For a trace that a client began, the client
+    decides."""
+
     # Tables
     table_job: str = ""
     """The Glue job that housekeeping on AWS starts when archived events wait for their tables. Empty: none."""

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import random
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -46,6 +46,7 @@ from nakadi.model.subscription import CommitResult, EventTypePartition
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import CommitResultByPartition, Coordination
 from nakadi.schemas.conditions import parse_condition
+from nakadi.streaming.chunks import EventRun
 from nakadi.streaming.driver import DeadlineTimer, StreamFigures
 from nakadi.subscriptions.api.fields import retry_policy_from_annotations
 from nakadi.subscriptions.stream.actions import SendBatch, SessionLine, SubscriptionStreamLimits
@@ -447,7 +448,9 @@ class Delivery:
     def when_shutting_down(self) -> asyncio.Future[None]:
         return self._shutting_down
 
-    def record_sent_batch(self, event_type: str, events: int, size: int, newest: datetime) -> None:
+    def record_sent_batch(
+        self, event_type: str, events: int, size: int, newest: datetime, runs: Sequence[EventRun]
+    ) -> None:
         """Record nothing: the batch is not sent yet, and `_end_attempt` records deliveries."""
 
     def report(self) -> None:
@@ -506,7 +509,7 @@ class Delivery:
         if verdict is Verdict.DELIVERED:
             newest = batch.runs[-1].stored_at(-1)
             size = sum(run.size for run in batch.runs)
-            self._figures.record_sent_batch(batch.partition.event_type, count, size, newest)
+            self._figures.record_sent_batch(batch.partition.event_type, count, size, newest, batch.runs)
             if self._parts.clock.monotonic() >= self._figures.next_report_at:
                 self._figures.report()
         self._carry_out(self._session.handle_answer(number, answer, self._parts.clock.monotonic()))

@@ -17,7 +17,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from nakadi.app import logs
-from nakadi.app.broker import open_broker
+from nakadi.app.broker import open_broker, open_tracer_if_set
 from nakadi.app.engines import data_file_paths
 from nakadi.app.settings import Settings, read_settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
@@ -100,7 +100,7 @@ def _serve(
     greet: Callable[[], None],
 ) -> int:
     with (
-        contextlib.closing(open_broker(settings)) as broker,
+        contextlib.closing(open_broker(settings, tracer=open_tracer_if_set(settings))) as broker,
         run_chores(broker),
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):

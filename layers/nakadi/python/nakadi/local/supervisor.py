@@ -26,7 +26,7 @@ from functools import partial
 from itertools import chain
 from operator import itemgetter
 
-from nakadi.app.broker import BrokerServices, open_broker
+from nakadi.app.broker import BrokerServices, open_broker, open_tracer_if_set
 from nakadi.app.settings import Settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
 from nakadi.common.caching import CHANGE_COUNT_FORMAT, ChangeCounter
@@ -538,7 +538,9 @@ def supervise(
     codes: list[int] = []
     with (
         contextlib.closing(SharedDescriptors(settings.workers)) as shared,
-        contextlib.closing(open_broker(settings, SystemClock(), counter=shared.counter)) as broker,
+        contextlib.closing(
+            open_broker(settings, SystemClock(), counter=shared.counter, tracer=open_tracer_if_set(settings))
+        ) as broker,
         contextlib.ExitStack() as stack,
     ):
         broker.coordination = SqliteCoordination(coordination_path(settings), shared.pipes)

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from nakadi.app import logs
-from nakadi.app.broker import open_broker
+from nakadi.app.broker import open_broker, open_tracer_if_set
 from nakadi.app.settings import Settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, exit_process, serve_until_signalled
 from nakadi.common.caching import ChangeCounter
@@ -202,7 +202,9 @@ def _run_worker(options: argparse.Namespace, signals: SignalHandler) -> None:
         ShutdownDeadline(WORKER_EXIT_TIMEOUT_SECONDS) as grace,
         contextlib.closing(connections),
         contextlib.closing(appends),  # which only a log in the data file uses
-        contextlib.closing(open_broker(settings, counter=counter, committer=appends)) as broker,
+        contextlib.closing(
+            open_broker(settings, counter=counter, committer=appends, tracer=open_tracer_if_set(settings))
+        ) as broker,
         contextlib.closing(WorkerMetricsLink(figures, broker.metrics, settings.max_metric_names)) as gathered,
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from nakadi.auth.features import Features
 from nakadi.auth.permissions import Permissions, permission_denied_error
 from nakadi.common.metrics import Metrics
+from nakadi.common.tracing import Tracer
 from nakadi.common.waiting import LEAVE_LOOP, run_blocking
 from nakadi.common.work import LongWorkQueue, check_may_block, client_never_gone
 from nakadi.event_types.effective_schemas import effective_schema_of
@@ -233,6 +234,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
     hash_orders: HashOrders = field(default_factory=dict)
     versions: VersionCache = field(default_factory=VersionCache)
     payload_forms: PayloadForms = field(default_factory=PayloadForms)
+    tracer: Tracer | None = None
 
     def publish(self, event_type: str, body: bytes, subject: Subject, flow_id: str) -> BatchOutcome:
         """Store the events of a body; raises `Malformed`, `NotFound` or another outcome if it cannot be processed."""
@@ -294,7 +296,12 @@ class Publisher(Struct, frozen=True, kw_only=True):
                 if by_partition:
                     try:
                         ids = ids_for_append(event_type, partitions, prepared.eids, sender.directed_to)
-                        fates = await self._append(timeline, by_partition, ids)
+                        append = (
+                            self._append
+                            if self.tracer is None or not sender.trace_context
+                            else partial(self._append_in_span, self.tracer, sender)
+                        )
+                        fates = await append(timeline, by_partition, ids)
                     except Unavailable:
                         log.warning("Append to %s failed, outcome unknown", timeline.topic, exc_info=True)
                         fates = dict.fromkeys(by_partition, Refused("internal error"))
@@ -324,6 +331,25 @@ class Publisher(Struct, frozen=True, kw_only=True):
         if log is None:
             raise Unavailable(f"Storage {timeline.storage_id} does not know events by their ids.")
         return await log.append_once(timeline.topic, records, ids)
+
+    async def _append_in_span(
+        self,
+        tracer: Tracer,
+        sender: BatchSender,
+        timeline: Timeline,
+        records: Mapping[int, Sequence[Record]],
+        ids: EventIds | None,
+    ) -> AppendResultByPartition:
+        span = tracer.begin_part("append", timeline.topic, sender.trace_context)
+        try:
+            fates = await self._append(timeline, records, ids)
+        except Exception as error:
+            if span is not None:
+                span.end(type(error).__name__)
+            raise
+        if span is not None:
+            span.end(events=sum(map(len, records.values())))
+        return fates
 
     def _partial_outcome(
         self,

@@ -349,7 +349,14 @@ class StreamKpis:
         self._sent: dict[str, SentEventTotals] = {}
         self.next_report_at = clock.monotonic() + STREAM_KPI_REPORT_INTERVAL_SECONDS
 
-    def record_sent_batch(self, event_type: str, events: int, size: int, newest: datetime) -> None:
+    def record_sent_batch(
+        self,
+        event_type: str,
+        events: int,
+        size: int,
+        newest: datetime,
+        runs: Sequence[object] = (),  # noqa: ARG002  # for those that look into events
+    ) -> None:
         """Record that a batch is about to be sent; its newest event was stored at `newest`."""
         age = (self._clock.now() - newest).total_seconds()
         self._metrics.sent(self._api, event_type, events, size, max(0.0, age))

@@ -66,10 +66,13 @@ class StreamOutlet(Protocol):
 class StreamFigures(Protocol):
     """Counts what a stream sends."""
 
-    next_report_at: float
-    """When `report` has something to do, by the steady clock."""
+    @property
+    def next_report_at(self) -> float:
+        """When `report` has something to do, by the steady clock."""
 
-    def record_sent_batch(self, event_type: str, events: int, size: int, newest: datetime) -> None:
+    def record_sent_batch(
+        self, event_type: str, events: int, size: int, newest: datetime, runs: Sequence[EventRun]
+    ) -> None:
         """Record that a batch is about to be sent; its newest event was stored at `newest`."""
 
     def report(self) -> None:
@@ -344,7 +347,7 @@ class LowLevelDriver(StreamDriver):
                     line = self._lines.encode_batch(action)
                     self._buffer.put(line)
                     events, newest = sum(map(_EVENT_COUNT_OF, runs)), runs[-1].stored_at(-1)
-                    self._figures.record_sent_batch(self._event_type, events, len(line), newest)
+                    self._figures.record_sent_batch(self._event_type, events, len(line), newest, runs)
                 case SendStreamKeepAlive():
                     self._buffer.put(self._lines.encode_keep_alive(action))
                 case SendProblem(error):

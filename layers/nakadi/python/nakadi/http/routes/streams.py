@@ -11,8 +11,8 @@ from nakadi.http.negotiation import preferred_media_type
 from nakadi.http.parameters import Header, IntegerParameter
 from nakadi.http.problem import make_and_log_problem
 from nakadi.http.router import Lane, Route
-from nakadi.publishing.system_events import StreamKpis
 from nakadi.streaming.cloud_events import CloudEventStreamFormat
+from nakadi.streaming.driver import StreamFigures
 from nakadi.streaming.formats import EventStreamFormat, JsonStreamFormat, StreamFormat
 from nakadi.streaming.session import StreamParameters
 from nakadi.streaming.streams import EventStreams
@@ -28,7 +28,7 @@ STREAM_PARAMETERS = tuple(IntegerParameter(name, None) for name in StreamParamet
 
 ACCEPT, CURSORS, LAST_EVENT_ID = Header("accept"), Header("x-nakadi-cursors"), Header("last-event-id")
 
-NewStreamKpis = Callable[[Request], StreamKpis]
+NewStreamKpis = Callable[[Request], StreamFigures]
 
 
 def routes(streams: EventStreams, new_stream_kpis: NewStreamKpis) -> list[Route]:

@@ -16,7 +16,7 @@ from nakadi.http.routes.streams import ACCEPT, stream_media_type
 from nakadi.model.outcomes import Violations
 from nakadi.model.subscription import EventTypePartition
 from nakadi.openapi.checks import openapi_violations
-from nakadi.publishing.system_events import StreamKpis
+from nakadi.streaming.driver import StreamFigures
 from nakadi.subscriptions.stream.actions import DISCONNECT_CHOICES, SubscriptionStreamParameters
 from nakadi.subscriptions.stream.avro_format import AVRO_MEDIA_TYPE
 from nakadi.subscriptions.stream.driver import (
@@ -48,7 +48,7 @@ NEW_FORMATS: Mapping[str, Callable[[], SubscriptionFormat]] = {
     each.content_type: each for each in (JsonSubscriptionFormat, EventSubscriptionFormat, CloudEventSubscriptionFormat)
 }
 
-NewSubscriptionStreamKpis = Callable[[Request, str], StreamKpis]
+NewSubscriptionStreamKpis = Callable[[Request, str], StreamFigures]
 
 
 def routes(streams: SubscriptionStreams, new_stream_kpis: NewSubscriptionStreamKpis) -> list[Route]:

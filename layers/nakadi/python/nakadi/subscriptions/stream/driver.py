@@ -271,7 +271,7 @@ class SubscriptionDriver(StreamDriver):
                         continue
                     self._buffer.put(line)
                     events, newest = sum(map(_EVENT_COUNT_OF, runs)), runs[-1].stored_at(-1)
-                    self._figures.record_sent_batch(partition.event_type, events, len(line), newest)
+                    self._figures.record_sent_batch(partition.event_type, events, len(line), newest, runs)
                 case SendKeepAlive():
                     self._buffer.put(self._lines.encode_line(action))
                 case ClosePartition(partition):
