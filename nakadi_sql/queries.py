@@ -158,7 +158,8 @@ class _Database:
                 self._connection.interrupt()
 
     def names_in(self, query: str) -> TableNames:
-        return table_names(self._connection, query)
+        with self.errors():
+            return table_names(self._connection, query)
 
     def add(self, name: str, event_type: EventTypeInfo, source: EventSource, tables: Tables | None) -> str:
         """Add an event type under the name that the query has for it. Returns the folder of its table, if any."""
